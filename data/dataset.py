@@ -1,0 +1,100 @@
+"""The types that pass between loaders, splits and those who train: a data set, and who holds what of it.
+
+Nothing here reads a file. Arrays are numpy, so that looking at data needs no torch. A `Dataset` is never copied for
+a peer: a `Share` points into it by index and says how the peer sees it (labels exchanged, pixels permuted), so that
+sixteen peers with a common test part hold it once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Task = Literal["classification", "regression"]
+#: What the first layer of a network has to expect: a vector, an image (channels first), or token numbers.
+InputKind = Literal["features", "image", "tokens"]
+
+
+class DataError(Exception):
+    """A user's mistake about data. The message names the place (file, row, column), the problem and the way out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """Real examples and what is known about them.
+
+    x            (N, *F) float32, or (N, T) int64 token numbers when `input_kind` is "tokens"
+    y            (N,) int64 class numbers 0..C-1, or (N,) or (N, outputs) float32 for regression
+    classes      the names of the C classes, in order of their numbers; empty for regression
+    user_N       (N,) int64, whose example it is, as an index into `user_names`; None where nobody knows
+    subclass_N   (N,) int64 fine label (CIFAR-100); None elsewhere; the coarse label is `y`
+    test_N       (N,) bool, the official test part; None where the source has no official split
+    """
+
+    name: str
+    x: NDArray[np.generic]
+    y: NDArray[np.generic]
+    task: Task
+    input_kind: InputKind
+    classes: tuple[str, ...] = ()
+    user_N: NDArray[np.int64] | None = None
+    user_names: tuple[str, ...] = ()
+    subclass_N: NDArray[np.int64] | None = None
+    subclass_names: tuple[str, ...] = ()
+    test_N: NDArray[np.bool_] | None = None
+    feature_names: tuple[str, ...] = ()
+    source: str = ""
+    licence: str = ""
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one example, without the batch: (64,), (1, 28, 28) or (80,) for token sequences."""
+        return tuple(self.x.shape[1:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one peer holds of a data set, and how it sees it.
+
+    train_M, test_M   (M,) int64 indices into the data set; a training index belongs to one share only, test indices may
+                      be common to several
+    label_map_C       (C,) int64: the peer calls class c `label_map_C[c]`; None: the official labels. It applies to
+                      training and test alike
+    feature_map_F     (F,) int64 over the flattened example: the peer sees feature `feature_map_F[i]` at place i
+    note              one short phrase for the preview, such as "8 and 9 exchanged" or "writer f0123"
+    """
+
+    train_M: NDArray[np.int64]
+    test_M: NDArray[np.int64]
+    label_map_C: NDArray[np.int64] | None = None
+    feature_map_F: NDArray[np.int64] | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Who holds what: one share a peer, in peer order. `rule` is the words that made it, such as "dirichlet:0.3"."""
+
+    rule: str
+    shares: tuple[Share, ...]
+    remarks: tuple[str, ...] = field(default=())  # what a user should know: repairs made, examples left over
+
+    def labels(self, dataset: Dataset, peer: int, *, test: bool = False) -> NDArray[np.generic]:
+        """The labels as peer number `peer` sees them, (M,)."""
+        share = self.shares[peer]
+        y = dataset.y[share.test_M if test else share.train_M]
+        return y if share.label_map_C is None else share.label_map_C[y.astype(np.int64)]
+
+    def inputs(self, dataset: Dataset, peer: int, *, test: bool = False) -> NDArray[np.generic]:
+        """The inputs as peer number `peer` sees them, (M, *F)."""
+        share = self.shares[peer]
+        x = dataset.x[share.test_M if test else share.train_M]
+        if share.feature_map_F is None:
+            return x
+        return x.reshape(len(x), -1)[:, share.feature_map_F].reshape(x.shape)

@@ -1,0 +1,175 @@
+"""The grammar of a choice with settings, `name[:value][,key=value]...`, shared by the command line and the files.
+
+A registry is a plain dict from names to functions. The keyword-only parameters of a function are the settings of
+that choice; the first of them is the one that `name:value` sets. So `k-regular:4`, `k-regular,degree=4` and, in
+YAML, `{k-regular: 4}` or `{k-regular: {degree: 4}}` say the same, and adding a choice is one function and one line.
+
+Pure: no IO, no torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Scalar = bool | int | float | str
+
+
+class ChoiceError(ValueError):
+    """The user's choice cannot be taken; the message names what was found, what is allowed and the nearest name."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A name, the value after the colon (None if there is none), and the settings after the commas."""
+
+    name: str
+    value: Any = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        head = self.name if self.value is None else f"{self.name}:{_spelled(self.value)}"
+        return ",".join([head, *(f"{key}={_spelled(value)}" for key, value in self.settings.items())])
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "+".join(_spelled(each) for each in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse(text: str) -> Choice:
+    """Read `name[:value][,key=value]`.
+
+    >>> parse("k-regular:4")
+    Choice(name='k-regular', value='4', settings={})
+    >>> str(parse("fedprox,mu=0.1"))
+    'fedprox,mu=0.1'
+
+    Raises:
+        ChoiceError: if the text is empty, a setting has no `=`, or a setting is given twice.
+    """
+    head, *rest = [piece.strip() for piece in text.split(",")]
+    name, colon, value = head.partition(":")
+    if not name:
+        raise ChoiceError(f'"{text}" names nothing; write name, name:value or name:value,key=value')
+    if colon and not value:
+        raise ChoiceError(f'"{text}" has nothing after the colon; write {name} or {name}:value')
+    settings: dict[str, Any] = {}
+    for piece in rest:
+        key, equals, setting = piece.partition("=")
+        key = key.strip()
+        if not equals or not key or not setting.strip():
+            raise ChoiceError(f'"{piece}" in "{text}" is not a setting; write key=value')
+        if key in settings:
+            raise ChoiceError(f'"{key}" is set twice in "{text}"; leave one')
+        settings[key] = setting.strip()
+    return Choice(name.strip(), value.strip() or None, settings)
+
+
+def from_data(found: object) -> Choice:
+    """The same from YAML: a string in the grammar, `{name: value}` or `{name: {key: value}}`."""
+    if isinstance(found, Choice):
+        return found
+    if isinstance(found, str):
+        return parse(found)
+    if isinstance(found, Mapping) and len(found) == 1:
+        name, inside = next(iter(found.items()))
+        if not isinstance(name, str):
+            raise ChoiceError(f"{name!r} is not a name")
+        if isinstance(inside, Mapping):
+            return Choice(name, None, dict(inside))
+        return Choice(name, inside, {})
+    raise ChoiceError(f"{found!r} is not a choice; write name, name:value or {{name: {{key: value}}}}")
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """`; did you mean "x"?` if something known is near, else the list of what is known."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f'did you mean "{near[0]}"?' if near else "known: " + ", ".join(sorted(known))
+
+
+def lookup(choice: Choice, registry: Mapping[str, Callable[..., Any]], what: str) -> Callable[..., Any]:
+    """The function of that name, or a ChoiceError that names the nearest one."""
+    if choice.name not in registry:
+        raise ChoiceError(f'there is no {what} "{choice.name}"; {nearest(choice.name, list(registry))}')
+    return registry[choice.name]
+
+
+def bind(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
+    """The keyword arguments that the choice sets, checked and converted by the function's own annotations.
+
+    Raises:
+        ChoiceError: unknown setting, value of the wrong type, or a value where the function takes none.
+    """
+    hints = typing.get_type_hints(function)
+    keywords = {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    given = dict(choice.settings)
+    if choice.value is not None:
+        if not keywords:
+            raise ChoiceError(f'"{choice.name}" takes no value, but "{choice}" gives one')
+        first = next(iter(keywords))
+        if first in given:
+            raise ChoiceError(f'"{choice}" sets {first} twice, after the colon and by name')
+        given[first] = choice.value
+    unknown = [key for key in given if key not in keywords]
+    if unknown:
+        hint = nearest(unknown[0], list(keywords)) if keywords else "it has no settings"
+        raise ChoiceError(f'"{choice.name}" has no setting "{unknown[0]}"; {hint}')
+    missing = [n for n, p in keywords.items() if p.default is inspect.Parameter.empty and n not in given]
+    if missing:
+        raise ChoiceError(f'"{choice.name}" needs {missing[0]}; write {choice.name},{missing[0]}=...')
+    return {key: _converted(given[key], hints.get(key, str), f"{choice.name}: {key}") for key in given}
+
+
+def _converted(value: Any, wanted: Any, place: str) -> Any:
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin in (typing.Union, types.UnionType):
+        if value is None or (isinstance(value, str) and value.lower() == "none" and type(None) in arguments):
+            return None
+        problems = []
+        for each in arguments:
+            if each is type(None):
+                continue
+            try:
+                return _converted(value, each, place)
+            except ChoiceError as problem:
+                problems.append(str(problem))
+        raise ChoiceError(problems[0])
+    if origin is typing.Literal:
+        for allowed in arguments:
+            if str(value) == str(allowed):
+                return allowed
+        raise ChoiceError(f"{place} = {value}: allowed are {', '.join(map(str, arguments))}")
+    if origin in (tuple, list, Sequence):
+        pieces = value.split("+") if isinstance(value, str) else value
+        if not isinstance(pieces, (list, tuple)):
+            pieces = [pieces]
+        return tuple(_converted(piece, arguments[0], place) for piece in pieces)
+    if wanted is bool:
+        if isinstance(value, bool) or str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+        raise ChoiceError(f"{place} = {value}: write true or false")
+    if wanted in (int, float):
+        try:
+            if isinstance(value, bool):
+                raise ValueError
+            number = float(value)
+            if wanted is int and number != int(number):
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            raise ChoiceError(f"{place} = {value}: write a {'whole ' if wanted is int else ''}number") from None
+        if not math.isfinite(number):
+            raise ChoiceError(f"{place} = {value}: write a finite number")
+        return int(number) if wanted is int else number
+    return str(value)

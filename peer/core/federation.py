@@ -1,0 +1,120 @@
+"""What all peers of a federation agree on, as typed settings, and the digest by which two peers know that they agree.
+
+`Federation` is the content of `federation.yaml`, read by `simulate --config` and by real peers alike. Here are types,
+ranges, defaults and the checks that need several settings; reading YAML, line numbers and the words of an error
+report are the command line's business (`cli/`). Settings of a choice (`k-regular:4`) are kept as a `Choice` and bound
+to a function by whoever owns the registry.
+
+Pure, and imports no torch: checking a file must be quick.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from fedpeer.peer.core.choice import Choice, from_data
+
+ChoiceField = Annotated[
+    Choice, BeforeValidator(from_data), PlainSerializer(str, return_type=str, when_used="json-unless-none")
+]
+
+#: Neurons of one part: a count, or all of them, or an explicit list of indices.
+Neurons = Annotated[int, Field(ge=0)] | Literal["all"] | list[Annotated[int, Field(ge=0)]]
+
+
+class Strict(BaseModel):
+    """Frozen, unknown keys refused, no silent conversion of a string to a number."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, arbitrary_types_allowed=True)
+
+
+class PartialModelSettings(Strict):
+    """One partial model: which neurons of each part it owns, on which models it depends, who implements it."""
+
+    depends_on: list[str] = Field(default=[], description="partial models that this one depends on (transitive)")
+    neurons: dict[str, Neurons] | Literal["all"] = Field(
+        default={}, description='for each part a number of neurons, "all", or a list of indices; "all" alone: every part'
+    )
+    modules: list[str] = Field(default=[], description="modules owned whole, by name, sliceable or not")
+    members: list[str] | Literal["all"] = Field(default="all", description="ids of the peers that implement it")
+
+
+class LearningSettings(Strict):
+    """How each peer learns, and how often the peers average."""
+
+    algorithm: ChoiceField = Field(default=Choice("partial-averaging"), validate_default=True, description="how peers learn together")
+    cross_model: bool = Field(
+        default=False, description="average weights between unrelated models among the peers that have both (Algorithm 2)"
+    )
+    loss: Literal["cross-entropy", "squared-error", "binary", "mean-squared-error", "mean-absolute-error", "huber"] | None = Field(
+        default=None, description="default: cross-entropy for classes, mean-squared-error for numbers"
+    )
+    optimizer: ChoiceField = Field(default=Choice("sgd", None, {"lr": 0.1}), description="a torch optimizer and its settings")
+    batch_size: int = Field(default=1, ge=1, le=1_000_000, description="examples in one update")
+    steps_between_averaging: int | Literal["pass"] = Field(
+        default=87, description='updates between two averagings; "pass": one pass over the peer\'s examples'
+    )
+    rounds: int = Field(default=30, ge=1, le=1_000_000, description="averagings in a run")
+    evaluate_every: int = Field(default=1, ge=1, description="rounds between two evaluations; the last is always evaluated")
+    weights: Literal["uniform", "samples"] = Field(
+        default="uniform", description="plain mean, or a peer's push-sum weight starts at n_i / mean(n)"
+    )
+    buffers: Literal["average", "local"] = Field(
+        default="average", description="running statistics of batch normalisation: averaged, or kept local (FedBN)"
+    )
+    optimizer_state: Literal["keep", "reset"] = Field(default="keep", description="momentum and the like after an averaging")
+    start: ChoiceField | None = Field(
+        default=None, description="initial weights: uniform:0.5 (the default of mlp), or torch (the modules' own)"
+    )
+    common_start: bool = Field(default=True, description="all peers start from the same draw")
+
+
+class GossipSettings(Strict):
+    """How an average is computed among the members of an averaging group."""
+
+    protocol: Literal["push-sum", "push-pull", "exact"] = Field(default="push-sum", description="how an average is reached")
+    topology: ChoiceField = Field(default=Choice("k-regular", "4"), description="who talks to whom inside a group")
+    tolerance: float | None = Field(
+        default=1e-4, gt=0, lt=1, description="relative disagreement left after an averaging; decides the exchanges needed"
+    )
+    exchanges: int | None = Field(
+        default=None, ge=1, le=10_000, description="exchanges per averaging; instead of the tolerance"
+    )
+
+
+class SimulationSettings(Strict):
+    """Read by `simulate` only: where the peers and their data come from."""
+
+    peers: int | None = Field(default=None, ge=1, le=100_000, description="number of peers; default 16 or the split's own number")
+    dataset: ChoiceField = Field(default=Choice("digits"), validate_default=True, description="a data set, or a file")
+    split: ChoiceField | None = Field(default=None, description="who holds what; default: the data set's own")
+
+
+class Federation(Strict):
+    """The content of `federation.yaml`."""
+
+    name: str = Field(default="federation", min_length=1, max_length=100, description="shown to people")
+    network: ChoiceField | None = Field(default=None, description="the network; default: one that fits the data set")
+    partial_models: dict[str, PartialModelSettings] = Field(
+        default={}, description="what is averaged with whom; what no partial model claims is local to each peer"
+    )
+    learning: LearningSettings = Field(default=LearningSettings(), description="how peers learn")
+    gossip: GossipSettings = Field(default=GossipSettings(), description="how peers average")
+    seed: int = Field(default=0, ge=0, le=2**63 - 1, description="everything random follows from it")
+    simulation: SimulationSettings = Field(default=SimulationSettings(), description="read by `simulate` only")
+
+    def digest(self) -> str:
+        """Hex BLAKE2b-256 of the learning contract: everything but `simulation`.
+
+        Two peers compare it when they meet. It does not depend on the order of keys in the file.
+        """
+        return _digest(self.model_dump(mode="json", exclude={"simulation"}))
+
+
+def _digest(contract: Any) -> str:
+    text = json.dumps(contract, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
