@@ -1,0 +1,1 @@
+"""Plain torch modules whose parts have names. They know neither peers nor data."""

@@ -6,6 +6,7 @@ The command line draws them, tests collect them. They say what has happened, nev
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,7 @@ class SimulationStarted:
     parameters: int  # scalars of one peer's network
     workers: int
     device: str
+    measure: Literal["accuracy", "error"] = "accuracy"  # what `RoundDone.score_P` is
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -89,6 +90,12 @@ def from_data(found: object) -> Choice:
     raise ChoiceError(f"{found!r} is not a choice; write name, name:value or {{name: {{key: value}}}}")
 
 
+def chain(found: object) -> tuple[Choice, ...]:
+    """Several choices one after the other: `a:1/b:2,key=value`, or in YAML also a list of choices."""
+    pieces = found.split("/") if isinstance(found, str) else found
+    return tuple(map(from_data, pieces)) if isinstance(pieces, (list, tuple)) else (from_data(pieces),)
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
     """`; did you mean "x"?` if something known is near, else the list of what is known."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
@@ -108,7 +115,6 @@ def bind(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
     Raises:
         ChoiceError: unknown setting, value of the wrong type, or a value where the function takes none.
     """
-    hints = typing.get_type_hints(function)
     keywords = {
         name: parameter
         for name, parameter in inspect.signature(function).parameters.items()
@@ -129,7 +135,16 @@ def bind(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
     missing = [n for n, p in keywords.items() if p.default is inspect.Parameter.empty and n not in given]
     if missing:
         raise ChoiceError(f'"{choice.name}" needs {missing[0]}; write {choice.name},{missing[0]}=...')
-    return {key: _converted(given[key], hints.get(key, str), f"{choice.name}: {key}") for key in given}
+    return {
+        key: _converted(value, _annotation(keywords[key], function), f"{choice.name}: {key}") for key, value in given.items()
+    }
+
+
+def _annotation(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
+    """What the parameter takes. Only settings are evaluated: other annotations may name what is imported late."""
+    if isinstance(parameter.annotation, str):
+        return eval(parameter.annotation, vars(sys.modules[function.__module__]))  # our own source, not a user's
+    return parameter.annotation
 
 
 def _converted(value: Any, wanted: Any, place: str) -> Any:

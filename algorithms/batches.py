@@ -1,0 +1,99 @@
+"""Which examples a peer sees, in which order: an endless sequence of reshuffled passes, cut into batches.
+
+Pass number e of a peer is one permutation of its examples, drawn from the stream (seed, peer, e, "order"). Batches
+are cut from the concatenation of all passes, so every batch is full and every round has the same number of
+examples, also where a peer holds fewer than a round needs. Where the sequence stands is one number, the count of
+examples seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpeer.algorithms.draws import Draws
+
+
+def order(examples: int, start: int, length: int, draws: Draws, peer: str) -> NDArray[np.int64]:
+    """Places `start` to `start + length` of the peer's endless sequence: (length,) numbers in 0..examples-1."""
+    first, last = start // examples, (start + length - 1) // examples
+    passes = [draws.numpy("order", peer, number).permutation(examples) for number in range(first, last + 1)]
+    return np.concatenate(passes)[start - first * examples :][:length]
+
+
+@dataclass(frozen=True)
+class View:
+    """How peers see the inputs: features permuted, then `(x - shift) / scale`. Leading dimensions as the peers'."""
+
+    feature_map_F: Tensor | None = None  # (..., F) int64 over the flattened example
+    shift_F: Tensor | None = None  # (..., F)
+    scale_F: Tensor | None = None
+
+    def fields(self) -> tuple[Tensor | None, ...]:
+        return self.feature_map_F, self.shift_F, self.scale_F
+
+    def of(self, peers: int | Tensor | None) -> View:
+        """The view of one peer (a number), of some (their numbers), or of one as a block (None)."""
+        return View(*(field if field is None else field[peers] for field in self.fields()))
+
+    def __call__(self, x: Tensor, example_dims: int) -> Tensor:
+        """x (..., b, *F) of raw inputs -> the same shape as seen by the peers."""
+        shape = x.shape
+        x = x.reshape(*shape[: x.dim() - example_dims], -1)
+        if self.feature_map_F is not None:
+            x = x.gather(-1, self.feature_map_F.unsqueeze(-2).expand(x.shape))
+        if self.shift_F is not None and self.scale_F is not None:
+            x = (x - self.shift_F.unsqueeze(-2)) / self.scale_F.unsqueeze(-2)
+        return x.reshape(shape)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of one round, for one peer (no leading dimension) or a block of B peers.
+
+    x_NF      (N, *F) all inputs; shared, never copied
+    index     (S, b) or (B, S, b) int64 rows of x_NF
+    y         the targets of those rows, (S, b), (B, S, b) or with an outputs axis behind
+    """
+
+    x_NF: Tensor
+    index: Tensor
+    y: Tensor
+    view: View | None = None
+
+    @property
+    def steps(self) -> int:
+        return self.index.shape[-2]
+
+    @property
+    def size(self) -> int:
+        return self.index.shape[-1]
+
+    def inputs(self, step: int) -> Tensor:
+        """(..., b, *F) of one step."""
+        x = self._seen(self.index[..., step, :])
+        return x
+
+    def all_inputs(self) -> Tensor:
+        """(..., S * b, *F) of all steps."""
+        return self._seen(self.index.flatten(-2))
+
+    def targets(self, step: int) -> Tensor:
+        """(..., b) or (..., b, outputs)."""
+        return self.y.select(self.index.dim() - 2, step)
+
+    def peer(self, number: int) -> Batches:
+        """The batches of one peer of the block."""
+        return Batches(self.x_NF, self.index[number], self.y[number], self.view and self.view.of(number))
+
+    def block(self) -> Batches:
+        """The batches of one peer as a block of one."""
+        return Batches(self.x_NF, self.index[None], self.y[None], self.view and self.view.of(None))
+
+    def _seen(self, index: Tensor) -> Tensor:
+        x = torch.index_select(self.x_NF, 0, index.reshape(-1)).reshape(*index.shape, *self.x_NF.shape[1:])
+        return x if self.view is None else self.view(x, self.x_NF.dim() - 1)

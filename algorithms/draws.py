@@ -1,0 +1,48 @@
+"""Randomness as an argument: every draw comes from a stream that is named, and nothing reads a global generator.
+
+A stream is keyed by a hash of (run seed, peer, round, purpose). Two engines that name the same stream draw the same
+numbers, whatever each has drawn before and in whatever order it serves its peers; so a run is its seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class Draws:
+    """All the randomness of one run."""
+
+    seed: int
+
+    def key(self, purpose: str, peer: str = "", round: int = 0) -> int:
+        """128 bits that name the stream; a digest, so that near names give unrelated streams."""
+        name = f"{self.seed}\x1f{peer}\x1f{round}\x1f{purpose}".encode()
+        return int.from_bytes(hashlib.blake2b(name, digest_size=16, person=b"fedpeer-draws").digest(), "little")
+
+    def numpy(self, purpose: str, peer: str = "", round: int = 0) -> np.random.Generator:
+        """A numpy generator (PCG64) on the stream of that name."""
+        return np.random.Generator(np.random.PCG64(self.key(purpose, peer, round)))
+
+    def torch(self, purpose: str, peer: str = "", round: int = 0) -> torch.Generator:
+        """A torch CPU generator on the stream of that name; it keeps 64 of the 128 bits."""
+        return torch.Generator().manual_seed(self.key(purpose, peer, round) >> 65)
+
+
+@contextmanager
+def guarded(key: int) -> Iterator[None]:
+    """For library code that draws from torch's global generator (`nn.Dropout`, the modules' own initialisation).
+
+    The global state is set from `key` inside and restored afterwards: the one exception to "nothing seeds a global
+    generator". CPU only; devices draw from their own generators, which are seeded and restored likewise.
+    """
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(key >> 65)
+        yield

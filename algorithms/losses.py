@@ -1,0 +1,124 @@
+"""Losses: how many outputs a network needs, the value, its gradient at the outputs in closed form, and the score.
+
+The outputs `z` are always logits (or plain numbers for regression): where a loss wants probabilities it applies the
+sigmoid or softmax itself. `delta` is the closed gradient that the paths without autograd use; a test holds it
+against autograd. All functions take any leading dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One loss.
+
+    value(z_...BC, y_...B) -> (...): mean over the batch B. y is int64 classes, or float numbers of z's shape.
+    delta(z_...BC, y_...B) -> d(sum over the batch)/dz, (..., B, C): divide by B for the gradient of `value`.
+    """
+
+    name: str
+    value: Callable[[Tensor, Tensor], Tensor]
+    delta: Callable[[Tensor, Tensor], Tensor] | None
+    classifies: bool
+    code: int  # for the compiled single-sample loop; -1: it has no such path
+
+    def outputs(self, classes: int) -> int:
+        """Outputs a classifier of that many classes needs: one for `binary` and for two classes by squared error."""
+        if self.name == "binary" or (self.name == "squared-error" and classes == 2):
+            return 1
+        return classes
+
+
+def _indicator(z: Tensor, y: Tensor) -> Tensor:
+    """Targets in 0..1 of the shape of z: one-hot rows, or the class number itself where there is one output."""
+    if z.shape[-1] == 1:
+        return y.to(z.dtype).unsqueeze(-1)
+    return F.one_hot(y, z.shape[-1]).to(z.dtype)
+
+
+def _as_numbers(z: Tensor, y: Tensor) -> Tensor:
+    """Regression targets of the shape of z: (B,) becomes (B, 1)."""
+    return y.to(z.dtype).reshape(z.shape)
+
+
+def _cross_entropy(z: Tensor, y: Tensor) -> Tensor:
+    return -z.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1).mean(-1)
+
+
+def _cross_entropy_delta(z: Tensor, y: Tensor) -> Tensor:
+    return z.softmax(-1).scatter_add(-1, y.unsqueeze(-1), torch.full_like(z[..., :1], -1.0))
+
+
+def _squared_error(z: Tensor, y: Tensor) -> Tensor:
+    return 0.5 * (z.sigmoid() - _indicator(z, y)).square().sum(-1).mean(-1)
+
+
+def _squared_error_delta(z: Tensor, y: Tensor) -> Tensor:
+    a = z.sigmoid()
+    return (a - _indicator(z, y)) * a * (1 - a)
+
+
+def _binary(z: Tensor, y: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(z, _indicator(z, y), reduction="none").sum(-1).mean(-1)
+
+
+def _binary_delta(z: Tensor, y: Tensor) -> Tensor:
+    return z.sigmoid() - _indicator(z, y)
+
+
+def _mean_squared_error(z: Tensor, y: Tensor) -> Tensor:
+    return (z - _as_numbers(z, y)).square().mean((-1, -2))
+
+
+def _mean_squared_error_delta(z: Tensor, y: Tensor) -> Tensor:
+    return (2.0 / z.shape[-1]) * (z - _as_numbers(z, y))
+
+
+def _mean_absolute_error(z: Tensor, y: Tensor) -> Tensor:
+    return (z - _as_numbers(z, y)).abs().mean((-1, -2))
+
+
+def _huber(z: Tensor, y: Tensor) -> Tensor:
+    return F.huber_loss(z, _as_numbers(z, y), reduction="none").mean((-1, -2))
+
+
+LOSSES: dict[str, Loss] = {
+    loss.name: loss
+    for loss in (
+        Loss("cross-entropy", _cross_entropy, _cross_entropy_delta, True, 0),
+        # The paper's sigmoid outputs with their derivative (partial averaging 2021, section IV.1): half the squared
+        # error summed over the outputs, so that delta = (a - t) a (1 - a).
+        Loss("squared-error", _squared_error, _squared_error_delta, True, 1),
+        Loss("binary", _binary, _binary_delta, True, 2),
+        Loss("mean-squared-error", _mean_squared_error, _mean_squared_error_delta, False, 3),
+        Loss("mean-absolute-error", _mean_absolute_error, None, False, -1),
+        Loss("huber", _huber, None, False, -1),
+    )
+}
+
+
+def predicted(z_BC: Tensor) -> Tensor:
+    """(..., B, C) logits -> (..., B) classes: the largest output, or the sign where there is one output."""
+    if z_BC.shape[-1] == 1:
+        return (z_BC.squeeze(-1) > 0).long()
+    return z_BC.argmax(-1)
+
+
+def score_sums(loss: Loss, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """(right answers, or summed squared errors; summed loss) over the batch, in float64, for any leading dimensions.
+
+    Sums and not means, so that a test part may be evaluated in pieces.
+    """
+    batch = z.shape[-2]
+    summed_loss = loss.value(z, y).double() * batch
+    if loss.classifies:
+        return (predicted(z) == y).sum(-1).double(), summed_loss
+    error = (z - _as_numbers(z, y)).double().square().mean(-1)
+    return error.sum(-1), summed_loss

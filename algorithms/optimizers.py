@@ -1,0 +1,130 @@
+"""Torch's optimisers by name, and their state as plain tensors that can be kept, averaged over nothing and saved.
+
+A peer's optimiser lives for one round of local steps; between rounds its state (momentum, Adam's moments, step
+counts) is a flat row of numbers, so that a peer's memory is two tensors: parameters and optimiser state.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class OptimizerError(ValueError):
+    """The optimiser or one of its settings cannot be taken; the message says why and what can."""
+
+
+#: Sparse gradients, closures or several passes a step: not a function of (parameters, gradient, state).
+_REFUSED = {"LBFGS": "it needs a closure", "SparseAdam": "it needs sparse gradients"}
+#: State per scalar: they treat a flat vector of all parameters, or of many peers, like the separate tensors.
+ELEMENTWISE = frozenset("SGD Adam AdamW Adamax NAdam RAdam RMSprop Rprop Adagrad Adadelta ASGD".split())
+
+
+def names() -> dict[str, str]:
+    """Lower-case name -> torch's class name, of every optimiser that can be used."""
+    found = {
+        name.lower(): name
+        for name, kind in vars(torch.optim).items()
+        if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+    }
+    return {name: cls for name, cls in found.items() if cls not in _REFUSED}
+
+
+@dataclass(frozen=True)
+class OptimizerChoice:
+    """A torch optimiser by its class name and its keyword settings."""
+
+    kind: str = "SGD"
+    settings: Mapping[str, Any] = field(default_factory=lambda: {"lr": 0.1})
+
+    @classmethod
+    def named(cls, name: str, settings: Mapping[str, Any]) -> OptimizerChoice:
+        """By the name a user writes, in any case; an unknown name is kept and refused by `build`."""
+        return cls(names().get(name.lower(), name), dict(settings))
+
+    @property
+    def plain_sgd(self) -> bool:
+        """Whether a step is exactly x <- x - lr * gradient."""
+        off = {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False, "maximize": False}
+        return self.kind == "SGD" and all(off.get(k, "other") == v for k, v in self.settings.items() if k != "lr")
+
+    @property
+    def lr(self) -> float:
+        return float(self.settings.get("lr", 1e-3))
+
+    def build(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """A fresh optimiser over these parameters.
+
+        Raises:
+            OptimizerError: unknown name or setting, or a value torch refuses; with torch's own words.
+        """
+        known = names()
+        if self.kind.lower() not in known:
+            why = next((f" ({reason})" for name, reason in _REFUSED.items() if name.lower() == self.kind.lower()), "")
+            raise OptimizerError(f'optimizer "{self.kind}" cannot be used{why}; known: {", ".join(sorted(known))}')
+        kind = getattr(torch.optim, known[self.kind.lower()])
+        allowed = [name for name in inspect.signature(kind).parameters if name != "params"]
+        for name in self.settings:
+            if name not in allowed:
+                raise OptimizerError(f'optimizer "{self.kind}" has no setting "{name}"; known: {", ".join(allowed)}')
+        try:
+            return kind(parameters, **self.settings)  # type: ignore[no-any-return]
+        except (TypeError, ValueError) as problem:
+            raise OptimizerError(f'optimizer "{self.kind}": {problem}') from None
+
+
+@dataclass(frozen=True)
+class StateLayout:
+    """Where each number of an optimiser's state stands in a flat row: (parameter, key, shape) in order."""
+
+    entries: tuple[tuple[int, str, tuple[int, ...]], ...]
+    size: int
+
+    @classmethod
+    def probe(cls, choice: OptimizerChoice, parameters: list[nn.Parameter]) -> StateLayout:
+        """Take one step with zero gradients on copies and look at what the optimiser keeps."""
+        copies = [nn.Parameter(p.detach().clone()) for p in parameters]
+        optimizer = choice.build(copies)
+        for p in copies:
+            p.grad = torch.zeros_like(p)
+        try:
+            optimizer.step()
+        except (RuntimeError, ValueError) as problem:
+            raise OptimizerError(f'optimizer "{choice.kind}" cannot train this network: {problem}') from None
+        entries: list[tuple[int, str, tuple[int, ...]]] = []
+        for number, p in enumerate(copies):
+            for key, value in optimizer.state[p].items():
+                if isinstance(value, Tensor):
+                    entries.append((number, key, tuple(value.shape)))
+                elif isinstance(value, (int, float)):
+                    entries.append((number, key, ()))
+                elif value is not None:
+                    raise OptimizerError(f'optimizer "{choice.kind}" keeps "{key}", which is not a tensor')
+        return cls(tuple(entries), sum(torch.Size(shape).numel() for _, _, shape in entries))
+
+    def load(self, optimizer: torch.optim.Optimizer, row_k: Tensor) -> None:
+        """Give the optimiser the state of this row (k,); the tensors are copies."""
+        parameters = optimizer.param_groups[0]["params"]
+        at = 0
+        for number, key, shape in self.entries:
+            length = torch.Size(shape).numel()
+            value = row_k[at : at + length].clone().view(shape)
+            if key == "step" and not shape:  # torch keeps step counts on the CPU and in float32
+                value = value.cpu().float()
+            optimizer.state[parameters[number]][key] = value
+            at += length
+
+    def save(self, optimizer: torch.optim.Optimizer, row_k: Tensor) -> None:
+        """Write the optimiser's state into this row (k,)."""
+        parameters = optimizer.param_groups[0]["params"]
+        at = 0
+        for number, key, shape in self.entries:
+            length = torch.Size(shape).numel()
+            value = optimizer.state[parameters[number]][key]
+            row_k[at : at + length] = torch.as_tensor(value, dtype=row_k.dtype).reshape(-1)
+            at += length

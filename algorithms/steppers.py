@@ -1,0 +1,272 @@
+"""The ways to take a round's local steps, all with the same numbers; which one is chosen for speed, never for meaning.
+
+- `SingleSample`: a stack of linear layers, plain SGD, one example an update, on the CPU: one compiled loop;
+- `Stack`: a stack of linear layers, plain SGD, any batch: closed gradients, batched over a block of peers;
+- `Mapped`: any network for which `vmap` gives the loop's numbers (a probe decides), elementwise optimisers: one
+  program for a block of peers;
+- `Loop`: any module and any optimiser, one peer after the other, with autograd.
+
+Each takes a block of peers: parameters x_Bn (parameters first, averaged buffers behind), optimiser state s_Bk, the
+batches of the round; and changes both in place. They own no state between calls.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedpeer.algorithms import linear_stack, single_sample
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.draws import guarded
+from fedpeer.algorithms.losses import Loss
+from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice, StateLayout
+from fedpeer.slicing.flat import FlatLayout
+
+
+class Stepper(Protocol):
+    """One way to train a block."""
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of optimiser state a peer keeps between rounds."""
+        ...
+
+    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
+        """All steps of one round, in place. `fresh`: there is no optimiser state yet. `keys`: one a peer, for dropout."""
+        ...
+
+    def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
+        """inputs (B, M, *F) -> (B, M, outputs), in evaluation mode."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Closed gradients; see `linear_stack`."""
+
+    layers: tuple[linear_stack.Layer, ...]
+    loss: Loss
+    lr: float
+    state_size: int = 0
+
+    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
+        if len(x_Bn) == 1:  # matrix products of one peer are quicker without the leading dimension
+            linear_stack.train(self.layers, self.loss, x_Bn[0], batches.peer(0), self.lr)
+        else:
+            linear_stack.train(self.layers, self.loss, x_Bn, batches, self.lr)
+
+    @torch.no_grad()
+    def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
+        return linear_stack.forward(self.layers, x_Bn, inputs.flatten(2))
+
+
+@dataclass(frozen=True)
+class SingleSample(Stack):
+    """One compiled loop; see `single_sample`."""
+
+    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
+        table = single_sample.table(self.layers)
+        for number, x_n in enumerate(x_Bn):
+            peer = batches.peer(number)
+            inputs_SF = peer.all_inputs().flatten(1).numpy()
+            single_sample.train(table, self.loss, x_n.numpy(), inputs_SF, peer.y.flatten(0, 1).numpy(), self.lr)
+
+
+class Loop:
+    """A plain loop over peers and steps with autograd and torch's own optimiser."""
+
+    def __init__(self, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> None:
+        self._module = copy.deepcopy(module)
+        self._layout = layout
+        self._loss = loss
+        self._optimizer = optimizer
+        self._state = StateLayout.probe(optimizer, list(module.parameters()))
+        # Counters such as batch normalisation's are each peer's own, and never averaged.
+        self._counters = [b for b in self._module.buffers() if not b.is_floating_point()]
+
+    @property
+    def state_size(self) -> int:
+        return self._state.size + sum(counter.numel() for counter in self._counters)
+
+    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
+        self._module.train()
+        for number in range(len(x_Bn)):
+            self._bind(x_Bn[number])
+            parameters = list(self._module.parameters())
+            optimizer = self._optimizer.build(parameters)
+            if not fresh:
+                self._state.load(optimizer, s_Bk[number])
+            self._count(s_Bk[number, self._state.size :], fresh)
+            peer = batches.peer(number)
+            with guarded(keys[number]):
+                for step in range(peer.steps):
+                    optimizer.zero_grad()
+                    self._loss.value(self._module(peer.inputs(step)), peer.targets(step)).backward()
+                    optimizer.step()
+            for parameter in parameters:
+                parameter.grad = None
+            self._state.save(optimizer, s_Bk[number])
+            if self._counters:
+                s_Bk[number, self._state.size :] = torch.cat([c.flatten() for c in self._counters]).to(s_Bk.dtype)
+
+    @torch.no_grad()
+    def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
+        self._module.eval()
+        answers = []
+        for x_n, peer_inputs in zip(x_Bn, inputs, strict=True):
+            self._bind(x_n)
+            answers.append(self._module(peer_inputs))
+        return torch.stack(answers)
+
+    def _count(self, row: Tensor, fresh: bool) -> None:
+        at = 0
+        for counter in self._counters:
+            counter.copy_(torch.zeros_like(counter) if fresh else row[at : at + counter.numel()].view(counter.shape))
+            at += counter.numel()
+
+    def _bind(self, x_n: Tensor) -> None:
+        """Make the module's tensors views of x_n, so that a step writes straight into the row."""
+        views = self._layout.unflatten(x_n)
+        for name, parameter in self._module.named_parameters():
+            parameter.data = views[name]
+        for name, buffer in self._module.named_buffers():
+            if name in views:
+                buffer.data = views[name]
+
+
+class Mapped:
+    """A block of peers as one program: vmap of the gradient, an elementwise optimiser on all of x_Bn."""
+
+    def __init__(self, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> None:
+        self._module = copy.deepcopy(module)
+        self._layout = layout
+        self._loss = loss
+        self._optimizer = optimizer
+        trainable = nn.Parameter(torch.zeros(1, layout.n_parameters))
+        self._state = StateLayout.probe(optimizer, [trainable])
+
+        def value(parameters_p: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+            views = layout.unflatten(parameters_p)
+            return loss.value(functional_call(self._module, views, (inputs,)), targets)
+
+        def answer(x_n: Tensor, inputs: Tensor) -> Tensor:
+            result: Tensor = functional_call(self._module, layout.unflatten(x_n), (inputs,))
+            return result
+
+        self._gradient = vmap(grad(value))
+        self._answer = vmap(answer)
+
+    @property
+    def state_size(self) -> int:
+        return self._state.size
+
+    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
+        self._module.train()
+        x_Bp = nn.Parameter(x_Bn)
+        optimizer = self._optimizer.build([x_Bp])
+        layout = self._block_state(len(x_Bn))
+        if not fresh:
+            layout.load(optimizer, self._columns(s_Bk))
+        for step in range(batches.steps):
+            x_Bp.grad = self._gradient(x_Bp.detach(), batches.inputs(step), batches.targets(step))
+            optimizer.step()
+        row = torch.empty(layout.size, dtype=s_Bk.dtype, device=s_Bk.device)
+        layout.save(optimizer, row)
+        self._uncolumns(row, s_Bk)
+
+    @torch.no_grad()
+    def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
+        self._module.eval()
+        return self._answer(x_Bn, inputs)
+
+    def _block_state(self, peers: int) -> StateLayout:
+        """The layout of one peer's row, for an optimiser that holds `peers` of them in (B, n) tensors."""
+        entries = tuple((number, key, (peers, *shape[1:]) if shape else ()) for number, key, shape in self._state.entries)
+        return StateLayout(entries, sum(torch.Size(shape).numel() for _, _, shape in entries))
+
+    def _columns(self, s_Bk: Tensor) -> Tensor:
+        """(B, k) rows a peer -> one row as `_block_state` has it; a step count is common to the block."""
+        pieces, at = [], 0
+        for _, _, shape in self._state.entries:
+            length = torch.Size(shape).numel()
+            piece = s_Bk[:, at : at + length]
+            pieces.append(piece.reshape(-1) if shape else piece[0])
+            at += length
+        return torch.cat(pieces) if pieces else s_Bk.new_empty(0)
+
+    def _uncolumns(self, row: Tensor, s_Bk: Tensor) -> None:
+        at = source = 0
+        for _, _, shape in self._state.entries:
+            length = torch.Size(shape).numel()
+            taken = length * len(s_Bk) if shape else 1
+            s_Bk[:, at : at + length] = row[source : source + taken].view(len(s_Bk) if shape else 1, length)
+            at += length
+            source += taken
+
+
+def choose(
+    module: nn.Module,
+    layout: FlatLayout,
+    loss: Loss,
+    optimizer: OptimizerChoice,
+    *,
+    batch_size: int,
+    device: str,
+    peers: int,
+    example: tuple[Tensor, Tensor],
+) -> tuple[Stepper, int]:
+    """The quickest stepper that is exact for this job, and how many peers make a block.
+
+    `example` is a batch of inputs and targets, for the probe of `vmap`.
+
+    On a GPU all peers are one block. On a CPU, tiny networks are trained many at a time, since the cost of calls
+    dominates, and larger ones one at a time: the weights of sixteen peers do not fit into the cache together.
+    """
+    layers = linear_stack.recognise(module)
+    tiny = max(1, _CACHED_SCALARS // max(1, layout.n))
+    block = peers if device != "cpu" else min(peers, tiny)
+    if layers is not None and optimizer.plain_sgd and loss.delta is not None:
+        if batch_size == 1 and device == "cpu" and loss.code >= 0:
+            return SingleSample(layers, loss, optimizer.lr), block
+        return Stack(layers, loss, optimizer.lr), block
+    loop = Loop(module, layout, loss, optimizer)
+    if block > 1 and optimizer.kind in ELEMENTWISE and mappable(module, layout, loss, *example):
+        return Mapped(module, layout, loss, optimizer), block
+    return loop, 1
+
+
+#: Scalars of parameters that a block may hold on a CPU: 256 KiB, a quarter of a common L2 cache, so that weights,
+#: activations and examples of a block stay in it.
+_CACHED_SCALARS = 64 * 1024
+
+
+def mappable(module: nn.Module, layout: FlatLayout, loss: Loss, example: Tensor, target: Tensor) -> bool:
+    """Whether `vmap` gives the loop's numbers for this module: a probe with two peers and one batch decides.
+
+    Not tried where it cannot be right: averaged buffers would be changed inside the mapped function, and dropout
+    would need a mask of its own for every peer.
+    """
+    if layout.n != layout.n_parameters or any(isinstance(each, _NOT_MAPPED) for each in module.modules()):
+        return False
+    module = copy.deepcopy(module).train()
+    x_n = torch.cat([p.detach().flatten() for p in module.parameters()])
+    x_2n = torch.stack([x_n, 0.5 * x_n])
+
+    def value(parameters_n: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        return loss.value(functional_call(module, layout.unflatten(parameters_n), (inputs,)), targets)
+
+    looped = torch.stack([grad(value)(row, example, target) for row in x_2n])
+    try:
+        mapped = vmap(grad(value), in_dims=(0, None, None))(x_2n, example, target)
+    except (RuntimeError, NotImplementedError, ValueError):  # vmap's own words for "no rule for this"
+        return False
+    return bool(torch.allclose(mapped, looped, rtol=1e-4, atol=1e-6))
+
+
+_NOT_MAPPED = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.modules.batchnorm._BatchNorm)

@@ -1,0 +1,27 @@
+"""LSTM or GRU over a sequence, then a dense layer on the state after its last element.
+
+Parts: embedding (tokens only), recurrent (a hidden unit with its gates is a neuron), output.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Recurrent(nn.Module):
+    """`features` numbers at each place of the sequence, or None for tokens 0..vocabulary-1."""
+
+    def __init__(
+        self, features: int | None, vocabulary: int, outputs: int, *, hidden: int, layers: int, embedding: int, cell: str
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding) if features is None else nn.Identity()
+        kind = nn.LSTM if cell == "lstm" else nn.GRU
+        self.recurrent = kind(embedding if features is None else features, hidden, num_layers=layers, batch_first=True)
+        self.output = nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T) int64 or (B, T, F) float -> (B, outputs)."""
+        states, _ = self.recurrent(self.embedding(x))
+        logits: Tensor = self.output(states[:, -1])
+        return logits

@@ -1,0 +1,116 @@
+"""The names of the networks that come with fedpeer, and their settings. Imports torch only when one is built.
+
+A builder takes the shape of one example and the number of outputs, and returns a plain `nn.Module` whose modules
+have the names by which partial models speak of their parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Activation = Literal["sigmoid", "tanh", "relu"]
+
+
+class NetworkError(ValueError):
+    """The network does not fit the data; the message names both sizes and the way out."""
+
+
+def mlp(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    layers: tuple[int, ...] | None = None,
+    activation: Activation = "sigmoid",
+    dropout: float = 0.0,
+    bias: bool = True,
+) -> nn.Module:
+    """Multi-layer perceptron; `layers` from input to output, such as 64+300+100+10 (default: 300 and 100 hidden)."""
+    from fedpeer.networks.mlp import MLP
+
+    features = math.prod(input_shape)
+    sizes = layers if layers is not None else (features, 300, 100, outputs)
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise NetworkError(f"mlp layers {_joined(sizes)}: give at least two sizes, each 1 or more")
+    if (sizes[0], sizes[-1]) != (features, outputs):
+        raise NetworkError(
+            f"mlp layers {_joined(sizes)} do not fit the data: it has {features} input features and needs {outputs} "
+            f"outputs; write {_joined((features, *sizes[1:-1], outputs))}"
+        )
+    return MLP(sizes, activation=activation, dropout=_share(dropout, "dropout"), bias=bias, flatten=len(input_shape) > 1)
+
+
+def cnn(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    channels: tuple[int, ...] = (32, 64),
+    hidden: tuple[int, ...] = (100,),
+    kernel: int = 5,
+    norm: Literal["none", "batch"] = "none",
+    activation: Activation = "relu",
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Convolutions, each followed by 2x2 max-pooling, then dense layers; for images (channels, height, width)."""
+    from fedpeer.networks.cnn import CNN
+
+    if len(input_shape) != 3:
+        raise NetworkError(
+            f"cnn needs images (channels, height, width), and one example here has shape {input_shape}; "
+            "choose mlp, or load the data as images (shape=image)"
+        )
+    if not channels or min((*channels, *hidden, kernel)) < 1:
+        raise NetworkError("cnn: channels, hidden and kernel are 1 or more")
+    smallest = min(input_shape[1:]) // 2 ** len(channels)
+    if smallest < 1:
+        raise NetworkError(
+            f"cnn: {len(channels)} halvings leave nothing of a {input_shape[1]}x{input_shape[2]} image; use fewer channels entries"
+        )
+    return CNN(
+        input_shape,
+        outputs,
+        channels=channels,
+        hidden=hidden,
+        kernel=kernel,
+        norm=norm,
+        activation=activation,
+        dropout=_share(dropout, "dropout"),
+    )
+
+
+def lstm(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    hidden: int = 100,
+    layers: int = 1,
+    embedding: int = 8,
+    vocabulary: int = 0,
+    cell: Literal["lstm", "gru"] = "lstm",
+) -> nn.Module:
+    """LSTM or GRU over a sequence, then a dense layer on its last state; tokens (T,) or features (T, F)."""
+    from fedpeer.networks.recurrent import Recurrent
+
+    if len(input_shape) not in (1, 2):
+        raise NetworkError(f"lstm needs sequences (T,) of tokens or (T, F) of features, not shape {input_shape}")
+    if min(hidden, layers, embedding) < 1:
+        raise NetworkError("lstm: hidden, layers and embedding are 1 or more")
+    features = None if len(input_shape) == 1 else input_shape[1]
+    return Recurrent(features, vocabulary or outputs, outputs, hidden=hidden, layers=layers, embedding=embedding, cell=cell)
+
+
+def _joined(sizes: tuple[int, ...]) -> str:
+    return "+".join(map(str, sizes))
+
+
+def _share(value: float, name: str) -> float:
+    if not 0.0 <= value < 1.0:
+        raise NetworkError(f"{name} = {value}: write a number from 0 up to, but not, 1")
+    return value
+
+
+NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "lstm": lstm}

@@ -1,0 +1,55 @@
+"""What is asked of a simulation: a federation, the methods to compare, the seeds; plain data that a run folder keeps."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from fedpeer.peer.core.choice import Choice, parse
+from fedpeer.peer.core.federation import Federation
+
+#: What is compared when nobody says otherwise.
+DEFAULT_METHODS = ("local", "partial-averaging", "full-averaging")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationRequest:
+    """One `fedpeer simulate`.
+
+    methods    algorithms to compare, in the order of the table
+    seeds      one run of each method a seed
+    device     "cpu", "cuda", "mps" or "auto" (the fastest there is)
+    workers    worker processes on a CPU; None: one a core
+    """
+
+    federation: Federation
+    methods: tuple[Choice, ...] = tuple(Choice(name) for name in DEFAULT_METHODS)
+    seeds: tuple[int, ...] = (0,)
+    device: str = "auto"
+    workers: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `settings.json`; `from_json` gives an equal request back."""
+        return {
+            "federation": self.federation.model_dump(mode="json"),
+            "methods": [str(method) for method in self.methods],
+            "seeds": list(self.seeds),
+            "device": self.device,
+            "workers": self.workers,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> SimulationRequest:
+        return cls(
+            federation=Federation.model_validate(data["federation"]),
+            methods=tuple(parse(text) for text in data["methods"]),
+            seeds=tuple(data["seeds"]),
+            device=data["device"],
+            workers=data["workers"],
+        )
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,250 @@
+"""The vector engine: leads the rounds of one method with one seed.
+
+A round is: all peers train (side A of x -> side B), every group averages and what is in no group is carried over
+(B -> A). Both phases are lists of independent tasks; on a CPU worker processes take them, on a GPU they run here, one
+block holding all peers. How tasks are cut depends on shapes and device only, never on the number of workers, so the
+numbers do not either.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpeer.sims.vector.pool import Pool, Stopped
+from fedpeer.sims.vector.tasks import Bench, Evaluate, Keep, Mix, Mixing, Task, Train, choose_stepper
+from fedpeer.sims.vector.workspace import Job, Workspace, WorkspaceHandles, on_disk
+from fedpeer.slicing.plan import Plan
+
+#: Scalars of a block of columns over all members of a group: 8 MiB in float64, so that a worker's block, its float64
+#: copy and the result stay within a few tens of megabytes and a large group still gives every worker several blocks.
+MIXED_AT_ONCE = 1024 * 1024
+#: An effective matrix with fewer entries than this share is kept sparse.
+SPARSE_BELOW = 0.1
+
+
+class GroupAveraging(Protocol):
+    """How one group averages: what `fedpeer.gossip.averaging` provides."""
+
+    exact: bool
+
+    def matrix(self, round: int) -> NDArray[np.float64] | scipy.sparse.csr_array:
+        """(M, M) column-stochastic: values and weights become `matrix @ values`, `matrix @ weights`."""
+        ...
+
+
+@dataclass(frozen=True)
+class RoundTimes:
+    """Wall seconds of the two phases of a round."""
+
+    train: float
+    average: float
+
+
+class VectorEngine:
+    """All peers of one method and seed. Use as a context manager: workers and files live as long as it."""
+
+    def __init__(
+        self,
+        job: Job,
+        plan: Plan,
+        averaging: Mapping[str, GroupAveraging],
+        memory: Callable[[int], Workspace],
+        start_Pn: Callable[[Tensor], None],
+        *,
+        weights_P: NDArray[np.float64] | None = None,
+        workers: int = 1,
+        folder: Path | None = None,
+        replaced: Callable[[str, str], None] = lambda worker, reason: None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """
+        Args:
+            memory: makes the workspace for a given size of optimiser state.
+            start_Pn: fills the initial parameters, in place.
+            weights_P: push-sum weights with which each averaging starts (`weights: samples`); None: carried on from 1.
+        """
+        self._job, self._plan, self._averaging = job, plan, averaging
+        self._start, self._replaced = start_Pn, replaced
+        self._stop = stop or threading.Event()
+        self._memory, self._workers, self._folder = memory, workers, folder
+        self._sample_weights = weights_P
+        self._members = {g.id: [plan.peers.index(p) for p in g.members] for g in plan.groups}
+        self.weights = {id: np.ones(len(rows)) for id, rows in self._members.items()}
+        self.round = 0  # rounds finished
+        self._trained = False  # whether the next round's training is done and its averaging is not
+        self._side = self._s_side = 0
+        self._stack = ExitStack()
+
+    def __enter__(self) -> VectorEngine:
+        job = self._job
+        probe = self._memory(0)
+        self._stepper, self._block = choose_stepper(job, probe)
+        plain = self._memory(self._stepper.state_size)
+        self._handles: WorkspaceHandles | None = None
+        if job.device == "cpu":
+            folder = Path(
+                self._stack.enter_context(tempfile.TemporaryDirectory(prefix="fedpeer-", dir=self._folder))
+            )
+            self._handles = on_disk(plain, folder)
+            self.workspace = self._handles.open()
+        else:
+            self.workspace = plain
+        self._start(self.workspace.x[0])
+        self._blocks = self._cut_peers()
+        self._mixes, self._keeps = self._cut_columns()
+        if self._handles is not None:
+            workers = max(1, min(self._workers, max(len(self._blocks), len(self._mixes))))
+            self._pool: Pool | None = self._stack.enter_context(
+                Pool(job, self._handles, workers, self._replaced, self._stop)
+            )
+        else:
+            self._pool = None
+            self._bench = Bench(job, self.workspace, self._stepper)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The workers' process numbers; empty on a device."""
+        return self._pool.process_ids if self._pool else ()
+
+    @property
+    def x_Pn(self) -> Tensor:
+        """The parameters of all peers at the end of the last finished round."""
+        return self.workspace.x[self._side]
+
+    def step(self) -> RoundTimes:
+        """One round.
+
+        Raises:
+            Stopped: if asked to stop meanwhile; `snapshot` then still gives the last consistent state.
+        """
+        number = self.round + 1
+        began = time.perf_counter()
+        if not self._trained:
+            fresh = number == 1
+            self._run([Train(block, number, fresh, self._side, self._s_side) for block in self._blocks])
+            self._s_side = 1 - self._s_side
+            self._trained = True
+        trained = time.perf_counter()
+        if self._plan.groups:
+            self._prepare_mixing(number)
+            source = 1 - self._side
+            mixes: list[Task] = [Mix(group, a, b, source) for group, a, b in self._mixes]
+            self._run(mixes + [Keep(index, source) for index in self._keeps])
+            self.weights = self._mixed_weights
+        else:
+            self._side = 1 - self._side
+        self._trained = False
+        self.round = number
+        return RoundTimes(trained - began, time.perf_counter() - trained)
+
+    def evaluate(self) -> list[tuple[float, float]]:
+        """(score, loss) of each peer on its own test part."""
+        found = self._run([Evaluate(block, self._side) for block in self._blocks])
+        by_peer = {p: result for block, results in zip(self._blocks, found, strict=True) for p, result in zip(block, results, strict=True)}
+        return [by_peer[p] for p in range(len(self._job.peers))]
+
+    def disagreement(self) -> dict[str, float]:
+        """Of each group: the largest distance of a member from the members' mean, relative to the mean's norm."""
+        found = {}
+        for group in self._plan.groups:
+            index, rows = self.workspace.index[group.id], self.workspace.rows[group.id]
+            columns = index if index.dim() == 1 else None
+            mean = torch.zeros(group.length, dtype=torch.float64, device=index.device)
+            members = [
+                self.x_Pn[row, columns if columns is not None else index[m]] for m, row in enumerate(rows.tolist())
+            ]
+            for value in members:
+                mean += value.double() / len(members)
+            worst = max(float((value.double() - mean).norm()) for value in members)
+            found[group.id] = worst / max(float(mean.norm()), 1e-30)
+        return found
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything needed to go on: tensors, and a small JSON-able state."""
+        side = 1 - self._side if self._trained else self._side
+        tensors = {"x": self.workspace.x[side], "s": self.workspace.s[self._s_side]}
+        weights = {group: value.tolist() for group, value in self.weights.items()}
+        return tensors, {"round": self.round, "trained": self._trained, "weights": weights}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Go on from a snapshot, to the very numbers of an uninterrupted run."""
+        self.round, self._trained = state["round"], state["trained"]
+        self._side = self._s_side = 0
+        self.workspace.x[1 if self._trained else 0].copy_(tensors["x"])
+        self.workspace.s[0].copy_(tensors["s"])
+        self.weights = {group: np.array(value) for group, value in state["weights"].items()}
+
+    def _run(self, tasks: Sequence[Task]) -> list[Any]:
+        if self._pool is not None:
+            return self._pool.run(tasks)
+        results = []
+        for task in tasks:
+            if self._stop.is_set():
+                raise Stopped
+            results.append(self._bench.do(task))
+        return results
+
+    def _cut_peers(self) -> list[tuple[int, ...]]:
+        """Blocks of peers with equal numbers of steps and equal batches, in peer order."""
+        cohorts: dict[tuple[int, int], list[int]] = {}
+        for peer, cohort in enumerate(zip(self._job.steps_P, self._job.batch_P, strict=True)):
+            cohorts.setdefault(cohort, []).append(peer)
+        blocks = [
+            tuple(cohort[first : first + self._block])
+            for cohort in cohorts.values()
+            for first in range(0, len(cohort), self._block)
+        ]
+        return sorted(blocks, key=lambda block: (-self._job.steps_P[block[0]] * len(block), block))
+
+    def _cut_columns(self) -> tuple[list[tuple[str, int, int]], list[str]]:
+        """Blocks of columns of every group, and the names of the index arrays that are only carried over."""
+        mixes = []
+        for group in self._plan.groups:
+            width = max(1024, MIXED_AT_ONCE // len(group.members))
+            mixes += [(group.id, a, min(a + width, group.length)) for a in range(0, group.length, width)]
+        return mixes, [name for name in self.workspace.index if name.startswith("local ")]
+
+    def _prepare_mixing(self, number: int) -> None:
+        """Tell the workers this round's matrices T = diag(1 / w') M diag(w), which act on estimates."""
+        self._mixed_weights = {}
+        for group in self._plan.groups:
+            rows, policy = self._members[group.id], self._averaging[group.id]
+            weights = self.weights[group.id] if self._sample_weights is None else self._sample_weights[rows]
+            mixing: Mixing
+            if policy.exact:
+                after, mixing = weights, weights / weights.sum()
+            else:
+                matrix = policy.matrix(number)
+                after = matrix @ weights
+                mixing = _scaled(matrix, 1.0 / after, weights)
+            self._mixed_weights[group.id] = after
+            if self._pool is not None:
+                self._pool.tell_mixing(group.id, mixing)
+            else:
+                self._bench.mixing[group.id] = mixing
+
+
+def _scaled(matrix: Any, left: NDArray[np.float64], right: NDArray[np.float64]) -> Mixing:
+    if scipy.sparse.issparse(matrix):
+        if matrix.nnz > SPARSE_BELOW * matrix.shape[0] ** 2:
+            matrix = matrix.toarray()
+        else:
+            return scipy.sparse.csr_array(scipy.sparse.diags_array(left) @ matrix @ scipy.sparse.diags_array(right))
+    return np.asarray(left[:, None] * np.asarray(matrix) * right[None, :])

@@ -1,0 +1,163 @@
+"""Worker processes that are watched: a dead one is seen, named and replaced, and its task is done again.
+
+Workers start by `forkserver` with torch preloaded (a plain fork after torch has used threads hangs), take one torch
+thread each, and are told tasks one at a time over a pipe. They ignore Ctrl-C: the process that leads decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+
+from fedpeer.sims.vector import worker as worker_process
+from fedpeer.sims.vector.tasks import Mixing, Task
+from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
+
+#: Deaths at one and the same task before the run is given up: once may be the machine, three times is the task.
+DEATHS_PER_TASK_MAX = 3
+
+
+class EngineError(RuntimeError):
+    """The engine cannot go on: a task failed in every worker that took it. The message holds the worker's own words."""
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: somebody asked
+    """The run was asked to stop in the middle of a phase."""
+
+
+@dataclass
+class _Worker:
+    name: str
+    process: BaseProcess
+    pipe: Connection
+    task: int | None = None
+
+
+class Pool:
+    """`workers` processes on one job. Use as a context manager, so that no process outlives the run."""
+
+    def __init__(
+        self,
+        job: Job,
+        handles: WorkspaceHandles,
+        workers: int,
+        replaced: Callable[[str, str], None],
+        stop: threading.Event,
+    ) -> None:
+        self._context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
+        if sys.platform != "win32":
+            self._context.set_forkserver_preload(["fedpeer.sims.vector.worker"])
+        self._job, self._handles, self._replaced, self._stop = job, handles, replaced, stop
+        self._mixing: dict[str, Mixing] = {}
+        self._reason = ""
+        self._workers = [self._start(f"worker{number}") for number in range(1, workers + 1)]
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in self._workers:
+            worker.process.join()
+            worker.pipe.close()
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The operating system's numbers of the living workers, for those who measure or sabotage them."""
+        return tuple(worker.process.pid or 0 for worker in self._workers)
+
+    def tell_mixing(self, group: str, mixing: Mixing) -> None:
+        """Give every worker (and every later replacement) the group's matrix, unless they have it already."""
+        known = self._mixing.get(group)
+        if isinstance(known, np.ndarray) and isinstance(mixing, np.ndarray) and np.array_equal(known, mixing):
+            return
+        self._mixing[group] = mixing
+        for worker in self._workers:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a dead worker is found by `run`
+                worker.pipe.send(("mixing", group, mixing))
+
+    def run(self, tasks: Sequence[Task]) -> list[Any]:
+        """Do all tasks, each once as far as anyone can tell; results in the order of the tasks.
+
+        Raises:
+            Stopped: if the stop event is set meanwhile; unfinished tasks are abandoned.
+            EngineError: if a task raises, or kills DEATHS_PER_TASK_MAX workers.
+        """
+        results: list[Any] = [None] * len(tasks)
+        waiting, deaths, left = deque(range(len(tasks))), [0] * len(tasks), len(tasks)
+        for worker in self._workers:
+            self._hand(worker, tasks, waiting)
+        while left:
+            if self._stop.is_set():
+                raise Stopped
+            # The wait ends at an answer or a death; its limit is how late a stop may be noticed.
+            ready = wait([w.pipe for w in self._workers] + [w.process.sentinel for w in self._workers], timeout=0.2)
+            for worker in list(self._workers):
+                if worker.pipe in ready:
+                    answer = self._receive(worker)
+                    if answer is not None:
+                        results[answer[0]] = answer[1]
+                        left -= 1
+                        worker.task = None
+                        self._hand(worker, tasks, waiting)
+                        continue
+                if worker.pipe in ready or worker.process.sentinel in ready:
+                    lost = self._replace(worker)
+                    if lost is not None:
+                        deaths[lost] += 1
+                        if deaths[lost] >= DEATHS_PER_TASK_MAX:
+                            raise EngineError(f"{tasks[lost]} killed {deaths[lost]} workers, the last by {self._reason}")
+                        waiting.appendleft(lost)
+                    for idle in self._workers:
+                        if idle.task is None:
+                            self._hand(idle, tasks, waiting)
+        return results
+
+    def _hand(self, worker: _Worker, tasks: Sequence[Task], waiting: deque[int]) -> None:
+        if waiting:
+            worker.task = waiting.popleft()
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # found dead at the next wait
+                worker.pipe.send(("task", worker.task, tasks[worker.task]))
+
+    def _receive(self, worker: _Worker) -> tuple[int, Any] | None:
+        """An answer, or None if the worker is dead."""
+        try:
+            kind, number, content = worker.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return None
+        if kind == "error":
+            raise EngineError(f"{worker.name} failed:\n{content}")
+        return number, content
+
+    def _replace(self, worker: _Worker) -> int | None:
+        """Start another process under the same name; the task it leaves behind, if any."""
+        worker.process.join()
+        code = worker.process.exitcode or 0
+        self._reason = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+        worker.pipe.close()
+        self._workers[self._workers.index(worker)] = self._start(worker.name)
+        self._replaced(worker.name, self._reason)
+        return worker.task
+
+    def _start(self, name: str) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=worker_process.main, args=(theirs, self._job, self._handles), name=f"fedpeer-{name}", daemon=True
+        )
+        process.start()
+        theirs.close()
+        for group, mixing in self._mixing.items():
+            ours.send(("mixing", group, mixing))
+        return _Worker(name, process, ours)

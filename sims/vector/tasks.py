@@ -1,0 +1,210 @@
+"""What a worker does: train a block of peers, average a block of columns, evaluate a block of peers.
+
+A task is small and frozen; it reads one side of the workspace and writes the other (or returns numbers), so doing it
+twice gives what doing it once gives, and which worker does it makes no difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpeer.algorithms.batches import order
+from fedpeer.algorithms.local_training import LocalTraining, TrainingState
+from fedpeer.algorithms.losses import score_sums
+from fedpeer.algorithms.steppers import Stepper, choose
+from fedpeer.sims.vector.workspace import Job, Workspace
+
+#: Examples evaluated at once: bounds the memory of activations, and is enough for matrix products to be efficient.
+EVALUATED_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class Train:
+    """A round of local steps of these peers: side `source` of x and s -> the other side."""
+
+    peers: tuple[int, ...]
+    round: int
+    fresh: bool
+    x_source: int
+    s_source: int
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Average columns start..stop of a group: side `source` of x -> the other side."""
+
+    group: str
+    start: int
+    stop: int
+    source: int
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Carry what a set of peers averages with nobody to the other side, unchanged. `index` names the columns."""
+
+    index: str
+    source: int
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score these peers on their own test part, with side `source` of x."""
+
+    peers: tuple[int, ...]
+    source: int
+
+
+Task = Train | Mix | Keep | Evaluate
+#: A group's averaging as one matrix: dense, sparse (few exchanges among many peers), or the weights of an exact mean.
+Mixing = NDArray[np.float64] | scipy.sparse.csr_array
+
+
+@dataclass
+class Bench:
+    """A worker's own things: the job, the memory, the way to train, and the mixing matrices it was last told."""
+
+    job: Job
+    workspace: Workspace
+    stepper: Stepper
+    mixing: dict[str, Mixing] = field(default_factory=dict)
+
+    def do(self, task: Task) -> Any:
+        match task:
+            case Train():
+                return train(self.job, self.workspace, self.stepper, task)
+            case Mix():
+                return mix(self.workspace, self.mixing[task.group], task)
+            case Keep():
+                return keep(self.workspace, task)
+            case Evaluate():
+                return evaluate(self.job, self.workspace, self.stepper, task)
+
+
+def choose_stepper(job: Job, workspace: Workspace) -> tuple[Stepper, int]:
+    """The stepper for a job, and how many peers make a block; the same answer in every process."""
+    example = workspace.train.index_T[:2]
+    return choose(
+        job.module,
+        job.layout,
+        job.criterion,
+        job.optimizer,
+        batch_size=max(job.batch_P),
+        device=job.device.split(":")[0],
+        peers=len(job.peers),
+        example=(workspace.x_NF[example], workspace.train.y_T[:2]),
+    )
+
+
+def train(job: Job, workspace: Workspace, stepper: Stepper, task: Train) -> None:
+    """The block's rows: gather, train, write to the other side."""
+    peers = list(task.peers)
+    batch, steps = job.batch_P[peers[0]], job.steps_P[peers[0]]
+    orders = np.stack(
+        [
+            order(workspace.train.count(p), (task.round - 1) * steps * batch, steps * batch, job.draws, job.peers[p])
+            for p in peers
+        ]
+    ).reshape(len(peers), steps, batch)
+    keys = [job.draws.key("dropout", job.peers[p], task.round) for p in peers]
+    rows = _rows(peers)
+    state = TrainingState(workspace.s[task.s_source][rows], task.fresh)
+    state, change = LocalTraining(stepper, job.optimizer_state).train(
+        state, workspace.x[task.x_source][rows], workspace.batches(peers, orders), keys
+    )
+    workspace.x[1 - task.x_source][rows] = change.trained_n
+    workspace.s[1 - task.s_source][rows] = state.optimizer_k
+
+
+def _rows(peers: list[int]) -> slice | list[int]:
+    """A slice where the peers are consecutive, so that a block is a view and not a copy."""
+    if peers == list(range(peers[0], peers[-1] + 1)):
+        return slice(peers[0], peers[-1] + 1)
+    return peers
+
+
+def mix(workspace: Workspace, mixing: Mixing, task: Mix) -> None:
+    """x' = T @ x on a block of columns, in float64 for small groups; each parameter is read once and written once."""
+    source, target = workspace.x[task.source], workspace.x[1 - task.source]
+    rows, index = workspace.rows[task.group], workspace.index[task.group]
+    block_MD = _gather(source, rows, index, task.start, task.stop)
+    if isinstance(mixing, np.ndarray) and mixing.ndim == 1:
+        weights = torch.from_numpy(mixing).to(source.device)
+        mixed = (weights @ block_MD.double()).to(source.dtype).expand_as(block_MD)
+    elif isinstance(mixing, np.ndarray):
+        exact = torch.float64 if len(rows) <= _FLOAT64_MEMBERS and source.device.type != "mps" else torch.float32
+        matrix = torch.from_numpy(mixing).to(source.device, exact)
+        mixed = (matrix @ block_MD.to(exact)).to(source.dtype)
+    else:
+        mixed = torch.from_numpy((mixing.astype(np.float32) @ block_MD.cpu().numpy())).to(source.device)
+    _scatter(target, rows, index, task.start, task.stop, mixed)
+
+
+#: Above this size the product costs more than reading the parameters, and float32 halves it; the rows of a mixing
+#: matrix sum to one, so its rounding is relative to the values themselves.
+_FLOAT64_MEMBERS = 64
+
+
+def keep(workspace: Workspace, task: Keep) -> None:
+    source, target = workspace.x[task.source], workspace.x[1 - task.source]
+    rows, index = workspace.rows[task.index], workspace.index[task.index]
+    for row in rows.tolist():
+        target[row, index] = source[row, index]
+
+
+def _gather(source: Tensor, rows: Tensor, index: Tensor, start: int, stop: int) -> Tensor:
+    """(M, stop - start) of the members' columns, in the group's canonical order."""
+    if index.dim() == 2:
+        return torch.stack([source[row, columns] for row, columns in zip(rows, index[:, start:stop], strict=True)])
+    columns = index[start:stop]
+    run = _run(columns)
+    if run is not None:
+        return source[:, run][rows]
+    return torch.stack([torch.index_select(source[row], 0, columns) for row in rows.tolist()])
+
+
+def _scatter(target: Tensor, rows: Tensor, index: Tensor, start: int, stop: int, block_MD: Tensor) -> None:
+    shared = index if index.dim() == 1 else None
+    run = None if shared is None else _run(shared[start:stop])
+    for member, row in enumerate(rows.tolist()):
+        if run is not None:
+            target[row, run] = block_MD[member]
+        else:
+            columns = index[start:stop] if shared is not None else index[member, start:stop]
+            target[row].index_copy_(0, columns, block_MD[member])
+
+
+def _run(columns: Tensor) -> slice | None:
+    """The columns as a slice, if they are consecutive."""
+    first, last = int(columns[0]), int(columns[-1])
+    if last - first != len(columns) - 1 or not bool((columns[1:] > columns[:-1]).all()):
+        return None
+    return slice(first, last + 1)
+
+
+def evaluate(job: Job, workspace: Workspace, stepper: Stepper, task: Evaluate) -> list[tuple[float, float]]:
+    """(score, loss) of each peer: accuracy as a fraction, or root-mean-square error, and the mean loss."""
+    part, results = workspace.test, []
+    view = workspace.seen_by(task.peers)
+    for number, peer in enumerate(task.peers):
+        total, score, loss = part.count(peer), 0.0, 0.0
+        one = view and view.of(number)
+        for first in range(part.first_P1[peer], part.first_P1[peer + 1], EVALUATED_AT_ONCE):
+            piece = slice(first, min(first + EVALUATED_AT_ONCE, part.first_P1[peer + 1]))
+            inputs = torch.index_select(workspace.x_NF, 0, part.index_T[piece])
+            seen = inputs if one is None else one(inputs, workspace.x_NF.dim() - 1)
+            logits = stepper.logits(workspace.x[task.source][peer : peer + 1], seen.unsqueeze(0))[0]
+            right, summed = score_sums(job.criterion, logits, part.y_T[piece])
+            score, loss = score + float(right), loss + float(summed)
+        mean = score / total
+        if not job.criterion.classifies:
+            mean = mean**0.5 * (job.score_scale_P[peer] if job.score_scale_P else 1.0)
+        results.append((mean, loss / total))
+    return results

@@ -1,0 +1,43 @@
+"""A worker process: where it begins, and its life. The fork server preloads this, so a replacement starts at once."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from multiprocessing.connection import Connection
+
+import torch
+
+# Imported so that the fork server has the compiled loop's module loaded before it forks.
+from fedpeer.algorithms import single_sample  # noqa: F401
+from fedpeer.sims.vector.tasks import Bench, choose_stepper
+from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
+
+
+def main(pipe: Connection, job: Job, handles: WorkspaceHandles) -> None:
+    """One torch thread, no Ctrl-C; then tasks until the pipe closes (it does when the leading process ends)."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    workspace = handles.open()
+    stepper, _ = choose_stepper(job, workspace)
+    serve(pipe, Bench(job, workspace, stepper))
+
+
+def serve(pipe: Connection, bench: Bench) -> None:
+    """Take a task, do it, answer. What a task raises is sent back whole, for the leading process to show."""
+    while True:
+        try:
+            kind, *content = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return
+        if kind == "mixing":
+            group, mixing = content
+            bench.mixing[group] = mixing
+            continue
+        number, task = content
+        try:
+            pipe.send(("done", number, bench.do(task)))
+        except BrokenPipeError:
+            return
+        except Exception:
+            pipe.send(("error", number, traceback.format_exc()))

@@ -1,0 +1,185 @@
+"""The memory of one vector run: parameters and optimiser state of all peers, the examples, and who averages what.
+
+On a CPU every tensor is a file-backed mapping that worker processes open by name, so that nothing is copied between
+processes; on a device they are plain tensors of that device. Parameters and optimiser state exist twice: a phase
+reads one side and writes the other, so a task that was cut short (its worker died) is simply done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedpeer.algorithms.batches import Batches, View
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.losses import LOSSES, Loss
+from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.slicing.flat import FlatLayout
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A file-backed tensor by name: opened in any process, it is the same memory."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def open(self) -> Tensor:
+        size = int(np.prod(self.shape))
+        if size == 0:
+            return torch.empty(self.shape, dtype=self.dtype)
+        return torch.from_file(self.path, shared=True, size=size, dtype=self.dtype).view(self.shape)
+
+
+def share(folder: Path, name: str, value: Tensor) -> Handle:
+    """Write a tensor into a new file of the folder and give its handle."""
+    handle = Handle(str(folder / name), tuple(value.shape), value.dtype)
+    handle.open().copy_(value)
+    return handle
+
+
+def allocate(folder: Path, name: str, shape: tuple[int, ...]) -> Handle:
+    """A float32 tensor of zeros in a new file: a hole that takes room when it is written."""
+    handle = Handle(str(folder / name), shape, torch.float32)
+    handle.open()
+    return handle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One method with one seed, but for the tensors: what a worker must know to train, average and evaluate.
+
+    module          the network; its own tensors are never used, only its form
+    batch_P         batch size of each peer; `steps_P` its steps a round
+    score_scale_P   of each peer, what one unit of its regression targets is in units of the data; empty: 1
+    """
+
+    peers: tuple[str, ...]
+    module: nn.Module
+    layout: FlatLayout
+    loss: str
+    optimizer: OptimizerChoice
+    optimizer_state: Literal["keep", "reset"]
+    seed: int
+    batch_P: tuple[int, ...]
+    steps_P: tuple[int, ...]
+    device: str
+    score_scale_P: tuple[float, ...] = ()
+
+    @property
+    def draws(self) -> Draws:
+        return Draws(self.seed)
+
+    @property
+    def criterion(self) -> Loss:
+        return LOSSES[self.loss]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The training or the test examples of all peers: rows of x_NF and targets, peer after peer.
+
+    index_T   (T,) int64 rows of the data set; y_T (T,) or (T, outputs) targets as the peer sees them
+    first_P1  (P + 1,) where each peer's examples begin
+    """
+
+    index_T: Tensor
+    y_T: Tensor
+    first_P1: tuple[int, ...]
+
+    def count(self, peer: int) -> int:
+        return self.first_P1[peer + 1] - self.first_P1[peer]
+
+
+@dataclass
+class Workspace:
+    """All tensors of a run. x and s hold both sides; `index` of a group is (D,) where all members agree, else (M, D)."""
+
+    x: tuple[Tensor, Tensor]
+    s: tuple[Tensor, Tensor]
+    x_NF: Tensor
+    train: Part
+    test: Part
+    view: View | None
+    index: Mapping[str, Tensor]
+    rows: Mapping[str, Tensor]
+
+    def to(self, device: str) -> Workspace:
+        """The same on a device; x and s are there already."""
+
+        def moved(part: Part) -> Part:
+            return Part(part.index_T.to(device), part.y_T.to(device), part.first_P1)
+
+        view = self.view and View(*(t if t is None else t.to(device) for t in self.view.fields()))
+        columns = {name: value.to(device) for name, value in self.index.items()}
+        return Workspace(
+            self.x, self.s, self.x_NF.to(device), moved(self.train), moved(self.test), view, columns, self.rows
+        )
+
+    def seen_by(self, peers: Sequence[int]) -> View | None:
+        """The view of a block of peers."""
+        if self.view is None:
+            return None
+        return self.view.of(torch.as_tensor(peers, device=self.x_NF.device))
+
+    def batches(self, peers: Sequence[int], orders: NDArray[np.int64]) -> Batches:
+        """`orders` (B, S, b): numbers of each peer's own training examples."""
+        first = np.array([self.train.first_P1[p] for p in peers], np.int64)
+        places = torch.from_numpy(orders + first[:, None, None]).to(self.x_NF.device)
+        return Batches(self.x_NF, self.train.index_T[places], self.train.y_T[places], self.seen_by(peers))
+
+
+@dataclass(frozen=True)
+class WorkspaceHandles:
+    """A workspace as names, to be sent to another process and opened there."""
+
+    tree: Any
+
+    def open(self) -> Workspace:
+        return Workspace(**{name: _open(value) for name, value in self.tree.items()})
+
+
+def _open(value: Any) -> Any:
+    if isinstance(value, Handle):
+        return value.open()
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(_open(each) for each in value)
+    if isinstance(value, dict):
+        return {name: _open(each) for name, each in value.items()}
+    if isinstance(value, Part):
+        return Part(_open(value.index_T), _open(value.y_T), value.first_P1)
+    if isinstance(value, View):
+        return View(*map(_open, value.fields()))
+    return value
+
+
+def on_disk(workspace: Workspace, folder: Path) -> WorkspaceHandles:
+    """Move a workspace of plain tensors into files; x and s are only allocated and must be filled afterwards."""
+
+    def moved(value: Any, name: str) -> Any:
+        if isinstance(value, Tensor):
+            return share(folder, name, value)
+        if isinstance(value, tuple):
+            return tuple(moved(each, f"{name}.{number}") for number, each in enumerate(value))
+        if isinstance(value, Mapping):
+            return {key: moved(each, f"{name}.{number}") for number, (key, each) in enumerate(value.items())}
+        if isinstance(value, Part):
+            return Part(moved(value.index_T, f"{name}.index"), moved(value.y_T, f"{name}.y"), value.first_P1)
+        if isinstance(value, View):
+            return View(*(moved(field, f"{name}.{number}") for number, field in enumerate(value.fields())))
+        return value
+
+    tree = {name: moved(value, name) for name, value in vars(workspace).items() if name not in ("x", "s")}
+    for name in ("x", "s"):
+        tree[name] = tuple(
+            allocate(folder, f"{name}.{side}", tuple(tensor.shape)) for side, tensor in enumerate(getattr(workspace, name))
+        )
+    return WorkspaceHandles(tree)

@@ -1,0 +1,197 @@
+"""From settings to things: the data and who holds it, the network and its parts, the plan of each method.
+
+This is where the choices of a federation meet the registries of all rooms. Everything a user can have got wrong that
+only shows when data and network are there is raised here, before any worker starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpeer.algorithms.draws import Draws, guarded
+from fedpeer.algorithms.losses import LOSSES
+from fedpeer.algorithms.registry import ALGORITHMS, Method
+from fedpeer.data.dataset import DataError, Dataset, Split
+from fedpeer.data.own import OWN
+from fedpeer.data.registry import DATASETS
+from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces
+from fedpeer.networks.registry import NETWORKS, NetworkError
+from fedpeer.peer.core.choice import Choice, bind, lookup, parse
+from fedpeer.peer.core.federation import Federation
+from fedpeer.slicing.assign import assign_all
+from fedpeer.slicing.flat import FlatLayout
+from fedpeer.slicing.models import ModelGraph, PartialModel
+from fedpeer.slicing.network import NetworkMap
+from fedpeer.slicing.plan import Plan, compile_plan
+from fedpeer.slicing.trace import trace
+
+
+def load_dataset(choice: Choice) -> Dataset:
+    """A data set by name, or a user's own file."""
+    registry: Mapping[str, Callable[..., Dataset]] = {**DATASETS, **OWN}
+    function = lookup(choice, registry, "data set")
+    return function(**bind(choice, function))
+
+
+def split_of(dataset: Dataset, federation: Federation, seed: int) -> Split:
+    """Who holds what, drawn from the stream (seed, "split")."""
+    rule = federation.simulation.split
+    if rule is None:
+        rule = tuple(parse(piece) for piece in pieces(default_split(dataset, federation.simulation.peers)))
+    functions = [lookup(rule[0], SPLITS, "split"), *(lookup(piece, MODIFIERS, "change of a split") for piece in rule[1:])]
+    bound = [(function, bind(piece, function)) for piece, function in zip(rule, functions, strict=True)]
+    return make_split(bound, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One seed's federation, ready to be trained by any method."""
+
+    federation: Federation
+    seed: int
+    dataset: Dataset
+    split: Split
+    peers: tuple[str, ...]
+    module: nn.Module
+    network: NetworkMap
+    layout: FlatLayout
+    loss: str
+
+    @property
+    def draws(self) -> Draws:
+        return Draws(self.seed)
+
+
+def build(federation: Federation, dataset: Dataset, seed: int) -> World:
+    """Split the data, build and trace the network."""
+    split = split_of(dataset, federation, seed)
+    loss = federation.learning.loss or ("cross-entropy" if dataset.task == "classification" else "mean-squared-error")
+    if LOSSES[loss].classifies != (dataset.task == "classification"):
+        fitting = ", ".join(name for name, each in LOSSES.items() if each.classifies != LOSSES[loss].classifies)
+        raise DataError(f"learning.loss = {loss} does not fit {dataset.name}, a {dataset.task} task; choose {fitting}")
+    if loss == "binary" and len(dataset.classes) != 2:
+        raise DataError(f"learning.loss = binary needs two classes, and {dataset.name} has {len(dataset.classes)}; choose cross-entropy")
+    outputs = LOSSES[loss].outputs(len(dataset.classes)) if dataset.classes else math.prod(dataset.y.shape[1:])
+    module = build_network(federation.network or _default_network(dataset), dataset, outputs)
+    example = _example(dataset)
+    _check_outputs(module, example, outputs)
+    network = trace(module, example)
+    return World(
+        federation=federation,
+        seed=seed,
+        dataset=dataset,
+        split=split,
+        peers=tuple(f"peer{number}" for number in range(1, len(split.shares) + 1)),
+        module=module,
+        network=network,
+        layout=FlatLayout.of(network),
+        loss=loss,
+    )
+
+
+def _default_network(dataset: Dataset) -> Choice:
+    return Choice({"image": "cnn", "tokens": "lstm"}.get(dataset.input_kind, "mlp"))
+
+
+def build_network(choice: Choice, dataset: Dataset, outputs: int) -> nn.Module:
+    """One of `NETWORKS`, or a user's own function (`python:module:function`).
+
+    The user's function is called with the shape of one example and the number of outputs if it takes two positional
+    arguments, else with none, and with the settings by name.
+    """
+    if choice.name != "python":
+        function = lookup(choice, NETWORKS, "network")
+        with guarded(0):  # building draws from torch's global generator; `start` decides the values
+            return function(dataset.input_shape, outputs, **bind(choice, function))
+    name = str(choice.value)
+    build_one = imported(name)
+    positional = [
+        p for p in inspect.signature(build_one).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]  # fmt: skip
+    arguments = (dataset.input_shape, outputs) if len(positional) == 2 else ()
+    with guarded(0):
+        try:
+            module = build_one(*arguments, **choice.settings)
+        except TypeError as problem:
+            raise NetworkError(f"network python:{name} cannot be called: {problem}") from None
+    if not isinstance(module, nn.Module):
+        raise NetworkError(f"network python:{name} gave {type(module).__name__}; it must return an nn.Module")
+    return module
+
+
+def imported(name: str) -> Callable[..., Any]:
+    """The function `module:function`, looked for in the current folder too, as `python -m` does."""
+    module_name, _, function = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as problem:
+        raise NetworkError(f"python:{name}: cannot import {module_name}: {problem}; start fedpeer in its folder, or install it") from None
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise NetworkError(f"python:{name}: {module_name} has no function {function}")
+    return found  # type: ignore[no-any-return]
+
+
+def _example(dataset: Dataset) -> Tensor:
+    dtype = torch.int64 if dataset.input_kind == "tokens" else torch.float32
+    return torch.zeros((2, *dataset.input_shape), dtype=dtype)
+
+
+def _check_outputs(module: nn.Module, example: Tensor, outputs: int) -> None:
+    module.eval()
+    try:
+        with torch.no_grad():
+            found = tuple(module(example).shape)
+    except (RuntimeError, TypeError, ValueError, IndexError) as problem:
+        raise NetworkError(
+            f"the network cannot take two examples of shape {tuple(example.shape[1:])}: {problem}"
+        ) from None
+    if found != (2, outputs):
+        raise NetworkError(
+            f"the network answers two examples with shape {found}; it must be (2, {outputs}), {outputs} outputs for each example"
+        )
+
+
+#: The paper's averaging level 80 of 784-300-100-10 (partial averaging 2021, section V.1); other sizes: four fifths.
+LEVEL_80 = {300: 250, 100: 80}
+
+
+def default_models(network: NetworkMap) -> tuple[PartialModel, ...]:
+    """For a federation that names no partial models: one global model with all inputs, outputs and most of the hidden
+    neurons, and every module that cannot be sliced."""
+    ends = {"input", network.aliases.get("output", "output")}
+    neurons: dict[str, Any] = {
+        part.name: "all" if part.name in ends else LEVEL_80.get(part.size, round(0.8 * part.size)) for part in network.parts
+    }
+    whole = dict.fromkeys(tensor.name for tensor in network.tensors if tensor.unsliceable)
+    return (PartialModel("everyone", (), neurons, tuple(whole)),)
+
+
+def plan_of(world: World, method: Method) -> Plan:
+    """Who averages what under this method."""
+    models: tuple[PartialModel, ...] = ()
+    if method.sharing == "everything":
+        models = (PartialModel("everyone", (), "all"),)
+    elif method.sharing == "partial models":
+        models = world.federation.models() or default_models(world.network)
+    networks = dict.fromkeys(world.peers, world.network)
+    graph = ModelGraph(models)
+    return compile_plan(networks, graph, assign_all(networks, graph), cross_model=method.cross_model)
+
+
+def method_of(choice: Choice) -> Method:
+    function = lookup(choice, ALGORITHMS, "algorithm")
+    method: Method = function(**bind(choice, function))
+    return method
