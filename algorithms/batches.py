@@ -75,8 +75,7 @@ class Batches:
 
     def inputs(self, step: int) -> Tensor:
         """(..., b, *F) of one step."""
-        x = self._seen(self.index[..., step, :])
-        return x
+        return self._seen(self.index[..., step, :])
 
     def all_inputs(self) -> Tensor:
         """(..., S * b, *F) of all steps."""

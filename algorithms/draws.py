@@ -31,7 +31,7 @@ class Draws:
         return np.random.Generator(np.random.PCG64(self.key(purpose, peer, round)))
 
     def torch(self, purpose: str, peer: str = "", round: int = 0) -> torch.Generator:
-        """A torch CPU generator on the stream of that name; it keeps 64 of the 128 bits."""
+        """A torch CPU generator on the stream of that name; it keeps 63 of the 128 bits, what its seed holds."""
         return torch.Generator().manual_seed(self.key(purpose, peer, round) >> 65)
 
 
@@ -40,7 +40,7 @@ def guarded(key: int) -> Iterator[None]:
     """For library code that draws from torch's global generator (`nn.Dropout`, the modules' own initialisation).
 
     The global state is set from `key` inside and restored afterwards: the one exception to "nothing seeds a global
-    generator". CPU only; devices draw from their own generators, which are seeded and restored likewise.
+    generator". CUDA devices draw from generators of their own, which are seeded and restored likewise.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):

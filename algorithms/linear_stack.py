@@ -8,7 +8,8 @@ Source: Rumelhart, Hinton, Williams 1986 (back-propagation).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,20 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.Tanh: "tanh",
     nn.ReLU: "relu",
     nn.Identity: "identity",
+}
+#: In place, z -> a.
+_FORWARD: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": Tensor.sigmoid_,
+    "tanh": Tensor.tanh_,
+    "relu": Tensor.relu_,
+    "identity": lambda z: z,
+}
+#: (the gradient behind the activation, the activation's own result `a`) -> the gradient before it.
+_BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sigmoid": torch.ops.aten.sigmoid_backward,
+    "tanh": torch.ops.aten.tanh_backward,
+    "relu": lambda gradient, a: torch.ops.aten.threshold_backward(gradient, a, 0),
+    "identity": lambda gradient, a: gradient,
 }
 
 
@@ -50,18 +65,20 @@ def recognise(module: nn.Module) -> tuple[Layer, ...] | None:
     """The layers, if the module is a sequence of (flatten,) linear, activation, ..., linear; else None."""
     if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
         return None
+    if not all(p.requires_grad and p.dtype == torch.float32 for p in module.parameters()) or _hooked(module):
+        return None
     layers: list[Layer] = []
     offset = 0
     for place, child in enumerate(module):
         if type(child) is nn.Linear:
-            if child.weight.dtype != torch.float32 or (layers and layers[-1].fan_out != child.in_features):
+            if layers and layers[-1].fan_out != child.in_features:
                 return None
             inside = child.out_features * child.in_features
             bias = None if child.bias is None else offset + inside
             layers.append(Layer(child.in_features, child.out_features, offset, bias, "identity"))
             offset += inside + (0 if bias is None else child.out_features)
         elif type(child) in _ACTIVATIONS and layers and layers[-1].activation == "identity":
-            layers[-1] = Layer(*list(vars(layers[-1]).values())[:-1], _ACTIVATIONS[type(child)])
+            layers[-1] = replace(layers[-1], activation=_ACTIVATIONS[type(child)])
         elif not (type(child) is nn.Flatten and place == 0 and (child.start_dim, child.end_dim) == (1, -1)):
             return None
     if not layers or layers[-1].activation != "identity" or offset != sum(p.numel() for p in module.parameters()):
@@ -69,25 +86,9 @@ def recognise(module: nn.Module) -> tuple[Layer, ...] | None:
     return tuple(layers)
 
 
-def _activate(z: Tensor, activation: str) -> Tensor:
-    if activation == "sigmoid":
-        return z.sigmoid_()
-    if activation == "tanh":
-        return z.tanh_()
-    if activation == "relu":
-        return z.relu_()
-    return z
-
-
-def _through(gradient: Tensor, a: Tensor, activation: str) -> Tensor:
-    """The gradient before the activation, from the one behind it and the activation's own result `a`."""
-    if activation == "sigmoid":
-        return torch.ops.aten.sigmoid_backward(gradient, a)
-    if activation == "tanh":
-        return torch.ops.aten.tanh_backward(gradient, a)
-    if activation == "relu":
-        return torch.ops.aten.threshold_backward(gradient, a, 0)
-    return gradient
+def _hooked(module: nn.Module) -> bool:
+    """Whether something (spectral normalisation, a user's hook) changes what a forward pass computes."""
+    return any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
 
 
 def _affine(a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -104,7 +105,7 @@ def forward(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> Tensor:
     """inputs (..., b, features) -> logits (..., b, outputs), each peer with its own parameters x_n (..., n)."""
     a = inputs
     for layer in layers:
-        a = _activate(_affine(a, layer.weights(x_n), layer.biases(x_n)), layer.activation)
+        a = _FORWARD[layer.activation](_affine(a, layer.weights(x_n), layer.biases(x_n)))
     return a
 
 
@@ -119,15 +120,14 @@ def train(layers: tuple[Layer, ...], loss: Loss, x_n: Tensor, batches: Batches, 
         a = batches.inputs(step).flatten(x_n.dim())
         seen = [a]
         for layer, weight, bias in zip(layers, weights, biases, strict=True):
-            a = _activate(_affine(a, weight, bias), layer.activation)
+            a = _FORWARD[layer.activation](_affine(a, weight, bias))
             seen.append(a)
         delta = loss.delta(a, batches.targets(step))
         for depth in range(len(layers) - 1, -1, -1):
             # The gradient for the layer below needs this weight as it was in the forward pass.
-            below = _through(delta @ weights[depth], seen[depth], layers[depth - 1].activation) if depth else None
+            below = _BACKWARD[layers[depth - 1].activation](delta @ weights[depth], seen[depth]) if depth else delta
             _descend(weights[depth], biases[depth], delta, seen[depth], rate)
-            if below is not None:
-                delta = below
+            delta = below
 
 
 def _descend(weight: Tensor, bias: Tensor | None, delta: Tensor, a: Tensor, rate: float) -> None:
@@ -137,5 +137,3 @@ def _descend(weight: Tensor, bias: Tensor | None, delta: Tensor, a: Tensor, rate
         weight.baddbmm_(delta.transpose(-1, -2), a, alpha=rate)
     if bias is not None:
         bias.add_(delta.sum(-2, keepdim=True), alpha=rate)
-
-

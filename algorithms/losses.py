@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,18 @@ class Loss:
     delta: Callable[[Tensor, Tensor], Tensor] | None
     classifies: bool
     code: int  # for the compiled single-sample loop; -1: it has no such path
+    sigmoids: bool = False  # its outputs are independent of one another, so that one is enough for two classes
 
     def outputs(self, classes: int) -> int:
-        """Outputs a classifier of that many classes needs: one for `binary` and for two classes by squared error."""
-        if self.name == "binary" or (self.name == "squared-error" and classes == 2):
-            return 1
-        return classes
+        """Outputs that a classifier of that many classes needs."""
+        return 1 if classes == 2 and self.sigmoids else classes
 
 
 def _indicator(z: Tensor, y: Tensor) -> Tensor:
     """Targets in 0..1 of the shape of z: one-hot rows, or the class number itself where there is one output."""
     if z.shape[-1] == 1:
         return y.to(z.dtype).unsqueeze(-1)
-    return F.one_hot(y, z.shape[-1]).to(z.dtype)
+    return functional.one_hot(y, z.shape[-1]).to(z.dtype)
 
 
 def _as_numbers(z: Tensor, y: Tensor) -> Tensor:
@@ -66,7 +65,7 @@ def _squared_error_delta(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _binary(z: Tensor, y: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(z, _indicator(z, y), reduction="none").sum(-1).mean(-1)
+    return functional.binary_cross_entropy_with_logits(z, _indicator(z, y), reduction="none").sum(-1).mean(-1)
 
 
 def _binary_delta(z: Tensor, y: Tensor) -> Tensor:
@@ -86,7 +85,7 @@ def _mean_absolute_error(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _huber(z: Tensor, y: Tensor) -> Tensor:
-    return F.huber_loss(z, _as_numbers(z, y), reduction="none").mean((-1, -2))
+    return functional.huber_loss(z, _as_numbers(z, y), reduction="none").mean((-1, -2))
 
 
 LOSSES: dict[str, Loss] = {
@@ -95,8 +94,8 @@ LOSSES: dict[str, Loss] = {
         Loss("cross-entropy", _cross_entropy, _cross_entropy_delta, True, 0),
         # The paper's sigmoid outputs with their derivative (partial averaging 2021, section IV.1): half the squared
         # error summed over the outputs, so that delta = (a - t) a (1 - a).
-        Loss("squared-error", _squared_error, _squared_error_delta, True, 1),
-        Loss("binary", _binary, _binary_delta, True, 2),
+        Loss("squared-error", _squared_error, _squared_error_delta, True, 1, sigmoids=True),
+        Loss("binary", _binary, _binary_delta, True, 2, sigmoids=True),
         Loss("mean-squared-error", _mean_squared_error, _mean_squared_error_delta, False, 3),
         Loss("mean-absolute-error", _mean_absolute_error, None, False, -1),
         Loss("huber", _huber, None, False, -1),

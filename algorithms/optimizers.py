@@ -22,7 +22,9 @@ class OptimizerError(ValueError):
 #: Sparse gradients, closures or several passes a step: not a function of (parameters, gradient, state).
 _REFUSED = {"LBFGS": "it needs a closure", "SparseAdam": "it needs sparse gradients"}
 #: State per scalar: they treat a flat vector of all parameters, or of many peers, like the separate tensors.
-ELEMENTWISE = frozenset("SGD Adam AdamW Adamax NAdam RAdam RMSprop Rprop Adagrad Adadelta ASGD".split())
+ELEMENTWISE = frozenset(
+    ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta", "ASGD")
+)
 
 
 def names() -> dict[str, str]:
@@ -74,7 +76,7 @@ class OptimizerChoice:
                 raise OptimizerError(f'optimizer "{self.kind}" has no setting "{name}"; known: {", ".join(allowed)}')
         try:
             return kind(parameters, **self.settings)  # type: ignore[no-any-return]
-        except (TypeError, ValueError) as problem:
+        except (TypeError, ValueError, RuntimeError) as problem:
             raise OptimizerError(f'optimizer "{self.kind}": {problem}') from None
 
 
@@ -94,7 +96,7 @@ class StateLayout:
             p.grad = torch.zeros_like(p)
         try:
             optimizer.step()
-        except (RuntimeError, ValueError) as problem:
+        except (RuntimeError, ValueError, TypeError, AssertionError) as problem:  # torch checks some settings only here
             raise OptimizerError(f'optimizer "{choice.kind}" cannot train this network: {problem}') from None
         entries: list[tuple[int, str, tuple[int, ...]]] = []
         for number, p in enumerate(copies):

@@ -13,9 +13,10 @@ batches of the round; and changes both in place. They own no state between calls
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -210,6 +211,9 @@ class Mapped:
             source += taken
 
 
+Way = Literal["single sample", "stack", "mapped", "loop"]
+
+
 def choose(
     module: nn.Module,
     layout: FlatLayout,
@@ -220,30 +224,41 @@ def choose(
     device: str,
     peers: int,
     example: tuple[Tensor, Tensor],
-) -> tuple[Stepper, int]:
-    """The quickest stepper that is exact for this job, and how many peers make a block.
-
-    `example` is a batch of inputs and targets, for the probe of `vmap`.
+) -> tuple[Way, int]:
+    """The quickest way that is exact for this job, and how many peers make a block.
 
     On a GPU all peers are one block. On a CPU, tiny networks are trained many at a time, since the cost of calls
     dominates, and larger ones one at a time: the weights of sixteen peers do not fit into the cache together.
+    `example` is a batch of inputs and targets, for the probe of `vmap`.
     """
-    layers = linear_stack.recognise(module)
-    tiny = max(1, _CACHED_SCALARS // max(1, layout.n))
-    block = peers if device != "cpu" else min(peers, tiny)
-    if layers is not None and optimizer.plain_sgd and loss.delta is not None:
-        if batch_size == 1 and device == "cpu" and loss.code >= 0:
-            return SingleSample(layers, loss, optimizer.lr), block
-        return Stack(layers, loss, optimizer.lr), block
-    loop = Loop(module, layout, loss, optimizer)
+    cached = max(1, _CACHED_SCALARS // max(1, layout.n))
+    block = peers if device != "cpu" else min(cached, math.ceil(peers / _BLOCKS_LEAST))
+    if linear_stack.recognise(module) and optimizer.plain_sgd and loss.delta is not None:
+        compiled = batch_size == 1 and device == "cpu" and loss.code >= 0
+        return ("single sample" if compiled else "stack"), block
     if block > 1 and optimizer.kind in ELEMENTWISE and mappable(module, layout, loss, *example):
-        return Mapped(module, layout, loss, optimizer), block
-    return loop, 1
+        return "mapped", block
+    return "loop", 1
+
+
+def build(way: Way, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> Stepper:
+    """The stepper of that way, as `choose` gave it."""
+    layers = linear_stack.recognise(module)
+    match way:
+        case "mapped":
+            return Mapped(module, layout, loss, optimizer)
+        case "loop":
+            return Loop(module, layout, loss, optimizer)
+    assert layers is not None
+    return (SingleSample if way == "single sample" else Stack)(layers, loss, optimizer.lr)
 
 
 #: Scalars of parameters that a block may hold on a CPU: 256 KiB, a quarter of a common L2 cache, so that weights,
 #: activations and examples of a block stay in it.
 _CACHED_SCALARS = 64 * 1024
+#: Blocks that a CPU's workers share, at the least, so that several cores have work whatever the network; a number of
+#: its own, and not the number of workers, because blocks must not depend on that.
+_BLOCKS_LEAST = 4
 
 
 def mappable(module: nn.Module, layout: FlatLayout, loss: Loss, example: Tensor, target: Tensor) -> bool:
@@ -261,10 +276,10 @@ def mappable(module: nn.Module, layout: FlatLayout, loss: Loss, example: Tensor,
     def value(parameters_n: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         return loss.value(functional_call(module, layout.unflatten(parameters_n), (inputs,)), targets)
 
-    looped = torch.stack([grad(value)(row, example, target) for row in x_2n])
     try:
+        looped = torch.stack([grad(value)(row, example, target) for row in x_2n])
         mapped = vmap(grad(value), in_dims=(0, None, None))(x_2n, example, target)
-    except (RuntimeError, NotImplementedError, ValueError):  # vmap's own words for "no rule for this"
+    except Exception:  # vmap has no rule for something, or the module itself fails: the loop will say so in its words
         return False
     return bool(torch.allclose(mapped, looped, rtol=1e-4, atol=1e-6))
 

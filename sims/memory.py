@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.batches import View
+from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.start import STARTS
+from fedpeer.algorithms.steppers import choose
 from fedpeer.data.normalise import NORMALISERS, Normaliser
 from fedpeer.data.own import OWN
 from fedpeer.peer.core.choice import Choice, bind, lookup
@@ -30,19 +32,40 @@ def job_of(world: World, device: str) -> Job:
         steps = [math.ceil(count / batch) for count, batch in zip(counts, batches, strict=True)]
     else:
         steps = [learning.steps_between_averaging] * len(counts)
+    optimizer = optimizer_of(learning.optimizer)
+    way, block = choose(
+        world.module,
+        world.layout,
+        LOSSES[world.loss],
+        optimizer,
+        batch_size=max(batches),
+        device=device,
+        peers=len(counts),
+        example=_example(world),
+    )
     return Job(
         peers=world.peers,
         module=world.module,
         layout=world.layout,
         loss=world.loss,
-        optimizer=optimizer_of(learning.optimizer),
+        optimizer=optimizer,
         optimizer_state=learning.optimizer_state,
         seed=world.seed,
         batch_P=tuple(batches),
         steps_P=tuple(steps),
         score_scale_P=tuple(float(each.scale_F.reshape(-1)[0]) for each in _targets(world)) if _numbers(world) else (),
         device=device,
+        way=way,
+        block=block,
     )
+
+
+def _example(world: World) -> tuple[Tensor, Tensor]:
+    """Two real examples with their targets, as some peer sees them."""
+    share = world.split.shares[0]
+    x = torch.from_numpy(np.ascontiguousarray(world.dataset.x[share.train_M[:2]]))
+    y = torch.from_numpy(np.ascontiguousarray(world.split.labels(world.dataset, 0)[:2]))
+    return (x if world.dataset.input_kind == "tokens" else x.float()), (y.float() if _numbers(world) else y.long())
 
 
 def optimizer_of(choice: Choice) -> OptimizerChoice:

@@ -117,7 +117,6 @@ def _play(
     method, learning = str(cell.method), world.federation.learning
     plan = plan_of(world, method_of(cell.method))
     averaging = averaging_of(plan, world.federation, cell.seed)
-    sent = _sent(world, plan, averaging)
     current = 0
 
     def replaced(worker: str, reason: str) -> None:
@@ -144,6 +143,7 @@ def _play(
             while engine.round < learning.rounds:
                 current = engine.round + 1
                 times = engine.step()
+                sent = _sent(world, plan, averaging, current)
                 due = current % learning.evaluate_every == 0 or current == learning.rounds
                 results = engine.evaluate() if due else None
                 _record(run, cell, current, times.train + times.average, results, world, sent, engine)
@@ -178,11 +178,11 @@ def averaging_of(plan: Plan, federation: Federation, seed: int) -> dict[str, Ave
     return found
 
 
-def _sent(world: World, plan: Plan, averaging: Mapping[str, Averaging]) -> tuple[list[int], list[int]]:
-    """Messages and bytes that each peer sends in one averaging."""
+def _sent(world: World, plan: Plan, averaging: Mapping[str, Averaging], number: int) -> tuple[list[int], list[int]]:
+    """Messages and bytes that each peer sends in the averaging of round `number` (1, 2, ...)."""
     messages, amount = [0] * len(world.peers), [0] * len(world.peers)
     for group in plan.groups:
-        for peer, (count, size) in zip(group.members, traffic(averaging[group.id], group.length), strict=True):
+        for peer, (count, size) in zip(group.members, traffic(averaging[group.id], group.length, number - 1), strict=True):
             messages[world.peers.index(peer)] += count
             amount[world.peers.index(peer)] += size
     return messages, amount

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,12 +181,17 @@ def default_models(network: NetworkMap) -> tuple[PartialModel, ...]:
 
 def plan_of(world: World, method: Method) -> Plan:
     """Who averages what under this method."""
+    return plan_for(world.federation, world.network, world.peers, method)
+
+
+def plan_for(federation: Federation, network: NetworkMap, peers: Sequence[str], method: Method) -> Plan:
+    """The same from the network alone, before there is any data."""
     models: tuple[PartialModel, ...] = ()
     if method.sharing == "everything":
         models = (PartialModel("everyone", (), "all"),)
     elif method.sharing == "partial models":
-        models = world.federation.models() or default_models(world.network)
-    networks = dict.fromkeys(world.peers, world.network)
+        models = federation.models() or default_models(network)
+    networks = dict.fromkeys(peers, network)
     graph = ModelGraph(models)
     return compile_plan(networks, graph, assign_all(networks, graph), cross_model=method.cross_model)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -23,8 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedpeer.gossip.averaging import Averaging
 from fedpeer.sims.vector.pool import Pool, Stopped
-from fedpeer.sims.vector.tasks import Bench, Evaluate, Keep, Mix, Mixing, Task, Train, choose_stepper
+from fedpeer.sims.vector.tasks import Bench, Evaluate, Keep, Mix, Mixing, Task, Train
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspaceHandles, on_disk
 from fedpeer.slicing.plan import Plan
 
@@ -33,16 +34,6 @@ from fedpeer.slicing.plan import Plan
 MIXED_AT_ONCE = 1024 * 1024
 #: An effective matrix with fewer entries than this share is kept sparse.
 SPARSE_BELOW = 0.1
-
-
-class GroupAveraging(Protocol):
-    """How one group averages: what `fedpeer.gossip.averaging` provides."""
-
-    exact: bool
-
-    def matrix(self, round: int) -> NDArray[np.float64] | scipy.sparse.csr_array:
-        """(M, M) column-stochastic: values and weights become `matrix @ values`, `matrix @ weights`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +51,7 @@ class VectorEngine:
         self,
         job: Job,
         plan: Plan,
-        averaging: Mapping[str, GroupAveraging],
+        averaging: Mapping[str, Averaging],
         memory: Callable[[int], Workspace],
         start_Pn: Callable[[Tensor], None],
         *,
@@ -90,9 +81,8 @@ class VectorEngine:
 
     def __enter__(self) -> VectorEngine:
         job = self._job
-        probe = self._memory(0)
-        self._stepper, self._block = choose_stepper(job, probe)
-        plain = self._memory(self._stepper.state_size)
+        stepper = job.stepper()
+        plain = self._memory(stepper.state_size)
         self._handles: WorkspaceHandles | None = None
         if job.device == "cpu":
             folder = Path(
@@ -112,7 +102,7 @@ class VectorEngine:
             )
         else:
             self._pool = None
-            self._bench = Bench(job, self.workspace, self._stepper)
+            self._bench = Bench(job, self.workspace, stepper)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -207,9 +197,9 @@ class VectorEngine:
         for peer, cohort in enumerate(zip(self._job.steps_P, self._job.batch_P, strict=True)):
             cohorts.setdefault(cohort, []).append(peer)
         blocks = [
-            tuple(cohort[first : first + self._block])
+            tuple(cohort[first : first + self._job.block])
             for cohort in cohorts.values()
-            for first in range(0, len(cohort), self._block)
+            for first in range(0, len(cohort), self._job.block)
         ]
         return sorted(blocks, key=lambda block: (-self._job.steps_P[block[0]] * len(block), block))
 
@@ -231,7 +221,7 @@ class VectorEngine:
             if policy.exact:
                 after, mixing = weights, weights / weights.sum()
             else:
-                matrix = policy.matrix(number)
+                matrix = policy.matrix(number - 1)  # gossip counts rounds from 0
                 after = matrix @ weights
                 mixing = _scaled(matrix, 1.0 / after, weights)
             self._mixed_weights[group.id] = after

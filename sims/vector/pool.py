@@ -57,7 +57,7 @@ class Pool:
     ) -> None:
         self._context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
         if sys.platform != "win32":
-            self._context.set_forkserver_preload(["fedpeer.sims.vector.worker"])
+            self._context.set_forkserver_preload(["fedpeer.sims.vector.preload"])
         self._job, self._handles, self._replaced, self._stop = job, handles, replaced, stop
         self._mixing: dict[str, Mixing] = {}
         self._reason = ""

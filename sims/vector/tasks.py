@@ -18,7 +18,7 @@ from torch import Tensor
 from fedpeer.algorithms.batches import order
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.losses import score_sums
-from fedpeer.algorithms.steppers import Stepper, choose
+from fedpeer.algorithms.steppers import Stepper
 from fedpeer.sims.vector.workspace import Job, Workspace
 
 #: Examples evaluated at once: bounds the memory of activations, and is enough for matrix products to be efficient.
@@ -86,21 +86,6 @@ class Bench:
                 return keep(self.workspace, task)
             case Evaluate():
                 return evaluate(self.job, self.workspace, self.stepper, task)
-
-
-def choose_stepper(job: Job, workspace: Workspace) -> tuple[Stepper, int]:
-    """The stepper for a job, and how many peers make a block; the same answer in every process."""
-    example = workspace.train.index_T[:2]
-    return choose(
-        job.module,
-        job.layout,
-        job.criterion,
-        job.optimizer,
-        batch_size=max(job.batch_P),
-        device=job.device.split(":")[0],
-        peers=len(job.peers),
-        example=(workspace.x_NF[example], workspace.train.y_T[:2]),
-    )
 
 
 def train(job: Job, workspace: Workspace, stepper: Stepper, task: Train) -> None:

@@ -1,4 +1,4 @@
-"""A worker process: where it begins, and its life. The fork server preloads this, so a replacement starts at once."""
+"""A worker process: where it begins, and its life."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-# Imported so that the fork server has the compiled loop's module loaded before it forks.
-from fedpeer.algorithms import single_sample  # noqa: F401
-from fedpeer.sims.vector.tasks import Bench, choose_stepper
+from fedpeer.sims.vector.tasks import Bench
 from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
 
 
@@ -19,8 +17,7 @@ def main(pipe: Connection, job: Job, handles: WorkspaceHandles) -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     workspace = handles.open()
-    stepper, _ = choose_stepper(job, workspace)
-    serve(pipe, Bench(job, workspace, stepper))
+    serve(pipe, Bench(job, workspace, job.stepper()))
 
 
 def serve(pipe: Connection, bench: Bench) -> None:

@@ -21,6 +21,7 @@ from fedpeer.algorithms.batches import Batches, View
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.steppers import Stepper, Way, build
 from fedpeer.slicing.flat import FlatLayout
 
 
@@ -58,6 +59,7 @@ class Job:
     """One method with one seed, but for the tensors: what a worker must know to train, average and evaluate.
 
     module          the network; its own tensors are never used, only its form
+    way, block      how blocks of how many peers are trained (`steppers.choose`)
     batch_P         batch size of each peer; `steps_P` its steps a round
     score_scale_P   of each peer, what one unit of its regression targets is in units of the data; empty: 1
     """
@@ -72,6 +74,8 @@ class Job:
     batch_P: tuple[int, ...]
     steps_P: tuple[int, ...]
     device: str
+    way: Way
+    block: int
     score_scale_P: tuple[float, ...] = ()
 
     @property
@@ -81,6 +85,10 @@ class Job:
     @property
     def criterion(self) -> Loss:
         return LOSSES[self.loss]
+
+    def stepper(self) -> Stepper:
+        """The chosen way to train, ready to be used in this process."""
+        return build(self.way, self.module, self.layout, self.criterion, self.optimizer)
 
 
 @dataclass(frozen=True)

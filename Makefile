@@ -1,0 +1,59 @@
+# One command each. Everything happens in .venv, which is made on first use; PYTHON chooses the interpreter.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+# Reference data and golden cases, where they stand beside the checkout; a user's machine has neither and needs none.
+ifneq ($(wildcard ../shared/data),)
+export FEDPEER_DATA ?= $(abspath ../shared/data)
+endif
+ifneq ($(wildcard ../shared/golden),)
+export FEDPEER_GOLDEN ?= $(abspath ../shared/golden)
+endif
+# Workers are processes: threads of the linear algebra would only be in each other's way.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help install simulate check format quick test bench gpu golden clean
+help:            ## this list
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,parquet,images,watch]'
+	@touch $@
+
+install: $(READY)  ## make .venv and install fedpeer in it
+
+simulate: $(READY)  ## the main job: sixteen peers learn together
+	$(BIN)/fedpeer simulate --peers 16
+
+check: $(READY)  ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy tests benchmarks
+	$(BIN)/lint-imports
+
+format: $(READY)  ## rewrite the code in its one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+quick: $(READY)  ## the tests that take a moment
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test: $(READY)   ## all tests
+	$(BIN)/python -m pytest -m "not gpu"
+
+bench: $(READY)  ## speed beside hand-written floors; writes benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks.run
+
+gpu: $(READY)    ## CPU against CUDA, where there is a device
+	$(BIN)/python -m pytest -m gpu
+
+golden: $(READY) ## golden cases: make golden GOLDEN=DIR [OUT=FILE]
+	$(BIN)/python -m tests.golden.run $(GOLDEN) $(OUT)
+
+clean:           ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,237 @@
+"""The vector engine against an obvious twin, itself with other workers and blocks, and a hostile operating system."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Any
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedpeer.algorithms import steppers
+from fedpeer.algorithms.batches import order
+from fedpeer.sims.memory import start_of
+from fedpeer.sims.simulate import averaging_of
+from fedpeer.sims.vector.pool import EngineError, Stopped
+from fedpeer.sims.world import World, method_of, plan_of
+from fedpeer.peer.core.choice import parse
+from tests.sims.worlds import engine, federation, played, relative, same_bits, world
+
+PARITY = 1e-5
+
+
+def twin(made: World, method: str, rounds: int = 3) -> Tensor:
+    """The same run as anyone would write it: a loop over peers and batches with autograd, and means by hand."""
+    learning = made.federation.learning
+    plan = plan_of(made, method_of(parse(method)))
+    averaging = averaging_of(plan, made.federation, made.seed)
+    x_Pn = torch.zeros(len(made.peers), made.layout.n)
+    start_of(made)(x_Pn)
+    weight = {group.id: torch.ones(len(group.members), dtype=torch.float64) for group in plan.groups}
+    optimizers: list[Any] = [None] * len(made.peers)
+    modules = [copy.deepcopy(made.module) for _ in made.peers]
+    steps = learning.steps_between_averaging
+    assert isinstance(steps, int)
+    for number in range(rounds):
+        for p, peer in enumerate(made.peers):
+            module = modules[p].train()
+            with torch.no_grad():
+                for name, value in made.layout.unflatten(x_Pn[p]).items():
+                    held = dict(module.named_parameters()) | dict(module.named_buffers())
+                    held[name].copy_(value)
+            if optimizers[p] is None:
+                choice = learning.optimizer
+                settings = {key: float(value) for key, value in choice.settings.items()}
+                kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[choice.name]
+                optimizers[p] = kind(module.parameters(), **settings)
+            x = torch.from_numpy(np.asarray(made.split.inputs(made.dataset, p)))
+            y = torch.from_numpy(np.asarray(made.split.labels(made.dataset, p)))
+            seen = order(len(x), number * steps * learning.batch_size, steps * learning.batch_size, made.draws, peer)
+            for batch in seen.reshape(steps, learning.batch_size):
+                optimizers[p].zero_grad()
+                nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
+                optimizers[p].step()
+            x_Pn[p] = made.layout.flatten(module)
+        for group in plan.groups:
+            rows = [made.peers.index(member) for member in group.members]
+            value = torch.stack([x_Pn[r, torch.from_numpy(group.indices[m])].double() for r, m in zip(rows, group.members, strict=True)])
+            value *= weight[group.id][:, None]
+            if averaging[group.id].exact:
+                value = (value.sum(0) / weight[group.id].sum()).expand_as(value) * weight[group.id][:, None]
+            else:
+                for each in averaging[group.id].matrices(number):
+                    matrix = torch.from_numpy(each.toarray())
+                    value, weight[group.id] = matrix @ value, matrix @ weight[group.id]
+            for row, member, new in zip(rows, group.members, value / weight[group.id][:, None], strict=True):
+                x_Pn[row, torch.from_numpy(group.indices[member])] = new.float()
+    return x_Pn
+
+
+@pytest.mark.parametrize("method", ["local", "partial-averaging", "full-averaging"])
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_the_engine_computes_what_an_obvious_loop_computes(method: str, batch_size: int) -> None:
+    made = world(federation(learning__batch_size=batch_size))
+    assert relative(played(made, method=method), twin(made, method)) < PARITY
+
+
+@pytest.mark.parametrize(
+    ("network", "dataset"), [("mlp:64+12+10,activation=relu", "digits"), ("mlp,layers=64+12+10,dropout=0.0", "digits")]
+)
+@pytest.mark.parametrize("optimizer", ["sgd,lr=0.1,momentum=0.9", "adam,lr=0.01"])
+def test_momentum_and_adam_go_on_after_an_averaging(network: str, dataset: str, optimizer: str) -> None:
+    made = world(federation(network=network, learning__optimizer=optimizer, learning__start="torch"))
+    assert relative(played(made), twin(made, "partial-averaging")) < PARITY
+
+
+def test_protocols_and_irregular_graphs_carry_their_weights_from_round_to_round() -> None:
+    for gossip in ({"topology": "star"}, {"topology": "exponential"}, {"protocol": "push-pull"}, {"protocol": "exact"}):
+        made = world(federation(gossip={"exchanges": 2, "tolerance": None, **gossip}))
+        assert relative(played(made), twin(made, "partial-averaging")) < PARITY, gossip
+
+
+def test_semi_local_models_average_among_their_members_only() -> None:
+    models = {
+        "everyone": {"neurons": {"input": "all", "hidden1": 6, "output": "all"}},
+        "pair": {"depends_on": ["everyone"], "neurons": {"hidden1": 3}, "members": ["peer1", "peer2"]},
+        "three": {"neurons": {"hidden1": 2}, "members": ["peer2", "peer3", "peer4"]},
+    }
+    made = world(federation(partial_models=models, gossip={"protocol": "exact"}))
+    for method in ("partial-averaging", "partial-averaging,cross_model=true"):
+        assert relative(played(made, method=method), twin(made, method)) < PARITY
+
+
+def test_weights_by_samples_give_the_weighted_mean() -> None:
+    asked = federation(
+        learning__weights="samples",
+        gossip={"protocol": "exact"},
+        simulation__split="slicing:10",
+        simulation__peers=4,
+    )
+    made = world(asked)
+    counts = np.array([len(share.train_M) for share in made.split.shares], float)
+    assert counts.max() > counts.min()
+    with engine(made, "full-averaging") as running:
+        running.step()
+        trained, mixed = running.workspace.x[1].double(), running.x_Pn
+    mean = (torch.from_numpy(counts)[:, None] * trained).sum(0) / counts.sum()
+    assert torch.allclose(mixed.double(), mean.expand_as(trained), atol=1e-7)
+    gossiped = world(asked.model_copy(update={"gossip": asked.gossip.model_copy(update={"protocol": "push-sum", "tolerance": 1e-9})}))
+    assert relative(played(gossiped, method="full-averaging"), played(made, method="full-averaging")) < PARITY
+
+
+def test_the_number_of_workers_never_changes_a_bit() -> None:
+    made = world(federation())
+    one, two, three = (played(made, workers=workers) for workers in (1, 2, 3))
+    assert same_bits(one, two)
+    assert same_bits(one, three)
+
+
+@pytest.mark.parametrize("settings", [{}, {"learning__batch_size": 1}, {"learning__optimizer": "adam,lr=0.01"}])
+def test_blocks_of_any_size_give_the_same_parameters(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
+    made = world(federation(**settings))
+    results = []
+    for least, scalars in ((4, 1), (1, 3 * made.layout.n), (1, 100 * made.layout.n)):
+        monkeypatch.setattr(steppers, "_BLOCKS_LEAST", least)
+        monkeypatch.setattr(steppers, "_CACHED_SCALARS", scalars)
+        with engine(made) as running:
+            results.append((len(running._blocks), played(made)))
+    assert [blocks for blocks, _ in results] == [6, 2, 1]
+    assert all(relative(x, results[0][1]) < PARITY for _, x in results)
+
+
+def test_a_device_of_its_own_gives_the_workers_numbers() -> None:
+    made = world(federation())
+    assert relative(played(made, device="cpu:0"), played(made)) < PARITY
+
+
+def test_what_is_in_no_group_is_trained_and_not_touched() -> None:
+    made = world(federation())
+    with engine(made, workers=2) as running:
+        running.step()
+        trained, mixed = running.workspace.x[1], running.x_Pn
+        for row, peer in enumerate(made.peers):
+            local = torch.from_numpy(running._plan.local[peer])
+            assert len(local)
+            assert same_bits(trained[row, local], mixed[row, local])
+        assert not same_bits(trained, mixed)
+
+
+def test_a_worker_killed_twice_is_named_and_replaced_and_the_result_is_the_same() -> None:
+    made = world(federation())
+    undisturbed = played(made, workers=2)
+    seen: list[tuple[str, str]] = []
+
+    def replaced(worker: str, reason: str) -> None:
+        seen.append((worker, reason))
+        if len(seen) == 1:  # the replacement has not begun yet: this is another one, at work on a task
+            os.kill(running.process_ids[1], signal.SIGKILL)
+
+    with engine(made, workers=2, replaced=replaced) as running:
+        running.step()
+        os.kill(running.process_ids[0], signal.SIGKILL)
+        running.step()
+        running.step()
+        disturbed = running.x_Pn.clone()
+    assert [worker for worker, _ in seen] == ["worker1", "worker2"]
+    assert all("SIGKILL" in reason for _, reason in seen)
+    assert same_bits(undisturbed, disturbed)
+
+
+class Suicidal(nn.Module):
+    """Kills the process that trains it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and torch.is_grad_enabled():
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer: Tensor = self.output(x)
+        return answer
+
+
+class Faulty(Suicidal):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and torch.is_grad_enabled():
+            raise RuntimeError("no such luck")
+        answer: Tensor = self.output(x)
+        return answer
+
+
+@pytest.mark.parametrize(("module", "words"), [("Suicidal", "killed 3 workers"), ("Faulty", "no such luck")])
+def test_a_task_that_cannot_be_done_ends_the_run_with_its_own_words(module: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steppers, "mappable", lambda *_: False)
+    made = world(federation(network=f"python:tests.sims.test_vector_engine:{module}"))
+    with engine(made) as running, pytest.raises(EngineError, match=words):
+        running.step()
+
+
+def test_a_stop_in_the_middle_goes_on_to_the_same_numbers() -> None:
+    made = world(federation(learning__optimizer="sgd,lr=0.1,momentum=0.9"))
+    undisturbed = played(made)
+    for phase in ("training", "averaging"):
+        stop = threading.Event()
+        with engine(made, stop=stop) as running:
+            running.step()
+            if phase == "training":
+                stop.set()
+            else:
+                prepare = running._prepare_mixing
+                running._prepare_mixing = lambda number: (prepare(number), stop.set())  # type: ignore[method-assign,assign]
+            with pytest.raises(Stopped):
+                running.step()
+            tensors, state = running.snapshot()
+            tensors = {name: value.clone() for name, value in tensors.items()}
+        assert state["trained"] == (phase == "averaging")
+        with engine(made) as again:
+            again.restore(tensors, state)
+            while again.round < 3:
+                again.step()
+            assert same_bits(undisturbed, again.x_Pn)

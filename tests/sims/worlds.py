@@ -1,0 +1,83 @@
+"""Small worlds for the tests of the engines: real digits, few peers, tiny networks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpeer.peer.core.choice import Choice, parse
+from fedpeer.peer.core.federation import Federation
+from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
+from fedpeer.sims.simulate import averaging_of
+from fedpeer.sims.vector.engine import VectorEngine
+from fedpeer.sims.world import World, build, load_dataset, method_of, plan_of
+
+
+def federation(**settings: Any) -> Federation:
+    """Six peers of 40 digits, 64-12-10, two exchanges on a ring; `learning__rounds=3` sets `learning.rounds`."""
+    data: dict[str, Any] = {
+        "network": "mlp:64+12+10",
+        "learning": {"batch_size": 5, "steps_between_averaging": 8, "rounds": 3},
+        "gossip": {"topology": "ring", "exchanges": 2, "tolerance": None},
+        "simulation": {"peers": 6, "split": "blocks:40,shuffle=true,test=50/swap:8+9,on=1-2"},
+    }
+    for path, value in settings.items():
+        inside = data
+        *groups, name = path.split("__")
+        for group in groups:
+            inside = inside.setdefault(group, {})
+        inside[name] = value
+    return Federation.model_validate(data)
+
+
+def world(asked: Federation, seed: int = 0) -> World:
+    return build(asked, load_dataset(asked.simulation.dataset), seed)
+
+
+def engine(
+    made: World,
+    method: str = "partial-averaging",
+    *,
+    workers: int = 1,
+    device: str = "cpu",
+    replaced: Callable[[str, str], None] = lambda worker, reason: None,
+    stop: threading.Event | None = None,
+) -> VectorEngine:
+    """The engine of one method in this world."""
+    plan = plan_of(made, method_of(_choice(method)))
+    return VectorEngine(
+        job_of(made, device),
+        plan,
+        averaging_of(plan, made.federation, made.seed),
+        workspace_of(made, plan, device),
+        start_of(made),
+        weights_P=sample_weights(made),
+        workers=workers,
+        replaced=replaced,
+        stop=stop,
+    )
+
+
+def _choice(method: str) -> Choice:
+    return parse(method)
+
+
+def played(made: World, rounds: int = 3, **settings: Any) -> Tensor:
+    """x_Pn after some rounds."""
+    with engine(made, **settings) as running:
+        for _ in range(rounds):
+            running.step()
+        return running.x_Pn.clone()
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """The largest distance of a peer, ||a - b|| / ||b||."""
+    return float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max())
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a.view(torch.int32), b.view(torch.int32))
