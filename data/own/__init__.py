@@ -1,0 +1,26 @@
+"""Anyone's own data, named as choices like the known data sets: `csv:FILE,label=outcome`, `npz:FILE`, `images:FOLDER`.
+
+Each reader checks everything it can and reports all mistakes at once, as one `DataError` that names file, row and
+column. Nothing is guessed silently and nothing is repaired. Paths are taken as they are, relative to the working
+folder; who reads them from a config file makes them absolute first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedpeer.data.dataset import Dataset
+from fedpeer.data.own.arrays import npz, python
+from fedpeer.data.own.images import images
+from fedpeer.data.own.table import csv, parquet
+
+__all__ = ["OWN", "csv", "images", "npz", "parquet", "python"]
+
+#: name -> f(*, path or function, settings) -> Dataset
+OWN: dict[str, Callable[..., Dataset]] = {
+    "csv": csv,
+    "parquet": parquet,
+    "npz": npz,
+    "images": images,
+    "python": python,
+}

@@ -1,0 +1,258 @@
+"""Arrays of one's own: an .npz file, or what a function of the user's own returns (a Python factory)."""
+
+from __future__ import annotations
+
+import importlib
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
+
+from fedpeer.data.dataset import DataError, Dataset, InputKind, Task
+from fedpeer.data.own.columns import CLASSES_GUESSED_MAX, described, drawn_test_part, users
+from fedpeer.data.own.mistakes import Mistakes, check_there
+
+#: Class numbers end here: a larger one is an identifier taken for a class, and would ask for as wide an output layer.
+CLASSES_MAX = 10_000
+
+
+def npz(
+    *,
+    path: str,
+    task: Task | None = None,
+    kind: InputKind | None = None,
+    classes: tuple[str, ...] = (),
+    test_fraction: float | None = None,
+) -> Dataset:
+    """A NumPy .npz file with the arrays x and y, and if wanted user and test (true: for testing).
+
+    kind: features, image or tokens, else guessed from the shape of x; classes: names of the class numbers in y.
+
+    Raises:
+        DataError: with the array and index of every mistake.
+    """
+    check_there(path)
+    known = ("x", "y", "user", "test")
+    try:
+        stored = np.load(path, allow_pickle=False)
+        if not isinstance(stored, NpzFile):
+            raise DataError(f"{path}: it holds one array; store x and y with numpy.savez(file, x=x, y=y)")
+        with stored:
+            found = {name: stored[name] for name in known if name in stored}
+            names = ", ".join(stored)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
+        raise DataError(
+            f"{path}: it cannot be read as an .npz file of plain arrays ({problem}); write it with numpy.savez"
+        ) from None
+    missing = [name for name in ("x", "y") if name not in found]
+    if missing:
+        raise DataError(f"{path}: it has no array {' and no array '.join(missing)}; it has: {names or 'nothing'}")
+    return from_arrays(
+        Path(path).stem, **found, source=path, task=task, kind=kind, classes=classes, test_fraction=test_fraction
+    )
+
+
+def python(
+    *,
+    function: str,
+    task: Task | None = None,
+    kind: InputKind | None = None,
+    classes: tuple[str, ...] = (),
+    test_fraction: float | None = None,
+) -> Dataset:
+    """A function of one's own, `package.module:function`, that returns a Dataset, (x, y), or a PyTorch data set.
+
+    It is imported and called without arguments, so it is to be named by the peer's own user only. A PyTorch data set is
+    anything with a length whose items are pairs (input, label).
+
+    Raises:
+        DataError: if it cannot be imported, fails, or returns something else.
+    """
+    made = _called(function)
+    if isinstance(made, Dataset):
+        return made
+    if not isinstance(made, tuple):
+        made = _stacked(function, made)
+    if len(made) != 2:
+        raise DataError(f"{function} returned a tuple of {len(made)}; return (x, y)")
+    return from_arrays(
+        function, *made, source=function, task=task, kind=kind, classes=classes, test_fraction=test_fraction
+    )
+
+
+def _called(function: str) -> Any:
+    module_name, colon, name = function.partition(":")
+    if not (module_name and colon and name):
+        raise DataError(f'"{function}" is not a function; write package.module:function')
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as problem:  # whatever the user's module raises while it is imported
+        hint = "; is it installed, or its folder on PYTHONPATH?" if isinstance(problem, ModuleNotFoundError) else ""
+        raise DataError(f"{function}: importing {module_name} failed: {_said(problem)}{hint}") from problem
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        raise DataError(f"{function}: {module_name} ({module.__file__}) has no function {name}")
+    try:
+        return factory()
+    except Exception as problem:  # likewise
+        raise DataError(f"{function}: calling it without arguments failed: {_said(problem)}") from problem
+
+
+def _said(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {problem}"
+
+
+def _stacked(function: str, items: Any) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    """Inputs and labels of all items of a map-style data set."""
+    try:
+        pairs = [items[i] for i in range(len(items))]
+        return np.stack([np.asarray(x) for x, _ in pairs]), np.stack([np.asarray(y) for _, y in pairs])
+    except Exception as problem:  # likewise, from its items
+        raise DataError(
+            f"{function} returned {type(items).__name__}, not a Dataset, (x, y), or items (input, label) of one shape: "
+            f"{_said(problem)}"
+        ) from problem
+
+
+def from_arrays(
+    name: str,
+    x: object,
+    y: object,
+    *,
+    source: str,
+    user: object = None,
+    test: object = None,
+    task: Task | None = None,
+    kind: InputKind | None = None,
+    classes: tuple[str, ...] = (),
+    test_fraction: float | None = None,
+) -> Dataset:
+    """A data set from arrays x (N, ...) and y (N,) or, for regression, (N, outputs).
+
+    `kind` is guessed from the shape: (N, F) features, (N, H, W) or (N, C, H, W) images; tokens only if asked for.
+    `source` is the file or function to name in errors.
+
+    Raises:
+        DataError: wrong shapes or lengths, not finite, labels that are no class numbers; all at once.
+    """
+    mistakes = Mistakes(source)
+    raw_x, raw_y = _array(x, "x", mistakes), _array(y, "y", mistakes)
+    mistakes.stop_if_any()
+    _check_shapes(raw_x, raw_y, {"user": user, "test": test}, mistakes)
+    raw_y = raw_y[:, 0] if raw_y.ndim == 2 and raw_y.shape[1] == 1 else raw_y
+    kind = kind or ("features" if raw_x.ndim == 2 else "image")
+    kept_x = _inputs(raw_x, kind, mistakes)
+    wanted = task or ("classification" if classes else _guessed_task(raw_y))
+    kept_y, names = _targets(raw_y, wanted, classes, mistakes)
+    user_N, user_names = (None, ()) if user is None else _users(user, mistakes)
+    mistakes.stop_if_any()
+    return Dataset(
+        name=name,
+        x=kept_x,
+        y=kept_y,
+        task=wanted,
+        input_kind=kind,
+        classes=names,
+        user_N=user_N,
+        user_names=user_names,
+        test_N=drawn_test_part(kept_y, wanted, test_fraction) if test is None else np.asarray(test, dtype=np.bool_),
+        source=f"{source}, {described(wanted, names, guessed=task is None and not classes)}",
+    )
+
+
+def _check_shapes(
+    x: NDArray[np.generic], y: NDArray[np.generic], others: Mapping[str, object], mistakes: Mistakes
+) -> None:
+    """Stops if shapes or lengths make no sense."""
+    if x.ndim < 2 or x.size == 0:
+        wanted = "(examples, features) or (examples, channels, height, width), and not empty"
+        mistakes.add("x", f"its shape is {x.shape}; it must be {wanted}")
+    if y.ndim not in (1, 2):
+        mistakes.add("y", f"its shape is {y.shape}; it must be (examples,), or (examples, outputs) for regression")
+    mistakes.stop_if_any()
+    lengths = {"y": len(y)} | {name: np.size(np.asarray(found)) for name, found in others.items() if found is not None}
+    for name, length in lengths.items():
+        if length != len(x):
+            mistakes.add(name, f"it has {length} entries, but x has {len(x)}; they must be as many")
+    if others["test"] is not None and np.asarray(others["test"]).dtype != np.bool_:
+        mistakes.add("test", "it must be an array of true (for testing) and false")
+    mistakes.stop_if_any()
+
+
+def _guessed_task(y: NDArray[np.generic]) -> Task:
+    value = y.astype(np.float64)
+    few = y.dtype.kind in "iub" or len(np.unique(value)) <= CLASSES_GUESSED_MAX
+    whole = bool(np.all(value == np.floor(value)))
+    return "classification" if y.ndim == 1 and few and whole else "regression"
+
+
+def _array(value: object, name: str, mistakes: Mistakes) -> NDArray[np.generic]:
+    try:
+        array: NDArray[np.generic] = np.asarray(value)
+    except (ValueError, TypeError) as problem:
+        mistakes.add(name, f"it cannot be made an array ({problem})")
+        return np.empty(0)
+    if array.dtype.kind not in "biuf":
+        mistakes.add(name, f"it holds {array.dtype}, not numbers")
+    return array
+
+
+def _users(user: object, mistakes: Mistakes) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    names = [str(name) for name in np.asarray(user).ravel().tolist()]
+    return users(names, range(len(names)), "user", mistakes)
+
+
+def _inputs(x: NDArray[np.generic], kind: InputKind, mistakes: Mistakes) -> NDArray[np.generic]:
+    if kind == "tokens":
+        if x.ndim != 2 or x.dtype.kind not in "iu" or int(np.min(x)) < 0:
+            mistakes.add("x", f"tokens are whole numbers from 0 of shape (examples, length); it is {x.dtype} {x.shape}")
+        return x.astype(np.int64)
+    dimensions = {"features": (2,), "image": (3, 4)}[kind]
+    if x.ndim not in dimensions:
+        mistakes.add("x", f"its shape {x.shape} does not fit kind={kind}")
+    _finite(x, "x", mistakes)
+    with np.errstate(over="ignore"):
+        narrow = x.astype(np.float32)
+    return narrow[:, None] if kind == "image" and x.ndim == 3 else narrow
+
+
+def _finite(array: NDArray[np.generic], name: str, mistakes: Mistakes) -> None:
+    with np.errstate(over="ignore"):
+        bad = np.argwhere(~np.isfinite(array.astype(np.float32)))
+    if len(bad):
+        place = ", ".join(map(str, bad[0]))
+        value = array[tuple(bad[0])]
+        mistakes.add(
+            f"{name}[{place}]",
+            f"{value} is not a finite number in float32, nor are {len(bad) - 1} more; clean the array",
+        )
+
+
+def _targets(
+    y: NDArray[np.generic], task: Task, classes: tuple[str, ...], mistakes: Mistakes
+) -> tuple[NDArray[np.generic], tuple[str, ...]]:
+    """Targets (N,) or (N, outputs) and the names of the classes."""
+    if task == "regression":
+        _finite(y, "y", mistakes)
+        return y.astype(np.float32), ()
+    if y.ndim != 1:
+        mistakes.add("y", f"its shape is {y.shape}, but an example has one class number; or say task=regression")
+        return y, ()
+    value_N = y.astype(np.float64)
+    count = len(classes) or CLASSES_MAX
+    bad = np.flatnonzero(~((value_N >= 0) & (value_N < count) & (value_N == np.floor(value_N))))
+    if len(bad):
+        more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+        way_out = "" if classes else "; for numbers to predict say task=regression"
+        problem = f"{y[bad[0]]} is out of range{more}: class numbers are whole and from 0 to {count - 1}{way_out}"
+        mistakes.add(f"y[{bad[0]}]", problem)
+        return y, ()
+    number_N = value_N.astype(np.int64)
+    if not classes and len(np.unique(number_N)) == 1:
+        mistakes.add("y", f"every example is of the one class {number_N[0]}, so there is nothing to tell apart")
+    return number_N, classes or tuple(map(str, range(int(number_N.max()) + 1)))

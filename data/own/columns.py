@@ -1,0 +1,136 @@
+"""Columns of text to numbers, classes and users, with every doubt said: no reading of files here.
+
+Nothing is encoded, filled in or dropped silently. Text among the features, an empty cell or a number that is none is a
+mistake with a place; only class labels and users may be text. What is guessed (classes or numbers to predict?) stands
+in the data set's `source`, for the user to see.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.data.dataset import Task
+from fedpeer.data.own.mistakes import Mistakes
+from fedpeer.data.splits.cuts import checked_fraction, stratified
+
+#: With more different whole numbers than this in the label column, it is taken for a quantity, not for classes.
+CLASSES_GUESSED_MAX = 50
+
+
+def numbers(cells: Sequence[str], rows: Sequence[int], column: str, mistakes: Mistakes) -> NDArray[np.float32]:
+    """The cells (N,) of a column as float32; what is not a finite number is a mistake at its row and column."""
+    try:
+        value_N = np.array(cells, dtype=np.float64)
+    except ValueError:
+        value_N = np.array([_number(cell) for cell in cells])
+    with np.errstate(over="ignore"):
+        narrow_N = value_N.astype(np.float32)
+    for i in np.flatnonzero(~np.isfinite(narrow_N)).tolist():
+        kind, problem = _not_a_number(cells[i], column)
+        mistakes.add(f"row {rows[i]}, column {column}", problem, group=(column, kind))
+    return narrow_N
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return np.nan
+
+
+def _not_a_number(cell: str, column: str) -> tuple[str, str]:
+    way_out = f"fill it in, delete the row, or leave the column out with drop={column}"
+    if not cell.strip():
+        return "empty", f"the cell is empty; {way_out}"
+    try:
+        value = float(cell)
+    except ValueError:
+        return "text", (
+            f'"{_shortened(cell)}" is text, and a network needs numbers; encode it as numbers, or leave the column out '
+            f"with drop={column}"
+        )
+    return "infinite", f"{cell.strip()} is not a {'finite ' if value == value else ''}number in float32; {way_out}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def guessed_task(label_N: Sequence[str]) -> Task:
+    """Classification if the labels are text, or few different whole numbers; else regression."""
+    values = [_number(label) for label in set(label_N) if not _missing(label)]
+    few_and_whole = len(values) <= CLASSES_GUESSED_MAX and all(value.is_integer() for value in values)
+    return "classification" if np.isnan(values).any() or few_and_whole else "regression"
+
+
+def _missing(label: str) -> bool:
+    return not label or label.lower() == "nan"
+
+
+def class_numbers(
+    label_N: Sequence[str], rows: Sequence[int], column: str, classes: tuple[str, ...], mistakes: Mistakes
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Class numbers (N,) and names; the names in order of size if all are numbers, else by alphabet.
+
+    `classes`, if given, fixes names and order: peers with files of their own must agree on them.
+    """
+    for row, label in zip(rows, label_N, strict=True):
+        if _missing(label):
+            mistakes.add(f"row {row}, column {column}", "the label is missing; fill it in or delete the row", column)
+        elif classes and label not in classes:
+            near = difflib.get_close_matches(label, classes, n=1)
+            hint = f'did you mean "{near[0]}"?' if near else f"classes are {', '.join(classes)}"
+            mistakes.add(
+                f"row {row}, column {column}", f'"{_shortened(label)}" is not a class; {hint}', (column, label)
+            )
+    found = sorted(set(label_N), key=_in_order)
+    if not classes and len(found) == 1:
+        mistakes.add(
+            f"column {column}",
+            f'every row is of the one class "{found[0]}", so there is nothing to tell apart; name another column, or '
+            "all classes with classes=a+b+...",
+        )
+    if len(found) > CLASSES_GUESSED_MAX and 2 * len(found) > len(label_N):
+        mistakes.add(
+            f"column {column}",
+            f"{len(found)} different labels in {len(label_N)} rows are no classes; name another column, or say "
+            "task=regression if they are numbers to predict",
+        )
+    names = classes or tuple(found)
+    place = {name: number for number, name in enumerate(names)}
+    return np.array([place.get(label, -1) for label in label_N], dtype=np.int64), names
+
+
+def _in_order(label: str) -> tuple[bool, float, str]:
+    value = _number(label)
+    return (True, 0.0, label) if np.isnan(value) else (False, value, label)
+
+
+def users(
+    name_N: Sequence[str], rows: Sequence[int], column: str, mistakes: Mistakes
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Whose example each is, (N,), and the users' names."""
+    for row, name in zip(rows, name_N, strict=True):
+        if not name:
+            mistakes.add(f"row {row}, column {column}", "nobody is named; fill it in or delete the row", column)
+    names, user_N = np.unique(np.asarray(name_N, dtype=np.str_), return_inverse=True)
+    return user_N.astype(np.int64), tuple(names.tolist())
+
+
+def drawn_test_part(y: NDArray[np.generic], task: Task, test_fraction: float | None) -> NDArray[np.bool_] | None:
+    """A test part of that fraction, class by class, always the same for the same labels; None if none is asked for."""
+    if test_fraction is None:
+        return None
+    kind_N = y if task == "classification" else np.zeros(len(y))
+    return stratified(kind_N, checked_fraction(test_fraction), np.random.default_rng(0))
+
+
+def described(task: Task, classes: Sequence[str], *, guessed: bool) -> str:
+    """What was taken for what, in words."""
+    what = f"{len(classes)} classes" if task == "classification" else "numbers to predict"
+    other = "regression" if task == "classification" else "classification"
+    return f"read as {what}" + (f" (guessed; write task={other} if that is wrong)" if guessed else "")

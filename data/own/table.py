@@ -1,0 +1,231 @@
+"""Tables of one's own: CSV and Parquet. One column is the label, the others are features, all of them numbers."""
+
+from __future__ import annotations
+
+import csv as csv_format
+import difflib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.data.dataset import DataError, Dataset, Task
+from fedpeer.data.own.columns import class_numbers, described, drawn_test_part, guessed_task, numbers, users
+from fedpeer.data.own.mistakes import Mistakes, check_there
+
+#: Rows converted at once: large enough for numpy to be quick, small enough that the text of a big file is not held.
+BATCH_ROWS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the user said about the columns."""
+
+    label: str
+    task: Task | None
+    classes: tuple[str, ...]
+    user: str | None
+    drop: tuple[str, ...]
+    test_fraction: float | None
+
+    def features(self, header: Sequence[str]) -> list[str]:
+        others = {self.label, self.user, *self.drop}
+        return [name for name in header if name not in others]
+
+
+@dataclass(kw_only=True)
+class Columns:
+    """A table on its way in: features as numbers, batch by batch; label and user as text, whole."""
+
+    rows: list[int] = field(default_factory=list)  # the line of the file on which each row begins
+    labels: list[str] = field(default_factory=list)
+    users: list[str] = field(default_factory=list)
+    batches: list[NDArray[np.float32]] = field(default_factory=list)  # each (rows, F)
+
+
+def csv(
+    *,
+    path: str,
+    label: str,
+    task: Task | None = None,
+    classes: tuple[str, ...] = (),
+    user: str | None = None,
+    drop: tuple[str, ...] = (),
+    test_fraction: float | None = None,
+    delimiter: str = ",",
+) -> Dataset:
+    """A CSV file whose first line names the columns, UTF-8.
+
+    label: the column to predict; user: the column that says whose row it is; drop: columns to leave out; classes: the
+    class names in order, which peers with files of their own must agree on; delimiter: one character, or "tab".
+
+    Raises:
+        DataError: with file, row (line of the file) and column of every mistake.
+    """
+    wanted = Wanted(label=label, task=task, classes=classes, user=user, drop=drop, test_fraction=test_fraction)
+    mistakes = Mistakes(path)
+    separator = {"tab": "\t", "\\t": "\t"}.get(delimiter, delimiter)
+    if len(separator) != 1:
+        raise DataError(f'delimiter = "{delimiter}": use one character, or the word tab')
+    check_there(path)
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv_format.reader(file, delimiter=separator, strict=True)
+            try:
+                return _read_csv(reader, separator, wanted, mistakes)
+            except csv_format.Error as problem:
+                raise mistakes.stop(f"row {reader.line_num}", f"it cannot be read as CSV ({problem})") from None
+    except OSError as problem:
+        raise mistakes.stop("", f"it cannot be opened ({problem.strerror})") from None
+    except UnicodeDecodeError:
+        raise mistakes.stop(f"row {_line_not_utf8(path)}", "it is not UTF-8 text; save the file as UTF-8") from None
+
+
+def _read_csv(reader: Any, separator: str, wanted: Wanted, mistakes: Mistakes) -> Dataset:
+    header = [name.strip() for name in next(reader, [])]
+    if not any(header):
+        raise mistakes.stop("", "the file is empty; its first line must name the columns")
+    _check_header(header, wanted, mistakes, separator)
+    features = wanted.features(header)
+    place = {name: number for number, name in enumerate(header)}
+    columns = Columns()
+    for lines, rows in _batches(reader, len(header), mistakes):
+        cells = list(zip(*rows, strict=True))
+        columns.rows += lines
+        columns.labels += [cell.strip() for cell in cells[place[wanted.label]]]
+        if wanted.user is not None:
+            columns.users += [cell.strip() for cell in cells[place[wanted.user]]]
+        columns.batches.append(
+            np.stack([numbers(cells[place[name]], lines, name, mistakes) for name in features], axis=1)
+        )
+    return _assembled(features, columns, wanted, mistakes)
+
+
+def _batches(reader: Any, width: int, mistakes: Mistakes) -> Iterator[tuple[list[int], list[list[str]]]]:
+    """Rows with as many cells as the header, and the line on which each begins; blank lines are passed over."""
+    numbered = _numbered(reader, width, mistakes)
+    while batch := list(itertools.islice(numbered, BATCH_ROWS)):
+        yield [line for line, _ in batch], [row for _, row in batch]
+
+
+def _numbered(reader: Any, width: int, mistakes: Mistakes) -> Iterator[tuple[int, list[str]]]:
+    begins = reader.line_num + 1
+    for row in reader:
+        if len(row) == width:
+            yield begins, row
+        elif row:
+            mistakes.add(f"row {begins}", f"it has {len(row)} cells, but the first line names {width}", "ragged")
+        begins = reader.line_num + 1
+
+
+def _line_not_utf8(path: str) -> int:
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return number
+    return 1
+
+
+def parquet(
+    *,
+    path: str,
+    label: str,
+    task: Task | None = None,
+    classes: tuple[str, ...] = (),
+    user: str | None = None,
+    drop: tuple[str, ...] = (),
+    test_fraction: float | None = None,
+) -> Dataset:
+    """A Parquet file (extra `fedpeer[parquet]`); settings as for `csv`, and row 1 is the first row of the data."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(f"{path}: reading Parquet needs pyarrow; run pip install fedpeer[parquet]") from None
+    wanted = Wanted(label=label, task=task, classes=classes, user=user, drop=drop, test_fraction=test_fraction)
+    mistakes = Mistakes(path)
+    check_there(path)
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as problem:
+        raise mistakes.stop("", f"it cannot be read as Parquet ({problem})") from None
+    _check_header(table.column_names, wanted, mistakes)
+    features = wanted.features(table.column_names)
+    rows = list(range(1, table.num_rows + 1))
+    columns = Columns(rows=rows, labels=_text(table.column(label)))
+    if user is not None:
+        columns.users = _text(table.column(user))
+    values = [_arrow_numbers(table.column(name), rows, name, mistakes) for name in features]
+    columns.batches.append(np.stack(values, axis=1))
+    return _assembled(features, columns, wanted, mistakes)
+
+
+def _text(column: Any) -> list[str]:
+    return ["" if value is None else str(value).strip() for value in column.to_pylist()]
+
+
+def _arrow_numbers(column: Any, rows: Sequence[int], name: str, mistakes: Mistakes) -> NDArray[np.float32]:
+    import pyarrow.types
+
+    numeric = (pyarrow.types.is_floating, pyarrow.types.is_integer, pyarrow.types.is_boolean)
+    if not column.null_count and any(is_a(column.type) for is_a in numeric):
+        value_N = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
+        if np.isfinite(value_N).all():
+            return value_N
+    return numbers(_text(column), rows, name, mistakes)
+
+
+def _check_header(header: Sequence[str], wanted: Wanted, mistakes: Mistakes, separator: str = "") -> None:
+    """All that can be wrong with the column names; stops if anything is. A Parquet file has no line of names."""
+    line = "row 1" if separator else ""
+    if separator and len(header) == 1:
+        others = {";": ";", "\t": "tab", "|": "|"}
+        said = next((said for mark, said in others.items() if mark in header[0]), None)
+        if said:
+            raise mistakes.stop(line, f'there is one column, "{header[0]}"; try delimiter="{said}"')
+    for twice in sorted({name for name in header if header.count(name) > 1}):
+        where = ", ".join(str(place + 1) for place, each in enumerate(header) if each == twice)
+        mistakes.add(line, f'columns {where} are all called "{twice}"; give each its own name')
+    named = [("label", wanted.label), *(("drop", name) for name in wanted.drop)]
+    for setting, name in [*named, ("user", wanted.user)] if wanted.user else named:
+        if name not in header:
+            near = difflib.get_close_matches(name, header, n=1)
+            hint = f'did you mean "{near[0]}"?' if near else "there are: " + ", ".join(header[:20])
+            mistakes.add(f"{setting}={name}", f"there is no such column; {hint}")
+    if not wanted.features(header):
+        mistakes.add(line, "no column is left as a feature")
+    mistakes.stop_if_any()
+
+
+def _assembled(features: list[str], columns: Columns, wanted: Wanted, mistakes: Mistakes) -> Dataset:
+    if not columns.rows and not mistakes:
+        raise mistakes.stop("", "there are column names but no rows")
+    task = wanted.task or ("classification" if wanted.classes else guessed_task(columns.labels))
+    y: NDArray[np.generic]
+    names: tuple[str, ...] = ()
+    if task == "classification":
+        y, names = class_numbers(columns.labels, columns.rows, wanted.label, wanted.classes, mistakes)
+    else:
+        y = numbers(columns.labels, columns.rows, wanted.label, mistakes)
+    user_N, user_names = users(columns.users, columns.rows, wanted.user, mistakes) if wanted.user else (None, ())
+    mistakes.stop_if_any()
+    guessed = wanted.task is None and not wanted.classes
+    return Dataset(
+        name=Path(mistakes.file).stem,
+        x=np.concatenate(columns.batches),
+        y=y,
+        task=task,
+        input_kind="features",
+        classes=names,
+        user_N=user_N,
+        user_names=user_names,
+        test_N=drawn_test_part(y, task, wanted.test_fraction),
+        feature_names=tuple(features),
+        source=f"{mistakes.file}, column {wanted.label} {described(task, names, guessed=guessed)}",
+    )

@@ -1,0 +1,94 @@
+"""A split as a table for the terminal: a row for each peer, its classes shaded. Printing it is somebody else's job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from fedpeer.data.dataset import Dataset, Split
+from fedpeer.data.splits.summary import summary
+
+#: With more peers than this the middle ones are left out, so that the table stays on a screen.
+ROWS_MAX = 24
+LAST_ROWS = 4
+#: Columns that the note may take; longer ones are cut.
+NOTE_COLUMNS = 24
+#: Count relative to the largest, in four steps; nothing is nothing.
+SHADES = " ░▒▓█"
+
+
+def preview(dataset: Dataset, split: Split, *, width: int = 80) -> Table:
+    """Who holds what, at most `width` columns wide.
+
+    Classes are shown as counts where there is room, else as one shaded character each, or each for several.
+    """
+    peers: list[dict[str, Any]] = summary(dataset, split)["peers"]
+    notes = any(peer["note"] for peer in peers)
+    note_columns = min(NOTE_COLUMNS, max(len(peer["note"]) for peer in peers))
+    named = [max(len(key), *(len(str(peer[key])) for peer in peers)) for key in ("id", "train", "test")]
+    room = max(8, width - sum(named) - note_columns - 2 * 5 - 2)  # two blanks beside each column, one at each end
+    holds, header = _held(dataset, peers, room)
+    title, caption = Text(f"{dataset.name}, {split.rule}"), Text(_caption(peers, split))
+    table = Table(box=box.SIMPLE_HEAD, width=width, title=title, caption=caption)
+    table.add_column("peer", no_wrap=True)
+    table.add_column("train", justify="right", no_wrap=True)
+    table.add_column("test", justify="right", no_wrap=True)
+    table.add_column(header, no_wrap=True, ratio=None if notes else 1)
+    if notes:
+        table.add_column("note", no_wrap=True, overflow="ellipsis", max_width=NOTE_COLUMNS, ratio=1)
+    for number in _shown(len(peers)):
+        if number is None:
+            table.add_row("...", "", "", f"{len(peers) - ROWS_MAX} peers more")
+            continue
+        peer = peers[number]
+        cells = [peer["id"], str(peer["train"]), str(peer["test"]), holds[number]]
+        table.add_row(*cells, *([Text(peer["note"])] if notes else []))
+    return table
+
+
+def _shown(peers: int) -> list[int | None]:
+    if peers <= ROWS_MAX:
+        return list(range(peers))
+    return [*range(ROWS_MAX - LAST_ROWS), None, *range(peers - LAST_ROWS, peers)]
+
+
+def _caption(peers: Sequence[dict[str, Any]], split: Split) -> str:
+    sizes = sorted(peer["train"] for peer in peers)
+    spread = f"{sizes[0]} to {sizes[-1]} (median {sizes[len(sizes) // 2]})" if sizes[0] < sizes[-1] else f"{sizes[0]}"
+    return "\n".join([f"{len(peers)} peers, {spread} training examples each", *split.remarks])
+
+
+def _held(dataset: Dataset, peers: Sequence[dict[str, Any]], room: int) -> tuple[list[Text], Text]:
+    if dataset.task == "regression":
+        quantiles = [peer["train_quantiles"][0] for peer in peers]
+        return [Text("  ".join(f"{value:.3g}" for value in each)) for each in quantiles], Text("min, quartiles, max")
+    count_PC = np.array([peer["train_counts"] for peer in peers])
+    digits = max(2, len(str(count_PC.max())))
+    if len(dataset.classes) * (digits + 1) <= room:
+        header = Text("".join(f" {name[:digits]:>{digits}}" for name in dataset.classes))
+        return [_counts(count_C, count_PC.max(), digits) for count_C in count_PC], header
+    each = -(-len(dataset.classes) // room)
+    starts = np.arange(0, len(dataset.classes), each)
+    density_PB = np.add.reduceat(count_PC, starts, axis=1)
+    said = f"{len(dataset.classes)} classes" + (f", {each} a mark" if each > 1 else "")
+    return [_shaded(density_B, density_PB.max()) for density_B in density_PB], Text(said[:room])
+
+
+def _counts(count_C: np.ndarray[Any, Any], largest: int, digits: int) -> Text:
+    text = Text()
+    for count in count_C.tolist():
+        # Dark blue to bright: with the white figure on it, readable on light and dark terminals alike.
+        strength = count / max(1, largest)
+        style = f"white on rgb({int(20 + 20 * strength)},{int(40 + 70 * strength)},{int(70 + 120 * strength)})"
+        text.append(f" {count or '.':>{digits}}", style=style if count else "dim")
+    return text
+
+
+def _shaded(density_B: np.ndarray[Any, Any], largest: int) -> Text:
+    steps = np.ceil(density_B / max(1, largest) * (len(SHADES) - 1)).astype(int)
+    return Text("".join(SHADES[step] for step in steps))

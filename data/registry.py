@@ -1,0 +1,83 @@
+"""The data sets by name: one function each, whose keyword-only parameters are the settings of `--dataset name,...`.
+
+The functions live in the modules of their formats, which import numpy and nothing heavier before they are called, so
+listing is quick. A new data set is a function, a `Source` and one line in each table here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpeer.data import bundled, cifar, gleam, idx, leaf, sensors, shakespeare, store, tables
+from fedpeer.data.dataset import Dataset
+from fedpeer.data.store import Source
+
+DATASETS: dict[str, Callable[..., Dataset]] = {
+    "digits": bundled.digits,
+    "watch": bundled.watch,
+    "mnist": idx.mnist,
+    "qmnist": idx.qmnist,
+    "fashion-mnist": idx.fashion_mnist,
+    "mnist-by-writer": leaf.mnist_by_writer,
+    "femnist": leaf.femnist,
+    "har": sensors.har,
+    "hapt": sensors.hapt,
+    "vehicle": sensors.vehicle,
+    "landmine": tables.landmine,
+    "parkinsons": tables.parkinsons,
+    "gleam": gleam.gleam,
+    "shakespeare": shakespeare.shakespeare,
+    "cifar10": cifar.cifar10,
+    "cifar100": cifar.cifar100,
+}
+
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (
+        bundled.DIGITS, bundled.WATCH, idx.MNIST, idx.QMNIST, idx.FASHION_MNIST, leaf.MNIST_BY_WRITER, leaf.FEMNIST,
+        sensors.HAR, sensors.HAPT, sensors.VEHICLE, tables.LANDMINE, tables.PARKINSONS, gleam.GLEAM,
+        shakespeare.SHAKESPEARE, cifar.CIFAR10, cifar.CIFAR100,
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What `fedpeer data list` says of a data set. `here`: it can be loaded without a download."""
+
+    name: str
+    summary: str
+    source: str
+    licence: str
+    size: str
+    needs_download: bool
+    here: bool
+
+
+def describe(name: str) -> Description:
+    """The description of one data set, from its docstring and its source. Looks at the disk, reads nothing."""
+    source = SOURCES[name]
+    return Description(
+        name=name,
+        summary=(inspect.getdoc(DATASETS[name]) or "").splitlines()[0],
+        source=source.origin,
+        licence=source.licence,
+        size=source.size,
+        needs_download=source.package is None,
+        here=source.here,
+    )
+
+
+def prepare(name: str) -> list[Path]:
+    """Make sure that a data set's files are on this machine, and say where they are.
+
+    Raises:
+        DataError: a file or the package that brings it cannot be had; the message says how to get it.
+    """
+    source = SOURCES[name]
+    if source.package and not source.here:
+        raise store.no_package(source)
+    return [store.fetch(source, file) for file in source.files]

@@ -1,0 +1,178 @@
+"""Shakespeare's plays as next-character prediction, one speaking role of one play being one user.
+
+From the raw text (Project Gutenberg's 100th etext of January 1994, the edition that LEAF parses) or from LEAF's JSON.
+From the text the rules are LEAF's (Caldas et al., 2018): a speech line begins with two blanks, the role and a full
+stop; lines indented by four go on with it ("The Comedy of Errors" lacks these blanks); roles with fewer than three
+lines are left out. The lines of a role run together, and every window of 80 characters predicts the next one. From
+this text that gives 1,130 users and 4,226,206 windows; LEAF's paper counts 1,129 and some 4,226,150.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.data import store
+from fedpeer.data.dataset import DataError, Dataset
+from fedpeer.data.leaf import read_folder
+from fedpeer.data.store import OfficialFile, Source
+
+#: The 80 characters of LEAF, in its order. Any other is read as a blank, which is LEAF's sign for unknown.
+VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+#: Characters in a window.
+WINDOW = 80
+
+SHAKESPEARE = Source(
+    name="shakespeare",
+    origin="Project Gutenberg etext 100 (January 1994), roles and windows as in LEAF, Caldas et al., 2018",
+    licence="copies for personal use, no commercial distribution (World Library, Inc.)",
+    size="4.2 million windows of 80 characters, 80 classes, 1,130 roles; 2 MB",
+    files=(
+        OfficialFile(
+            path="shakespeare/1994-01-100.zip",
+            also=("shakespeare/raw_data.txt.gz", "shakespeare/raw_data.txt"),
+            url="https://www.gutenberg.org/files/100/old/1994-01-100.zip",
+        ),
+    ),
+)
+_LEAF = Source(
+    name="shakespeare",
+    origin=SHAKESPEARE.origin,
+    licence=SHAKESPEARE.licence,
+    size=SHAKESPEARE.size,
+    files=(OfficialFile(path="shakespeare/data"),),
+    by_hand="LEAF's JSON is made by its own data/shakespeare/preprocess.sh; the setting form=text needs none of it",
+)
+
+_SPEECH = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
+_MORE = re.compile(r"    (.*)")
+_ERRORS_SPEECH = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
+
+
+def shakespeare(
+    *, users: int | None = 100, samples: int | None = 1000, form: Literal["text", "leaf"] = "text"
+) -> Dataset:
+    """The next character after 80 in Shakespeare's plays; each role of each play is a user.
+
+    The `users` roles with the most windows are kept, and of each the first `samples` (of each part, for form=leaf):
+    64 MB as they are, 2.8 GB for all (`users=none,samples=none`). From the text there is no official test part.
+    """
+    for name, limit in (("users", users), ("samples", samples)):
+        if limit is not None and limit < 1:
+            raise DataError(f"shakespeare: {name} = {limit}: write 1 or more, or none for all")
+    if form == "leaf":
+        folder = store.fetch(_LEAF, _LEAF.files[0])
+        with store.reading(folder):
+            parts = [(each.name, each.test, *_from_leaf(each.x, each.y, samples)) for each in read_folder(folder)]
+        sizes = {name: sum(len(y) for other, _, _, y in parts if other == name) for name in {p[0] for p in parts}}
+        kept = set(_largest(sizes, users))
+        parts = [part for part in parts if part[0] in kept]
+    else:
+        path = store.fetch(SHAKESPEARE, SHAKESPEARE.files[0])
+        with store.reading(path):
+            speeches = roles(_text(path))
+        if not speeches:
+            raise store.damaged(path, "no role speaks in it")
+        sizes = {name: len(said) for name, said in speeches.items()}
+        parts = [(name, False, *_windows(speeches[name], samples)) for name in _largest(sizes, users)]
+    counts = [len(y) for _, _, _, y in parts]
+    names, user_N = np.unique([name for name, _, _, _ in parts], return_inverse=True)
+    return Dataset(
+        name="shakespeare",
+        x=np.concatenate([x for _, _, x, _ in parts]),
+        y=np.concatenate([y for _, _, _, y in parts]),
+        task="classification",
+        input_kind="tokens",
+        classes=tuple(VOCABULARY),
+        user_N=np.repeat(user_N, counts).astype(np.int64),
+        user_names=tuple(names.tolist()),
+        test_N=np.repeat([test for _, test, _, _ in parts], counts) if form == "leaf" else None,
+        source=SHAKESPEARE.origin,
+        licence=SHAKESPEARE.licence,
+    )
+
+
+def roles(text: str) -> dict[str, str]:
+    """What each role says, by LEAF's names ("ALLS_WELL_THAT_ENDS_WELL_KING"); line ends and runs of blanks are a blank.
+
+    Roles with fewer than three lines or no whole window, the first work (the sonnets) and works with a single role
+    are left out.
+    """
+    spoken: dict[str, str] = {}
+    for title, lines in _works(text):
+        play: dict[str, list[str]] = {}
+        for role, line in _speeches(lines, errors=title == "THE COMEDY OF ERRORS"):
+            play.setdefault(role, []).append(line)
+        for role, said in play.items() if len(play) > 1 else ():
+            whole = re.sub(" {2,}", " ", " ".join([*said, ""]))
+            if len(said) > 2 and len(whole) > WINDOW:
+                spoken[re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_"))] = whole
+    return spoken
+
+
+def _works(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Title and lines of each work but the first; the title stands 2 to 7 lines above "by William Shakespeare"."""
+    lines = text.splitlines()
+    starts = [number for number, line in enumerate(lines) if "by William Shakespeare" in line][1:]
+    for start, end in itertools.pairwise([*starts, len(lines)]):
+        above = [line.strip() for line in lines[max(start - 7, 0) : max(start - 1, 0)]]
+        yield next((line for line in reversed(above) if line), ""), lines[start + 1 : end]
+
+
+def _speeches(lines: list[str], *, errors: bool) -> Iterator[tuple[str, str]]:
+    role = None
+    for line in lines:
+        if begun := (_ERRORS_SPEECH if errors else _SPEECH).match(line):
+            role = begun[1].upper()
+            if errors and role.startswith("ACT "):
+                role = None
+            else:
+                yield role, begun[2]
+        elif role and errors and line.startswith("<"):
+            role = None
+        elif role and errors:
+            yield role, line
+        elif role and (more := _MORE.match(line)):
+            yield role, more[1]
+
+
+def _text(path: Path) -> str:
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            raw = archive.read("100.txt")
+    else:
+        raw = store.content(path)
+    return io.TextIOWrapper(io.BytesIO(raw), "latin1").read()  # with any kind of line end
+
+
+def _largest(sizes: dict[str, int], users: int | None) -> list[str]:
+    return sorted(sizes, key=lambda name: (-sizes[name], name))[:users]
+
+
+def _tokens(text: str) -> NDArray[np.int64]:
+    """Numbers of the characters in the vocabulary, (len(text),)."""
+    number = np.full(256, VOCABULARY.index(" "), np.int64)
+    number[[ord(each) for each in VOCABULARY]] = np.arange(len(VOCABULARY))
+    codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
+    return number[np.where(codes < 256, codes, ord(" "))]
+
+
+def _windows(text: str, samples: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first windows of a text and the characters after them, (M, 80) and (M,)."""
+    tokens = _tokens(text if samples is None else text[: samples + WINDOW])
+    return np.lib.stride_tricks.sliding_window_view(tokens[:-1], WINDOW), tokens[WINDOW:]
+
+
+def _from_leaf(x: list[str], y: list[str], samples: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    x, y = x[:samples], y[:samples]
+    if any(len(each) != WINDOW for each in x) or any(len(each) != 1 for each in y):
+        raise ValueError(f"an example is not {WINDOW} characters and the next one")
+    return _tokens("".join(x)).reshape(-1, WINDOW), _tokens("".join(y))

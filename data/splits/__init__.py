@@ -1,0 +1,95 @@
+"""Who holds what of a data set: a base split, and the differences put on top of it, as pure functions with a seed.
+
+A rule is written as pieces joined by `/`, the base split first: `blocks:87/swap:8+9,on=1-7` gives each peer 87
+consecutive examples and exchanges the labels 8 and 9 for the first seven peers. Each piece follows the grammar that all
+choices share, `name[:value][,key=value]`; `/` is free in it (`+` separates values, `,` settings) and needs no quotes in
+a shell. In YAML a rule is this string or the list of its pieces.
+
+`SPLITS` holds the base splits, `MODIFIERS` what may follow. Whoever reads a rule looks the first piece up in the one
+and the others in the other, binds their settings, and hands them to `make_split`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedpeer.data.dataset import DataError, Dataset, Split
+from fedpeer.data.splits import bases, differences, kinds
+from fedpeer.data.splits.cuts import cut
+from fedpeer.data.splits.shares import PEERS
+from fedpeer.data.splits.summary import summary
+
+__all__ = ["MODIFIERS", "SPLITS", "cut", "default_split", "make_split", "pieces", "summary"]
+
+#: name -> f(dataset, peers, draws, *, settings) -> Split
+SPLITS: dict[str, Callable[..., Split]] = {
+    "user": bases.user,
+    "blocks": bases.blocks,
+    "iid": bases.iid,
+    "labels": kinds.labels,
+    "dirichlet": bases.dirichlet,
+    "slicing": kinds.slicing,
+    "drift": kinds.drift,
+}
+
+#: name -> f(dataset, split, draws, *, settings) -> Split
+MODIFIERS: dict[str, Callable[..., Split]] = {
+    "swap": differences.swap,
+    "cycle": differences.cycle,
+    "permutations": differences.permutations,
+    "pixels": differences.pixels,
+    "truncate": differences.truncate,
+}
+
+
+def pieces(rule: str) -> tuple[str, ...]:
+    """The pieces of a rule.
+
+    >>> pieces("blocks:87/swap:8+9,on=1-7")
+    ('blocks:87', 'swap:8+9,on=1-7')
+
+    Raises:
+        DataError: if one of them is empty.
+    """
+    found = tuple(piece.strip() for piece in rule.split("/"))
+    if not all(found):
+        raise DataError(f'"{rule}" has an empty piece; write a split, such as iid, or several joined by one "/"')
+    return found
+
+
+def make_split(
+    bound: Sequence[tuple[Callable[..., Split], Mapping[str, Any]]],
+    dataset: Dataset,
+    peers: int | None,
+    draws: np.random.Generator,
+) -> Split:
+    """Apply a base split from `SPLITS` and then functions from `MODIFIERS`, each with its settings.
+
+    The same arguments and the same state of `draws` give the same split.
+
+    Raises:
+        DataError: if the data set cannot be divided that way; the message says what to change.
+    """
+    (base, settings), *modifiers = bound
+    split = base(dataset, peers, draws, **settings)
+    for modify, settings in modifiers:
+        split = modify(dataset, split, draws, **settings)
+    return split
+
+
+def default_split(dataset: Dataset, peers: int | None) -> str:
+    """The rule for a data set whose user names none.
+
+    The digits: at most 87 each, 8 and 9 exchanged for 7 of 16 peers (the share of the partial averaging paper, 2021,
+    section V.3), at least 405 left to test on; shuffled, since the file is sorted by writer. Elsewhere what is natural:
+    subclasses, else users, else IID.
+    """
+    if dataset.name == "digits":
+        count = peers or PEERS
+        return f"blocks:{min(87, max(1, 1392 // count))},shuffle=true/swap:8+9,on=1-{max(1, 7 * count // 16)}"
+    if dataset.subclass_N is not None:
+        return "drift"
+    return "iid" if dataset.user_N is None else "user"

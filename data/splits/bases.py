@@ -1,0 +1,167 @@
+"""The base splits: which examples each peer trains and tests on. What a peer calls them is in `differences.py`.
+
+Every function takes a data set, the number of peers (None: the split's own number) and a generator, and returns a
+`Split`. Training shares are disjoint, no test example is anybody's training example, and every peer has at least one
+of each, or a `DataError` says which peer has not and what to change.
+
+The test part is the official one where there is one. Otherwise, or if `test_fraction` is given, that fraction of all
+examples is held back, class by class, before anything is dealt out; a natural user's test part is taken from this
+user's own examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.data.dataset import DataError, Dataset, Share, Split
+from fedpeer.data.splits.cuts import TEST_FRACTION, Indices, checked_fraction, fill, held_back
+from fedpeer.data.splits.shares import classes_of, counted, enough_for, held_out, split_of, wanted_peers, worded
+
+
+def user(
+    dataset: Dataset, peers: int | None, draws: np.random.Generator, *, test_fraction: float | None = None
+) -> Split:
+    """Each peer is one natural user (writer, patient, sensor), those with the most examples first.
+
+    The official test part is used if every one of these users has examples on both sides of it.
+    """
+    if dataset.user_N is None:
+        raise DataError(f"{dataset.name} does not say whose example is whose; use another split, such as iid")
+    fraction = checked_fraction(test_fraction)
+    counts_U = np.bincount(dataset.user_N, minlength=len(dataset.user_names))
+    able = [u for u in range(len(counts_U)) if counts_U[u] >= 2]  # one example to train on and one to test on
+    able.sort(key=lambda u: (-counts_U[u], dataset.user_names[u]))
+    wanted = wanted_peers(peers, len(able))
+    if not 0 < wanted <= len(able):
+        raise DataError(
+            f"{dataset.name} has {len(able)} users with two examples or more, but {wanted} peers were asked for; "
+            f"use {len(able)} peers or fewer, or a split that makes its own shares, such as iid"
+        )
+    own = [draws.permutation(np.flatnonzero(dataset.user_N == u)) for u in able[:wanted]]
+    parts, remark = _official_parts(dataset, own) if test_fraction is None else (None, "")
+    if parts is None:
+        parts = [(each[held_back(len(each), fraction) :], each[: held_back(len(each), fraction)]) for each in own]
+    shares = tuple(
+        Share(train_M=train, test_M=test, note=dataset.user_names[u])
+        for u, (train, test) in zip(able, parts, strict=False)
+    )
+    left = len(counts_U) - wanted
+    remarks = ([remark] if remark else []) + ([f"{counted(left, 'user')} left out"] if left else [])
+    return Split(rule=worded("user", test_fraction=test_fraction), shares=shares, remarks=tuple(remarks))
+
+
+def _official_parts(dataset: Dataset, own: Sequence[Indices]) -> tuple[list[tuple[Indices, Indices]] | None, str]:
+    if dataset.test_N is None:
+        return None, ""
+    parts = [(each[~dataset.test_N[each]], each[dataset.test_N[each]]) for each in own]
+    if all(len(train) and len(test) for train, test in parts):
+        return parts, ""
+    return None, "the official test part holds other users, so every user's examples were divided anew"
+
+
+def blocks(
+    dataset: Dataset,
+    peers: int | None,
+    draws: np.random.Generator,
+    *,
+    size: int | None = None,
+    test: int | None = None,
+    shuffle: bool = False,
+) -> Split:
+    """Peer p trains on the p-th block of `size` consecutive examples; all test on the same ones.
+
+    Without an official test part the test examples are those after the last block. `test` keeps the first so many.
+    Blocks follow the official order, or a random one with `shuffle`, for files that are sorted by writer or by class.
+
+    Source: partial averaging, 2021, section V.3.
+    """
+    wanted = wanted_peers(peers)
+    train_N = np.arange(len(dataset)) if dataset.test_N is None else np.flatnonzero(~dataset.test_N)
+    if shuffle:
+        train_N = draws.permutation(train_N)
+    kept_back = 0 if dataset.test_N is not None else 1 if size else max(1, round(TEST_FRACTION * len(dataset)))
+    largest = (len(train_N) - kept_back) // wanted
+    if size is None:
+        size = largest
+    if not 1 <= size <= largest:
+        way_out = f"use blocks:{largest} or less, or fewer peers" if largest else "use fewer peers"
+        raise DataError(
+            f"{counted(wanted, 'block')} of {size} do not fit into {dataset.name}, which has {len(train_N)} examples "
+            f"to train on{' and none set apart for testing' if dataset.test_N is None else ''}; {way_out}"
+        )
+    used = size * wanted
+    test_M = train_N[used:] if dataset.test_N is None else np.flatnonzero(dataset.test_N)
+    if test is not None:
+        if not 1 <= test <= len(test_M):
+            raise DataError(f"blocks,test={test}: there are {len(test_M)} test examples; use 1 to {len(test_M)}")
+        test_M = test_M[:test]
+    trains = [train_N[p * size : (p + 1) * size] for p in range(wanted)]
+    left = len(train_N) - used if dataset.test_N is not None else 0
+    rule = worded(f"blocks:{size}", test=test, shuffle=shuffle or None)
+    return split_of(dataset, rule, trains, [test_M] * wanted, left)
+
+
+def iid(
+    dataset: Dataset, peers: int | None, draws: np.random.Generator, *, test_fraction: float | None = None
+) -> Split:
+    """All examples shuffled and cut into equal shares; all peers test on the same examples."""
+    wanted = wanted_peers(peers)
+    test_N = held_out(dataset, test_fraction, draws)
+    order = draws.permutation(np.flatnonzero(~test_N))
+    enough_for(dataset, len(order), wanted)
+    trains = np.array_split(order, wanted)
+    return split_of(dataset, worded("iid", test_fraction=test_fraction), trains, [np.flatnonzero(test_N)] * wanted)
+
+
+def dirichlet(
+    dataset: Dataset,
+    peers: int | None,
+    draws: np.random.Generator,
+    *,
+    alpha: float = 0.5,
+    least: int = 1,
+    test_fraction: float | None = None,
+) -> Split:
+    """Each class is divided among the peers in proportions drawn from Dir(alpha): small alpha, large differences.
+
+    A peer left with fewer than `least` training examples takes some from the largest share. Peers test on test examples
+    in the class proportions of their own training.
+
+    Source: Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution, 2019.
+    """
+    classes_of(dataset, "dirichlet")
+    if not alpha > 0:
+        raise DataError(f"dirichlet:{alpha:g}: alpha must be above 0; 0.1 gives large differences, 100 hardly any")
+    wanted = wanted_peers(peers)
+    test_N = held_out(dataset, test_fraction, draws)
+    train_y, test_y = np.where(test_N, -1, dataset.y), np.where(test_N, dataset.y, -1)
+    enough_for(dataset, int((~test_N).sum()), wanted, least)
+    piles: list[list[Indices]] = [[] for _ in range(wanted)]
+    for label in range(len(dataset.classes)):
+        order = draws.permutation(np.flatnonzero(train_y == label))
+        ends = np.floor(np.cumsum(draws.dirichlet(np.full(wanted, alpha))) * len(order)).astype(np.int64)
+        for pile, part in zip(piles, np.split(order, ends[:-1]), strict=True):
+            pile.append(part)
+    trains, moved = fill([np.concatenate(pile) for pile in piles], least)
+    tests_C = [draws.permutation(np.flatnonzero(test_y == label)) for label in range(len(dataset.classes))]
+    tests = [_in_proportion(np.bincount(train_y[train], minlength=len(tests_C)), tests_C) for train in trains]
+    rule = worded(f"dirichlet:{alpha:g}", least=None if least == 1 else least, test_fraction=test_fraction)
+    split = split_of(dataset, rule, [draws.permutation(train) for train in trains], tests)
+    remark = f"{counted(moved, 'example')} moved from the largest shares so that every peer has at least {least}"
+    return Split(rule=split.rule, shares=split.shares, remarks=(*split.remarks, *([remark] if moved else [])))
+
+
+def _in_proportion(counts_C: NDArray[np.int64], tests_C: Sequence[Indices]) -> Indices:
+    """As many test examples as there can be with the class proportions of `counts_C`, and at least one if any fits."""
+    available_C = np.array([len(tests) for tests in tests_C])
+    part_C = np.where(available_C > 0, counts_C, 0) / counts_C.sum()
+    held = np.flatnonzero(part_C)
+    if not len(held):
+        return np.empty(0, dtype=np.int64)
+    total = (available_C[held] / part_C[held]).min()
+    take_C = np.minimum(np.floor(part_C * total + 1e-9).astype(np.int64), available_C)
+    take_C[part_C.argmax()] = max(1, take_C[part_C.argmax()])
+    return np.concatenate([tests[:take] for tests, take in zip(tests_C, take_C, strict=True)])

@@ -1,0 +1,165 @@
+"""What makes peers' tasks differ on top of any base split: exchanged labels, permuted pixels, equal sizes.
+
+Each function takes a data set, a split and a generator and returns the split with some shares changed, so that they
+compose in any order. Labels are changed for training and test alike: the peer's task is another one.
+
+`on` says which peers: `on=1-7` is peer1 to peer7, `on=2+5` is peer2 and peer5, and nothing is every peer. A class is
+given by its name or its number.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.data.dataset import DataError, Dataset, Share, Split
+
+
+def swap(
+    dataset: Dataset, split: Split, draws: np.random.Generator, *, labels: tuple[str, ...], on: tuple[str, ...] = ()
+) -> Split:
+    """Two labels exchanged: `swap:8+9,on=1-7`.
+
+    Source: partial averaging, 2021, section V.3.
+    """
+    count = _class_count(dataset, "swap")
+    if len(labels) != 2:
+        raise DataError(f"swap:{'+'.join(labels)}: name two labels, such as swap:8+9")
+    a, b = (_class_number(dataset, word) for word in labels)
+    if a == b:
+        raise DataError(f"swap:{'+'.join(labels)}: name two different labels")
+    map_C = np.arange(count)
+    map_C[[a, b]] = b, a
+    note = f"{dataset.classes[a]} and {dataset.classes[b]} exchanged"
+    rule = f"swap:{'+'.join(labels)}"
+    return _changed(split, rule, on, lambda share, _: _relabelled(share, map_C, note))
+
+
+def cycle(
+    dataset: Dataset, split: Split, draws: np.random.Generator, *, rate: int = 2, on: tuple[str, ...] = ()
+) -> Split:
+    """The last `rate` labels moved on by one, the last to the first of them; 0 changes nothing.
+
+    Source: partial averaging, 2021, section V.3.f, the cycle (10 - r ... 9).
+    """
+    count = _class_count(dataset, "cycle")
+    if rate == 1 or not 0 <= rate <= count:
+        raise DataError(f"cycle:{rate}: a cycle takes 2 to {count} labels of {dataset.name}, or 0 for no change")
+    map_C = np.arange(count)
+    map_C[count - rate :] = np.roll(map_C[count - rate :], -1)
+    note = f"last {rate} labels in a cycle" if rate else ""
+    return _changed(split, f"cycle:{rate}", on, lambda share, _: _relabelled(share, map_C, note))
+
+
+def permutations(dataset: Dataset, split: Split, draws: np.random.Generator, *, last: int = 3) -> Split:
+    """All permutations of the last labels, each for an equal run of consecutive peers, unchanged labels first.
+
+    Source: partial averaging, 2021, section V.3.d, the elements of S_3.
+    """
+    count, peers = _class_count(dataset, "permutations"), len(split.shares)
+    if not 2 <= last <= count:
+        raise DataError(f"permutations:{last}: {dataset.name} has {count} labels; use 2 to {count}")
+    if math.factorial(last) > peers:
+        raise DataError(
+            f"permutations:{last}: there are {math.factorial(last)} permutations, but {peers} peers; "
+            f"use {math.factorial(last)} peers or more, or fewer labels"
+        )
+    first = count - last
+    maps = [np.array([*range(first), *order]) for order in itertools.permutations(range(first, count))]
+
+    def change(share: Share, peer: int) -> Share:
+        map_C = maps[peer * len(maps) // peers]
+        names = " ".join(dataset.classes[label] for label in map_C[first:])
+        return _relabelled(share, map_C, f"last labels as {names}" if np.any(np.diff(map_C) != 1) else "")
+
+    return _changed(split, f"permutations:{last}", (), change)
+
+
+def pixels(dataset: Dataset, split: Split, draws: np.random.Generator, *, on: tuple[str, ...] = ()) -> Split:
+    """Each peer sees the features (pixels) in a random order of its own, the same in training and test."""
+    if dataset.input_kind == "tokens":
+        raise DataError(f"pixels: {dataset.name} is text, whose tokens have no fixed places; leave it out")
+    features = math.prod(dataset.input_shape)
+
+    def change(share: Share, peer: int) -> Share:
+        order_F = draws.permutation(features)
+        before_F = np.arange(features) if share.feature_map_F is None else share.feature_map_F
+        return replace(share, feature_map_F=before_F[order_F], note=_joined(share.note, "features permuted"))
+
+    return _changed(split, "pixels", on, change)
+
+
+def truncate(
+    dataset: Dataset, split: Split, draws: np.random.Generator, *, size: int, test: int | None = None
+) -> Split:
+    """All peers keep the same number of training examples, `size`, and of test examples if `test` is given."""
+    for part, wanted in (("train", size), ("test", test)):
+        if wanted is None:
+            continue
+        counts = [len(share.train_M if part == "train" else share.test_M) for share in split.shares]
+        poorest = int(np.argmin(counts))
+        if not 1 <= wanted <= counts[poorest]:
+            raise DataError(
+                f"truncate: {wanted} {part} examples were asked for at each peer, but peer{poorest + 1} has "
+                f"{counts[poorest]}; use 1 to {counts[poorest]}, or fewer peers"
+            )
+    rule = f"truncate:{size}" + ("" if test is None else f",test={test}")
+    return _changed(
+        split, rule, (), lambda share, _: replace(share, train_M=share.train_M[:size], test_M=share.test_M[:test])
+    )
+
+
+def _changed(split: Split, rule: str, on: tuple[str, ...], change: Callable[[Share, int], Share]) -> Split:
+    """The split with `change(share, peer)` in the place of the shares that `on` names."""
+    chosen = _peer_numbers(on, len(split.shares), rule)
+    shares = tuple(change(share, peer) if peer in chosen else share for peer, share in enumerate(split.shares))
+    rule = f"{rule},on={'+'.join(on)}" if on else rule
+    return replace(split, rule=f"{split.rule}/{rule}", shares=shares)
+
+
+def _peer_numbers(on: tuple[str, ...], peers: int, rule: str) -> set[int]:
+    """`("1-7", "9")` to {0, ..., 6, 8}; nothing to all."""
+    if not on:
+        return set(range(peers))
+    chosen: set[int] = set()
+    for word in on:
+        first, _, last = word.partition("-")
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal()):
+            raise DataError(f"{rule},on={word}: write peers by number, such as on=1-7 or on=2+5")
+        if not 1 <= int(first) <= int(last) <= peers:
+            raise DataError(f"{rule},on={word}: the peers are 1 to {peers}")
+        chosen.update(range(int(first) - 1, int(last)))
+    return chosen
+
+
+def _relabelled(share: Share, map_C: NDArray[np.int64], note: str) -> Share:
+    """What the peer called a until now it calls map_C[a] from now on."""
+    before_C = np.arange(len(map_C)) if share.label_map_C is None else share.label_map_C
+    return replace(share, label_map_C=map_C[before_C], note=_joined(share.note, note))
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)
+
+
+def _class_count(dataset: Dataset, rule: str) -> int:
+    if dataset.task != "classification":
+        raise DataError(f"{rule} changes labels, but {dataset.name} has numbers to predict; leave it out")
+    return len(dataset.classes)
+
+
+def _class_number(dataset: Dataset, word: str) -> int:
+    if word in dataset.classes:
+        return dataset.classes.index(word)
+    if word.isdecimal() and int(word) < len(dataset.classes):
+        return int(word)
+    near = [] if word.isdecimal() else difflib.get_close_matches(word, dataset.classes, n=1)
+    hint = f'did you mean "{near[0]}"?' if near else f"use a name or a number from 0 to {len(dataset.classes) - 1}"
+    raise DataError(f'{dataset.name} has no class "{word}"; {hint}')

@@ -1,0 +1,84 @@
+"""What the base splits have in common: the test part, the checks that a split can be made, the split itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpeer.data.dataset import DataError, Dataset, Share, Split
+from fedpeer.data.splits.cuts import Indices, Mask, checked_fraction, stratified
+
+#: Peers where neither the user nor the data says how many: the papers' number.
+PEERS = 16
+
+
+def split_of(
+    dataset: Dataset,
+    rule: str,
+    trains: Sequence[Indices],
+    tests: Sequence[Indices],
+    left: int = 0,
+    notes: Sequence[str] | None = None,
+) -> Split:
+    """The split of these shares; `left` training examples are in none of them.
+
+    Raises:
+        DataError: if a peer has nothing to test on.
+    """
+    for peer, test in enumerate(tests):
+        if not len(test):
+            raise DataError(
+                f"{rule}: peer{peer + 1} would have nothing to test on: the test part of {dataset.name} has no example "
+                "of what it holds; use fewer peers, or set test_fraction"
+            )
+    shares = tuple(
+        Share(train_M=train.astype(np.int64), test_M=test, note=note)
+        for train, test, note in zip(trains, tests, notes or [""] * len(trains), strict=True)
+    )
+    return Split(rule=rule, shares=shares, remarks=(f"{counted(left, 'training example')} left over",) if left else ())
+
+
+def held_out(dataset: Dataset, test_fraction: float | None, draws: np.random.Generator) -> Mask:
+    """(N,) bool, what is for testing: the official part, or a drawn one if there is none or a fraction is asked for."""
+    fraction = checked_fraction(test_fraction)
+    if test_fraction is None and dataset.test_N is not None:
+        return dataset.test_N
+    if dataset.task == "regression":
+        return stratified(np.zeros(len(dataset)), fraction, draws)
+    return stratified(dataset.y if dataset.subclass_N is None else dataset.subclass_N, fraction, draws)
+
+
+def classes_of(dataset: Dataset, rule: str) -> tuple[str, ...]:
+    """The classes, or a DataError if there are none."""
+    if dataset.task != "classification":
+        raise DataError(f"{rule} needs classes, but {dataset.name} has numbers to predict; use iid, blocks or user")
+    return dataset.classes
+
+
+def wanted_peers(peers: int | None, usual: int = PEERS) -> int:
+    """The number asked for, or the usual one."""
+    if peers is not None and peers < 1:
+        raise DataError(f"{peers} peers cannot hold anything; use 1 or more")
+    return usual if peers is None else peers
+
+
+def enough_for(dataset: Dataset, examples: int, peers: int, least: int = 1) -> None:
+    """Raises: DataError: if `least` training examples at each peer are more than there are."""
+    if least < 1:
+        raise DataError(f"least = {least}: every peer needs an example; use 1 or more")
+    if examples < peers * least:
+        raise DataError(
+            f"{dataset.name} has {counted(examples, 'example')} to train on, too few for {least} at each of {peers} "
+            f"peers; use {examples // least} peers or fewer"
+        )
+
+
+def worded(rule: str, **settings: object) -> str:
+    """The rule with those settings that are not None, in the choices' grammar."""
+    said = [f"{key}={str(value).lower()}" for key, value in settings.items() if value is not None]
+    return ",".join([rule, *said])
+
+
+def counted(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

@@ -1,0 +1,45 @@
+"""A split in numbers, as plain JSON: what the preview draws, and what a run's folder keeps for its report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedpeer.data.dataset import Dataset, Share, Split
+
+
+def summary(dataset: Dataset, split: Split) -> dict[str, Any]:
+    """Who holds how much of what.
+
+    Returns:
+        rule, dataset, task, classes, remarks, and `peers`: for each its id, note, numbers of training and test
+        examples, label_map (None: unchanged), features_permuted, and `train_counts` per official class or, for
+        regression, `train_quantiles`: smallest, quartiles and largest of each output.
+    """
+    return {
+        "rule": split.rule,
+        "dataset": dataset.name,
+        "task": dataset.task,
+        "classes": list(dataset.classes),
+        "remarks": list(split.remarks),
+        "peers": [_peer(dataset, share, f"peer{number + 1}") for number, share in enumerate(split.shares)],
+    }
+
+
+def _peer(dataset: Dataset, share: Share, peer: str) -> dict[str, Any]:
+    y = dataset.y[share.train_M]
+    if dataset.task == "classification":
+        held = {"train_counts": np.bincount(y, minlength=len(dataset.classes)).tolist()}
+    else:
+        outputs = y.reshape(len(y), -1).astype(np.float64)
+        held = {"train_quantiles": np.quantile(outputs, (0, 0.25, 0.5, 0.75, 1), axis=0).T.tolist()}
+    return {
+        "id": peer,
+        "note": share.note,
+        "train": len(share.train_M),
+        "test": len(share.test_M),
+        "label_map": None if share.label_map_C is None else share.label_map_C.tolist(),
+        "features_permuted": share.feature_map_F is not None,
+        **held,
+    }

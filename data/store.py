@@ -1,0 +1,245 @@
+"""Where the files of official data sets are, how they get there, and what may go wrong on the way.
+
+A file is looked for under `$FEDPEER_DATA`, then in the per-user cache, and else downloaded from its official source
+into that cache, all three with the same layout of folders (`MNIST/raw/train-images-idx3-ubyte.gz`, ...). A download
+appears under its final name only when it is complete and its checksum is right. What a loader reads may be truncated
+or something else altogether: `reading` turns that into one `DataError` that names the file. Nothing here knows what is
+inside a file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+import lzma
+import os
+import sys
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.data.dataset import DataError
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfficialFile:
+    """One file (or folder) of a data set, by its place below a data folder.
+
+    path         relative, with forward slashes
+    also         other places and packings in which the same content is taken
+    url          the official source; None where nobody offers a direct download
+    known_hash   "md5:..." or "sha256:..." of what `url` gives; None where no official sum is known, and then the
+                 loader's own checks of shapes and counts are what there is
+    """
+
+    path: str
+    also: tuple[str, ...] = ()
+    url: str | None = None
+    known_hash: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a data set comes from.
+
+    package   the Python package that brings it, if one does; then there are no files
+    by_hand   how to get what nobody offers for download
+    """
+
+    name: str
+    origin: str
+    licence: str
+    size: str
+    files: tuple[OfficialFile, ...] = ()
+    package: str | None = None
+    by_hand: str = ""
+
+    @property
+    def here(self) -> bool:
+        """Whether it can be loaded without a download."""
+        if self.package:
+            return importlib.util.find_spec(self.package) is not None
+        return all(locate(file) is not None for file in self.files)
+
+
+def cache_folder() -> Path:
+    """The per-user folder for downloads and for what was slow to parse. It need not exist yet."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("fedpeer"))
+
+
+def locate(file: OfficialFile) -> Path | None:
+    """The file's path if it is on this machine, else None."""
+    return next((place for place in _places(file) if place.exists()), None)
+
+
+def fetch(source: Source, file: OfficialFile) -> Path:
+    """The file's path on this machine, after downloading it if need be.
+
+    Raises:
+        DataError: it is not here and cannot be had. The message says where it is expected and how to get it.
+    """
+    found = locate(file)
+    if found is not None:
+        return found
+    if file.url is None:
+        raise DataError(_missing(source, file, source.by_hand))
+    target = cache_folder() / file.path
+    try:
+        _download(file.url, file.known_hash, target)
+    except (OSError, ValueError) as problem:  # what requests and pooch raise: no connection, wrong status, wrong sum
+        way_out = (
+            f"the download from {file.url} failed ({_reason(problem)}); with a connection, "
+            f"`fedpeer data prepare {source.name}` fetches it, or put it at one of these places yourself"
+        )
+        raise DataError(_missing(source, file, way_out)) from problem
+    return target
+
+
+def no_package(source: Source) -> DataError:
+    """The error for a data set whose package is not installed."""
+    return DataError(
+        f"{source.name} comes with the Python package {source.package}, which is not here; {source.by_hand}"
+    )
+
+
+def _places(file: OfficialFile) -> list[Path]:
+    given = os.environ.get("FEDPEER_DATA")
+    folders = [Path(given), cache_folder()] if given else [cache_folder()]
+    return [folder / path for folder in folders for path in (file.path, *file.also)]
+
+
+def _missing(source: Source, file: OfficialFile, way_out: str) -> str:
+    where = os.environ.get("FEDPEER_DATA")
+    first = str(Path(where) / file.path) if where else f"$FEDPEER_DATA/{file.path} (FEDPEER_DATA is not set)"
+    return f"{source.name}: {file.path} is missing; expected at {first} or {cache_folder() / file.path}; {way_out}"
+
+
+def _reason(problem: Exception) -> str:
+    import requests
+
+    if isinstance(problem, requests.ConnectionError):  # its own words are four nested exceptions
+        return "no connection"
+    return " ".join(str(problem).split())[:300]
+
+
+def _download(url: str, known_hash: str | None, target: Path) -> None:
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")  # standard output and error belong to the command line
+    bar = _Bar(target.name) if sys.stderr.isatty() else None
+    downloader = pooch.HTTPDownloader(progressbar=bar or False)
+    try:
+        pooch.retrieve(url, known_hash, fname=target.name, path=target.parent, downloader=downloader)
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+class _Bar:
+    """A progress bar in the form that pooch asks for."""
+
+    def __init__(self, name: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+        self._progress = Progress(
+            "{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=Console(stderr=True)
+        )
+        self._task = self._progress.add_task(name, total=None)
+        self._progress.start()
+        self.total = 0
+
+    def update(self, count: int) -> None:
+        self._progress.update(self._task, advance=count, total=self.total or None)
+
+    def reset(self) -> None:
+        self._progress.update(self._task, completed=0)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Within this, whatever shows that a file is damaged becomes a DataError that names it."""
+    try:
+        yield
+    except (
+        OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile,
+        ValueError, KeyError, TypeError, IndexError, NotImplementedError,
+    ) as problem:  # fmt: skip
+        reason = " ".join(str(problem).split())[:300] or type(problem).__name__
+        raise damaged(path, reason) from problem
+
+
+def damaged(path: Path, problem: str) -> DataError:
+    """The error for a file that is not what it should be."""
+    return DataError(
+        f"{path} cannot be used: {problem}; if it is damaged, delete it and fetch it again from its official source"
+    )
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a file, decompressed if its name ends in .gz."""
+    if path.suffix != ".gz":
+        return path.read_bytes()
+    with gzip.open(path) as stream:
+        return stream.read()
+
+
+def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    """The files of a zip or tar archive (any compression) whose name is wanted, in the archive's order."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for name in filter(wanted, archive.namelist()):
+                yield name, archive.read(name)
+        return
+    with tarfile.open(path, "r:*") as tar:
+        for member in tar:
+            if member.isfile() and wanted(member.name):
+                stream = tar.extractfile(member)
+                assert stream is not None, "a regular file has content"
+                yield member.name, stream.read()
+
+
+def sha256(path: Path) -> str:
+    """Hex SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def parsed(name: str, path: Path, parse: Callable[[Path], Arrays], *, version: int) -> Arrays:
+    """What `parse(path)` gives, remembered in the cache by the digest of the file.
+
+    For files that take more than about a second to parse. `version` is raised whenever `parse` changes its answer.
+    A cache that cannot be read or written is only slower, never an error.
+    """
+    remembered = cache_folder() / "parsed" / f"{name}-v{version}-{sha256(path)[:32]}.npz"
+    with (
+        suppress(OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error),
+        remembered.open("rb") as stream,  # numpy would leave a damaged file open
+        np.load(stream, allow_pickle=False) as arrays,
+    ):
+        return dict(arrays)
+    arrays = parse(path)
+    with suppress(OSError):
+        remembered.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=remembered.parent) as folder:
+            draft = Path(folder) / "draft.npz"
+            np.savez(draft, **arrays)  # type: ignore[arg-type]  # numpy's stub takes a keyword for `allow_pickle`
+            draft.replace(remembered)
+    return arrays

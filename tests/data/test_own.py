@@ -1,0 +1,385 @@
+"""Anyone's own data: what was brought is what is read, and each mistake is one message with place and way out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpeer.data.dataset import DataError, Dataset
+from fedpeer.data.own import OWN, csv, images, npz, parquet, python
+from fedpeer.data.own.mistakes import SHOWN_MAX
+from fedpeer.peer.core.choice import bind, lookup, parse
+
+GOOD = "age,weight,ward,outcome\n61,70.5,a,sick\n45,80,b,well\n\n33,65.25,a,well\n"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Callable[[str | bytes], str]:
+    def write(content: str | bytes) -> str:
+        path = tmp_path / "wards.csv"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(path)
+
+    return write
+
+
+def _message(read: Callable[..., Dataset], **settings: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        read(**settings)
+    return str(caught.value)
+
+
+# CSV
+
+
+def test_a_table_is_read_as_it_stands(table: Callable[[str | bytes], str]) -> None:
+    found = csv(path=table(GOOD), label="outcome", user="ward")
+    assert found.name == "wards"
+    assert found.feature_names == ("age", "weight")
+    assert found.x.dtype == np.float32
+    assert found.x.tolist() == [[61, 70.5], [45, 80], [33, 65.25]]
+    assert found.task == "classification"
+    assert found.classes == ("sick", "well")
+    assert found.y.tolist() == [0, 1, 1]
+    assert found.user_names == ("a", "b")
+    assert found.user_N is not None
+    assert found.user_N.tolist() == [0, 1, 0]
+    assert found.test_N is None
+    assert "read as 2 classes (guessed; write task=regression if that is wrong)" in found.source
+
+
+def test_it_is_a_choice_like_any_data_set(table: Callable[[str | bytes], str]) -> None:
+    choice = parse(f"csv:{table(GOOD)},label=outcome,drop=ward+age")
+    read = lookup(choice, OWN, "kind of file")
+    assert read(**bind(choice, read)).feature_names == ("weight",)
+
+
+@pytest.mark.parametrize("mark", [";", "tab"])
+def test_other_delimiters_quotes_and_a_byte_order_mark(mark: str, table: Callable[[str | bytes], str]) -> None:
+    sign = "\t" if mark == "tab" else mark
+    text = '\ufeffa;b;y\r\n1;"2";"x;1"\r\n3;4;"z"\r\n'.replace(";", sign)
+    found = csv(path=table(text), label="y", delimiter=mark)
+    assert found.x.tolist() == [[1, 2], [3, 4]]
+    assert found.classes == (f"x{sign}1", "z")
+    assert found.feature_names == ("a", "b")
+
+
+def test_numbers_to_predict_are_guessed_or_said(table: Callable[[str | bytes], str]) -> None:
+    path = table("a,y\n1,0.5\n2,1.5\n3,-2\n")
+    found = csv(path=path, label="y")
+    assert found.task == "regression"
+    assert found.y.dtype == np.float32
+    assert found.classes == ()
+    assert found.y.tolist() == [0.5, 1.5, -2]
+    whole = table("a,y\n1,1\n2,10\n3,2\n")
+    assert csv(path=whole, label="y").classes == ("1", "2", "10"), "numbers are in order of size"
+    assert csv(path=whole, label="y", task="regression").y.tolist() == [1, 10, 2]
+    many = table("a,y\n" + "".join(f"0,{n}\n" for n in range(60)))
+    assert csv(path=many, label="y").task == "regression"
+
+
+def test_classes_that_peers_agreed_on_fix_the_numbers(table: Callable[[str | bytes], str]) -> None:
+    found = csv(path=table(GOOD), label="outcome", drop=("ward",), classes=("dead", "well", "sick"))
+    assert found.y.tolist() == [2, 1, 1]
+    assert found.classes == ("dead", "well", "sick")
+    said = _message(csv, path=table(GOOD), label="outcome", drop=("ward",), classes=("wel", "ok"))
+    assert '"well" is not a class; did you mean "wel"? (and 1 more like it)' in said
+
+
+def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Callable[[str | bytes], str]) -> None:
+    path = table("a,y\n" + "".join(f"{n},{'rare' if n % 10 == 0 else 'often'}\n" for n in range(200)))
+    found, again = (csv(path=path, label="y", test_fraction=0.25) for _ in range(2))
+    assert found.test_N is not None
+    assert again.test_N is not None
+    assert np.array_equal(found.test_N, again.test_N)
+    assert np.bincount(found.y[found.test_N]).tolist() == [45, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "said"),
+    [
+        ("", {}, ["the file is empty"]),
+        ("a,outcome\n", {}, ["column names but no rows"]),
+        (GOOD, {"label": "outcom"}, ["label=outcom: there is no such column", 'did you mean "outcome"?']),
+        (GOOD, {"drop": ("wart",)}, ["drop=wart", 'did you mean "ward"?']),
+        (GOOD, {"user": "nobody"}, ["user=nobody", "there are: age, weight, ward, outcome"]),
+        (GOOD, {}, ["row 2, column ward", '"a" is text', "drop=ward", "and 2 more like it"]),
+        ("a,outcome\n1,x\n,y\n", {}, ["row 3, column a", "the cell is empty"]),
+        ("a,outcome\n1,x\nNaN,y\n", {}, ["row 3, column a", "NaN is not a number"]),
+        ("a,outcome\n1,x\n-inf,y\n", {}, ["row 3, column a", "-inf is not a finite number"]),
+        ("a,outcome\n1,x\n1e300,y\n", {}, ["row 3, column a", "not a finite number in float32"]),
+        ("a,outcome\n1,x\n2,\n", {}, ["row 3, column outcome", "the label is missing"]),
+        ("a,outcome\n1,x\n2,x\n", {}, ["column outcome", 'the one class "x"']),
+        ("a,outcome\n1,x\n2,3,y\n4,z\n", {}, ["row 3: it has 3 cells, but the first line names 2"]),
+        ("a,b,a,outcome\n1,2,3,x\n", {}, ['row 1: columns 1, 3 are all called "a"']),
+        ("a;outcome\n1;x\n", {}, ['try delimiter=";"']),
+        ("outcome\nx\ny\n", {}, ["no column is left as a feature"]),
+        ('a,outcome\n1,"x\n', {}, ["cannot be read as CSV"]),
+        ("a,outcome\n1,0.5\n2,x\n", {"task": "regression"}, ["row 3, column outcome", '"x" is text']),
+        ("a,who,outcome\n1,,x\n2,u,y\n", {"user": "who"}, ["row 2, column who: nobody is named"]),
+        ("a,outcome\n1,x\n", {"delimiter": "ab"}, ["use one character"]),
+        ("a,outcome\n" + "".join(f"1,n{n}\n" for n in range(99)), {}, ["99 different labels in 99 rows"]),
+    ],
+)
+def test_each_mistake_names_its_place(
+    text: str, settings: dict[str, Any], said: list[str], table: Callable[[str | bytes], str]
+) -> None:
+    message = _message(csv, **{"path": table(text), "label": "outcome", **settings})
+    for words in said:
+        assert words in message
+
+
+def test_all_mistakes_come_at_once_but_not_more_than_a_screen(table: Callable[[str | bytes], str]) -> None:
+    message = _message(csv, path=table("a,b,y\n1,x,u\n,2,v\n3,4\n5,inf,\n"), label="y")
+    assert "has 5 problems, so it was not read" in message
+    for words in ("row 2, column b", "row 3, column a", "row 4:", "row 5, column b", "row 5, column y"):
+        assert words in message
+    names = [f"c{n}" for n in range(30)]
+    wide = ",".join([*names, "y"]) + "\n" + ",".join(["x"] * 30 + ["u"]) + "\n" + ",".join(["1"] * 30 + ["v"]) + "\n"
+    message = _message(csv, path=table(wide), label="y")
+    assert message.count("is text") == SHOWN_MAX
+    assert "and 20 more" in message
+
+
+def test_rows_are_lines_of_the_file_even_in_later_batches_and_after_quoted_lines(
+    table: Callable[[str | bytes], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpeer.data.own.table.BATCH_ROWS", 2)
+    text = 'a,y\n1,"u\nu"\n\n2,v\n3,v\nbad,v\n'
+    assert "row 7, column a" in _message(csv, path=table(text), label="y")
+    assert csv(path=table(text.replace("bad", "4")), label="y").x[:, 0].tolist() == [1, 2, 3, 4]
+
+
+def test_bytes_that_are_no_text_and_files_that_are_none(table: Callable[[str | bytes], str], tmp_path: Path) -> None:
+    latin = table("a,y\n1,well\n2,krank\xe4\n".encode("latin-1"))
+    assert "row 3: it is not UTF-8" in _message(csv, path=latin, label="y")
+    assert 'did you mean "wards.csv"?' in _message(csv, path=str(tmp_path / "ward.csv"), label="y")
+    assert "is a folder" in _message(csv, path=str(tmp_path), label="y")
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=2, max_size=20))
+def test_numbers_survive_writing_and_reading(tmp_path_factory: pytest.TempPathFactory, values: list[float]) -> None:
+    path = tmp_path_factory.mktemp("own") / "t.csv"
+    path.write_text("a,y\n" + "".join(f"{value!r},{n % 2}\n" for n, value in enumerate(values)))
+    assert csv(path=str(path), label="y").x[:, 0].tolist() == values
+
+
+# Parquet
+
+
+def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra fedpeer[parquet]")
+    stored = pytest.importorskip("pyarrow.parquet", reason="needs the extra fedpeer[parquet]")
+    path = str(tmp_path / "t.parquet")
+    columns: dict[str, list[Any]] = {"a": [1, 2, 3], "b": [0.5, 1.5, 2.5], "c": [True, False, True]}
+    columns |= {"who": ["u", "v", "u"], "y": ["p", "q", "p"]}
+    stored.write_table(pyarrow.table(columns), path)
+    found = parquet(path=path, label="y", user="who")
+    assert found.x.tolist() == [[1, 0.5, 1], [2, 1.5, 0], [3, 2.5, 1]]
+    assert found.y.tolist() == [0, 1, 0]
+    assert found.user_names == ("u", "v")
+    assert "row 1, column who" in _message(parquet, path=path, label="y")
+    columns["b"][1] = None
+    stored.write_table(pyarrow.table(columns), path)
+    assert "row 2, column b: the cell is empty" in _message(parquet, path=path, label="y", user="who")
+    stored.write_table(pyarrow.table({"a": [1], "y": ["p"]}).slice(0, 0), path)
+    assert "no rows" in _message(parquet, path=path, label="y")
+    Path(path).write_bytes(b"PAR1 and nothing")
+    assert "cannot be read as Parquet" in _message(parquet, path=path, label="y")
+
+
+def test_the_extras_are_named_where_they_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert "fedpeer[parquet]" in _message(parquet, path="t.parquet", label="y")
+    assert "fedpeer[images]" in _message(images, path=str(tmp_path))
+
+
+# NPZ
+
+
+def _npz(tmp_path: Path, **arrays: Any) -> str:
+    path = str(tmp_path / "t.npz")
+    np.savez(path, **arrays)
+    return path
+
+
+def test_npz_arrays_are_taken_as_they_are(tmp_path: Path) -> None:
+    x = np.arange(12.0).reshape(4, 3)
+    path = _npz(tmp_path, x=x, y=np.array([0, 2, 1, 0]), user=np.array(["b", "a", "b", "b"]), test=x[:, 0] > 5)
+    found = npz(path=path)
+    assert (found.name, found.input_kind, found.task, found.classes) == (
+        "t",
+        "features",
+        "classification",
+        ("0", "1", "2"),
+    )
+    assert found.x.dtype == np.float32
+    assert np.array_equal(found.x, x)
+    assert found.user_N is not None
+    assert found.user_N.tolist() == [1, 0, 1, 1]
+    assert found.test_N is not None
+    assert found.test_N.tolist() == [False, False, True, True]
+
+
+def test_the_kind_of_input_follows_from_the_shape_or_is_said(tmp_path: Path) -> None:
+    y = np.array([0, 1])
+    assert npz(path=_npz(tmp_path, x=np.zeros((2, 5, 6)), y=y)).input_shape == (1, 5, 6)
+    assert npz(path=_npz(tmp_path, x=np.zeros((2, 3, 5, 6)), y=y)).input_kind == "image"
+    tokens = npz(path=_npz(tmp_path, x=np.ones((2, 9), np.int32), y=y), kind="tokens")
+    assert tokens.x.dtype == np.int64
+    assert tokens.input_kind == "tokens"
+    outputs = npz(path=_npz(tmp_path, x=np.zeros((2, 3)), y=np.zeros((2, 4))))
+    assert (outputs.task, outputs.y.shape) == ("regression", (2, 4))
+    assert npz(path=_npz(tmp_path, x=np.zeros((2, 3)), y=np.array([[1.5], [2]]))).y.shape == (2,)
+
+
+X = np.zeros((3, 2))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "settings", "said"),
+    [
+        ({"x": X}, {}, "no array y"),
+        ({"z": X}, {}, "no array x and no array y; it has: z"),
+        ({"x": X, "y": [0, 1]}, {}, "y: it has 2 entries, but x has 3"),
+        ({"x": X, "y": [0, 1, 1], "user": [1, 2]}, {}, "user: it has 2 entries"),
+        ({"x": X, "y": [0, 1, 1], "test": [0, 1, 1]}, {}, "test: it must be an array of true"),
+        ({"x": X, "y": [0, -1, 1]}, {}, "y[1]: -1 is out of range"),
+        ({"x": X, "y": [0, 1.5, 1]}, {"task": "classification"}, "y[1]: 1.5 is out of range"),
+        (
+            {"x": X, "y": [0, 4, 1]},
+            {"classes": ("a", "b")},
+            "y[1]: 4 is out of range: class numbers are whole and from 0 to 1",
+        ),
+        ({"x": X, "y": [1, 1, 1]}, {}, "the one class 1"),
+        ({"x": X, "y": [0.5, np.nan, 1]}, {}, "y[1]: nan is not a finite number"),
+        (
+            {"x": np.where(np.eye(3), np.inf, 0), "y": [0, 1, 0]},
+            {},
+            "x[0, 0]: inf is not a finite number in float32, nor are 2",
+        ),
+        ({"x": np.zeros(3), "y": [0, 1, 0]}, {}, "x: its shape is (3,)"),
+        ({"x": np.zeros((0, 3)), "y": []}, {}, "not empty"),
+        ({"x": np.zeros((3, 2, 2, 2, 2)), "y": [0, 1, 0]}, {}, "does not fit kind=image"),
+        ({"x": X, "y": np.zeros((3, 2))}, {"task": "classification"}, "task=regression"),
+        ({"x": [["a", "b"]] * 3, "y": [0, 1, 0]}, {}, "x: it holds <U1, not numbers"),
+        ({"x": X, "y": [0, 1, 0]}, {"kind": "tokens"}, "tokens are whole numbers"),
+    ],
+)
+def test_each_mistake_of_an_npz_is_named(
+    arrays: dict[str, Any], settings: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    message = _message(npz, path=_npz(tmp_path, **arrays), **settings)
+    assert said in message
+    assert "t.npz" in message
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    path = _npz(tmp_path, x=np.array([print, print], dtype=object), y=np.array([0, 1]))
+    assert "plain arrays" in _message(npz, path=path)
+    Path(path).write_bytes(b"PK\x03\x04 not a zip")
+    assert "cannot be read as an .npz" in _message(npz, path=path)
+    Path(path).write_bytes(b"")
+    assert "cannot be read as an .npz" in _message(npz, path=path)
+    np.save(tmp_path / "one.npy", X)
+    assert "it holds one array" in _message(npz, path=str(tmp_path / "one.npy"))
+
+
+# Images
+
+
+def _paint(path: Path, shape: tuple[int, ...], value: int = 255) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason="needs the extra fedpeer[images]")
+    path.parent.mkdir(exist_ok=True, parents=True)
+    pillow.fromarray(np.full(shape, value, dtype=np.uint8)).save(path)
+
+
+def test_folders_are_classes(tmp_path: Path) -> None:
+    _paint(tmp_path / "dog" / "1.png", (4, 6, 3), 51)
+    _paint(tmp_path / "cat" / "1.png", (4, 6, 3))
+    _paint(tmp_path / "cat" / "2.png", (4, 6, 3))
+    (tmp_path / "cat" / ".hidden").write_text("not an image")
+    found = images(path=str(tmp_path))
+    assert found.x.shape == (3, 3, 4, 6)
+    assert found.classes == ("cat", "dog")
+    assert found.y.tolist() == [0, 0, 1]
+    assert found.x[2].max() == np.float32(0.2)
+    assert images(path=str(tmp_path), resize=(5,), colours="grey").x.shape == (3, 1, 5, 5)
+    assert images(path=str(tmp_path), resize=(5, 7)).x.shape == (3, 3, 7, 5)
+
+
+def test_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    assert "there is no folder" in _message(images, path=str(tmp_path / "none"))
+    assert "it has 0 folders" in _message(images, path=str(tmp_path))
+    _paint(tmp_path / "a" / "1.png", (4, 6))
+    (tmp_path / "b").mkdir()
+    assert "b: there is no image" in _message(images, path=str(tmp_path))
+    _paint(tmp_path / "b" / "1.png", (4, 7))
+    _paint(tmp_path / "b" / "2.png", (4, 6, 3))
+    message = _message(images, path=str(tmp_path))
+    assert "b/1.png: it is 7 x 4 grey, but a/1.png is 6 x 4 grey" in message.replace("\\", "/")
+    assert "b/2.png: it is 6 x 4 RGB" in message.replace("\\", "/")
+    _paint(tmp_path / "b" / "3.png", (4, 6, 4))
+    (tmp_path / "b" / "4.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    message = _message(images, path=str(tmp_path), resize=(6, 4))
+    assert "b/3.png: its pixels are RGBA" in message
+    assert "b/4.png: it cannot be read as an image" in message
+    assert "write one length" in _message(images, path=str(tmp_path), resize=(0,))
+
+
+# Python
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my_wards.py").write_text(
+        "import numpy as np\n"
+        "class Items:\n"
+        "    def __len__(self): return 4\n"
+        "    def __getitem__(self, i): return np.full((1, 2, 2), i), i % 2\n"
+        "def pair(): return np.ones((4, 3)), np.array([0, 1, 2, 0])\n"
+        "def items(): return Items()\n"
+        "def whole():\n"
+        "    from my_wards import missing\n"
+        "def three(): return 1, 2, 3\n"
+        "def nothing(): return None\n"
+        "def needs(x): return x\n"
+        "value = 3\n"
+    )
+    (tmp_path / "my_broken.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "my_wards"
+
+
+def test_a_function_of_ones_own_gives_the_data(module: str) -> None:
+    assert python(function=f"{module}:pair").y.tolist() == [0, 1, 2, 0]
+    found = python(function=f"{module}:items")
+    assert found.input_shape == (1, 2, 2)
+    assert found.y.tolist() == [0, 1, 0, 1]
+    assert found.x[3].max() == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("my_wards", "write package.module:function"),
+        ("my_wrads:pair", "on PYTHONPATH"),
+        ("my_broken:pair", "importing my_broken failed: ZeroDivisionError"),
+        ("my_wards:pear", "has no function pear"),
+        ("my_wards:value", "has no function value"),
+        ("my_wards:needs", "calling it without arguments failed: TypeError"),
+        ("my_wards:whole", "failed: ImportError"),
+        ("my_wards:three", "returned a tuple of 3"),
+        ("my_wards:nothing", "returned NoneType, not a Dataset"),
+    ],
+)
+def test_what_is_wrong_with_a_function_is_said(function: str, said: str, module: str) -> None:
+    assert said in _message(python, function=function)

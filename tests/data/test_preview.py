@@ -1,0 +1,115 @@
+"""The preview fits its width, whatever the data; normalisation brings to a common scale and back."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from fedpeer.data.dataset import Dataset, Share, Split
+from fedpeer.data.normalise import NORMALISERS, standard
+from fedpeer.data.preview import ROWS_MAX, preview
+
+
+def _dataset(classes: int, examples: int = 600) -> Dataset:
+    return Dataset(
+        name="made",
+        x=np.zeros((examples, 2), np.float32),
+        y=np.arange(examples) % max(classes, 1) if classes else np.linspace(-1000.123, 1, examples, dtype=np.float32),
+        task="classification" if classes else "regression",
+        input_kind="features",
+        classes=tuple(f"class number {c}" for c in range(classes)),
+    )
+
+
+def _split(peers: int, note: str, examples: int = 600) -> Split:
+    parts = np.array_split(np.arange(examples // 2), peers)
+    test = np.arange(examples // 2, examples)
+    return Split(
+        rule="blocks", shares=tuple(Share(train_M=part, test_M=test, note=note) for part in parts), remarks=("so",)
+    )
+
+
+def _drawn(dataset: Dataset, split: Split, width: int) -> list[str]:
+    console = Console(width=200, file=io.StringIO(), color_system=None)
+    console.print(preview(dataset, split, width=width))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("classes", [0, 2, 10, 62, 200])
+@pytest.mark.parametrize(
+    "note", ["", "8 and 9 exchanged", "[/b] is a user's name", "a very long note about what this peer sees differently"]
+)
+def test_it_fits_and_shows_every_peer(width: int, classes: int, note: str) -> None:
+    lines = _drawn(_dataset(classes), _split(5, note), width)
+    assert max(map(len, lines)) <= width
+    for peer in range(1, 6):
+        assert sum(f"peer{peer} " in line and "60" in line and "300" in line for line in lines) == 1
+    if note:
+        assert sum(note[:10] in line for line in lines) == 5
+    assert "5 peers, 60 training examples each" in "".join(lines)
+
+
+def test_counts_are_shown_where_there_is_room() -> None:
+    dataset = _dataset(3)
+    share = Share(train_M=np.array([0, 3, 6, 1]), test_M=np.array([2]))
+    line = next(line for line in _drawn(dataset, Split(rule="r", shares=(share,)), 80) if "peer1" in line)
+    assert line.split() == ["peer1", "4", "1", "3", "1", "."]
+
+
+def test_many_classes_are_shaded() -> None:
+    dataset = _dataset(50)
+    share = Share(train_M=np.array([0, 50, 100, 150, 1]), test_M=np.array([2]))
+    line = next(line for line in _drawn(dataset, Split(rule="r", shares=(share,)), 80) if "peer1" in line)
+    assert line.split() == ["peer1", "5", "1", "█░"]
+
+
+def test_many_peers_are_abbreviated() -> None:
+    lines = _drawn(_dataset(4), _split(300, ""), 80)
+    text = "\n".join(lines)
+    assert "peer20 " in text
+    assert "peer21 " not in text
+    assert "peer297 " in text
+    assert "peer300 " in text
+    assert f"{300 - ROWS_MAX} peers more" in text
+    assert len(lines) < ROWS_MAX + 12
+
+
+# Normalisation
+
+
+@given(st.integers(0, 1000), st.sampled_from(["none", "standard", "minmax"]))
+def test_undo_takes_back_what_apply_did(seed: int, name: str) -> None:
+    x = np.random.default_rng(seed).normal(3, 5, (20, 4)).astype(np.float32)
+    normaliser = NORMALISERS[name](x)
+    assert np.allclose(normaliser.undo(normaliser.apply(x)), x, atol=1e-4)
+
+
+def test_standard_is_mean_zero_and_spread_one_per_feature() -> None:
+    x = np.array([[1, 10, 0.1], [3, 30, 0.1], [5, 50, 0.1]], dtype=np.float32)
+    found = standard(x).apply(x)
+    assert np.allclose(found[:, 0], [-np.sqrt(1.5), 0, np.sqrt(1.5)], atol=1e-6)
+    assert np.allclose(found[:, 0], found[:, 1])
+    assert np.abs(found[:, 2]).max() < 1e-6, "a constant feature is 0, not noise"
+
+
+def test_images_have_one_scale_a_channel() -> None:
+    x = np.random.default_rng(0).normal([[[[0.0]], [[7.0]]]], [[[[1.0]], [[3.0]]]], (50, 2, 8, 8)).astype(np.float32)
+    normaliser = standard(x)
+    assert normaliser.shift_F.shape == (2, 1, 1)
+    assert np.allclose(normaliser.apply(x).mean(axis=(0, 2, 3)), 0, atol=1e-5)
+    assert np.allclose(normaliser.apply(x).std(axis=(0, 2, 3)), 1, atol=1e-5)
+
+
+def test_minmax_takes_training_data_to_zero_and_one_and_targets_too() -> None:
+    y = np.array([4.0, 8.0, 6.0], dtype=np.float32)
+    normaliser = NORMALISERS["minmax"](y)
+    assert normaliser.apply(y).tolist() == [0, 1, 0.5]
+    assert normaliser.apply(np.array([10.0])).tolist() == [1.5], "test data is not fitted"
+    assert normaliser.undo(np.array([0.25])).tolist() == [5]

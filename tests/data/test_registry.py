@@ -1,0 +1,70 @@
+"""The table of data sets: complete, described, and quick to list."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedpeer.data import registry
+from fedpeer.data.dataset import DataError
+from fedpeer.data.registry import DATASETS, SOURCES, describe, prepare
+from fedpeer.peer.core.choice import ChoiceError, bind, parse
+
+
+def test_each_data_set_is_described(folder: Path) -> None:
+    assert DATASETS.keys() == SOURCES.keys()
+    for name, function in DATASETS.items():
+        found = describe(name)
+        assert (found.name, found.needs_download) == (name, name not in ("digits", "watch"))
+        assert found.here == (not found.needs_download and SOURCES[name].here)
+        for text in (found.summary, found.source, found.licence, found.size):
+            assert text
+            assert len(text) < 130
+        assert found.summary == inspect.getdoc(function).splitlines()[0]  # type: ignore[union-attr]
+        for parameter in inspect.signature(function).parameters.values():
+            assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def test_a_file_that_is_there_shows(folder: Path) -> None:
+    assert not describe("landmine").here
+    (folder / "landmine").mkdir()
+    (folder / "landmine/LandmineData.mat").write_bytes(b"")
+    assert describe("landmine").here
+    assert prepare("landmine") == [folder / "landmine/LandmineData.mat"]
+
+
+def test_all_real_ones_are_here(real: Path) -> None:
+    absent = {name for name in DATASETS if not describe(name).here}
+    assert absent <= {"femnist", "hapt", "gleam", "watch"}
+
+
+def test_settings_follow_the_grammar_of_choices() -> None:
+    assert bind(parse("cifar100:fine"), DATASETS["cifar100"]) == {"labels": "fine"}
+    assert bind(parse("mnist:image"), DATASETS["mnist"]) == {"shape": "image"}
+    assert bind(parse("femnist:digits,shape=image"), DATASETS["femnist"]) == {"variant": "digits", "shape": "image"}
+    assert bind(parse("parkinsons:total_UPDRS"), DATASETS["parkinsons"]) == {"target": "total_UPDRS"}
+    assert bind(parse("shakespeare:none,samples=50"), DATASETS["shakespeare"]) == {"users": None, "samples": 50}
+    assert bind(parse("watch:50"), DATASETS["watch"]) == {"stride": 50}
+    with pytest.raises(ChoiceError, match="takes no value"):
+        bind(parse("har:3"), DATASETS["har"])
+
+
+def test_preparing_what_comes_with_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prepare("digits") == []
+    monkeypatch.setattr(registry.store.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
+    assert not describe("watch").here
+    with pytest.raises(DataError, match=r"fedpeer\[watch\]"):
+        prepare("watch")
+
+
+def test_listing_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from fedpeer.data.registry import DATASETS, describe; [describe(name) for name in DATASETS];"
+        "print(*{'torch', 'sklearn', 'scipy', 'pooch', 'requests', 'rich', 'seglearn'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
