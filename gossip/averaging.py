@@ -1,0 +1,155 @@
+"""How one group averages: protocol, overlay and number of exchanges, as plans for a peer and as matrices for all.
+
+Every protocol is played in exchanges. In each, a peer splits the mass that it has at the beginning into equal shares,
+keeps one, gives one to each peer that it is to send to, and waits for those that are to send to it. Push-sum goes along
+the overlay, whose phases continue from one averaging to the next; push-pull along a random matching, so that a share
+is a half and a pair meets in the middle; the exact mean along all pairs at once. `turn` says this to one peer,
+`Averaging.matrix` is the product of a whole averaging; `synchronous.py` plays the turns, message by message.
+
+How many exchanges: as many as the federation file says, or as `topology` predicts for its tolerance from the graph
+alone; nobody needs to see the spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedpeer.topology.mixing import Protocol, carrier, effective_matrix, exchange_matrices
+from fedpeer.topology.overlay import Overlay
+from fedpeer.topology.prediction import predicted_rounds
+
+#: Bytes of a message beside the values, with which traffic is computed where nothing is sent: a fixed head of 24
+#: (magic, version, kind, two lengths) and a block of metadata with federation and group (16-byte digests), sender and
+#: recipient (names of some 10 bytes), incarnation, round and exchange, sequence, weight (9 bytes each), and the marks
+#: between them.
+MESSAGE_HEAD_BYTES = 128
+
+#: The stream for (round, exchange); only push-pull draws from it, and every member must draw the same.
+Draws = Callable[[int, int], np.random.Generator]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one peer does in one exchange: give `fraction` of its mass to each of `to`, then wait for all of `expect`.
+
+    Ids in peer order. What is kept is the rest, 1 - len(to) * fraction.
+    """
+
+    to: tuple[str, ...]
+    fraction: float
+    expect: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Averaging:
+    """How one group averages in every round.
+
+    exchanges   in one averaging; 0 in a group of one
+    draws       for push-pull's matchings
+    """
+
+    overlay: Overlay
+    protocol: Protocol
+    exchanges: int
+    draws: Draws
+
+    @staticmethod
+    def of(
+        overlay: Overlay,
+        protocol: Protocol,
+        *,
+        draws: Draws,
+        tolerance: float | None = None,
+        exchanges: int | None = None,
+    ) -> Averaging:
+        """With a number of exchanges, or with those that the tolerance takes on this overlay: one of the two is given.
+
+        Raises:
+            TopologyError: if the tolerance takes more exchanges than anybody wants; the message names the way out.
+        """
+        assert (tolerance is None) != (exchanges is None), "a tolerance or a number of exchanges"
+        if len(overlay.members) == 1:
+            exchanges = 0
+        elif protocol == "exact":
+            exchanges = 1
+        elif tolerance is not None:
+            exchanges = predicted_rounds(overlay, protocol, tolerance)
+        assert exchanges is not None
+        return Averaging(overlay, protocol, exchanges, draws)
+
+    @property
+    def exact(self) -> bool:
+        """Whether one averaging gives everyone the mean itself."""
+        return self.protocol == "exact"
+
+    def graph(self, round: int, exchange: int) -> nx.Graph:
+        """Along which edges shares travel in this exchange (0, 1, ...) of this round's averaging (0, 1, ...)."""
+        return carrier(self.overlay, self.protocol, self._first(round) + exchange, self._keyed)
+
+    def matrices(self, round: int) -> list[csr_array]:
+        """One (P, P) column-stochastic matrix for each exchange of a round, in the order of the exchanges."""
+        return exchange_matrices(
+            self.overlay, self.protocol, self.exchanges, first=self._first(round), draws=self._keyed
+        )
+
+    def matrix(self, round: int) -> NDArray[np.float64] | csr_array:
+        """(P, P) column-stochastic: after the averaging of a round values are `matrix @ values`, weights likewise.
+
+        Sparse where there is one exchange. Push-sum's is the same whenever a round begins with the same phase, and is
+        then computed once.
+        """
+        if self.protocol != "push-sum":
+            return self._product(round)
+        phase = self._first(round) % len(self.overlay.phases)
+        if phase not in self._products:
+            self._products[phase] = self._product(round)
+        return self._products[phase]
+
+    def _product(self, round: int) -> NDArray[np.float64] | csr_array:
+        if self.exchanges == 1:
+            return self.matrices(round)[0]
+        return effective_matrix(
+            self.overlay, self.protocol, self.exchanges, first=self._first(round), draws=self._keyed
+        )
+
+    @cached_property
+    def _products(self) -> dict[int, NDArray[np.float64] | csr_array]:
+        return {}
+
+    def _first(self, round: int) -> int:
+        """The running number of a round's first exchange, so that the phases continue over the rounds."""
+        return round * self.exchanges
+
+    def _keyed(self, running: int) -> np.random.Generator:
+        return self.draws(*divmod(running, self.exchanges))
+
+
+def turn(policy: Averaging, peer: str, round: int, exchange: int) -> Turn:
+    """What `peer` does in one exchange."""
+    members = policy.overlay.members
+    if policy.exact:
+        others = tuple(member for member in members if member != peer)
+        return Turn(others, 1 / len(members), others)
+    graph, me = policy.graph(round, exchange), members.index(peer)
+    to = sorted(graph.neighbors(me))
+    expect = sorted(graph.predecessors(me)) if graph.is_directed() else to
+    return Turn(tuple(members[i] for i in to), 1 / (len(to) + 1), tuple(members[i] for i in expect))
+
+
+def traffic(policy: Averaging, length: int, round: int = 0, *, wire_bytes: int = 4) -> list[tuple[int, int]]:
+    """(messages, bytes) that each member sends in the averaging of one round, in peer order.
+
+    A message is `length` scalars of `wire_bytes` and MESSAGE_HEAD_BYTES. Only push-pull's traffic differs between
+    rounds. The weight travels in the head even on regular graphs, where it stays 1.
+    """
+    sent_P = np.zeros(len(policy.overlay.members), dtype=np.int64)
+    for matrix in policy.matrices(round):
+        sent_P += (matrix != 0).sum(axis=0) - 1
+    return [(int(count), int(count) * (length * wire_bytes + MESSAGE_HEAD_BYTES)) for count in sent_P]

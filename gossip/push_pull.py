@@ -1,0 +1,34 @@
+"""Push-pull: two peers meet in the middle, in one exchange that nobody else may interrupt.
+
+The one that begins sends half of its mass; the other answers with half of what it held *before* it takes the request
+in, and each adds what it received. Were the answer given after the merge, the pair would end at (3a + b) / 4 and
+(a + b) / 2 and the average would drift. Both sides are single shares of push-sum, so that rounding and lost messages
+lose nothing here either. Between request and answer the one that began must not change what it kept.
+
+Source: Jelasity, Montresor, Babaoglu, Gossip-based aggregation in large dynamic networks, 2005.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.push_sum import receive, share
+
+
+def request(held: Mass, *, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:
+    """The beginner's half: (kept until the answer comes, request)."""
+    return share(held, 0.5, wire=wire)
+
+
+def respond(held: Mass, request: Mass, *, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:
+    """The other's: (merged, answer), the answer taken from what was held before."""
+    kept, answer = share(held, 0.5, wire=wire)
+    return receive(kept, request), answer
+
+
+def exchange(mine: Mass, theirs: Mass, *, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:
+    """A whole meeting: both hold the mean of the two masses, up to the rounding of the wire."""
+    kept, asked = request(mine, wire=wire)
+    theirs, answer = respond(theirs, asked, wire=wire)
+    return receive(kept, answer), theirs

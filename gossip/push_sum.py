@@ -1,0 +1,51 @@
+"""Push-sum: give away a share of value and weight, add what arrives, divide when the average is wanted.
+
+Single exchanges here are all that the synchronous and the asynchronous mode need: who gives to whom and when is
+somebody else's business (`averaging.py`, or a peer's turn). A share that is known to be lost is received by its own
+sender. Conserved at every moment: what all hold plus what is under way.
+
+Source: Kempe, Dobra, Gehrke, Gossip-based computation of aggregate information, 2003.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedpeer.gossip.mass import Mass
+
+
+def share(held: Mass, fraction: float, *, copies: int = 1, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:
+    """Split off `copies` equal shares of `fraction` each: (kept, what each receiver gets).
+
+    What is debited is exactly what travels: the share is rounded to the wire's type first, and the rounding stays with
+    the sender.
+    """
+    assert fraction > 0, "a share is a part of what is held"
+    assert copies * fraction <= 1, "no one can give more than is held"
+    sent = held.scaled(fraction).rounded(wire)
+    return held - sent.scaled(copies), sent
+
+
+def receive(held: Mass, sent: Mass) -> Mass:
+    """Add a share that arrived, or one's own that is known to be lost."""
+    return held + sent
+
+
+def absorb(held: Mass, start_D: Tensor, trained_D: Tensor) -> Mass:
+    """Put a training step from estimate `start_D` to `trained_D`, both (..., D), into the mass.
+
+    The estimate moves by exactly trained - start, and the weight stays as it is. The change is therefore multiplied by
+    the weight: added as it is, it would move the estimate by change / weight, and a weight may well be 1e-6. What
+    arrived while training is kept.
+    """
+    change_D = trained_D.to(torch.float64) - start_D.to(torch.float64)
+    return Mass(held.value_D + held.weight[..., None] * change_D, held.weight)
+
+
+def synchronous_round(mass_PD: Mass, matrix_PP: Tensor) -> Mass:
+    """All P peers give their shares at once: value (P, D) and weight (P,) both times a column-stochastic matrix.
+
+    matrix_PP: float64, [dst, src] the fraction that src gives to dst; dense, or sparse CSR.
+    """
+    return Mass(matrix_PP @ mass_PD.value_D, matrix_PP @ mass_PD.weight)

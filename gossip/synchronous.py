@@ -1,0 +1,97 @@
+"""One member's part in the averaging of one round, played message by message.
+
+A pure machine: `begin` and `take` return the new state and the shares to send; there is no clock and no network in it.
+In exchange e a member sends shares of the mass with which it entered e, waits until the share of exchange e of every
+peer that it expects is there, adds them in peer order, and enters e + 1. Shares of neighbours that are ahead
+wait. So whatever the order of arrival, the result is the same to the last bit, and it is `Averaging.matrix`
+times the masses at the beginning. Deadlines, repeats and what is lost are the business of those who carry the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from fedpeer.gossip.averaging import Averaging, Turn, turn
+from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.push_sum import receive, share
+
+#: (exchange, sender)
+Arrival = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A share for `to`, made in this exchange."""
+
+    to: str
+    exchange: int
+    mass: Mass
+
+
+@dataclass(frozen=True)
+class Member:
+    """Where one peer stands in one averaging.
+
+    held       what it keeps; with the arrivals and what it sent, all that it began with
+    exchange   the one in which it waits; `policy.exchanges` when the averaging is done
+    turn       what it does in this exchange; None when the averaging is done
+    arrived    shares that are not added yet, of this exchange and of later ones
+    """
+
+    policy: Averaging
+    peer: str
+    round: int
+    wire: torch.dtype
+    held: Mass
+    exchange: int
+    turn: Turn | None
+    arrived: Mapping[Arrival, Mass]
+
+    @property
+    def done(self) -> bool:
+        return self.turn is None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Those whose share it waits for."""
+        expected = self.turn.expect if self.turn else ()
+        return tuple(peer for peer in expected if (self.exchange, peer) not in self.arrived)
+
+
+def begin(
+    policy: Averaging, peer: str, round: int, held: Mass, *, wire: torch.dtype = torch.float64
+) -> tuple[Member, list[Sent]]:
+    """Enter the averaging of a round; values travel as `wire`."""
+    return _advance(*_enter(Member(policy, peer, round, wire, held, 0, None, {})))
+
+
+def take(member: Member, sender: str, exchange: int, mass: Mass) -> tuple[Member, list[Sent]]:
+    """Take the share that `sender` made in `exchange`, once; later exchanges may begin on it."""
+    assert (exchange, sender) not in member.arrived, "each share is taken once"
+    assert member.exchange <= exchange < member.policy.exchanges, "a share of an exchange that is not over"
+    return _advance(replace(member, arrived={**member.arrived, (exchange, sender): mass}), [])
+
+
+def _advance(member: Member, sent: list[Sent]) -> tuple[Member, list[Sent]]:
+    """Go on through exchanges as long as everything that they wait for is there."""
+    while member.turn and not member.missing:
+        arrived, held = dict(member.arrived), member.held
+        for peer in member.turn.expect:
+            held = receive(held, arrived.pop((member.exchange, peer)))
+        member, more = _enter(replace(member, held=held, exchange=member.exchange + 1, arrived=arrived))
+        sent = sent + more
+    return member, sent
+
+
+def _enter(member: Member) -> tuple[Member, list[Sent]]:
+    """Begin the exchange in which the member now is: send shares of all of the mass held now."""
+    if member.exchange == member.policy.exchanges:
+        return replace(member, turn=None), []
+    plan = turn(member.policy, member.peer, member.round, member.exchange)
+    if not plan.to:
+        return replace(member, turn=plan), []
+    kept, each = share(member.held, plan.fraction, copies=len(plan.to), wire=member.wire)
+    return replace(member, held=kept, turn=plan), [Sent(to, member.exchange, each) for to in plan.to]

@@ -1,0 +1,214 @@
+"""Which neuron of a peer's network belongs to which partial model (mu of appendix A), and at which index of its slice.
+
+Neurons are matched between peers by (model, part, index in the slice), never by position, so two peers may hold the
+same slice at different places. `assign` hands neurons out by the claims of the partial models, in an order that does
+not depend on how the models were listed; `layout` takes them as given. No torch, no IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.slicing.models import Claim, ModelGraph, PartialModel, SlicingError
+from fedpeer.slicing.network import Ints, NetworkMap, Part
+
+#: In an `Assignment`: no partial model has it, so it is the peer's own.
+LOCAL_INDEX = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """Who owns the neurons and the whole modules of one network.
+
+    Attributes:
+        model_of_neuron: for each part of the network (size,) int32, an index into `ModelGraph.order`, -1 for local.
+        index_in_slice: for each part (size,) int32, 0, 1, ... among the part's neurons of one model.
+        model_of_tensor: tensors owned whole, by index: an index into `ModelGraph.order`, -1 for declared local.
+    """
+
+    model_of_neuron: tuple[Ints, ...]
+    index_in_slice: tuple[Ints, ...]
+    model_of_tensor: Mapping[int, int]
+
+
+def assign(network: NetworkMap, graph: ModelGraph, peer: str) -> Assignment:
+    """Hand out the neurons of one peer's network to the partial models that it implements.
+
+    Explicit indices are served first, then counts, which take the lowest free neurons of a part in the canonical order
+    of the models, then "all", which takes the rest.
+
+    Raises:
+        SlicingError: an unknown part or module, more neurons than there are, a neuron or a module claimed twice; all
+            such mistakes in one message, a line each.
+    """
+    names = graph.implemented(peer)
+    wishes, mistakes = _wishes(network, graph, names)
+    owners = [np.full(part.size, LOCAL_INDEX, dtype=np.int32) for part in network.parts]
+    indices = [np.zeros(part.size, dtype=np.int32) for part in network.parts]
+    for at, part in enumerate(network.parts):
+        claims = {name: by_part[at] for name, by_part in wishes.items() if at in by_part}
+        mistakes += _share_out(part, claims, graph, owners[at], indices[at])
+    tensors, more = _whole_tensors(network, graph, names)
+    if mistakes or more:
+        raise SlicingError("\n".join([*mistakes, *more]))
+    return Assignment(tuple(owners), tuple(indices), tensors)
+
+
+def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph) -> dict[str, Assignment]:
+    """`assign` for each peer; peers with the same network and the same models share one object."""
+    known: dict[tuple[int, tuple[str, ...]], Assignment] = {}
+    assignments = {}
+    for peer, network in networks.items():
+        key = (id(network), graph.implemented(peer))
+        if key not in known:
+            known[key] = assign(network, graph, peer)
+        assignments[peer] = known[key]
+    return assignments
+
+
+def layout(
+    network: NetworkMap, graph: ModelGraph, neurons: Mapping[str, Sequence[tuple[str, int] | None]]
+) -> Assignment:
+    """An assignment as given: for each part, for each neuron its (model, index in the slice), None for local.
+
+    Parts that are not named are local.
+    """
+    owners = [np.full(part.size, LOCAL_INDEX, dtype=np.int32) for part in network.parts]
+    indices = [np.zeros(part.size, dtype=np.int32) for part in network.parts]
+    for name, cells in neurons.items():
+        at = network.part(name)
+        if len(cells) != network.parts[at].size:
+            raise SlicingError(f"part {name} has {network.parts[at].size} neurons, but the layout has {len(cells)}")
+        taken = [cell for cell in cells if cell is not None]
+        if len(set(taken)) < len(taken):
+            raise SlicingError(f"part {name}: the layout gives two neurons the same model and index")
+        for neuron, cell in enumerate(cells):
+            if cell is not None:
+                owners[at][neuron], indices[at][neuron] = graph.order.index(cell[0]), cell[1]
+    return Assignment(tuple(owners), tuple(indices), {})
+
+
+def automatic(
+    network: NetworkMap, fraction: float, *, neurons: Mapping[str, Claim] | None = None, name: str = "everyone"
+) -> PartialModel:
+    """One global model with all inputs, all outputs and a fraction of each hidden part.
+
+    Args:
+        fraction: of the neurons of a hidden part, 0 to 1, rounded to the nearest neuron.
+        neurons: parts whose claim is to be another one.
+    """
+    if not 0 <= fraction <= 1:
+        raise SlicingError(f"a fraction of {fraction} of the neurons cannot be shared; give a number from 0 to 1")
+    ends = {"input", network.aliases.get("output", "output")}
+    chosen: dict[str, Claim] = {
+        part.name: "all" if part.name in ends else round(fraction * part.size) for part in network.parts
+    }
+    chosen |= {network.parts[network.part(part)].name: claim for part, claim in (neurons or {}).items()}
+    return PartialModel(name, neurons=chosen)
+
+
+def _wishes(
+    network: NetworkMap, graph: ModelGraph, names: Sequence[str]
+) -> tuple[dict[str, dict[int, Claim]], list[str]]:
+    """Each model's claims by index of the part, and what is wrong with the names of the parts."""
+    wishes: dict[str, dict[int, Claim]] = {}
+    mistakes = []
+    for name in names:
+        claims = graph.models[name].neurons
+        by_part: dict[int, Claim] = {}
+        if claims == "all":
+            by_part = dict.fromkeys(range(len(network.parts)), "all")
+        else:
+            for part, claim in claims.items():
+                try:
+                    at = network.part(part)
+                except SlicingError as error:
+                    mistakes.append(f"partial_models.{name}.neurons.{part}: {error}")
+                    continue
+                if at in by_part:
+                    own = network.parts[at].name
+                    mistakes.append(f'partial_models.{name}.neurons.{part}: "{part}" is "{own}"; name it once')
+                by_part[at] = claim
+        wishes[name] = by_part
+    return wishes, mistakes
+
+
+def _share_out(part: Part, claims: Mapping[str, Claim], graph: ModelGraph, owner: Ints, index: Ints) -> list[str]:
+    """Fill owner and index of one part; returns what is wrong."""
+    mistakes = []
+
+    def give(name: str, neurons: NDArray[np.int64]) -> None:
+        owner[neurons] = graph.order.index(name)
+        index[neurons] = np.arange(len(neurons))
+
+    for name, claim in claims.items():
+        if not isinstance(claim, tuple):
+            continue
+        place = f"partial_models.{name}.neurons.{part.name}"
+        neurons = np.asarray(claim, dtype=np.int64)
+        outside = neurons[(neurons < 0) | (neurons >= part.size)]
+        if len(outside):
+            mistakes.append(f"{place}: there is no neuron {outside[0]}; {part.name} has 0 to {part.size - 1}")
+            continue
+        values, times = np.unique(neurons, return_counts=True)
+        twice = values[(times > 1) | (owner[values] != LOCAL_INDEX)]
+        if len(twice):
+            held = owner[twice[0]]
+            by = f"{graph.order[held]} too" if held != LOCAL_INDEX else "this list twice"
+            mistakes.append(f"{place}: neuron {twice[0]} is claimed by {by}; a neuron has one model")
+            continue
+        give(name, neurons)
+    counts = {name: claim for name, claim in claims.items() if isinstance(claim, int)}
+    free = np.flatnonzero(owner == LOCAL_INDEX)
+    if min(counts.values(), default=0) < 0 or sum(counts.values()) > len(free):
+        listed = part.size - len(free)
+        wanted = " + ".join(f"{name} {count}" for name, count in counts.items())
+        lists = f" ({listed} of them are listed by index)" if listed else ""
+        mistakes.append(
+            f"partial_models.{next(iter(counts))}.neurons.{part.name}: {wanted} = {sum(counts.values())} neurons are "
+            f"claimed, but {part.name} has {part.size}{lists}; claim fewer, and none below 0"
+        )
+        return mistakes
+    for name, count in counts.items():
+        give(name, free[:count])
+        free = free[count:]
+    rest = [name for name, claim in claims.items() if claim == "all"]
+    if len(rest) > 1:
+        mistakes.append(
+            f'partial_models.{rest[1]}.neurons: {" and ".join(rest)} both claim "all" of {part.name}; give one a count'
+        )
+    elif rest:
+        give(rest[0], free)
+    return mistakes
+
+
+def _whole_tensors(network: NetworkMap, graph: ModelGraph, names: Sequence[str]) -> tuple[dict[int, int], list[str]]:
+    """Tensors owned by module, and what is wrong. What a model claims by "all" and cannot be sliced is among them."""
+    owner: dict[int, int] = {}
+    mistakes = []
+    claims = [("local", LOCAL_INDEX, graph.local_modules)]
+    claims += [(name, graph.order.index(name), graph.models[name].modules) for name in names]
+    for name, model, modules in claims:
+        for module in modules:
+            place = f"partial_models.{name}.modules"
+            try:
+                tensors = network.module_tensors(module)
+            except SlicingError as error:
+                mistakes.append(f"{place}: {error}")
+                continue
+            for tensor in tensors:
+                if owner.setdefault(tensor, model) != model:
+                    other = "local" if owner[tensor] == LOCAL_INDEX else graph.order[owner[tensor]]
+                    mistakes.append(
+                        f"{place}: {network.tensors[tensor].name} is claimed by {other} too; a module has one model"
+                    )
+                    break
+    everything = [graph.order.index(name) for name in names if graph.models[name].neurons == "all"]
+    if everything:
+        sliceless = {int(t) for t in np.unique(network.tensor_n[network.out_part_n < 0])}
+        owner |= dict.fromkeys(sliceless - owner.keys(), everything[0])
+    return owner, mistakes

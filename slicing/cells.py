@@ -1,0 +1,211 @@
+"""The bookkeeping of tracing: neurons that are born, found to be one and the same, and given scalars.
+
+A neuron that two layers must agree on (a residual add, a pooled channel) is born twice and united; which births are
+one is a union-find over arrays, so that a hundred thousand pixels are united at once. When the network has been
+walked through, `Ledger.network` numbers what is left, part by part. numpy only; what the operations of a network mean
+for its neurons is in `layers.py` and `rules.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.slicing.network import NONE, NetworkMap, Part, TensorSpec
+
+Ids = NDArray[np.int64]
+
+
+class MixedError(Exception):
+    """An operation mixes neurons that are not alike, so nothing it holds can be sliced; the message says how."""
+
+
+class Forest:
+    """Union-find over numbered things; the smallest of those united stands for them all. -1 stays -1."""
+
+    def __init__(self) -> None:
+        self._parent: Ids = np.zeros(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._parent)
+
+    def grow(self, count: int) -> Ids:
+        new = np.arange(len(self), len(self) + count)
+        self._parent = np.concatenate([self._parent, new])
+        return new
+
+    def find(self, things: Ids) -> Ids:
+        if not len(self):
+            return things
+        root = np.where(things < 0, NONE, self._parent[things])
+        while True:
+            above = np.where(root < 0, NONE, self._parent[root])
+            if np.array_equal(above, root):
+                return root
+            root = above
+
+    def unite(self, a: Ids, b: Ids) -> None:
+        """Unite a[i] with b[i] for each i where neither is -1."""
+        known = (a >= 0) & (b >= 0)
+        a, b = a[known], b[known]
+        while True:
+            a, b = self.find(a), self.find(b)
+            apart = a != b
+            if not apart.any():
+                return
+            a, b = np.minimum(a, b)[apart], np.maximum(a, b)[apart]
+            np.minimum.at(self._parent, b, a)
+
+
+class Ledger:
+    """Who is who among the neurons of one network, and which scalars of its flat vector belong to whom."""
+
+    def __init__(self, tensors: Sequence[TensorSpec]) -> None:
+        n = sum(tensor.size for tensor in tensors)
+        self.tensors = tuple(tensors)
+        self.unsliceable: dict[str, str] = {}
+        self._neurons = Forest()
+        self._births: dict[str, int] = {}
+        self._birth = np.zeros(0, dtype=np.int64)  # of each neuron: the number of its birth
+        self._loose = np.zeros(0, dtype=bool)
+        self._into_n: Ids = np.full(n, NONE)
+        self._source_n: Ids = np.full(n, NONE)
+
+    def born(self, name: str, count: int, *, loose: bool = False) -> Ids:
+        """New neurons of the part of that name.
+
+        Loose ones are values of which nobody knows yet which are one neuron's (the pixels of an image: a convolution
+        will make one of each channel, a linear layer will leave them apart).
+        """
+        number = self._births.setdefault(name, len(self._births))
+        self._birth = np.concatenate([self._birth, np.full(count, number)])
+        self._loose = np.concatenate([self._loose, np.full(count, loose)])
+        return self._neurons.grow(count)
+
+    def knows(self, name: str) -> bool:
+        """Whether neurons of a part of that name have been born."""
+        return name in self._births
+
+    def find(self, neurons: Ids) -> Ids:
+        return self._neurons.find(neurons)
+
+    def unite(self, a: Ids, b: Ids) -> None:
+        self._neurons.unite(a, b)
+
+    def loose(self, neurons: Ids) -> bool:
+        """Whether none of them has been united with a neuron that a layer produced."""
+        held = self.find(np.flatnonzero(~self._loose))
+        return not np.isin(self.find(neurons[neurons >= 0]), held).any()
+
+    def agree(self, rows_MK: Ids) -> Ids:
+        """(K,) the neurons that all M positions have in common; loose ones are united until they do.
+
+        Raises:
+            MixedError: the positions hold different neurons that layers produced.
+        """
+        rows_MK = self.find(rows_MK)
+        common_K = rows_MK.max(axis=0)
+        apart = (rows_MK >= 0) & (rows_MK != common_K)
+        if apart.any():
+            if not self.loose(rows_MK[:, apart.any(axis=0)]):
+                raise MixedError("it is applied across neurons, not to each of them")
+            self.unite(rows_MK.ravel(), np.broadcast_to(common_K, rows_MK.shape).ravel())
+        return self.find(common_K)
+
+    def bind(self, scalars: Ids, into: Ids, source: Ids | None = None) -> None:
+        """Give scalars to the neurons they lead into and, for weights, come from; shapes are broadcast.
+
+        A scalar bound before (a layer used twice) makes one neuron of the old and the new.
+        """
+        into = np.broadcast_to(into, scalars.shape).ravel()
+        source = np.broadcast_to(NONE if source is None else source, scalars.shape).ravel()
+        scalars = scalars.ravel()
+        if (scalars < 0).any():
+            into, source, scalars = into[scalars >= 0], source[scalars >= 0], scalars[scalars >= 0]
+        self.unite(self._into_n[scalars], into)
+        self.unite(self._source_n[scalars], source)
+        self._into_n[scalars], self._source_n[scalars] = into, source
+
+    def attach(self, scalars: Ids, neurons: Ids) -> None:
+        """Give each scalar to the one neuron beside which it stands (a scale, a shift), shapes alike.
+
+        Raises:
+            MixedError: a scalar stands beside several neurons.
+        """
+        known = (neurons >= 0) & (scalars >= 0)
+        scalars, neurons = scalars[known], self.find(neurons[known])
+        held, first, number = np.unique(scalars, return_index=True, return_inverse=True)
+        one = neurons[first][number]
+        if (neurons != one).any():
+            if len(held) == 1 or not self.loose(neurons):
+                raise MixedError("one number of it is shared by several neurons")
+            self.unite(neurons, one)
+        self.bind(held, neurons[first])
+
+    def spoil(self, names: Sequence[str], reason: str) -> None:
+        """These tensors cannot be sliced; the first reason given stays."""
+        for name in names:
+            self.unsliceable.setdefault(name, reason)
+
+    def network(self, outputs: Ids) -> NetworkMap:
+        """Number what has been found. Neurons to which no scalar belongs are left out.
+
+        Args:
+            outputs: the neurons of the network's final output.
+        """
+        for tensor in self.tensors:
+            if (self._into_n[tensor.span] < 0).any():
+                self.spoil([tensor.name], "no neurons are known that it belongs to")
+        tensors = tuple(replace(each, unsliceable=self.unsliceable.get(each.name, "")) for each in self.tensors)
+        for tensor in tensors:
+            if tensor.unsliceable:
+                self._into_n[tensor.span] = self._source_n[tensor.span] = NONE
+        into_n, source_n = self.find(self._into_n), self.find(self._source_n)
+        used = np.unique(np.concatenate([into_n, source_n]))
+        used = used[used >= 0]
+        part_of_used, names = self._parts(used)
+        sizes = np.bincount(part_of_used, minlength=len(names))
+        order = np.lexsort((used, part_of_used))
+        neuron_of_used = np.empty(len(used), dtype=np.int32)
+        neuron_of_used[order] = np.arange(len(used)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+        def numbered(values: NDArray[np.int32], neurons_n: Ids) -> NDArray[np.int32]:
+            table = np.full(len(self._neurons) + 1, NONE, dtype=np.int32)
+            table[used] = values
+            return table[neurons_n]  # -1, no neuron, reads the last entry
+
+        ends = numbered(part_of_used, self.find(outputs))
+        return NetworkMap(
+            tuple(Part(name, int(size)) for name, size in zip(names, sizes, strict=True)),
+            tensors,
+            numbered(part_of_used, into_n),
+            numbered(neuron_of_used, into_n),
+            numbered(part_of_used, source_n),
+            numbered(neuron_of_used, source_n),
+            _alias(names, ends),
+        )
+
+    def _parts(self, used: Ids) -> tuple[NDArray[np.int32], list[str]]:
+        """The part of each used neuron, and the names of the parts in order of first birth.
+
+        Births with a neuron in common are one part; the first of them gives the name.
+        """
+        root = self.find(np.arange(len(self._neurons)))
+        births = Forest()
+        births.grow(len(self._births))
+        alive = np.isin(root, used)
+        births.unite(self._birth[alive], self._birth[root[alive]])
+        firsts, part_of_used = np.unique(births.find(self._birth[used]), return_inverse=True)
+        names = list(self._births)
+        return part_of_used.astype(np.int32), [names[first] for first in firsts]
+
+
+def _alias(names: Sequence[str], ends: NDArray[np.int32]) -> Mapping[str, str]:
+    """`output`, if the final output is one part and no part has that name."""
+    found = np.unique(ends)
+    if len(found) != 1 or found[0] < 0 or "output" in names:
+        return {}
+    return {"output": names[found[0]]}

@@ -1,0 +1,57 @@
+"""A module's flat vector in torch: flatten it, view it as the module's tensors, gather and scatter a group.
+
+The order of the scalars is that of `NetworkMap.tensors`. Functions take leading dimensions, so that one peer's
+(n,) and many peers' (P, n) use the same code. Nothing here knows partial models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedpeer.slicing.network import NetworkMap, TensorSpec
+from fedpeer.slicing.trace import Buffers, tensor_specs
+
+
+@dataclass(frozen=True)
+class FlatLayout:
+    """Where each tensor of a module lies in its flat vector: parameters first, then averaged buffers."""
+
+    tensors: tuple[TensorSpec, ...]
+
+    @classmethod
+    def of(cls, source: nn.Module | NetworkMap, *, buffers: Buffers = "average") -> FlatLayout:
+        """The layout of a module, or of one that has been traced (`buffers` is then what it was traced with)."""
+        return cls(source.tensors if isinstance(source, NetworkMap) else tuple(tensor_specs(source, buffers=buffers)))
+
+    @property
+    def n(self) -> int:
+        """Length of the flat vector."""
+        return sum(tensor.size for tensor in self.tensors)
+
+    @property
+    def n_parameters(self) -> int:
+        """How many scalars of it, from the beginning, are parameters; the rest are buffers."""
+        return sum(tensor.size for tensor in self.tensors if tensor.kind == "parameter")
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """(n,) a copy of the module's tensors."""
+        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return torch.cat([held[tensor.name].detach().reshape(-1) for tensor in self.tensors])
+
+    def unflatten(self, x_n: Tensor) -> dict[str, Tensor]:
+        """Views of (..., n) by name, each (..., *shape), for `torch.func.functional_call`."""
+        lead = x_n.shape[:-1]
+        return {tensor.name: x_n[..., tensor.span].view(lead + tensor.shape) for tensor in self.tensors}
+
+
+def gather(x_n: Tensor, index_D: Tensor) -> Tensor:
+    """(..., D) a copy of a group's scalars out of (..., n)."""
+    return x_n.index_select(-1, index_D)
+
+
+def scatter_(x_n: Tensor, index_D: Tensor, value_D: Tensor) -> Tensor:
+    """Write a group's scalars (..., D) into (..., n), in place; returns it."""
+    return x_n.index_copy_(-1, index_D, value_D)

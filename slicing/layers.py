@@ -1,0 +1,147 @@
+"""What layers with parameters mean for neurons, one rule each: which are born, and which scalars they get.
+
+A rule gets the shadows of its arguments and returns the shadow of the result. Arguments stand in the order of torch's
+functional forms, so that `F.linear(x, w)` and `nn.Linear` are one rule. What cannot be followed is a `MixedError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedpeer.slicing.cells import Ids, MixedError
+from fedpeer.slicing.shadows import Call, Neurons, Shadow, Weights, leaves
+
+
+def _bind(call: Call, weights: Weights | None, into: Ids, source: Ids | None = None) -> None:
+    for index in weights.indices if weights else ():
+        call.ledger.bind(index.numpy(), into, source)
+
+
+def attach(call: Call, weights: Weights | None, neurons: Neurons) -> None:
+    """Parameters that stand beside neurons, broadcast over their positions."""
+    for index in weights.indices if weights else ():
+        call.ledger.attach(index.expand(neurons.ids.shape).numpy().ravel(), neurons.ids.numpy().ravel())
+
+
+def _attach_rows(call: Call, rows_MK: Ids, *weights: Weights | None) -> None:
+    """Parameters of K things that are the same at M positions: less to look at than all positions."""
+    things = Neurons(torch.from_numpy(call.ledger.agree(rows_MK)))
+    for each in weights:
+        attach(call, each and each.reshaped(-1), things)
+
+
+def _known(input: Any, weight: Any) -> None:
+    if not isinstance(input, Neurons) or not isinstance(weight, Weights):
+        raise MixedError("it is used in a way that slicing does not know")
+
+
+def linear(call: Call, input: Neurons, weight: Weights, bias: Weights | None = None) -> Shadow:
+    """Each output is a new neuron; each input feature is one neuron, the same at every position."""
+    _known(input, weight)
+    source = call.ledger.agree(input.last())
+    into = call.ledger.born(call.name, weight.shape[0])
+    _bind(call, weight, into[:, None], source)
+    _bind(call, bias, into)
+    return call.across(into)
+
+
+def matmul(call: Call, input: Neurons, other: Weights) -> Shadow:
+    """`x @ w`, the linear layer written by hand."""
+    _known(input, other)
+    return linear(call, input, Weights(tuple(index.T for index in other.indices)))
+
+
+def conv(
+    call: Call,
+    input: Neurons,
+    weight: Weights,
+    bias: Weights | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Shadow:
+    """A channel is a neuron. In a depthwise convolution channel k of both sides is one neuron."""
+    _known(input, weight)
+    source = call.ledger.agree(input.channels())
+    channels, per_group = weight.shape[:2]
+    if groups == channels == len(source) > 1 and (source >= 0).all():
+        into, sources = source, None
+    else:
+        into = call.ledger.born(call.name, channels)
+        group = np.arange(channels) // (channels // groups)
+        sources = source[group[:, None] * per_group + np.arange(per_group)][..., None]
+    _bind(call, weight.reshaped(channels, per_group, -1), into[:, None, None], sources)
+    _bind(call, bias, into)
+    return call.across(into, dim=1)
+
+
+def embedding(call: Call, input: Any, weight: Weights, *_: Any, **__: Any) -> Shadow:
+    """Columns are new neurons, and each token is a neuron of the input."""
+    if not isinstance(weight, Weights):
+        raise MixedError("it is used in a way that slicing does not know")
+    tokens, columns = weight.shape
+    source = call.ledger.born(f"{call.name}.input" if call.ledger.knows("input") else "input", tokens)
+    into = call.ledger.born(call.name, columns)
+    _bind(call, weight, into, source[:, None])
+    return call.across(into)
+
+
+def scale_channels(call: Call, input: Neurons, *weights: Weights | None) -> Shadow:
+    """Scale, shift and running statistics of a channel are the channel's own."""
+    _attach_rows(call, input.channels(), *weights)
+    return input
+
+
+def batch_norm(
+    call: Call, input: Neurons, mean: Any, var: Any, weight: Any = None, bias: Any = None, *_: Any
+) -> Shadow:
+    return scale_channels(call, input, mean, var, weight, bias)
+
+
+def group_norm(call: Call, input: Neurons, groups: int, weight: Any = None, bias: Any = None, *_: Any) -> Shadow:
+    return scale_channels(call, input, weight, bias)
+
+
+def layer_norm(call: Call, input: Neurons, shape: Any, weight: Any = None, bias: Any = None, *_: Any) -> Shadow:
+    """Scale and shift are each feature's own."""
+    if weight is not None:
+        _attach_rows(call, input.ids.reshape(-1, weight.shape.numel()).numpy(), weight, bias)
+    return input
+
+
+def recurrent(call: Call, module: nn.RNNBase, own: Mapping[str, Weights], input: Neurons, start: Any = None) -> Shadow:
+    """A hidden unit with all its gates is a neuron; each layer and direction is a part of its own."""
+    if module.proj_size:
+        raise MixedError("a projection of its hidden state (proj_size) mixes the units")
+    if not isinstance(input, Neurons):
+        raise MixedError("its input is not a plain sequence")
+    directions = ["", "_reverse"] if module.bidirectional else [""]
+    gates = own["weight_hh_l0"].shape[0] // module.hidden_size
+    source, units = call.ledger.agree(input.last()), []
+    for layer in range(module.num_layers):
+        for direction in directions:
+            where = f"l{layer}{direction}"
+            single = module.num_layers * len(directions) == 1
+            born = call.ledger.born(call.name if single else f"{call.name}.{where}", module.hidden_size)
+            into = np.tile(born, gates)
+            _bind(call, own[f"weight_ih_{where}"], into[:, None], source)
+            _bind(call, own[f"weight_hh_{where}"], into[:, None], born)
+            _bind(call, own.get(f"bias_ih_{where}"), into)
+            _bind(call, own.get(f"bias_hh_{where}"), into)
+            units.append(born)
+        source = np.concatenate(units[-len(directions) :])
+    outputs, states = call.value
+    shape = states[0].shape if isinstance(states, tuple) else states.shape
+    final = Neurons(torch.from_numpy(np.stack(units))[:, None].expand(shape))
+    for given in leaves(start):
+        if isinstance(given, Neurons):
+            call.ledger.unite(given.ids.numpy().ravel(), final.ids.numpy().ravel())
+        elif isinstance(given, Weights):
+            attach(call, given, final)
+    return call.across(source, outputs), (final, final) if isinstance(states, tuple) else final

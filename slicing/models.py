@@ -1,0 +1,249 @@
+"""Partial models and the dependency DAG between them: who implements what, and what depends on what.
+
+A partial model claims neurons (or whole modules) of every peer that implements it; dependencies are a strict partial
+order (written `a -> b`: a depends on b), and a peer that implements a model implements all that it depends on. This
+file knows names only: no network, no array, no torch, so that a file can be checked quickly. Mistakes are collected
+by `problems`, all at once, or raised by `ModelGraph` as one `SlicingError`.
+
+Source: Bouchra Pilet, Frey and Taiani, Simple, Efficient and Convenient Decentralized Multi-Task Learning for Neural
+Networks, IDA 2021, section II.3 and appendix A.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import networkx as nx
+
+#: Neurons of one part: how many, all that are free, or exactly these indices.
+Claim = int | Literal["all"] | tuple[int, ...]
+
+#: What no partial model claims is local anyway; this name says so on purpose, for modules that cannot be sliced.
+LOCAL = "local"
+
+#: They separate models in the id of an averaging group.
+RESERVED_CHARACTERS = "&+"
+
+
+class SlicingError(ValueError):
+    """A user's mistake about partial models or slices. The message names the place, the problem and the way out."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake: where (`partial_models.ward-a.depends_on`), and what is wrong with the way out."""
+
+    place: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
+
+@dataclass(frozen=True)
+class PartialModel:
+    """A model that some peers hold in common, as a slice of each one's network.
+
+    Attributes:
+        name: unique among the models; `local` is reserved (see `LOCAL`).
+        depends_on: names of models; what they depend on in turn is included.
+        neurons: for each part (or `output`, the part that ends the network) a `Claim`; "all": whatever is free in
+            every part and every module.
+        modules: modules, or single parameters, owned whole, by dotted name.
+        members: ids of the peers that implement it.
+    """
+
+    name: str
+    depends_on: tuple[str, ...] = ()
+    neurons: Mapping[str, Claim] | Literal["all"] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+    members: tuple[str, ...] | Literal["all"] = "all"
+
+    @property
+    def place(self) -> str:
+        """Where a user wrote it."""
+        return f"partial_models.{self.name}"
+
+    def implemented_by(self, peer: str) -> bool:
+        return self.members == "all" or peer in self.members
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """`did you mean "x"?` if something known is near, else what is known."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f'did you mean "{near[0]}"?' if near else "known: " + (", ".join(sorted(known)) or "none")
+
+
+def problems(models: Iterable[PartialModel], peers: Sequence[str] | None = None) -> list[Problem]:
+    """Everything wrong with the models, and, if peers are given, with who implements them.
+
+    Peers are looked at only once the models themselves are in order: a membership is judged by the closure of the
+    dependencies.
+    """
+    models = tuple(models)
+    found = [*_name_problems(models), *_dependency_problems(models)]
+    return found or (_member_problems(models, peers) if peers is not None else [])
+
+
+def _name_problems(models: tuple[PartialModel, ...]) -> list[Problem]:
+    found = []
+    for name, times in Counter(model.name for model in models).items():
+        place = f"partial_models.{name}"
+        if not name.strip():
+            found.append(Problem("partial_models", "a partial model has an empty name; give it one"))
+        if any(character in name for character in RESERVED_CHARACTERS):
+            found.append(Problem(place, "& and + join the names of models in the id of a group; use other characters"))
+        if times > 1:
+            found.append(Problem(place, f"{times} partial models have this name; give each its own"))
+    return found + [
+        Problem(model.place, f'"{LOCAL}" is reserved for modules that stay local; it takes only modules')
+        for model in models
+        if model.name == LOCAL and (model.depends_on or model.neurons or model.members != "all")
+    ]
+
+
+def _dependency_problems(models: tuple[PartialModel, ...]) -> list[Problem]:
+    known = {model.name for model in models} - {LOCAL}
+    found = []
+    for model in models:
+        for name in model.depends_on:
+            if name == LOCAL:
+                found.append(
+                    Problem(f"{model.place}.depends_on", f'nothing can depend on what is "{LOCAL}"; leave it out')
+                )
+            elif name not in known:
+                found.append(
+                    Problem(
+                        f"{model.place}.depends_on", f'"{name}" is not a partial model here; {nearest(name, known)}'
+                    )
+                )
+    return found + [
+        Problem(
+            f"partial_models.{cycle[0]}.depends_on",
+            f"{' -> '.join([*cycle, cycle[0]])} is a cycle; no model can depend on itself, so take one arrow out",
+        )
+        for cycle in _cycles(models)
+    ]
+
+
+def _cycles(models: tuple[PartialModel, ...]) -> list[list[str]]:
+    """One cycle of each knot of models that depend on one another, beginning with the smallest name."""
+    graph = _arrows(models)
+    knots = sorted(sorted(knot) for knot in nx.strongly_connected_components(graph))
+    return [
+        [a for a, _ in nx.find_cycle(graph.subgraph(knot), knot[0])]
+        for knot in knots
+        if len(knot) > 1 or graph.has_edge(knot[0], knot[0])
+    ]
+
+
+def _member_problems(models: tuple[PartialModel, ...], peers: Sequence[str]) -> list[Problem]:
+    graph, known = ModelGraph(models), set(peers)
+    found = []
+    for model in models:
+        place = f"{model.place}.members"
+        members = peers if model.members == "all" else model.members
+        for peer, times in Counter(members).items():
+            if peer not in known:
+                found.append(Problem(place, f'"{peer}" is not a peer here; {nearest(peer, known)}'))
+            elif times > 1:
+                found.append(Problem(place, f'"{peer}" is listed {times} times; leave one'))
+        lacking: dict[str, list[str]] = {}
+        for peer in members:
+            for name in model.depends_on:
+                chain = graph.missing(peer, model.name, name) if peer in known else None
+                if chain:
+                    lacking.setdefault(chain, []).append(peer)
+        for chain, who in lacking.items():
+            end = chain.rsplit(" -> ", 1)[-1]
+            others = f" (and {len(who) - 1} more peers)" if len(who) > 1 else ""
+            found.append(
+                Problem(
+                    place,
+                    f"{who[0]}{others} implements {chain} but is not a member of {end}; "
+                    f"add it to the members of {end}, or take it out here",
+                )
+            )
+    return found
+
+
+def _arrows(models: Iterable[PartialModel]) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    for model in models:
+        graph.add_node(model.name)
+        graph.add_edges_from((model.name, name) for name in model.depends_on)
+    return graph
+
+
+class ModelGraph:
+    """The strict partial order of the partial models (without `local`, which is not one).
+
+    Raises:
+        SlicingError: a cycle, an unknown or repeated name; the message shows the path, one line a problem.
+    """
+
+    def __init__(self, models: Iterable[PartialModel]) -> None:
+        given = tuple(models)
+        _refuse([*_name_problems(given), *_dependency_problems(given)])
+        self._arrows = _arrows(model for model in given if model.name != LOCAL)
+        self._closure = {name: frozenset(nx.descendants(self._arrows, name)) for name in self._arrows}
+        #: Names in an order that does not depend on how the models were listed: what others depend on first.
+        self.order: tuple[str, ...] = tuple(nx.lexicographical_topological_sort(self._arrows.reverse()))
+        by_name = {model.name: model for model in given}
+        self.models: Mapping[str, PartialModel] = {name: by_name[name] for name in self.order}
+        #: Modules that the user declared local.
+        self.local_modules: tuple[str, ...] = by_name[LOCAL].modules if LOCAL in by_name else ()
+
+    def closure(self, name: str) -> frozenset[str]:
+        """All models on which this one depends, directly or through others."""
+        return self._closure[name]
+
+    def depends(self, a: str, b: str) -> bool:
+        """Whether a depends on b (a < b in appendix A)."""
+        return b in self._closure[a]
+
+    def reduced(self, names: Iterable[str]) -> frozenset[str]:
+        """R of appendix A: the names without those on which another of them depends."""
+        names = frozenset(names)
+        return names - frozenset[str]().union(*(self._closure[name] for name in names))
+
+    def edges(self) -> tuple[tuple[str, str], ...]:
+        """The arrows as declared, (a, b) for a depends on b, sorted."""
+        return tuple(sorted(self._arrows.edges))
+
+    def implemented(self, peer: str) -> tuple[str, ...]:
+        """The models that the peer implements, in canonical order."""
+        return tuple(name for name, model in self.models.items() if model.implemented_by(peer))
+
+    def implementers(self, peers: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """For each model the peers that implement it, in the order of `peers`.
+
+        Raises:
+            SlicingError: a member that is no peer, or a peer that implements a model but not all it depends on.
+        """
+        _refuse(_member_problems(tuple(self.models.values()), peers))
+        return {
+            name: tuple(peer for peer in peers if model.implemented_by(peer)) for name, model in self.models.items()
+        }
+
+    def missing(self, peer: str, name: str, through: str) -> str | None:
+        """The chain `name -> through -> ... -> x` to the first model x that the peer does not implement, if any."""
+        chain = [name, through]
+        while self.models[chain[-1]].implemented_by(peer):
+            ahead = [each for each in sorted(self._arrows.successors(chain[-1])) if not self._complete(peer, each)]
+            if not ahead:
+                return None
+            chain.append(ahead[0])
+        return " -> ".join(chain)
+
+    def _complete(self, peer: str, name: str) -> bool:
+        return all(self.models[each].implemented_by(peer) for each in {name, *self._closure[name]})
+
+
+def _refuse(found: Sequence[Problem]) -> None:
+    if found:
+        raise SlicingError("\n".join(map(str, found)))

@@ -1,0 +1,298 @@
+"""The compiled plan: for each averaging group, which scalars of each peer's flat vector are averaged together.
+
+Every scalar pi has the models M(pi) of its neurons and the reduced set R(pi) of appendix A. One model left: the scalar
+is averaged among the peers that implement it (Algorithm 1). Several unrelated ones: it is local, or, with
+`cross_model`, averaged among the peers that implement all of them (Algorithm 2). A scalar that touches a neuron of no
+model is local. Within a group the scalars stand in a canonical order (part, neuron's index in its slice, where the
+weight comes from, tensor, place), which is the same on every peer whatever the size and the offsets of its network.
+
+numpy only. The work is done once for each distinct (network, assignment); peers that are alike share the arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, zip_longest
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.slicing.assign import LOCAL_INDEX, Assignment, assign_all
+from fedpeer.slicing.models import LOCAL, ModelGraph, SlicingError
+from fedpeer.slicing.network import NetworkMap
+
+Indices = NDArray[np.int64]
+#: Peers of one kind have the same network, the same assignment and the same models.
+_Kind = tuple[int, int, tuple[str, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Scalars that are averaged together, as gossip, the wire and checkpoints see them: an id and a vector (D,).
+
+    Attributes:
+        id: the model's name, or `a+b` for the weights between two unrelated models.
+        models: their names, sorted.
+        members: the peers that take part, two or more, in the order of the plan's peers.
+        length: D.
+        indices: for each member (D,) int64 into its flat vector; the same order of scalars for all.
+        digest: hex BLAKE2b of what the D scalars are; two peers that agree on it may average.
+    """
+
+    id: str
+    models: tuple[str, ...]
+    members: tuple[str, ...]
+    length: int
+    indices: Mapping[str, Indices]
+    digest: str
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All groups, and what is local to each peer: every scalar of a peer is in exactly one group or in `local`.
+
+    `graph` and `assignments` are what it was compiled from, for drawing.
+    """
+
+    peers: tuple[str, ...]
+    groups: tuple[Group, ...]
+    local: Mapping[str, Indices]
+    graph: ModelGraph
+    assignments: Mapping[str, Assignment]
+
+    def groups_of(self, peer: str) -> tuple[Group, ...]:
+        """The groups in which the peer takes part."""
+        return tuple(group for group in self.groups if peer in group.indices)
+
+
+def compile_plan(
+    networks: Mapping[str, NetworkMap],
+    graph: ModelGraph,
+    assignments: Mapping[str, Assignment] | None = None,
+    *,
+    cross_model: bool = False,
+) -> Plan:
+    """Compile who averages which scalar with whom.
+
+    Args:
+        networks: each peer's own; give alike peers the same object, and the work is done once for them.
+        graph: the partial models.
+        assignments: whose neuron is whose; by default as the models claim (`assign_all`).
+        cross_model: Algorithm 2 instead of Algorithm 1.
+
+    Raises:
+        SlicingError: mistakes of `implementers` and `assign`; a module that cannot be sliced and is claimed by nobody
+            although its peer slices; peers whose slices of one model do not have the same shape.
+    """
+    peers = tuple(networks)
+    implementers = graph.implementers(peers)
+    assignments = assign_all(networks, graph) if assignments is None else assignments
+    kind = {peer: (id(networks[peer]), id(assignments[peer]), graph.implemented(peer)) for peer in peers}
+    one_of_kind = {each: peer for peer, each in kind.items()}
+    mistakes = [_unclaimed(networks[peer], assignments[peer]) for peer in one_of_kind.values()]
+    if any(mistakes):
+        raise SlicingError("\n".join(dict.fromkeys(chain(*mistakes))))
+    sliced = {each: _Sliced(networks[peer], graph, assignments[peer]) for each, peer in one_of_kind.items()}
+
+    groups: list[Group] = []
+    taken: dict[_Kind, list[Indices]] = {each: [] for each in sliced}
+    for models in _candidates(graph, sliced.values(), cross_model):
+        members = tuple(peer for peer in peers if all(peer in implementers[model] for model in models))
+        if len(members) < 2:
+            continue
+        first = sliced[kind[members[0]]].under(models)
+        for peer in members[1:]:
+            _compare("+".join(models), members[0], first, peer, sliced[kind[peer]].under(models))
+        if not len(first.index_D):
+            continue
+        indices = {peer: sliced[kind[peer]].under(models).index_D for peer in members}
+        groups.append(Group("+".join(models), models, members, len(first.index_D), indices, first.digest))
+        for each in {kind[peer] for peer in members}:
+            taken[each].append(sliced[each].under(models).index_D)
+
+    # Peers of one kind implement the same models, so they are in the same groups and the rest is the same too.
+    local = {each: _rest(networks[peer].n, taken[each]) for each, peer in one_of_kind.items()}
+    return Plan(peers, tuple(groups), {peer: local[kind[peer]] for peer in peers}, graph, assignments)
+
+
+def local_plan(networks: Mapping[str, NetworkMap]) -> Plan:
+    """Nothing is averaged."""
+    return compile_plan(networks, ModelGraph([]))
+
+
+def reduced_sets(
+    network: NetworkMap, graph: ModelGraph, assignment: Assignment
+) -> tuple[NDArray[np.int32], tuple[frozenset[str], ...]]:
+    """R(pi) of appendix A for each scalar of the flat vector.
+
+    Returns:
+        (n,) int32 of indices into the sets, -1 where the scalar touches a neuron of no model; and the sets.
+    """
+    order = graph.order
+    sets: dict[frozenset[str], int] = {frozenset({name}): i for i, name in enumerate(order)}
+    table = np.full((len(order) + 1, len(order) + 1), LOCAL_INDEX, dtype=np.int32)  # last row and column: no model
+    for i, a in enumerate(order):
+        for j, b in enumerate(order):
+            table[i, j] = sets.setdefault(graph.reduced((a, b)), len(sets))
+    out_n = _of_cells(assignment.model_of_neuron, network.out_part_n, network.out_neuron_n)
+    in_n = _of_cells(assignment.model_of_neuron, network.in_part_n, network.in_neuron_n)
+    code_n = table[out_n, np.where(network.in_part_n < 0, out_n, in_n)]
+    for tensor, model in assignment.model_of_tensor.items():
+        code_n[network.tensors[tensor].span] = model
+    return code_n, tuple(sets)
+
+
+def _of_cells(values: tuple[NDArray[np.int32], ...], part_n: NDArray[np.int32], neuron_n: NDArray[np.int32]) -> Indices:
+    """(n,) values[part][neuron], -1 where there is no such neuron."""
+    starts = np.cumsum([0, *(len(value) for value in values)])
+    flat = np.concatenate([*values, np.full(1, LOCAL_INDEX, dtype=np.int32)])
+    return flat[np.where(part_n < 0, len(flat) - 1, starts[part_n] + neuron_n)].astype(np.int64)
+
+
+def _rest(n: int, taken: list[Indices]) -> Indices:
+    free = np.ones(n, dtype=bool)
+    for index in taken:
+        free[index] = False
+    return np.flatnonzero(free)
+
+
+def _unclaimed(network: NetworkMap, assignment: Assignment) -> list[str]:
+    """Modules that cannot be sliced although neurons are, and that nobody claims whole."""
+    if not any((owner != LOCAL_INDEX).any() for owner in assignment.model_of_neuron):
+        return []
+    modules = {
+        tensor.module or tensor.name: tensor.unsliceable
+        for at, tensor in enumerate(network.tensors)
+        if tensor.unsliceable and tensor.kind == "parameter" and at not in assignment.model_of_tensor
+    }
+    return [
+        f"module {module} cannot be sliced ({reason}); say who owns it whole: modules: [{module}] in a partial "
+        f"model, or {LOCAL}: {{modules: [{module}]}} to keep it local"
+        for module, reason in modules.items()
+    ]
+
+
+def _candidates(graph: ModelGraph, sliced: Iterable[_Sliced], cross_model: bool) -> list[tuple[str, ...]]:
+    """The sets of models under which something may be averaged, each sorted, single models first."""
+    sets = {tuple(sorted(models)) for each in sliced for models in each.sets}
+    rank = {name: at for at, name in enumerate(graph.order)}
+    chosen = [models for models in sets if len(models) == 1 or cross_model]
+    return sorted(chosen, key=lambda models: (len(models), [rank[name] for name in models]))
+
+
+#: A key is a number of a name (part or tensor) over a number within it: 2**19 names, 2**44 scalars in one tensor.
+_NAME = 44
+#: Within a part: the model's number over the index in its slice.
+_MODEL = 32
+
+
+@dataclass(frozen=True, eq=False)
+class _Slice:
+    """The scalars of one network that are averaged under some models, in canonical order.
+
+    Attributes:
+        index_D: where they lie in the flat vector.
+        keys_3D: for each scalar the neuron it leads into, the neuron it comes from, and its tensor and place there.
+        parts, tensors, models: the names that the keys count through. Only names that occur, so that two peers agree
+            on what they share whatever else their networks hold.
+    """
+
+    index_D: Indices
+    keys_3D: Indices
+    parts: tuple[str, ...]
+    tensors: tuple[str, ...]
+    models: tuple[str, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        names = json.dumps([self.parts, self.tensors, self.models])
+        hashed = hashlib.blake2b(names.encode(), digest_size=32)
+        hashed.update(self.keys_3D.astype("<i8").tobytes())
+        return hashed.hexdigest()
+
+    def spelled(self) -> Iterator[str]:
+        """Each scalar in words."""
+        for into, source, where in self.keys_3D.T:
+            tensor = self.tensors[where >> _NAME]
+            ends = [self._neuron(into, "into"), self._neuron(source, "from")]
+            yield " ".join([tensor, *filter(None, ends), f"place {where & ((1 << _NAME) - 1)}"])
+
+    def _neuron(self, key: int, word: str) -> str:
+        part, model, index = self.parts[key >> _NAME], (key >> _MODEL) & 0xFFF, key & 0xFFFFFFFF
+        return f"{word} {part}[{self.models[model]} {index}]" if part else ""
+
+
+class _Sliced:
+    """One (network, assignment), its scalars sorted once by the models they are averaged under, then canonically."""
+
+    def __init__(self, network: NetworkMap, graph: ModelGraph, assignment: Assignment) -> None:
+        self.models = graph.order
+        assert len(self.models) <= 0xFFF, "the keys of scalars count 4,095 models"
+        code_n, self.sets = reduced_sets(network, graph, assignment)
+        keys_3n, self.parts, self.tensors = _keys(network, assignment)
+        order = np.lexsort((keys_3n[2], keys_3n[1], keys_3n[0], code_n))
+        self._index, self._keys = order, keys_3n[:, order]
+        self._starts = np.searchsorted(code_n[order], np.arange(len(self.sets) + 1))
+        self._slices: dict[tuple[str, ...], _Slice] = {}
+
+    def under(self, models: tuple[str, ...]) -> _Slice:
+        """The scalars whose reduced set is these models."""
+        if models not in self._slices:
+            code = self.sets.index(frozenset(models))
+            span = slice(self._starts[code], self._starts[code + 1])
+            keys_3D = self._keys[:, span].copy()
+            parts = _recount(keys_3D[:2], self.parts)
+            tensors = _recount(keys_3D[2:], self.tensors)
+            self._slices[models] = _Slice(self._index[span], keys_3D, parts, tensors, self.models)
+        return self._slices[models]
+
+
+def _keys(network: NetworkMap, assignment: Assignment) -> tuple[Indices, tuple[str, ...], tuple[str, ...]]:
+    """(3, n) keys of all scalars, and the names of parts and tensors that they count through, sorted."""
+    parts = ("", *sorted(part.name for part in network.parts))
+    rank_of_part = np.array([*(parts.index(part.name) for part in network.parts), 0], dtype=np.int64)
+
+    def neurons(part_n: NDArray[np.int32], neuron_n: NDArray[np.int32]) -> Indices:
+        model_n = np.maximum(_of_cells(assignment.model_of_neuron, part_n, neuron_n), 0)
+        index_n = np.maximum(_of_cells(assignment.index_in_slice, part_n, neuron_n), 0)
+        return rank_of_part[part_n] << _NAME | model_n << _MODEL | index_n
+
+    into_n = neurons(network.out_part_n, network.out_neuron_n)
+    source_n = neurons(network.in_part_n, network.in_neuron_n)
+    place_n = network.place_n.astype(np.int64)
+    spelled = [tensor.name for tensor in network.tensors]
+    for at in assignment.model_of_tensor:
+        # Owned whole: a scalar is its position in a tensor of that shape, whatever neurons it may belong to.
+        tensor = network.tensors[at]
+        spelled[at] = f"{tensor.name}{list(tensor.shape)}"
+        into_n[tensor.span] = source_n[tensor.span] = 0
+        place_n[tensor.span] = np.arange(tensor.size)
+    tensors = tuple(sorted(spelled))
+    rank_of_tensor = np.array([tensors.index(name) for name in spelled], dtype=np.int64)
+    return np.stack([into_n, source_n, rank_of_tensor[network.tensor_n] << _NAME | place_n]), parts, tensors
+
+
+def _recount(keys: Indices, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Renumber the names in the keys, in place, so that only those that occur are counted; returns them."""
+    number = keys >> _NAME
+    occurs = np.bincount(number.ravel(), minlength=len(names)) > 0
+    keys -= (number - (np.cumsum(occurs) - 1)[number]) << _NAME
+    return tuple(name for name, used in zip(names, occurs, strict=True) if used)
+
+
+def _compare(id: str, peer: str, mine: _Slice, other: str, theirs: _Slice) -> None:
+    """Refuse peers whose slices of the same models are not the same scalars."""
+    if mine is theirs or mine.digest == theirs.digest:
+        return
+    nothing = "nothing more"
+    pairs = zip_longest(mine.spelled(), theirs.spelled(), fillvalue=nothing)
+    a, b = next((a, b) for a, b in pairs if a != b)
+    raise SlicingError(
+        f'{peer} and {other} cannot average "{id}": their slices have {len(mine.index_D)} and {len(theirs.index_D)} '
+        f"scalars, and where {peer} has {a}, {other} has {b}; claim the same neurons on both (a count instead of "
+        f'"all" where their networks differ in size)'
+    )

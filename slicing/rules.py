@@ -1,0 +1,239 @@
+"""What operations without parameters mean for neurons, and which rule an operation of the forward pass has.
+
+Moving values about (flatten, cat, chunk) is done on the shadows themselves; adding unites neurons position by
+position; pooling keeps them. An operation without a rule is a `MixedError`: what it returns are neurons of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedpeer.slicing.cells import Ids, MixedError
+from fedpeer.slicing.layers import (
+    attach,
+    batch_norm,
+    conv,
+    embedding,
+    group_norm,
+    layer_norm,
+    linear,
+    matmul,
+    recurrent,
+    scale_channels,
+)
+from fedpeer.slicing.network import NONE
+from fedpeer.slicing.shadows import Call, Neurons, Shadow, Weights, leaves, replaced
+
+
+def pooled(call: Call, input: Neurons, *_: Any, **__: Any) -> Shadow:
+    """Positions of one channel are put together; the channel stays itself."""
+    channels = call.ledger.agree(input.channels())
+    if isinstance(call.value, tuple):
+        return (call.across(channels, call.value[0], dim=1), None)
+    return call.across(channels, dim=1)
+
+
+def reduced(call: Call, reduce: Callable[..., Any], input: Neurons, *args: Any, **kwargs: Any) -> Shadow:
+    """A mean or the like over positions of the same neuron keeps the neuron."""
+    if not isinstance(input, Neurons):
+        raise MixedError("it is used in a way that slicing does not know")
+    ids = torch.from_numpy(call.ledger.find(input.ids.numpy()))
+    dim = args[0] if args else kwargs.get("dim")
+    keepdim = args[1] if len(args) > 1 else kwargs.get("keepdim", False)
+    dims = list(range(ids.dim())) if dim is None else dim
+    low, high = ids.amin(dims, keepdim), ids.amax(dims, keepdim)
+    if not torch.equal(low, high):
+        raise MixedError("it puts different neurons together")
+    return Neurons(high) if isinstance(call.value, Tensor) else (Neurons(high), None)
+
+
+def padded(call: Call, input: Neurons, pad: Any, mode: str = "constant", value: Any = None) -> Shadow:
+    """What is put around is constant, or copies of what is there."""
+    ids = input.ids.double()  # exact: there are far fewer than 2**53 neurons, and not all modes know integers
+    ids = nn.functional.pad(ids, pad, value=NONE) if mode == "constant" else nn.functional.pad(ids, pad, mode=mode)
+    return Neurons(ids.long())
+
+
+def elementwise(call: Call, *operands: Any, **named: Any) -> Shadow:
+    """Neuron k of all operands is one neuron; parameters among them are its own."""
+    found = leaves((operands, named))
+    weights = [each for each in found if isinstance(each, Weights)]
+    neurons = [each for each in found if isinstance(each, Neurons) and bool((each.ids >= 0).any())]
+    shape = call.value.shape
+    if not neurons:
+        indices = tuple(index.expand(shape) for each in weights for index in each.indices)
+        return Weights(indices) if weights else None
+    result = neurons[0].ids
+    for other in neurons[1:]:
+        result = _united(call, result, other.ids)
+    result = result.expand(shape)
+    for each in weights:
+        attach(call, each, Neurons(result))
+    return Neurons(result)
+
+
+def _united(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    """One neuron of each pair; but one that is broadcast over many neurons (a gate) stays itself."""
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    wide_a, wide_b = a.expand(shape), b.expand(shape)
+    pairs = call.ledger.find(np.stack([wide_a.numpy().ravel(), wide_b.numpy().ravel()]))
+    a_spreads = a.numel() < wide_a.numel() and _spreads(call, pairs[0], pairs[1])
+    b_spreads = b.numel() < wide_b.numel() and _spreads(call, pairs[1], pairs[0])
+    if a_spreads and b_spreads:
+        raise MixedError("it makes every pair of two sets of neurons")
+    if not a_spreads and not b_spreads:
+        call.ledger.unite(pairs[0], pairs[1])
+    return torch.where(wide_b >= 0, wide_b, wide_a) if a_spreads else torch.where(wide_a >= 0, wide_a, wide_b)
+
+
+def _spreads(call: Call, narrow: Ids, wide: Ids) -> bool:
+    """Whether a broadcast neuron meets several; pixels not yet told apart are no several, unless it meets them all."""
+    both = (narrow >= 0) & (wide >= 0)
+    pairs = np.unique(narrow[both] << 32 | wide[both])  # there are far fewer than 2**32 neurons
+    kinds, meets = np.unique(pairs >> 32, return_counts=True)
+    several = bool((meets > 1).any())
+    return several and (len(kinds) == 1 or not call.ledger.loose(pairs & 0xFFFFFFFF))
+
+
+def _instead(old: object, new: object, leaf: object) -> object:
+    return new if leaf is old else leaf
+
+
+def moved(call: Call, move: Callable[..., Any], *args: Any, **kwargs: Any) -> Shadow:
+    """Values are moved about, not computed: the same is done to the shadows."""
+    tree = (args, kwargs)
+    found = leaves(tree)
+    weights = [each for each in found if isinstance(each, Weights)]
+    if weights and (len(weights) > 1 or any(isinstance(each, Neurons) for each in found)):
+        raise MixedError("it is put together with other values")
+    if weights:
+        results = []
+        for index in weights[0].indices:
+            moved_args, moved_kwargs = replaced(tree, partial(_instead, weights[0], index))
+            results.append(move(*moved_args, **moved_kwargs))
+        if not all(isinstance(result, Tensor) for result in results):
+            raise MixedError("it is cut in pieces")
+        return Weights(tuple(results))
+
+    def id_of(leaf: Any) -> Any:
+        if isinstance(leaf, Neurons):
+            return leaf.ids.contiguous()  # a view of the real value may ask for it
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            return torch.full(leaf.shape, NONE)
+        return leaf
+
+    moved_args, moved_kwargs = replaced(tree, id_of)
+    result = move(*moved_args, **moved_kwargs)
+    return replaced(result, lambda leaf: Neurons(leaf) if isinstance(leaf, Tensor) else None)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: Functions and methods by name; `x.relu_()` and `x += y` count as `relu` and `add`.
+FUNCTIONS: dict[str, Callable[..., Shadow]] = {
+    "linear": linear,
+    "matmul": matmul,
+    "mm": matmul,
+    **dict.fromkeys(["conv1d", "conv2d", "conv3d"], conv),
+    "embedding": embedding,
+    "batch_norm": batch_norm,
+    "group_norm": group_norm,
+    "layer_norm": layer_norm,
+    "pad": padded,
+    "prelu": scale_channels,
+    **{f"{kind}_pool{d}d": pooled for kind in ("max", "avg", "lp", "adaptive_max", "adaptive_avg") for d in (1, 2, 3)},
+    "interpolate": pooled,
+}
+
+ELEMENTWISE = _words("""
+    abs add addcmul alpha_dropout atan celu clamp clip clone contiguous cos detach div divide double dropout
+    dropout1d dropout2d dropout3d elu eq erf exp expm1 feature_alpha_dropout fill float floordiv ge gelu gt half
+    hardshrink hardsigmoid hardswish hardtanh le leaky_relu lerp log log1p log_softmax logsigmoid lt maximum
+    minimum mish mul multiply nan_to_num ne neg normalize positive pow reciprocal relu relu6 rrelu rsqrt rsub
+    selu sigmoid sign silu sin softmax softmin softplus softshrink softsign sqrt square sub subtract tanh
+    tanhshrink threshold to true_divide truediv type where xlogy
+""")
+
+MOVES = _words("""
+    cat chunk concat concatenate expand expand_as flatten flip getattr getitem hsplit hstack movedim narrow
+    permute ravel repeat repeat_interleave reshape roll select split split_with_sizes squeeze stack swapaxes
+    swapdims t tensor_split tile transpose unbind unflatten unsqueeze view view_as vsplit vstack
+""")
+
+REDUCTIONS = _words("""
+    amax amin logsumexp max mean median min norm std sum var
+""")
+
+MOVING_MODULES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
+
+
+def call_function(call: Call, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Shadow:
+    """The rule of a function or method, by its name.
+
+    Raises:
+        MixedError: there is none, or it cannot be followed.
+    """
+    if not any(isinstance(leaf, (Neurons, Weights)) for leaf in leaves((args, kwargs))):
+        # Nothing of the network went in: a constant, or one element of a shadow that is a tuple.
+        picks = name == "getitem" and isinstance(args[0], (tuple, list))
+        return args[0][args[1]] if picks else None
+    if name == "getitem" and isinstance(args[0], (tuple, list)):
+        return args[0][args[1]]
+    if not any(isinstance(leaf, Tensor) for leaf in leaves(call.value)):
+        return None
+    plain = name.rstrip("_")
+    plain = plain[1:] if plain[:1] == "i" and plain[1:] in ELEMENTWISE else plain
+    if name in MOVES:
+        return moved(call, function, *args, **kwargs)
+    if plain in ELEMENTWISE:
+        return elementwise(call, *args, **kwargs)
+    if name in REDUCTIONS:
+        return reduced(call, function, *args, **kwargs)
+    if plain in FUNCTIONS:
+        return FUNCTIONS[plain](call, *args, **kwargs)
+    raise MixedError(f"slicing does not know the operation {name}")
+
+
+def call_module(call: Call, module: nn.Module, own: Mapping[str, Weights], args: Any, kwargs: Any) -> Shadow:
+    """The rule of a torch layer; `own` are its parameters and averaged buffers.
+
+    Raises:
+        MixedError: there is none, or it cannot be followed.
+    """
+    unknown = f"slicing does not know the layer {type(module).__name__}"
+    if getattr(module, "parametrizations", None):
+        raise MixedError("its parameters are computed from others")
+    if isinstance(module, nn.RNNBase):
+        return recurrent(call, module, own, *args, **kwargs)
+    if isinstance(module, nn.Embedding):
+        return embedding(call, *args, own["weight"])
+    if isinstance(module, MOVING_MODULES):
+        return moved(call, module, *args)
+    if len(args) != 1 or kwargs or not isinstance(args[0], Neurons):
+        raise MixedError(unknown)
+    [input] = args
+    weight, bias = own.get("weight"), own.get("bias")
+    if isinstance(module, nn.Linear):
+        return linear(call, input, own["weight"], bias)
+    if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+        return conv(call, input, own["weight"], bias, groups=module.groups)
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        return layer_norm(call, input, None, weight, bias)
+    if isinstance(module, (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.PReLU)):
+        return scale_channels(call, input, *own.values())
+    if isinstance(module, nn.modules.padding._ConstantPadNd):
+        return padded(call, input, module.padding)
+    where = type(module).__module__
+    if where in ("torch.nn.modules.pooling", "torch.nn.modules.upsampling"):
+        return pooled(call, input)
+    if where in ("torch.nn.modules.activation", "torch.nn.modules.dropout") and call.value.shape == input.ids.shape:
+        return elementwise(call, input)
+    raise MixedError(unknown)

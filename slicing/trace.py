@@ -1,0 +1,218 @@
+"""Tracing: what feeds what in a torch module, found by walking through its forward pass, not by asking the user.
+
+The module is traced symbolically (torch.fx) and walked through once with an example. Beside each value goes its
+*shadow*: an integer tensor of the same shape that holds, for each element, the neuron it comes from. What each
+operation means for neurons is in `layers.py` and `rules.py`. What cannot be sliced is marked with the reason, and the
+walk goes on: it is an error only when somebody asks for a slice of it.
+
+The user's module is not changed: a copy is walked through, in evaluation mode, on the CPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.node import map_arg
+
+from fedpeer.slicing.cells import Ids, Ledger, MixedError
+from fedpeer.slicing.models import SlicingError
+from fedpeer.slicing.network import NONE, NetworkMap, TensorSpec
+from fedpeer.slicing.rules import call_function, call_module
+from fedpeer.slicing.shadows import Call, Neurons, Shadow, Weights, fresh, leaves, parameters_in
+
+Buffers = Literal["average", "local"]
+
+
+def trace(module: nn.Module, example_input: Tensor, *, buffers: Buffers = "average") -> NetworkMap:
+    """Map each scalar of a module's flat vector to its neurons.
+
+    Args:
+        module: any module. Layers that cannot be sliced are marked, and can be owned whole.
+        example_input: (B, *F) a batch as the module takes it; only its first example is looked at.
+        buffers: "average": floating-point buffers (running statistics) are part of the flat vector, after the
+            parameters; "local": they are not. Integer counters never are.
+
+    Raises:
+        SlicingError: the module does not take such an input.
+    """
+    module = copy.deepcopy(module).cpu().eval()
+    ledger = Ledger(tensor_specs(module, buffers=buffers))
+    tied = _tied(module)
+    for first, others in tied.items():
+        ledger.spoil([first], f"it is one tensor with {', '.join(others)}")
+    # A forward pass that draws noise must not be seen in the caller's random numbers.
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        graph, untraceable = _symbolic(module)
+        for path, reason in untraceable.items():
+            ledger.spoil(_under(ledger, path), f"its forward pass cannot be traced: {reason}")
+        if graph is None:
+            return ledger.network(np.zeros(0, dtype=np.int64))
+        walker = _Walker(graph, ledger, {other: first for first, others in tied.items() for other in others})
+        walker.run(example_input[:1].cpu())
+    return ledger.network(walker.outputs)
+
+
+def tensor_specs(module: nn.Module, *, buffers: Buffers = "average") -> list[TensorSpec]:
+    """The tensors of a module's flat vector in order: parameters, then averaged buffers, as the module names them."""
+    tensors: list[tuple[str, Tensor, Literal["parameter", "buffer"]]] = [
+        (name, tensor, "parameter") for name, tensor in module.named_parameters()
+    ]
+    if buffers == "average":
+        tensors += [(name, tensor, "buffer") for name, tensor in module.named_buffers() if tensor.is_floating_point()]
+    specs, offset = [], 0
+    for name, tensor, kind in tensors:
+        specs.append(TensorSpec(name, tuple(tensor.shape), offset, kind, name.rpartition(".")[0]))
+        offset += tensor.numel()
+    return specs
+
+
+class _Walker(fx.Interpreter):
+    """Runs the graph, and beside each value computes its shadow."""
+
+    def __init__(self, graph: fx.GraphModule, ledger: Ledger, tied: Mapping[str, str]) -> None:
+        super().__init__(graph)
+        self.extra_traceback = False
+        self.outputs: Ids = np.zeros(0, dtype=np.int64)
+        self._ledger, self._tied = ledger, tied
+        self._spans = {tensor.name: tensor for tensor in ledger.tensors}
+        self._shadows: dict[fx.Node, Shadow] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        try:
+            value = super().run_node(n)
+        except Exception as error:  # whatever a user's network raises
+            at = f" at {n.target}" if n.op == "call_module" else ""
+            raise SlicingError(
+                f"the network does not take such an example: {_first_line(error)}{at}; "
+                "give a network and data that fit one another"
+            ) from error
+        self._shadows[n] = self._follow(n, value)
+        return value
+
+    def _follow(self, node: fx.Node, value: Any) -> Shadow:
+        if node.op == "placeholder":
+            return self._input(value) if isinstance(value, Tensor) else None
+        if node.op == "get_attr":
+            return self._weights(str(node.target), value) if isinstance(value, Tensor) else None
+        args, kwargs = map_arg((node.args, node.kwargs), self._shadow)
+        if node.op == "output":
+            ends = [leaf.ids.numpy().ravel() for leaf in leaves(args) if isinstance(leaf, Neurons)]
+            self.outputs = np.concatenate([self.outputs, *ends])
+            return None
+        call = Call(self._ledger, self._name(node, args), value)
+        own: dict[str, Weights] = {}
+        try:
+            if node.op == "call_module":
+                module = self.module.get_submodule(str(node.target))
+                own = self._own(str(node.target), module)
+                return call_module(call, module, own, args, kwargs)
+            if node.op == "call_method":
+                name = str(node.target)
+                return call_function(call, name, lambda x, *a, **k: getattr(x, name)(*a, **k), args, kwargs)
+            assert callable(node.target)
+            return call_function(call, node.target.__name__, node.target, args, kwargs)
+        except (MixedError, RuntimeError, TypeError, ValueError) as why:
+            # The last three: it is called in a way that its rule does not foresee.
+            self._ledger.spoil(self._owners((own, args, kwargs)), str(why))
+            if node.op == "call_module":
+                self._ledger.spoil(_under(self._ledger, str(node.target)), str(why))
+            return fresh(call)
+
+    def _shadow(self, node: fx.Node) -> Any:
+        """The shadow of an argument, or its value where nothing is known of it."""
+        shadow = self._shadows[node]
+        return self.env[node] if shadow is None else shadow
+
+    def _input(self, value: Tensor) -> Neurons:
+        # Tokens are numbers of neurons, not neurons: an embedding makes those.
+        name = "input" if value.is_floating_point() else "input.positions"
+        return Neurons(torch.from_numpy(self._ledger.born(name, value.numel(), loose=True)).reshape(value.shape))
+
+    def _weights(self, name: str, value: Tensor) -> Weights:
+        spec = self._spans.get(self._tied.get(name, name))
+        if spec is None or spec.name in self._ledger.unsliceable:
+            return Weights((torch.full(value.shape, NONE),))
+        return Weights((torch.arange(spec.offset, spec.offset + spec.size).reshape(spec.shape),))
+
+    def _own(self, path: str, module: nn.Module) -> dict[str, Weights]:
+        tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+        return {
+            name: self._weights(f"{path}.{name}", tensor)
+            for name, tensor in tensors.items()
+            if tensor.is_floating_point()
+        }
+
+    def _owners(self, tree: Any) -> list[str]:
+        """The names of the tensors whose parameters are among some shadows."""
+        places = [index.ravel().numpy() for index in parameters_in(tree)]
+        held = np.concatenate([np.zeros(0, dtype=np.int64), *places])
+        return [t.name for t in self._ledger.tensors if ((held >= t.offset) & (held < t.offset + t.size)).any()]
+
+    def _name(self, node: fx.Node, args: Any) -> str:
+        """Of the part that the operation produces: the module's path, or the owner's of the weight it uses."""
+        if node.op == "call_module":
+            return str(node.target)
+        owners = self._owners(args)
+        return (self._spans[owners[0]].module or owners[0]) if owners else node.name
+
+
+class _Tracer(fx.Tracer):
+    """Traces through the user's own modules but for those given, and remembers which one could not be traced."""
+
+    def __init__(self, opaque: Mapping[str, str]) -> None:
+        super().__init__()
+        self._opaque = opaque
+        self.failed: str | None = None
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return module_qualified_name in self._opaque or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception:
+            self.failed = self.failed if self.failed is not None else self.path_of_module(m)
+            raise
+
+
+def _symbolic(module: nn.Module) -> tuple[fx.GraphModule | None, dict[str, str]]:
+    """The graph of the forward pass, and the modules that could not be traced through, with the reason."""
+    opaque: dict[str, str] = {}
+    defaults = {
+        name: parameter.default
+        for name, parameter in list(inspect.signature(module.forward).parameters.items())[1:]
+        if parameter.default is not inspect.Parameter.empty
+    }
+    while True:
+        tracer = _Tracer(opaque)
+        try:
+            return fx.GraphModule(module, tracer.trace(module, concrete_args=defaults)), opaque
+        except Exception as error:  # whatever a user's forward pass raises when it is given symbols for numbers
+            path = tracer.failed or ""
+            if path in opaque:
+                return None, {"": opaque[path]}
+            opaque[path] = _first_line(error)
+            if not path:
+                return None, opaque
+
+
+def _tied(module: nn.Module) -> dict[str, list[str]]:
+    """Parameters with several names: the first name, and the others."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {first: others for first, *others in names.values() if others}
+
+
+def _under(ledger: Ledger, path: str) -> list[str]:
+    return [tensor.name for tensor in ledger.tensors if not path or f"{tensor.name}.".startswith(f"{path}.")]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,62 @@
+"""What is drawn is what the plan says."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import torch
+from torch import nn
+
+from fedpeer.slicing.describe import describe, to_svg
+from fedpeer.slicing.models import ModelGraph, PartialModel
+from fedpeer.slicing.plan import compile_plan
+from fedpeer.slicing.trace import trace
+
+NETWORK = trace(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2)), torch.zeros(1, 4))
+MODELS = [
+    PartialModel("everyone", neurons={"input": "all", "0": 3, "output": "all"}),
+    PartialModel("<ward>", ("everyone",), {"0": 2}, members=("p1", "p2")),
+]
+PLAN = compile_plan(dict.fromkeys(("p1", "p2", "p3"), NETWORK), ModelGraph(MODELS))
+
+
+def test_sizes_members_and_shares_are_those_of_the_plan() -> None:
+    found = describe(PLAN, NETWORK)
+    assert [(m.name, m.level, m.members, m.depends_on) for m in found.models] == [
+        ("everyone", 0, 3, ()),
+        ("<ward>", 1, 2, ("everyone",)),
+    ]
+    n = 4 * 6 + 6 + 6 * 2 + 2
+    assert {group.id: (group.length, group.share) for group in found.groups} == {
+        "everyone": (23, 23 / n),  # 4 * 3 weights, 3 biases, 3 * 2 weights, 2 biases
+        "<ward>": (14, 14 / n),
+    }
+    assert [(kind.peers, kind.local) for kind in found.kinds] == [(("p1", "p2"), n - 37), (("p3",), n - 23)]
+    assert [dict(part.owned) for part in found.kinds[0].parts] == [
+        {"everyone": 4},
+        {"everyone": 3, "<ward>": 2},
+        {"everyone": 2},
+    ]
+    assert json.loads(json.dumps(found.to_json()))["groups"][0]["id"] == "everyone"
+
+
+def test_the_picture_is_well_formed_and_names_everything() -> None:
+    svg = to_svg(describe(PLAN, dict.fromkeys(PLAN.peers, NETWORK)))
+    drawing = ET.fromstring(svg)
+    text = " ".join(drawing.itertext())
+    for piece in ("everyone", "<ward>", "input", "p1, p2", "5 of 6", "7 of 44 weights local"):
+        assert piece in text
+    assert "currentColor" in svg
+    assert all(colour not in svg for colour in ("#000", "black", "white"))
+
+
+def test_many_kinds_of_peers_are_counted_and_not_drawn() -> None:
+    peers = [f"p{k}" for k in range(30)]
+    models = [
+        PartialModel("all", neurons={"0": 1}),
+        *(PartialModel(p, ("all",), {"0": 1}, members=(p,)) for p in peers),
+    ]
+    found = describe(compile_plan(dict.fromkeys(peers, NETWORK), ModelGraph(models)), NETWORK)
+    assert len(found.kinds) == 30
+    assert "and 22 more kinds of peers" in to_svg(found)

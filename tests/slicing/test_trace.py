@@ -1,0 +1,209 @@
+"""The truth of tracing: what the map says of a network is tried out on the network itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedpeer.slicing.flat import FlatLayout
+from fedpeer.slicing.models import SlicingError
+from fedpeer.slicing.network import NetworkMap
+from fedpeer.slicing.trace import trace
+from tests.slicing.zoo import ZOO, Attention, Branching, Specimen
+
+
+def made(name: str) -> tuple[Specimen, nn.Module, NetworkMap]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = ZOO[name].build().double().eval()
+    return ZOO[name], module, trace(module, ZOO[name].example())
+
+
+def output(module: nn.Module, network: NetworkMap, x_n: Tensor, example: Tensor) -> Tensor:
+    result: Tensor = functional_call(module, FlatLayout.of(network).unflatten(x_n), (example,))
+    return result
+
+
+def drawn(n: int) -> Tensor:
+    """(n,) different values, positive: they also stand for variances."""
+    return 0.1 + torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def exchanged(network: NetworkMap, x_n: Tensor, part: int, a: int, b: int) -> Tensor:
+    """(n,) the vector after neurons a and b of a part have changed places, with all that the map says is theirs."""
+
+    def other(part_n: np.ndarray, neuron_n: np.ndarray) -> np.ndarray:
+        here = part_n == part
+        return np.where(here & (neuron_n == a), b, np.where(here & (neuron_n == b), a, neuron_n))
+
+    def order(out_neuron_n: np.ndarray, in_neuron_n: np.ndarray) -> np.ndarray:
+        return np.lexsort(
+            (network.place_n, in_neuron_n, network.in_part_n, out_neuron_n, network.out_part_n, network.tensor_n)
+        )
+
+    now = order(network.out_neuron_n, network.in_neuron_n)
+    then = order(other(network.out_part_n, network.out_neuron_n), other(network.in_part_n, network.in_neuron_n))
+    result_n = x_n.clone()
+    result_n[torch.from_numpy(now)] = x_n[torch.from_numpy(then)]
+    return result_n
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_parts_are_found(name: str) -> None:
+    specimen, _, network = made(name)
+    assert {part.name: part.size for part in network.parts} == specimen.parts
+    assert not [tensor.name for tensor in network.tensors if tensor.unsliceable]
+    assert network.parts[network.part("output")].name == list(specimen.parts)[-1]
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_exchanging_two_hidden_neurons_with_all_that_is_theirs_changes_nothing(name: str) -> None:
+    specimen, module, network = made(name)
+    ends = {network.part("input"), network.part("output")}
+    x_n, example = drawn(network.n), specimen.example()
+    expected = output(module, network, x_n, example)
+    for at, part in enumerate(network.parts):
+        if at in ends or part.size == 1:
+            continue
+        for a, b in specimen.alike:
+            moved_n = exchanged(network, x_n, at, a % part.size, b % part.size)
+            assert not torch.equal(moved_n, x_n), part.name
+            torch.testing.assert_close(output(module, network, moved_n, example), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet", "densenet", "separable", "lstm", "by-hand", "siamese"])
+def test_exchanging_two_outputs_exchanges_them(name: str) -> None:
+    specimen, module, network = made(name)
+    x_n, example = drawn(network.n), specimen.example()
+    before = output(module, network, x_n, example)
+    after = output(module, network, exchanged(network, x_n, network.part("output"), 0, 1), example)
+    torch.testing.assert_close(after[:, [1, 0]], before[:, :2], rtol=1e-9, atol=1e-12)
+
+
+def test_exchanging_two_inputs_is_exchanging_them_in_the_data() -> None:
+    for name, dim in (("mlp", 1), ("cnn", 1), ("resnet", 1), ("states", 2), ("by-hand", 2)):
+        specimen, module, network = made(name)
+        x_n, example = drawn(network.n), specimen.example()
+        swapped = example.clone()
+        swapped.select(dim, 0).copy_(example.select(dim, 1))
+        swapped.select(dim, 1).copy_(example.select(dim, 0))
+        moved_n = exchanged(network, x_n, network.part("input"), 0, 1)
+        expected = output(module, network, x_n, example)
+        torch.testing.assert_close(output(module, network, moved_n, swapped), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "after"), [("cnn", "0", "1"), ("cnn", "3", "3"), ("mlp", "0", "1"), ("lstm", "embed", "embed")]
+)
+def test_without_its_outgoing_weights_a_neuron_has_no_influence(name: str, layer: str, after: str) -> None:
+    specimen, module, network = made(name)
+    x_n, example = drawn(network.n), specimen.example()
+    part, neuron = network.part(layer), 2
+    cut_n = x_n.clone()
+    cut_n[torch.from_numpy((network.in_part_n == part) & (network.in_neuron_n == neuron))] = 0
+
+    def silence(_: nn.Module, __: object, result: Tensor) -> Tensor:
+        result = result.clone()
+        result.select(-1 if result.dim() < 4 else 1, neuron).zero_()
+        return result
+
+    handle = module.get_submodule(after).register_forward_hook(silence)
+    silent = output(module, network, x_n, example)
+    handle.remove()
+    torch.testing.assert_close(output(module, network, cut_n, example), silent, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(silent, output(module, network, x_n, example))
+
+
+def test_a_flattened_channel_feeds_all_its_columns() -> None:
+    _, _, network = made("cnn")
+    head = next(tensor for tensor in network.tensors if tensor.name == "5.weight")
+    in_neuron = network.in_neuron_n[head.span].reshape(head.shape)
+    np.testing.assert_array_equal(in_neuron, np.broadcast_to(np.repeat(np.arange(4), 4), head.shape))
+    np.testing.assert_array_equal(network.place_n[head.span].reshape(head.shape)[1], np.tile(np.arange(4), 4))
+
+
+def test_running_statistics_are_averaged_or_local_and_counters_never() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    averaged, local = (trace(module, torch.zeros(2, 3), buffers=way) for way in ("average", "local"))
+    assert [tensor.name for tensor in averaged.tensors[-2:]] == ["1.running_mean", "1.running_var"]
+    assert averaged.n == local.n + 8
+    assert local.n == sum(parameter.numel() for parameter in module.parameters())
+    np.testing.assert_array_equal(averaged.out_neuron_n[-8:], [0, 1, 2, 3] * 2)
+
+
+def test_a_layer_that_cannot_be_sliced_is_marked_and_the_others_are_sliced() -> None:
+    network = trace(Attention(), torch.zeros(2, 6, 5))
+    marked = {tensor.module for tensor in network.tensors if tensor.unsliceable}
+    assert marked == {"attention", "attention.out_proj"}
+    assert "MultiheadAttention" in network.tensors[2].unsliceable
+    assert {part.name: part.size for part in network.parts} == {"input": 5, "into": 8, "head": 3}
+
+
+def test_an_untraceable_module_is_marked_alone_or_is_all_there_is() -> None:
+    inside = trace(nn.Sequential(nn.Linear(4, 5), Branching(), nn.Linear(8, 2)), torch.ones(2, 4))
+    assert {tensor.module for tensor in inside.tensors if tensor.unsliceable} == {"1.inner"}
+    assert {part.name for part in inside.parts} == {"input", "0", "1", "2"}
+    alone = trace(Branching(), torch.ones(2, 5))
+    assert all("cannot be traced" in tensor.unsliceable for tensor in alone.tensors)
+    assert alone.parts == ()
+    assert (alone.out_part_n == -1).all()
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_tied_projected_shared_and_unused_parameters_are_marked_with_the_reason() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(9, 6)
+            self.rnn = nn.LSTM(6, 5, proj_size=3)
+            self.temperature = nn.Parameter(torch.ones(1))
+            self.unused = nn.Linear(2, 2)
+            self.widen = nn.Linear(3, 6)
+            self.head = nn.Linear(6, 9)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            y, _ = self.rnn(self.embed(x))
+            result: Tensor = self.head(self.widen(y) * self.temperature)
+            return result
+
+    network = trace(Odd(), torch.zeros(2, 4, dtype=torch.long))
+    reasons = {tensor.name: tensor.unsliceable for tensor in network.tensors if tensor.unsliceable}
+    assert "head.weight" in reasons["embed.weight"]
+    assert "proj_size" in reasons["rnn.weight_ih_l0"]
+    assert "shared" in reasons["temperature"]
+    assert "unused.weight" in reasons
+    assert {"widen.weight", "head.bias"}.isdisjoint(reasons)
+
+
+def test_a_linear_layer_across_positions_is_no_layer_of_neurons() -> None:
+    module = nn.Sequential(nn.Conv1d(2, 4, 1), nn.Linear(6, 3), nn.Flatten(), nn.Linear(12, 2))
+    network = trace(module, torch.zeros(2, 2, 6))
+    assert {tensor.module for tensor in network.tensors if tensor.unsliceable} == {"1"}
+    assert {part.name: part.size for part in network.parts} == {"input": 2, "0": 4, "1": 12, "3": 2}
+
+
+def test_an_example_of_the_wrong_shape_is_the_users_mistake() -> None:
+    with pytest.raises(SlicingError, match=r"does not take such an example.*at 0"):
+        trace(nn.Sequential(nn.Linear(3, 4)), torch.zeros(2, 5))
+
+
+def test_tracing_changes_neither_the_module_nor_the_global_random_numbers() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.norm(x) + torch.randn(1, 3)
+            return result
+
+    module = Noisy().train()
+    before, state = {k: v.clone() for k, v in module.state_dict().items()}, torch.random.get_rng_state()
+    trace(module, torch.ones(4, 3))
+    assert module.training
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())

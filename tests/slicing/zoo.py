@@ -1,0 +1,271 @@
+"""Small networks of every kind that slicing can follow, with an example input and the parts that must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+
+class Basic(nn.Module):
+    """The basic block of a residual network."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out)
+        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out)
+        self.down: nn.Module = nn.Identity()
+        if stride > 1:
+            self.down = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        y += self.down(x)
+        return F.relu(y, inplace=True)
+
+
+class Dense(nn.Module):
+    """A dense block: what each layer makes is put beside what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 4, 3, padding=1)
+        self.second = nn.Conv2d(6, 3, 3, padding=1)
+        self.norm = nn.BatchNorm2d(9)
+        self.head = nn.Linear(9 * 4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([x, F.relu(self.first(x))], dim=1)
+        x = self.norm(torch.cat((x, F.relu(self.second(x))), 1))
+        result: Tensor = self.head(F.max_pool2d(x, 3).flatten(1))
+        return result
+
+
+class Separable(nn.Module):
+    """Depthwise and pointwise convolutions with a squeeze-and-excite gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3)
+        self.depth = nn.Conv2d(6, 6, 3, padding=1, groups=6)
+        self.squeeze = nn.Linear(6, 2)
+        self.excite = nn.Linear(2, 6)
+        self.point = nn.Conv2d(6, 8, 1)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu6(self.depth(self.stem(x)))
+        gate = torch.sigmoid(self.excite(F.silu(self.squeeze(x.mean((2, 3))))))
+        x = self.point(x * gate[:, :, None, None])
+        result: Tensor = self.head(F.adaptive_avg_pool2d(x, 1).view(x.size(0), -1))
+        return result
+
+
+class Words(nn.Module):
+    """Tokens, an embedding, a recurrent layer, the last position."""
+
+    def __init__(self, kind: str, layers: int, bidirectional: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 4)
+        self.rnn = getattr(nn, kind)(4, 5, layers, batch_first=True, bidirectional=bidirectional)
+        self.head = nn.Linear(10 if bidirectional else 5, 11)
+
+    def forward(self, tokens: Tensor, state: Tensor | None = None) -> Tensor:
+        y, _ = self.rnn(self.embed(tokens), state)
+        result: Tensor = self.head(y[:, -1])
+        return result
+
+
+class States(nn.Module):
+    """The final states of one recurrent layer start another, over plain features, time first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.LSTM(3, 5)
+        self.decoder = nn.LSTM(5, 5)
+        self.head = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, state = self.encoder(x.transpose(0, 1))
+        y, (h, _) = self.decoder(y, state)
+        result: Tensor = self.head(h[0] + y.mean(0))
+        return result
+
+
+class Mixer(nn.Module):
+    """Raw parameters, layer norms, functional layers and a scale, by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(7, 6))
+        self.b = nn.Parameter(torch.randn(7))
+        self.up = nn.Parameter(torch.randn(7, 4))
+        self.log_scale = nn.Parameter(torch.randn(4))
+        self.position = nn.Parameter(torch.randn(1, 3, 4))
+        self.norm = nn.LayerNorm(7)
+        self.slope = nn.PReLU(4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.gelu(self.norm(F.linear(x, self.w, self.b)))
+        h = h @ self.up * torch.exp(self.log_scale) + self.position
+        h = self.slope(h.permute(0, 2, 1)).permute(0, 2, 1)
+        result: Tensor = self.head(F.dropout(h, 0.5, self.training).amax(1))
+        return result
+
+
+class Siamese(nn.Module):
+    """One layer used twice, and its two results side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
+        self.head = nn.Linear(12, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = x.chunk(2, dim=1)
+        a, b = self.body(left), self.body(right)
+        result: Tensor = self.head(torch.cat([a, b * b], dim=-1))
+        return result
+
+
+class Gated(nn.Module):
+    """One number that decides how much of everything gets through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 5)
+        self.gate = nn.Linear(6, 1)
+        self.head = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(torch.sigmoid(self.gate(x)) * torch.tanh(self.body(x)))
+        return result
+
+
+class PaddedShortcut(nn.Module):
+    """A residual block whose shortcut is padded with empty channels, as in the smaller networks of its paper."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, 3, 3, padding=1)
+        self.wide = nn.Conv2d(3, 5, 3, padding=1)
+        self.head = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        x = F.relu(self.wide(x) + F.pad(x, (0, 0, 0, 0, 1, 1)))
+        result: Tensor = self.head(x.mean(dim=[2, 3]))
+        return result
+
+
+class Attention(nn.Module):
+    """A user's module with an attention that cannot be sliced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(5, 8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.into(x)
+        mixed, _ = self.attention(h, h, h)
+        result: Tensor = self.head((h + mixed).mean(1))
+        return result
+
+
+class Branching(nn.Module):
+    """Its forward pass looks at the values, so it cannot be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.inner(x) if x.sum() >= 0 else -self.inner(x)
+        return result
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """`alike`: neurons that may change places in every hidden part (with grouped convolutions: within a group)."""
+
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    parts: dict[str, int]
+    tokens: int = 0
+    alike: tuple[tuple[int, int], ...] = ((0, 1), (-1, 0))
+
+    def example(self, batch: int = 3) -> Tensor:
+        """(B, *shape) different at every element."""
+        size = batch * int(torch.tensor(self.shape).prod())
+        values = torch.arange(size).reshape(batch, *self.shape)
+        return values * 7 % self.tokens if self.tokens else torch.sin(values.double() * 1.7)
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 4, 2), nn.Flatten(), nn.Linear(4 * 4, 5)
+    )
+
+
+def resnet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), Basic(4, 4, 1), Basic(4, 6, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3)
+    )
+
+
+def conv1d() -> nn.Module:
+    return nn.Sequential(
+        nn.ZeroPad1d(1),
+        nn.Conv1d(3, 4, 3),
+        nn.GroupNorm(1, 4),
+        nn.ELU(),
+        nn.AvgPool1d(2),
+        nn.InstanceNorm1d(4, affine=True),
+        nn.Conv1d(4, 6, 3, groups=2),
+        nn.Flatten(),
+        nn.Linear(6 * 2, 2),
+    )
+
+
+ZOO = {
+    "mlp": Specimen(
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.Dropout(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)),
+        (6,),
+        {"input": 6, "0": 5, "3": 4, "5": 3},
+    ),
+    "image-mlp": Specimen(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(18, 4), nn.Tanh(), nn.Linear(4, 2)),
+        (2, 3, 3),
+        {"input": 18, "1": 4, "3": 2},
+    ),
+    "cnn": Specimen(cnn, (2, 8, 8), {"input": 2, "0": 6, "3": 4, "5": 5}),
+    "conv1d": Specimen(conv1d, (3, 8), {"input": 3, "1": 4, "6": 6, "8": 2}, alike=((0, 1), (-1, -2))),
+    "resnet": Specimen(resnet, (3, 8, 8), {"input": 3, "0": 4, "1.conv1": 4, "2.conv1": 6, "2.conv2": 6, "5": 3}),
+    "densenet": Specimen(Dense, (2, 6, 6), {"input": 2, "first": 4, "second": 3, "head": 5}),
+    "separable": Specimen(Separable, (3, 6, 6), {"input": 3, "stem": 6, "squeeze": 2, "point": 8, "head": 4}),
+    "lstm": Specimen(lambda: Words("LSTM", 1, False), (7,), {"input": 11, "embed": 4, "rnn": 5, "head": 11}, tokens=11),
+    "lstm-2-both-ways": Specimen(
+        lambda: Words("LSTM", 2, True),
+        (7,),
+        {"input": 11, "embed": 4, **{f"rnn.l{k}{way}": 5 for k in (0, 1) for way in ("", "_reverse")}, "head": 11},
+        tokens=11,
+    ),
+    "gru": Specimen(
+        lambda: Words("GRU", 2, False), (7,), {"input": 11, "embed": 4, "rnn.l0": 5, "rnn.l1": 5, "head": 11}, tokens=11
+    ),
+    "rnn": Specimen(lambda: Words("RNN", 1, False), (7,), {"input": 11, "embed": 4, "rnn": 5, "head": 11}, tokens=11),
+    "states": Specimen(States, (4, 3), {"input": 3, "encoder": 5, "head": 2}),
+    "by-hand": Specimen(Mixer, (3, 6), {"input": 6, "w": 7, "up": 4, "head": 3}),
+    "gated": Specimen(Gated, (6,), {"input": 6, "body": 5, "gate": 1, "head": 2}),
+    "padded-shortcut": Specimen(PaddedShortcut, (2, 4, 4), {"input": 2, "stem": 5, "head": 4}, alike=((0, 1), (3, 4))),
+    "siamese": Specimen(Siamese, (8,), {"input": 4, "body.0": 6, "head": 2}),
+}

@@ -1,0 +1,154 @@
+"""What exchanges on a graph do to an average: mixing matrices, spectral gap, and how many exchanges an accuracy takes.
+
+Every protocol is the same act on different graphs: a peer splits what it holds into (out-degree + 1) equal shares,
+keeps one and gives one along each edge. Push-sum goes along the overlay's phases, push-pull along a random matching
+of it (a pair gives halves both ways and so meets in the middle), the exact mean along the complete graph. So one
+column-stochastic matrix for each exchange, A[dst, src] = 1 / (outdeg(src) + 1), says it all.
+
+Matrices are scipy.sparse CSR, float64, (P, P) in the order of the members. Nothing here draws a number of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import networkx as nx
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from fedpeer.topology.overlay import Overlay
+
+Protocol = Literal["push-sum", "push-pull", "exact"]
+Dense = NDArray[np.float64]
+#: The stream for one exchange, from its running number over all averagings; only push-pull draws from it.
+Draws = Callable[[int], np.random.Generator]
+
+#: Up to here matrices are multiplied out: 2 MiB each, half a second for a prediction. Above, the spectral gap decides.
+DENSE_MEMBERS_MAX = 512
+
+
+def metropolis_hastings(graph: nx.Graph) -> csr_array:
+    """Symmetric, doubly stochastic weights of an undirected graph, (P, P).
+
+    W[i, j] = 1 / (1 + max(d_i, d_j)) on edges, W[i, i] = 1 - the rest of the row; degrees exclude the node itself.
+    Source: Xiao, Boyd, Fast linear iterations for distributed averaging, 2004, section 4.2.
+    """
+    assert not graph.is_directed(), "Metropolis-Hastings weights are for undirected graphs"
+    edges = adjacency(graph).tocoo()
+    degree_P = edges.sum(axis=1)
+    weight = 1 / (1 + np.maximum(degree_P[edges.row], degree_P[edges.col]))
+    off = csr_array((weight, (edges.row, edges.col)), shape=edges.shape)
+    return (off + scipy.sparse.diags_array(1 - off.sum(axis=1))).tocsr()
+
+
+def push_sum_matrix(graph: nx.Graph) -> csr_array:
+    """Column-stochastic shares, (P, P): A[dst, src] = 1 / (outdeg(src) + 1) on edges src -> dst and on the diagonal.
+
+    An undirected edge is one each way. Source: Kempe, Dobra, Gehrke, Gossip-based computation of aggregate information,
+    2003, section 2, with equal shares.
+    """
+    edges = adjacency(graph)
+    share_P = 1 / (edges.sum(axis=1) + 1)
+    return ((edges.T + scipy.sparse.eye_array(len(graph))) @ scipy.sparse.diags_array(share_P)).tocsr()
+
+
+def adjacency(graph: nx.Graph) -> csr_array:
+    """(P, P): 1.0 at [src, dst] for each edge src -> dst, rows and columns in the order 0..P-1."""
+    return nx.to_scipy_sparse_array(graph, nodelist=range(len(graph)), weight=None, dtype=np.float64, format="csr")
+
+
+def random_matching(graph: nx.Graph, draws: np.random.Generator) -> NDArray[np.int64]:
+    """A maximal matching: the edges in random order, each taken if both ends are free. Directions do not count.
+
+    Returns:
+        (P,) int64: the partner of each node, or the node itself where nobody was left.
+    """
+    edges = sorted({(min(edge), max(edge)) for edge in graph.edges})
+    partner = list(range(len(graph)))
+    for i in draws.permutation(len(edges)).tolist():
+        a, b = edges[i]
+        if partner[a] == a and partner[b] == b:
+            partner[a], partner[b] = b, a
+    return np.array(partner, dtype=np.int64)
+
+
+def carrier(overlay: Overlay, protocol: Protocol, exchange: int, draws: Draws) -> nx.Graph:
+    """The graph along which shares travel in exchange number `exchange`, counted from the first averaging on."""
+    match protocol:
+        case "push-sum":
+            return overlay.phases[exchange % len(overlay.phases)]
+        case "push-pull":
+            matching = nx.empty_graph(len(overlay.members))
+            partner_P = random_matching(overlay.union, draws(exchange)).tolist()
+            matching.add_edges_from((a, b) for a, b in enumerate(partner_P) if a < b)
+            return matching
+        case "exact":
+            return nx.complete_graph(len(overlay.members))
+
+
+def exchange_matrices(
+    overlay: Overlay, protocol: Protocol, exchanges: int, *, first: int, draws: Draws
+) -> list[csr_array]:
+    """The matrices of the exchanges first, first + 1, ..., in the order in which they are applied.
+
+    Where the graph has come round again, the list holds the same object again.
+    """
+    running = range(first, first + exchanges)
+    match protocol:
+        case "push-sum":
+            phases = [push_sum_matrix(phase) for phase in overlay.phases]
+            return [phases[exchange % len(phases)] for exchange in running]
+        case "push-pull":
+            return [_meetings(random_matching(overlay.union, draws(exchange))) for exchange in running]
+        case "exact":
+            count = len(overlay.members)
+            return [csr_array(np.full((count, count), 1 / count))] * exchanges
+
+
+def _meetings(partner_P: NDArray[np.int64]) -> csr_array:
+    """The shares of `carrier`'s matching, made without it: half of oneself and half of the partner."""
+    count = len(partner_P)
+    columns = np.stack([np.arange(count), partner_P], axis=1).ravel()
+    matrix = csr_array((np.full(2 * count, 0.5), columns, np.arange(0, 2 * count + 1, 2)), shape=(count, count))
+    matrix.sum_duplicates()
+    return matrix
+
+
+def effective_matrix(overlay: Overlay, protocol: Protocol, exchanges: int, *, first: int, draws: Draws) -> Dense:
+    """The product of `exchange_matrices`, dense (P, P): what all those exchanges do to values and to weights."""
+    product = np.eye(len(overlay.members))
+    for matrix in exchange_matrices(overlay, protocol, exchanges, first=first, draws=draws):
+        product = matrix @ product
+    return product
+
+
+def limit_weights(matrix: csr_array | Dense) -> Dense:
+    """Where the push-sum weights settle, (P,), from weights of 1: A w = w with sum P. Dense; for small graphs."""
+    dense = _dense(matrix)
+    count = len(dense)
+    equations = np.vstack([dense - np.eye(count), np.ones(count)])
+    return np.asarray(np.linalg.lstsq(equations, np.append(np.zeros(count), count))[0])
+
+
+def eigenvalues(matrix: csr_array | Dense) -> Dense:
+    """All eigenvalues of a symmetric matrix, descending."""
+    return np.asarray(np.linalg.eigvalsh(_dense(matrix))[::-1])
+
+
+def second_modulus(matrix: csr_array | Dense) -> float:
+    """The second largest modulus among the eigenvalues of a mixing matrix; dense, for up to a few hundred members."""
+    moduli = np.sort(np.abs(scipy.linalg.eigvals(_dense(matrix))))
+    return float(moduli[-2]) if len(moduli) > 1 else 0.0
+
+
+def spectral_gap(matrix: csr_array | Dense) -> float:
+    """1 - the second largest modulus of the eigenvalues: the share of the disagreement that one exchange takes away."""
+    return 1 - second_modulus(matrix)
+
+
+def _dense(matrix: Any) -> Dense:
+    return np.asarray(matrix.toarray() if scipy.sparse.issparse(matrix) else matrix, dtype=np.float64)

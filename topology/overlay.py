@@ -1,0 +1,82 @@
+"""One overlay for each averaging group: who of its members talks to whom, certain to be connected.
+
+An overlay is a sequence of graphs, its phases, which the exchanges go through in turn and over again; a graph that
+does not change is one phase. What must be connected is their union: every member has to reach every other within one
+period. Nothing here knows which model a group averages, or how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import networkx as nx
+import numpy as np
+
+from fedpeer.topology.graphs import GRAPHS, Builder, TopologyError, edge_problems, listed
+
+
+@dataclass(frozen=True, eq=False)
+class Overlay:
+    """The graphs on which the members of one group exchange.
+
+    members   ids in peer order; node i of every phase is members[i]
+    phases    exchange e, counted over all averagings, goes along phases[e % len(phases)]; frozen networkx graphs
+    remarks   what a user should know, such as edges that were added
+    """
+
+    members: tuple[str, ...]
+    phases: tuple[nx.Graph, ...]
+    remarks: tuple[str, ...] = ()
+
+    @cached_property
+    def union(self) -> nx.Graph:
+        """Every edge of every phase."""
+        return self.phases[0] if len(self.phases) == 1 else nx.compose_all(self.phases)
+
+
+def overlay(build: Builder, members: Sequence[str], draws: np.random.Generator) -> Overlay:
+    """Build the graph of one group and connect it.
+
+    Parts that the builder left apart are joined in the order of the ids, each by an edge from its first member to the
+    first member of the next part; the remark names those edges. `build` is a function of `GRAPHS` with its settings
+    bound. The result depends on nothing but the arguments, so that all peers that hand in equal draws agree.
+
+    Raises:
+        TopologyError: a setting out of range, or a user's own edges that do not connect the members.
+    """
+    assert members, "a group has at least one member"
+    phases = build(members, draws)
+    remarks: tuple[str, ...] = ()
+    if len(phases) == 1 and not phases[0].is_directed():
+        firsts = sorted(min(part) for part in nx.connected_components(phases[0]))
+        added = list(pairwise(firsts))
+        phases[0].add_edges_from(added)
+        if added:
+            named = listed([f"{members[a]}-{members[b]}" for a, b in added])
+            remarks = (f"the graph was in {len(firsts)} parts; added {named}",)
+    made = Overlay(tuple(members), tuple(nx.freeze(phase) for phase in phases), remarks)
+    assert nx.is_strongly_connected(made.union.to_directed()), "a directed graph of the registry connects its peers"
+    return made
+
+
+def problems(name: str, settings: Mapping[str, Any], peers: Sequence[str]) -> list[str]:
+    """What is wrong with a choice of `GRAPHS` for a whole federation, one sentence for each mistake.
+
+    Groups smaller than the federation get a smaller degree without a word; a degree that not even all peers together
+    allow is the user's mistake.
+    """
+    own = settings.get("edges")
+    if isinstance(own, Sequence):
+        return edge_problems(own, peers)
+    degree = settings.get("degree")
+    if isinstance(degree, int) and degree >= len(peers) > 1:
+        return [f"{name}: degree = {degree}: there are only {len(peers)} peers; use {len(peers) - 1} or less"]
+    try:
+        GRAPHS[name](peers[:3], np.random.default_rng(0), **settings)  # three are enough to have the ranges checked
+    except TopologyError as error:
+        return [str(error)]
+    return []

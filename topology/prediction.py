@@ -1,0 +1,180 @@
+"""How many exchanges bring the members of a group within a tolerance of their mean, from the graph alone.
+
+In a network nobody sees the spread, so the number is computed before the first exchange, from the mixing matrices, and
+is the same on every engine and every peer.
+
+Relative disagreement, here: start from any values x with weights of 1, and let T be the product of the exchanges'
+matrices. The estimates are z = T x / T 1, and with E = diag(T 1)^-1 T - 1 1'/P their distance from the true mean is
+E x = E (x - mean). The largest factor by which the distance from the mean can be left, ||z - mean|| / ||x - mean|| in
+Euclidean norm over the peers, is the spectral norm of E. So a tolerance holds for the worst start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.linalg
+from scipy.sparse import csr_array, eye_array
+from scipy.sparse.csgraph import laplacian
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, aslinearoperator, eigsh
+
+from fedpeer.topology.graphs import TopologyError
+from fedpeer.topology.mixing import (
+    DENSE_MEMBERS_MAX,
+    Dense,
+    Protocol,
+    adjacency,
+    push_sum_matrix,
+)
+from fedpeer.topology.overlay import Overlay
+
+#: The federation file allows no more exchanges in one averaging either; a graph that needs more is no use for learning.
+EXCHANGES_MAX = 10_000
+#: Float64 sums over a thousand peers agree to about 1e-13, so nothing finer can be reached.
+TOLERANCE_MIN = 1e-12
+
+
+def predicted_rounds(overlay: Overlay, protocol: Protocol, tolerance: float) -> int:
+    """The number of exchanges after which the relative disagreement (see above) is at most `tolerance`.
+
+    push-sum    the smallest number that suffices whatever phase the averaging begins with; from the product of the
+                matrices up to DENSE_MEMBERS_MAX members, above that from the spectral gap (an upper estimate)
+    push-pull   an upper bound, in root mean square over the random matchings: an edge is surely taken if it comes first
+                among the edges at its two ends, so with probability q >= 1 / (d_i + d_j - 1). One exchange keeps on
+                average at most 1 - mu / 2 of the squared distance, mu the second smallest eigenvalue of the Laplacian
+                weighted by q (Boyd, Ghosh, Prabhakar, Shah, Randomized gossip algorithms, 2006, theorem 3)
+    exact       1
+
+    A group of one needs 0.
+
+    Raises:
+        TopologyError: tolerance out of range, or more than EXCHANGES_MAX exchanges needed.
+    """
+    if not TOLERANCE_MIN <= tolerance < 1:
+        raise TopologyError(f"tolerance = {tolerance}: write a number from {TOLERANCE_MIN} to below 1")
+    if len(overlay.members) == 1:
+        return 0
+    match protocol:
+        case "exact":
+            return 1
+        case "push-pull":
+            return _within_bound(_geometric(_matching_contraction(overlay), tolerance**2), overlay, tolerance)
+        case "push-sum":
+            return _push_sum(overlay, tolerance)
+
+
+def relative_disagreement(product: Dense) -> float:
+    """Spectral norm of diag(T 1)^-1 T - 1 1'/P for a product T (P, P) of mixing matrices."""
+    count = len(product)
+    error = product / product.sum(axis=1, keepdims=True) - 1 / count
+    return math.sqrt(max(0.0, float(np.linalg.eigvalsh(error.T @ error)[-1])))
+
+
+def _push_sum(overlay: Overlay, tolerance: float) -> int:
+    matrices = [push_sum_matrix(phase) for phase in overlay.phases]
+    if len(overlay.members) > DENSE_MEMBERS_MAX:
+        return _by_gap(matrices, overlay, tolerance)
+    return max(
+        _by_product([*matrices[first:], *matrices[:first]], overlay, tolerance) for first in range(len(matrices))
+    )
+
+
+def _by_product(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float) -> int:
+    """Double the number of periods until they suffice, bisect to the last that do not, then go phase by phase."""
+    period = len(matrices)
+    product = np.eye(len(overlay.members))
+    for matrix in matrices:
+        product = matrix @ product
+    powers = [product]  # the 1st, 2nd, 4th, 8th, ... power of one period
+    while relative_disagreement(powers[-1]) > tolerance:
+        _within_bound(period << (len(powers) - 1), overlay, tolerance)
+        powers.append(powers[-1] @ powers[-1])
+    periods, product = 0, np.eye(len(overlay.members))
+    for i in reversed(range(len(powers) - 1)):
+        further = powers[i] @ product
+        if relative_disagreement(further) > tolerance:
+            periods, product = periods + (1 << i), further
+    done = periods * period
+    for matrix in matrices[:-1]:
+        done, product = done + 1, matrix @ product
+        if relative_disagreement(product) <= tolerance:
+            return _within_bound(done, overlay, tolerance)
+    return _within_bound((periods + 1) * period, overlay, tolerance)
+
+
+def _by_gap(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float) -> int:
+    """From `contraction`; seen through D^1/2, a power of it is off by a factor of at most mean(D) / min(D)."""
+    size_P = _size(matrices[0])
+    periods = _geometric(contraction(overlay), tolerance * float(size_P.min() / size_P.mean()))
+    return _within_bound(periods * len(matrices), overlay, tolerance)
+
+
+def contraction(overlay: Overlay) -> float:
+    """The factor by which one period of push-sum shrinks the disagreement in the long run.
+
+    With D = out-degree + 1 the shares A of an undirected graph are similar to the symmetric matrix D^-1/2 A D^1/2, and
+    those of the directed graphs of the registry are circulant. So the second largest modulus of their eigenvalues is
+    the spectral norm of D^-1/2 A D^1/2 - v v', v the unit vector along D^1/2, which Lanczos finds without fail even
+    where many eigenvalues share that modulus.
+    """
+    matrices = [push_sum_matrix(phase) for phase in overlay.phases]
+    root_P = np.sqrt(_size(matrices[0]))
+    v_P = root_P / np.linalg.norm(root_P)
+
+    def squared(x_P: Dense) -> Dense:
+        x_P = x_P.ravel()  # scipy hands in columns too
+        y_P = x_P * root_P
+        for matrix in matrices:
+            y_P = matrix @ y_P
+        z_P = y_P / root_P**2
+        for matrix in reversed(matrices):
+            z_P = matrix.T @ z_P
+        return np.asarray(z_P * root_P - v_P * (v_P @ x_P))  # v is kept by the period, so once is enough
+
+    count = len(root_P)
+    operator = LinearOperator((count, count), matvec=squared, dtype=np.float64)
+    if count <= DENSE_MEMBERS_MAX:
+        largest = float(np.linalg.eigvalsh(operator @ np.eye(count))[-1])
+    else:
+        start = np.cos(np.arange(count))  # any vector not orthogonal to the eigenvectors; ARPACK would draw one
+        shifted = operator + aslinearoperator(eye_array(count))  # Lanczos cannot start on a matrix that is zero
+        try:
+            top = eigsh(shifted, k=1, v0=start, ncv=80, maxiter=100, tol=1e-9, return_eigenvectors=False)
+        except ArpackNoConvergence:  # only where eigenvalues crowd at 1: more exchanges than anybody wants
+            return 1.0
+        largest = float(top[0]) - 1
+    return math.sqrt(largest) if largest > 1e-12 else 0.0  # what is below is rounding: the period averages exactly
+
+
+def _size(matrix: csr_array) -> Dense:
+    """Out-degree + 1, (P,)."""
+    return np.asarray((matrix != 0).sum(axis=0), dtype=np.float64)
+
+
+def _matching_contraction(overlay: Overlay) -> float:
+    """Upper bound on the mean share of the squared distance that one random matching leaves."""
+    graph = overlay.union.to_undirected()
+    edges = adjacency(graph).tocoo()
+    degree_P = edges.sum(axis=1)
+    chance = 1 / (degree_P[edges.row] + degree_P[edges.col] - 1)
+    weighted = laplacian(csr_array((chance, (edges.row, edges.col)), shape=edges.shape))
+    mu = scipy.linalg.eigh(weighted.toarray(), eigvals_only=True, subset_by_index=(1, 1))
+    return max(0.0, 1 - float(mu[0]) / 2)
+
+
+def _geometric(contraction: float, wanted: float) -> float:
+    """The smallest k >= 1 with contraction^k <= wanted; infinite where nothing contracts."""
+    if contraction <= wanted:
+        return 1
+    return math.inf if contraction >= 1 else math.ceil(math.log(wanted) / math.log(contraction))
+
+
+def _within_bound(exchanges: float, overlay: Overlay, tolerance: float) -> int:
+    if exchanges > EXCHANGES_MAX:
+        raise TopologyError(
+            f"{len(overlay.members)} peers on this graph need more than {EXCHANGES_MAX} exchanges for a tolerance of "
+            f"{tolerance:g}; choose a better connected topology (k-regular:4), a larger tolerance, or exchanges"
+        )
+    return int(exchanges)
