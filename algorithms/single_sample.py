@@ -35,7 +35,15 @@ def train(
     assert loss.code >= 0, f"{loss.name} has no compiled loop"
     numbers = np.zeros((1, 1), np.float32) if loss.classifies else np.ascontiguousarray(y_S, np.float32)
     classes = np.ascontiguousarray(y_S, np.int64) if loss.classifies else np.zeros(1, np.int64)
-    _train(layers, loss.code, x_n, np.ascontiguousarray(inputs_SF), classes, numbers.reshape(len(numbers), -1), np.float32(lr))
+    _train(
+        layers,
+        loss.code,
+        x_n,
+        np.ascontiguousarray(inputs_SF),
+        classes,
+        numbers.reshape(len(numbers), -1),
+        np.float32(lr),
+    )
 
 
 @njit(cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, boundscheck=False, nogil=True)

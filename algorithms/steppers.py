@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -39,7 +40,10 @@ class Stepper(Protocol):
         ...
 
     def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
-        """All steps of one round, in place. `fresh`: there is no optimiser state yet. `keys`: one a peer, for dropout."""
+        """All steps of one round, in place.
+
+        `fresh`: there is no optimiser state yet, or it is not to be used. `keys`: one a peer, for dropout.
+        """
         ...
 
     def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
@@ -87,34 +91,34 @@ class Loop:
         self._layout = layout
         self._loss = loss
         self._optimizer = optimizer
-        self._state = StateLayout.probe(optimizer, list(module.parameters()))
-        # Counters such as batch normalisation's are each peer's own, and never averaged.
-        self._counters = [b for b in self._module.buffers() if not b.is_floating_point()]
+        self._trained = [p for p in self._module.parameters() if p.requires_grad]
+        self._state = StateLayout.probe(optimizer, self._trained)
+        # Counters such as batch normalisation's are each peer's own, and never averaged. A row holds what was counted
+        # since the beginning, so that zeros are a beginner's row whatever the module starts from.
+        self._counters = [(b, b.clone()) for b in self._module.buffers() if not b.is_floating_point()]
 
     @property
     def state_size(self) -> int:
-        return self._state.size + sum(counter.numel() for counter in self._counters)
+        return self._state.size + sum(counter.numel() for counter, _ in self._counters)
 
     def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
         self._module.train()
         for number in range(len(x_Bn)):
             self._bind(x_Bn[number])
-            parameters = list(self._module.parameters())
-            optimizer = self._optimizer.build(parameters)
+            optimizer = self._optimizer.build(self._trained)
             if not fresh:
                 self._state.load(optimizer, s_Bk[number])
-            self._count(s_Bk[number, self._state.size :], fresh)
+            self._set_counters(s_Bk[number, self._state.size :])
             peer = batches.peer(number)
             with guarded(keys[number]):
                 for step in range(peer.steps):
                     optimizer.zero_grad()
-                    self._loss.value(self._module(peer.inputs(step)), peer.targets(step)).backward()
+                    torch.autograd.backward(self._loss.value(self._module(peer.inputs(step)), peer.targets(step)))
+                    self._fill_gradients()
                     optimizer.step()
-            for parameter in parameters:
-                parameter.grad = None
+            optimizer.zero_grad()
             self._state.save(optimizer, s_Bk[number])
-            if self._counters:
-                s_Bk[number, self._state.size :] = torch.cat([c.flatten() for c in self._counters]).to(s_Bk.dtype)
+            self._get_counters(s_Bk[number, self._state.size :])
 
     @torch.no_grad()
     def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
@@ -125,10 +129,22 @@ class Loop:
             answers.append(self._module(peer_inputs))
         return torch.stack(answers)
 
-    def _count(self, row: Tensor, fresh: bool) -> None:
+    def _fill_gradients(self) -> None:
+        """Zero where the loss does not depend on a parameter: torch would skip it and keep no state for it."""
+        for parameter in self._trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def _set_counters(self, counted: Tensor) -> None:
         at = 0
-        for counter in self._counters:
-            counter.copy_(torch.zeros_like(counter) if fresh else row[at : at + counter.numel()].view(counter.shape))
+        for counter, beginning in self._counters:
+            counter.copy_(beginning.long() + counted[at : at + counter.numel()].view(counter.shape).long())
+            at += counter.numel()
+
+    def _get_counters(self, counted: Tensor) -> None:
+        at = 0
+        for counter, beginning in self._counters:
+            counted[at : at + counter.numel()] = (counter.long() - beginning.long()).flatten()
             at += counter.numel()
 
     def _bind(self, x_n: Tensor) -> None:
@@ -188,7 +204,9 @@ class Mapped:
 
     def _block_state(self, peers: int) -> StateLayout:
         """The layout of one peer's row, for an optimiser that holds `peers` of them in (B, n) tensors."""
-        entries = tuple((number, key, (peers, *shape[1:]) if shape else ()) for number, key, shape in self._state.entries)
+        entries = tuple(
+            (number, key, (peers, *shape[1:]) if shape else ()) for number, key, shape in self._state.entries
+        )
         return StateLayout(entries, sum(torch.Size(shape).numel() for _, _, shape in entries))
 
     def _columns(self, s_Bk: Tensor) -> Tensor:
@@ -262,26 +280,32 @@ _BLOCKS_LEAST = 4
 
 
 def mappable(module: nn.Module, layout: FlatLayout, loss: Loss, example: Tensor, target: Tensor) -> bool:
-    """Whether `vmap` gives the loop's numbers for this module: a probe with two peers and one batch decides.
+    """Whether `Mapped` gives the numbers of `Loop` for this module: a probe with two peers and one batch decides.
 
-    Not tried where it cannot be right: averaged buffers would be changed inside the mapped function, and dropout
-    would need a mask of its own for every peer.
+    Not so where training changes more than parameters (averaged buffers, counters), where some parameters are frozen,
+    and where vmap has no rule (LSTM and GRU, dropout, which would need a mask of its own for every peer).
     """
-    if layout.n != layout.n_parameters or any(isinstance(each, _NOT_MAPPED) for each in module.modules()):
+    if layout.n != layout.n_parameters or not all(p.requires_grad for p in module.parameters()):
         return False
-    module = copy.deepcopy(module).train()
-    x_n = torch.cat([p.detach().flatten() for p in module.parameters()])
-    x_2n = torch.stack([x_n, 0.5 * x_n])
-
-    def value(parameters_n: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        return loss.value(functional_call(module, layout.unflatten(parameters_n), (inputs,)), targets)
-
+    plain = OptimizerChoice("SGD", {"lr": 1.0})
+    loop, mapped = Loop(module, layout, loss, plain), Mapped(module, layout, loss, plain)
+    start_n = layout.flatten(module).to(example.device)
+    looped_2n = torch.stack([start_n, 0.5 * start_n])
+    mapped_2n, counted = looped_2n.clone(), looped_2n.new_zeros(2, loop.state_size)
+    places = torch.arange(len(example), device=example.device)
+    batches = Batches(example, places.expand(2, 1, -1), target.expand(2, 1, *target.shape))
+    inputs = example.expand(2, *example.shape)
     try:
-        looped = torch.stack([grad(value)(row, example, target) for row in x_2n])
-        mapped = vmap(grad(value), in_dims=(0, None, None))(x_2n, example, target)
-    except Exception:  # vmap has no rule for something, or the module itself fails: the loop will say so in its words
+        loop.train(looped_2n, counted, True, batches, (0, 0))
+        with warnings.catch_warnings():  # vmap warns where it has no rule and goes round a loop of its own
+            warnings.simplefilter("error")
+            mapped.train(mapped_2n, looped_2n.new_zeros(2, 0), True, batches, (0, 0))
+            answers = mapped.logits(looped_2n, inputs)
+    except Exception:  # vmap cannot do it, or the module itself fails: the loop will say so in its words
         return False
-    return bool(torch.allclose(mapped, looped, rtol=1e-4, atol=1e-6))
+    same = _alike(mapped_2n, looped_2n) and _alike(answers, loop.logits(looped_2n, inputs))
+    return same and not bool(counted.any())
 
 
-_NOT_MAPPED = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.modules.batchnorm._BatchNorm)
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -6,6 +6,7 @@ A plain `nn.Sequential`, so that it is recognised as a stack of linear layers an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -21,7 +22,7 @@ class MLP(nn.Sequential):
         super().__init__()
         if flatten:
             self.add_module("flatten", nn.Flatten())
-        for depth, (fan_in, fan_out) in enumerate(zip(sizes[:-2], sizes[1:-1], strict=True), start=1):
+        for depth, (fan_in, fan_out) in enumerate(pairwise(sizes[:-1]), start=1):
             self.add_module(f"hidden{depth}", nn.Linear(fan_in, fan_out, bias=bias))
             self.add_module(f"activation{depth}", ACTIVATIONS[activation]())
             if dropout:

@@ -12,7 +12,15 @@ class Recurrent(nn.Module):
     """`features` numbers at each place of the sequence, or None for tokens 0..vocabulary-1."""
 
     def __init__(
-        self, features: int | None, vocabulary: int, outputs: int, *, hidden: int, layers: int, embedding: int, cell: str
+        self,
+        features: int | None,
+        vocabulary: int,
+        outputs: int,
+        *,
+        hidden: int,
+        layers: int,
+        embedding: int,
+        cell: str,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, embedding) if features is None else nn.Identity()

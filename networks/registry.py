@@ -41,7 +41,9 @@ def mlp(
             f"mlp layers {_joined(sizes)} do not fit the data: it has {features} input features and needs {outputs} "
             f"outputs; write {_joined((features, *sizes[1:-1], outputs))}"
         )
-    return MLP(sizes, activation=activation, dropout=_share(dropout, "dropout"), bias=bias, flatten=len(input_shape) > 1)
+    return MLP(
+        sizes, activation=activation, dropout=_share(dropout, "dropout"), bias=bias, flatten=len(input_shape) > 1
+    )
 
 
 def cnn(
@@ -63,12 +65,14 @@ def cnn(
             f"cnn needs images (channels, height, width), and one example here has shape {input_shape}; "
             "choose mlp, or load the data as images (shape=image)"
         )
-    if not channels or min((*channels, *hidden, kernel)) < 1:
-        raise NetworkError("cnn: channels, hidden and kernel are 1 or more")
-    smallest = min(input_shape[1:]) // 2 ** len(channels)
-    if smallest < 1:
+    if not channels or min(*channels, *hidden, 1) < 1:
+        raise NetworkError(f"cnn: channels {_joined(channels)}, hidden {_joined(hidden)}: give sizes of 1 or more")
+    if kernel % 2 == 0 or kernel < 1:
+        raise NetworkError(f"cnn: kernel = {kernel}: write an odd number, so that a kernel has a middle")
+    if min(input_shape[1:]) < 2 ** len(channels):
         raise NetworkError(
-            f"cnn: {len(channels)} halvings leave nothing of a {input_shape[1]}x{input_shape[2]} image; use fewer channels entries"
+            f"cnn: {len(channels)} halvings leave nothing of a {input_shape[1]}x{input_shape[2]} image; "
+            f"give at most {min(input_shape[1:]).bit_length() - 1} channels"
         )
     return CNN(
         input_shape,
@@ -96,11 +100,16 @@ def lstm(
     from fedpeer.networks.recurrent import Recurrent
 
     if len(input_shape) not in (1, 2):
-        raise NetworkError(f"lstm needs sequences (T,) of tokens or (T, F) of features, not shape {input_shape}")
+        raise NetworkError(
+            f"lstm needs sequences (T,) of tokens or (T, F) of features, and one example here has shape {input_shape}; "
+            "choose cnn or mlp"
+        )
     if min(hidden, layers, embedding) < 1:
-        raise NetworkError("lstm: hidden, layers and embedding are 1 or more")
+        raise NetworkError(f"lstm: hidden {hidden}, layers {layers}, embedding {embedding}: give sizes of 1 or more")
     features = None if len(input_shape) == 1 else input_shape[1]
-    return Recurrent(features, vocabulary or outputs, outputs, hidden=hidden, layers=layers, embedding=embedding, cell=cell)
+    return Recurrent(
+        features, vocabulary or outputs, outputs, hidden=hidden, layers=layers, embedding=embedding, cell=cell
+    )
 
 
 def _joined(sizes: tuple[int, ...]) -> str:

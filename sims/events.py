@@ -38,8 +38,8 @@ class MethodStarted:
 class RoundDone:
     """A round is finished: trained, averaged and, if it was due, evaluated.
 
-    score_P    accuracy as a fraction (classification) or error (regression) of each peer on its own test part; None when
-               this round was not evaluated
+    score_P    accuracy as a fraction (classification) or error (regression) of each peer on its own test part; None
+               when this round was not evaluated
     seconds    wall time of this round without evaluation
     bytes_sent, messages_sent   of all peers together, in this round
     """

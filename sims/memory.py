@@ -1,4 +1,4 @@
-"""From a world to the tensors of a vector run: examples in peer order, targets as each peer sees them, first weights."""
+"""From a world to the tensors of a vector run: examples in peer order, targets as peers see them, first weights."""
 
 from __future__ import annotations
 
@@ -131,7 +131,10 @@ def start_of(world: World) -> Callable[[Tensor], None]:
 def _default_start(world: World) -> Choice:
     """U(-1/2, 1/2) for a perceptron of sigmoids (seed facts: anything else is under-trained); else the modules' own."""
     sigmoid = any(isinstance(each, torch.nn.Sigmoid) for each in world.module.modules())
-    plain = all(isinstance(each, (torch.nn.Sequential, torch.nn.Linear, torch.nn.Sigmoid, torch.nn.Flatten)) for each in world.module.modules())
+    plain = all(
+        isinstance(each, (torch.nn.Sequential, torch.nn.Linear, torch.nn.Sigmoid, torch.nn.Flatten))
+        for each in world.module.modules()
+    )
     return Choice("uniform") if sigmoid and plain else Choice("torch")
 
 
@@ -187,7 +190,12 @@ def _view(world: World) -> View | None:
         scale = np.stack([np.broadcast_to(each.scale_F, shape).reshape(-1) for each in fitted])
     if feature_map is None and shift is None:
         return None
-    return View(*(None if each is None else torch.from_numpy(np.ascontiguousarray(each)) for each in (feature_map, shift, scale)))
+    return View(
+        *(
+            None if each is None else torch.from_numpy(np.ascontiguousarray(each))
+            for each in (feature_map, shift, scale)
+        )
+    )
 
 
 def _columns(world: World, plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

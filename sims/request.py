@@ -1,4 +1,4 @@
-"""What is asked of a simulation: a federation, the methods to compare, the seeds; plain data that a run folder keeps."""
+"""What is asked of a simulation: a federation, methods to compare, seeds; plain data that a run folder keeps."""
 
 from __future__ import annotations
 

@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import networkx as nx
 import numpy as np
 import torch
+from torch import nn
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.data.dataset import Dataset
@@ -24,6 +26,7 @@ from fedpeer.gossip.averaging import Averaging, traffic
 from fedpeer.peer.core.choice import Choice, bind, lookup
 from fedpeer.peer.core.federation import Federation
 from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.index import Status
 from fedpeer.runs.summary import summarise
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
 from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
@@ -54,9 +57,17 @@ class _Cell:
 
 
 def simulate(
-    request: SimulationRequest, run: RunFolder, tell: Tell = lambda event: None, stop: threading.Event | None = None
+    request: SimulationRequest,
+    run: RunFolder,
+    tell: Tell = lambda event: None,
+    stop: threading.Event | None = None,
+    *,
+    dataset: Dataset | None = None,
+    module: nn.Module | None = None,
 ) -> dict[str, Any]:
     """Do what is asked, or the rest of it if the run folder holds a checkpoint or finished cells.
+
+    `dataset` and `module` are used in place of what the federation names, by callers that have objects and not names.
 
     Returns:
         The summary (the `--json` object) of what was measured; also written into the run folder, with its status:
@@ -70,8 +81,8 @@ def simulate(
     device = _device(request.device)
     cells = [_Cell(method, seed) for seed in request.seeds for method in request.methods]
     done, checkpoint = _progress(run, cells, request.federation.learning.rounds)
-    dataset = load_dataset(request.federation.simulation.dataset)
-    worlds = {seed: build(request.federation, dataset, seed) for seed in request.seeds}
+    dataset = dataset or load_dataset(request.federation.simulation.dataset)
+    worlds = {seed: build(request.federation, dataset, seed, module) for seed in request.seeds}
     world = worlds[request.seeds[0]]
     _describe(run, world, request)
     left = [cell for cell in cells if cell.key not in done]
@@ -90,7 +101,7 @@ def simulate(
     )
     for text in dict.fromkeys(world.split.remarks):
         tell(Remark(text=text))
-    status = "finished"
+    status: Status = "finished"
     for cell in left:
         resumed = checkpoint if checkpoint is not None and tuple(checkpoint[1]["cell"]) == cell.key else None
         try:
@@ -160,29 +171,33 @@ def _play(
 
 def averaging_of(plan: Plan, federation: Federation, seed: int) -> dict[str, Averaging]:
     """How each group of a plan averages: its overlay drawn from the stream (seed, "overlay", group)."""
-    gossip, choice = federation.gossip, federation.gossip.topology
-    function = lookup(choice, GRAPHS, "topology")
-    settings = bind(choice, function)
-    found = {}
-    for group in plan.groups:
-        drawn = overlay(
-            lambda members, draws: function(members, draws, **settings), group.members, Draws(seed).numpy("overlay", group.id)
-        )
-        found[group.id] = Averaging.of(
-            drawn,
+    gossip = federation.gossip
+    function = lookup(gossip.topology, GRAPHS, "topology")
+    graph = partial(function, **bind(gossip.topology, function))
+    draws = Draws(seed)
+
+    def matching(group: str) -> Callable[[int, int], np.random.Generator]:
+        return lambda number, exchange: draws.numpy(f"matching {exchange}", group, number)
+
+    return {
+        group.id: Averaging.of(
+            overlay(graph, group.members, draws.numpy("overlay", group.id)),
             gossip.protocol,
             tolerance=gossip.tolerance if gossip.exchanges is None else None,
             exchanges=gossip.exchanges,
-            draws=lambda number, exchange, name=group.id: Draws(seed).numpy(f"matching {exchange}", name, number),
+            draws=matching(group.id),
         )
-    return found
+        for group in plan.groups
+    }
 
 
 def _sent(world: World, plan: Plan, averaging: Mapping[str, Averaging], number: int) -> tuple[list[int], list[int]]:
     """Messages and bytes that each peer sends in the averaging of round `number` (1, 2, ...)."""
     messages, amount = [0] * len(world.peers), [0] * len(world.peers)
     for group in plan.groups:
-        for peer, (count, size) in zip(group.members, traffic(averaging[group.id], group.length, number - 1), strict=True):
+        for peer, (count, size) in zip(
+            group.members, traffic(averaging[group.id], group.length, number - 1), strict=True
+        ):
             messages[world.peers.index(peer)] += count
             amount[world.peers.index(peer)] += size
     return messages, amount
@@ -248,7 +263,7 @@ def _progress(run: RunFolder, cells: list[_Cell], rounds: int) -> tuple[set[tupl
     for row in run.rows():
         last[row["method"], row["seed"]] = row["round"]
     done = {cell.key for cell in cells if last.get(cell.key) == rounds}
-    covered = {key: rounds for key in done}
+    covered = dict.fromkeys(done, rounds)
     if checkpoint is not None:
         covered.setdefault(tuple(checkpoint[1]["cell"]), checkpoint[1]["engine"]["round"])
     if last:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ def load_dataset(choice: Choice) -> Dataset:
     """A data set by name, or a user's own file."""
     registry: Mapping[str, Callable[..., Dataset]] = {**DATASETS, **OWN}
     function = lookup(choice, registry, "data set")
+    if choice.name == "python":
+        _look_here()
     return function(**bind(choice, function))
 
 
@@ -47,7 +50,10 @@ def split_of(dataset: Dataset, federation: Federation, seed: int) -> Split:
     rule = federation.simulation.split
     if rule is None:
         rule = tuple(parse(piece) for piece in pieces(default_split(dataset, federation.simulation.peers)))
-    functions = [lookup(rule[0], SPLITS, "split"), *(lookup(piece, MODIFIERS, "change of a split") for piece in rule[1:])]
+    functions = [
+        lookup(rule[0], SPLITS, "split"),
+        *(lookup(piece, MODIFIERS, "change of a split") for piece in rule[1:]),
+    ]
     bound = [(function, bind(piece, function)) for piece, function in zip(rule, functions, strict=True)]
     return make_split(bound, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
 
@@ -71,17 +77,21 @@ class World:
         return Draws(self.seed)
 
 
-def build(federation: Federation, dataset: Dataset, seed: int) -> World:
-    """Split the data, build and trace the network."""
+def build(federation: Federation, dataset: Dataset, seed: int, module: nn.Module | None = None) -> World:
+    """Split the data, build (unless one is given) and trace the network."""
     split = split_of(dataset, federation, seed)
     loss = federation.learning.loss or ("cross-entropy" if dataset.task == "classification" else "mean-squared-error")
     if LOSSES[loss].classifies != (dataset.task == "classification"):
         fitting = ", ".join(name for name, each in LOSSES.items() if each.classifies != LOSSES[loss].classifies)
         raise DataError(f"learning.loss = {loss} does not fit {dataset.name}, a {dataset.task} task; choose {fitting}")
     if loss == "binary" and len(dataset.classes) != 2:
-        raise DataError(f"learning.loss = binary needs two classes, and {dataset.name} has {len(dataset.classes)}; choose cross-entropy")
+        raise DataError(
+            f"learning.loss = binary needs two classes, and {dataset.name} has {len(dataset.classes)}; "
+            "choose cross-entropy"
+        )
     outputs = LOSSES[loss].outputs(len(dataset.classes)) if dataset.classes else math.prod(dataset.y.shape[1:])
-    module = build_network(federation.network or _default_network(dataset), dataset, outputs)
+    if module is None:
+        module = build_network(federation.network or _default_network(dataset), dataset, outputs)
     example = _example(dataset)
     _check_outputs(module, example, outputs)
     network = trace(module, example)
@@ -132,16 +142,24 @@ def build_network(choice: Choice, dataset: Dataset, outputs: int) -> nn.Module:
 def imported(name: str) -> Callable[..., Any]:
     """The function `module:function`, looked for in the current folder too, as `python -m` does."""
     module_name, _, function = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    _look_here()
     try:
         module = importlib.import_module(module_name)
     except ImportError as problem:
-        raise NetworkError(f"python:{name}: cannot import {module_name}: {problem}; start fedpeer in its folder, or install it") from None
-    found = getattr(module, function, None)
+        raise NetworkError(
+            f"python:{name}: cannot import {module_name}: {problem}; start fedpeer in its folder, or install it"
+        ) from None
+    found: Callable[..., Any] | None = getattr(module, function, None)
     if not callable(found):
         raise NetworkError(f"python:{name}: {module_name} has no function {function}")
-    return found  # type: ignore[no-any-return]
+    return found
+
+
+def _look_here() -> None:
+    """Let a user's own modules be found in the current folder, as `python -m` does; workers inherit it."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
 
 
 def _example(dataset: Dataset) -> Tensor:
@@ -160,7 +178,8 @@ def _check_outputs(module: nn.Module, example: Tensor, outputs: int) -> None:
         ) from None
     if found != (2, outputs):
         raise NetworkError(
-            f"the network answers two examples with shape {found}; it must be (2, {outputs}), {outputs} outputs for each example"
+            f"the network answers two examples with shape {found}; it must be (2, {outputs}), "
+            f"{outputs} outputs for each example"
         )
 
 
@@ -173,7 +192,8 @@ def default_models(network: NetworkMap) -> tuple[PartialModel, ...]:
     neurons, and every module that cannot be sliced."""
     ends = {"input", network.aliases.get("output", "output")}
     neurons: dict[str, Any] = {
-        part.name: "all" if part.name in ends else LEVEL_80.get(part.size, round(0.8 * part.size)) for part in network.parts
+        part.name: "all" if part.name in ends else LEVEL_80.get(part.size, round(0.8 * part.size))
+        for part in network.parts
     }
     whole = dict.fromkeys(tensor.name for tensor in network.tensors if tensor.unsliceable)
     return (PartialModel("everyone", (), neurons, tuple(whole)),)

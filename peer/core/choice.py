@@ -17,9 +17,9 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-Scalar = bool | int | float | str
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class ChoiceError(ValueError):
@@ -87,7 +87,8 @@ def from_data(found: object) -> Choice:
         if isinstance(inside, Mapping):
             return Choice(name, None, dict(inside))
         return Choice(name, inside, {})
-    raise ChoiceError(f"{found!r} is not a choice; write name, name:value or {{name: {{key: value}}}}")
+    names = f"{len(found)} names" if isinstance(found, Mapping) else f"{found!r}"
+    raise ChoiceError(f"{names[:80]} cannot be a choice; write name, name:value or {{name: {{key: value}}}}")
 
 
 def chain(found: object) -> tuple[Choice, ...]:
@@ -102,7 +103,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f'did you mean "{near[0]}"?' if near else "known: " + ", ".join(sorted(known))
 
 
-def lookup(choice: Choice, registry: Mapping[str, Callable[..., Any]], what: str) -> Callable[..., Any]:
+def lookup(choice: Choice, registry: Mapping[str, Function], what: str) -> Function:
     """The function of that name, or a ChoiceError that names the nearest one."""
     if choice.name not in registry:
         raise ChoiceError(f'there is no {what} "{choice.name}"; {nearest(choice.name, list(registry))}')
@@ -136,7 +137,8 @@ def bind(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
     if missing:
         raise ChoiceError(f'"{choice.name}" needs {missing[0]}; write {choice.name},{missing[0]}=...')
     return {
-        key: _converted(value, _annotation(keywords[key], function), f"{choice.name}: {key}") for key, value in given.items()
+        key: _converted(value, _annotation(keywords[key], function), f"{choice.name}: {key}")
+        for key, value in given.items()
     }
 
 

@@ -14,12 +14,29 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
-from fedpeer.peer.core.choice import Choice, from_data
+from fedpeer.peer.core.choice import Choice, chain, from_data
+from fedpeer.slicing.models import Claim, PartialModel
 
 ChoiceField = Annotated[
-    Choice, BeforeValidator(from_data), PlainSerializer(str, return_type=str, when_used="json-unless-none")
+    Choice,
+    BeforeValidator(from_data),
+    PlainSerializer(str, return_type=str, when_used="json-unless-none"),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1, "maxProperties": 1}],
+            "description": "name, name:value, name:value,key=value or {name: {key: value}}",
+        }
+    ),
+]
+
+#: Choices joined by `/`.
+ChainField = Annotated[
+    tuple[Choice, ...],
+    BeforeValidator(chain),
+    PlainSerializer(lambda choices: "/".join(map(str, choices)), return_type=str, when_used="json-unless-none"),
+    WithJsonSchema({"type": ["string", "object", "array"], "description": "choices joined by /, or a list of choices"}),
 ]
 
 #: Neurons of one part: a count, or all of them, or an explicit list of indices.
@@ -27,9 +44,11 @@ Neurons = Annotated[int, Field(ge=0)] | Literal["all"] | list[Annotated[int, Fie
 
 
 class Strict(BaseModel):
-    """Frozen, unknown keys refused, no silent conversion of a string to a number."""
+    """Frozen, unknown keys refused, no silent conversion of a string to a number or of a bool to an int."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
+    )
 
 
 class PartialModelSettings(Strict):
@@ -37,7 +56,8 @@ class PartialModelSettings(Strict):
 
     depends_on: list[str] = Field(default=[], description="partial models that this one depends on (transitive)")
     neurons: dict[str, Neurons] | Literal["all"] = Field(
-        default={}, description='for each part a number of neurons, "all", or a list of indices; "all" alone: every part'
+        default={},
+        description='for each part a number of neurons, "all", or a list of indices; "all" alone: every part',
     )
     modules: list[str] = Field(default=[], description="modules owned whole, by name, sliceable or not")
     members: list[str] | Literal["all"] = Field(default="all", description="ids of the peers that implement it")
@@ -46,27 +66,32 @@ class PartialModelSettings(Strict):
 class LearningSettings(Strict):
     """How each peer learns, and how often the peers average."""
 
-    algorithm: ChoiceField = Field(default=Choice("partial-averaging"), validate_default=True, description="how peers learn together")
-    cross_model: bool = Field(
-        default=False, description="average weights between unrelated models among the peers that have both (Algorithm 2)"
+    algorithm: ChoiceField = Field(
+        default="partial-averaging", validate_default=True, description="how peers learn together"
     )
-    loss: Literal["cross-entropy", "squared-error", "binary", "mean-squared-error", "mean-absolute-error", "huber"] | None = Field(
-        default=None, description="default: cross-entropy for classes, mean-squared-error for numbers"
+    loss: (
+        Literal["cross-entropy", "squared-error", "binary", "mean-squared-error", "mean-absolute-error", "huber"] | None
+    ) = Field(default=None, description="default: cross-entropy for classes, mean-squared-error for numbers")
+    optimizer: ChoiceField = Field(
+        default="sgd,lr=0.1", validate_default=True, description="a torch optimizer and its settings"
     )
-    optimizer: ChoiceField = Field(default=Choice("sgd", None, {"lr": 0.1}), description="a torch optimizer and its settings")
     batch_size: int = Field(default=1, ge=1, le=1_000_000, description="examples in one update")
-    steps_between_averaging: int | Literal["pass"] = Field(
+    steps_between_averaging: Annotated[int, Field(ge=1)] | Literal["pass"] = Field(
         default=87, description='updates between two averagings; "pass": one pass over the peer\'s examples'
     )
     rounds: int = Field(default=30, ge=1, le=1_000_000, description="averagings in a run")
-    evaluate_every: int = Field(default=1, ge=1, description="rounds between two evaluations; the last is always evaluated")
+    evaluate_every: int = Field(
+        default=1, ge=1, description="rounds between two evaluations; the last is always evaluated"
+    )
     weights: Literal["uniform", "samples"] = Field(
         default="uniform", description="plain mean, or a peer's push-sum weight starts at n_i / mean(n)"
     )
     buffers: Literal["average", "local"] = Field(
         default="average", description="running statistics of batch normalisation: averaged, or kept local (FedBN)"
     )
-    optimizer_state: Literal["keep", "reset"] = Field(default="keep", description="momentum and the like after an averaging")
+    optimizer_state: Literal["keep", "reset"] = Field(
+        default="keep", description="momentum and the like after an averaging"
+    )
     start: ChoiceField | None = Field(
         default=None, description="initial weights: uniform:0.5 (the default of mlp), or torch (the modules' own)"
     )
@@ -76,10 +101,17 @@ class LearningSettings(Strict):
 class GossipSettings(Strict):
     """How an average is computed among the members of an averaging group."""
 
-    protocol: Literal["push-sum", "push-pull", "exact"] = Field(default="push-sum", description="how an average is reached")
-    topology: ChoiceField = Field(default=Choice("k-regular", "4"), description="who talks to whom inside a group")
+    protocol: Literal["push-sum", "push-pull", "exact"] = Field(
+        default="push-sum", description="how an average is reached"
+    )
+    topology: ChoiceField = Field(
+        default="k-regular:4", validate_default=True, description="who talks to whom inside a group"
+    )
     tolerance: float | None = Field(
-        default=1e-4, gt=0, lt=1, description="relative disagreement left after an averaging; decides the exchanges needed"
+        default=1e-4,
+        gt=0,
+        lt=1,
+        description="relative disagreement left after an averaging; decides the exchanges needed",
     )
     exchanges: int | None = Field(
         default=None, ge=1, le=10_000, description="exchanges per averaging; instead of the tolerance"
@@ -89,9 +121,15 @@ class GossipSettings(Strict):
 class SimulationSettings(Strict):
     """Read by `simulate` only: where the peers and their data come from."""
 
-    peers: int | None = Field(default=None, ge=1, le=100_000, description="number of peers; default 16 or the split's own number")
-    dataset: ChoiceField = Field(default=Choice("digits"), validate_default=True, description="a data set, or a file")
-    split: ChoiceField | None = Field(default=None, description="who holds what; default: the data set's own")
+    peers: int | None = Field(
+        default=None, ge=1, le=100_000, description="number of peers; default 16 or the split's own number"
+    )
+    dataset: ChoiceField = Field(default="digits", validate_default=True, description="a data set, or a file")
+    split: ChainField | None = Field(default=None, description="who holds what; default: the data set's own")
+    normalise: Literal["none", "standard", "minmax"] | None = Field(
+        default=None,
+        description="inputs, fitted on each peer's own training examples; default: standard for one's own files",
+    )
 
 
 class Federation(Strict):
@@ -107,12 +145,29 @@ class Federation(Strict):
     seed: int = Field(default=0, ge=0, le=2**63 - 1, description="everything random follows from it")
     simulation: SimulationSettings = Field(default=SimulationSettings(), description="read by `simulate` only")
 
+    def models(self) -> tuple[PartialModel, ...]:
+        """The partial models as `slicing` takes them."""
+        return tuple(
+            PartialModel(
+                name,
+                tuple(each.depends_on),
+                each.neurons if each.neurons == "all" else {part: _claim(of) for part, of in each.neurons.items()},
+                tuple(each.modules),
+                each.members if each.members == "all" else tuple(each.members),
+            )
+            for name, each in self.partial_models.items()
+        )
+
     def digest(self) -> str:
         """Hex BLAKE2b-256 of the learning contract: everything but `simulation`.
 
         Two peers compare it when they meet. It does not depend on the order of keys in the file.
         """
         return _digest(self.model_dump(mode="json", exclude={"simulation"}))
+
+
+def _claim(neurons: Neurons) -> Claim:
+    return tuple(neurons) if isinstance(neurons, list) else neurons
 
 
 def _digest(contract: Any) -> str:

@@ -118,7 +118,9 @@ class Pool:
                     if lost is not None:
                         deaths[lost] += 1
                         if deaths[lost] >= DEATHS_PER_TASK_MAX:
-                            raise EngineError(f"{tasks[lost]} killed {deaths[lost]} workers, the last by {self._reason}")
+                            raise EngineError(
+                                f"{tasks[lost]} killed {deaths[lost]} workers, the last by {self._reason}"
+                            )
                         waiting.appendleft(lost)
                     for idle in self._workers:
                         if idle.task is None:

@@ -7,12 +7,12 @@ twice gives what doing it once gives, and which worker does it makes no differen
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import scipy.sparse
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from fedpeer.algorithms.batches import order
@@ -64,7 +64,7 @@ class Evaluate:
 
 Task = Train | Mix | Keep | Evaluate
 #: A group's averaging as one matrix: dense, sparse (few exchanges among many peers), or the weights of an exact mean.
-Mixing = NDArray[np.float64] | scipy.sparse.csr_array
+Mixing: TypeAlias = NDArray[np.float64] | csr_array
 
 
 @dataclass
@@ -116,20 +116,31 @@ def _rows(peers: list[int]) -> slice | list[int]:
 
 
 def mix(workspace: Workspace, mixing: Mixing, task: Mix) -> None:
-    """x' = T @ x on a block of columns, in float64 for small groups; each parameter is read once and written once."""
+    """x' = T @ x on a block of columns, a piece at a time; each parameter is read once and written once."""
     source, target = workspace.x[task.source], workspace.x[1 - task.source]
     rows, index = workspace.rows[task.group], workspace.index[task.group]
-    block_MD = _gather(source, rows, index, task.start, task.stop)
-    if isinstance(mixing, np.ndarray) and mixing.ndim == 1:
-        weights = torch.from_numpy(mixing).to(source.device)
-        mixed = (weights @ block_MD.double()).to(source.dtype).expand_as(block_MD)
-    elif isinstance(mixing, np.ndarray):
-        exact = torch.float64 if len(rows) <= _FLOAT64_MEMBERS and source.device.type != "mps" else torch.float32
-        matrix = torch.from_numpy(mixing).to(source.device, exact)
-        mixed = (matrix @ block_MD.to(exact)).to(source.dtype)
-    else:
-        mixed = torch.from_numpy((mixing.astype(np.float32) @ block_MD.cpu().numpy())).to(source.device)
-    _scatter(target, rows, index, task.start, task.stop, mixed)
+    if not isinstance(mixing, np.ndarray):
+        mixing = mixing.astype(np.float32)
+    width = max(1, _MIXED_IN_CACHE // len(rows))
+    for start in range(task.start, task.stop, width):
+        stop = min(start + width, task.stop)
+        block_MD = _gather(source, rows, index, start, stop)
+        _scatter(target, rows, index, start, stop, _mixed(mixing, block_MD))
+
+
+#: Scalars averaged at once: 1 MiB in float32, so that they stay in the cache from their gathering to their scattering.
+_MIXED_IN_CACHE = 256 * 1024
+
+
+def _mixed(mixing: Mixing, block_MD: Tensor) -> Tensor:
+    """(M, D): T @ x, computed in float64 for small groups."""
+    if not isinstance(mixing, np.ndarray):
+        return torch.from_numpy(mixing @ block_MD.cpu().numpy()).to(block_MD.device)
+    if mixing.ndim == 1:
+        weights = torch.from_numpy(mixing).to(block_MD.device)
+        return (weights @ block_MD.double()).to(block_MD.dtype).expand_as(block_MD)
+    exact = torch.float64 if len(mixing) <= _FLOAT64_MEMBERS and block_MD.device.type != "mps" else torch.float32
+    return (torch.from_numpy(mixing).to(block_MD.device, exact) @ block_MD.to(exact)).to(block_MD.dtype)
 
 
 #: Above this size the product costs more than reading the parameters, and float32 halves it; the rows of a mixing
@@ -151,19 +162,18 @@ def _gather(source: Tensor, rows: Tensor, index: Tensor, start: int, stop: int) 
     columns = index[start:stop]
     run = _run(columns)
     if run is not None:
-        return source[:, run][rows]
+        return source[:, run][_rows(rows.tolist())]
     return torch.stack([torch.index_select(source[row], 0, columns) for row in rows.tolist()])
 
 
 def _scatter(target: Tensor, rows: Tensor, index: Tensor, start: int, stop: int, block_MD: Tensor) -> None:
-    shared = index if index.dim() == 1 else None
-    run = None if shared is None else _run(shared[start:stop])
+    run = None if index.dim() == 2 else _run(index[start:stop])
+    if run is not None:
+        target[:, run][_rows(rows.tolist())] = block_MD
+        return
     for member, row in enumerate(rows.tolist()):
-        if run is not None:
-            target[row, run] = block_MD[member]
-        else:
-            columns = index[start:stop] if shared is not None else index[member, start:stop]
-            target[row].index_copy_(0, columns, block_MD[member])
+        columns = index[member, start:stop] if index.dim() == 2 else index[start:stop]
+        target[row].index_copy_(0, columns, block_MD[member])
 
 
 def _run(columns: Tensor) -> slice | None:

@@ -109,7 +109,7 @@ class Part:
 
 @dataclass
 class Workspace:
-    """All tensors of a run. x and s hold both sides; `index` of a group is (D,) where all members agree, else (M, D)."""
+    """All tensors of a run. x and s hold both sides; `index` of a group is (D,) where members agree, else (M, D)."""
 
     x: tuple[Tensor, Tensor]
     s: tuple[Tensor, Tensor]
@@ -188,6 +188,7 @@ def on_disk(workspace: Workspace, folder: Path) -> WorkspaceHandles:
     tree = {name: moved(value, name) for name, value in vars(workspace).items() if name not in ("x", "s")}
     for name in ("x", "s"):
         tree[name] = tuple(
-            allocate(folder, f"{name}.{side}", tuple(tensor.shape)) for side, tensor in enumerate(getattr(workspace, name))
+            allocate(folder, f"{name}.{side}", tuple(tensor.shape))
+            for side, tensor in enumerate(getattr(workspace, name))
         )
     return WorkspaceHandles(tree)

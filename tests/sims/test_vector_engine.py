@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import threading
 from typing import Any
-
-import copy
 
 import numpy as np
 import pytest
@@ -16,11 +15,11 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms import steppers
 from fedpeer.algorithms.batches import order
+from fedpeer.peer.core.choice import parse
 from fedpeer.sims.memory import start_of
 from fedpeer.sims.simulate import averaging_of
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World, method_of, plan_of
-from fedpeer.peer.core.choice import parse
 from tests.sims.worlds import engine, federation, played, relative, same_bits, world
 
 PARITY = 1e-5
@@ -60,7 +59,9 @@ def twin(made: World, method: str, rounds: int = 3) -> Tensor:
             x_Pn[p] = made.layout.flatten(module)
         for group in plan.groups:
             rows = [made.peers.index(member) for member in group.members]
-            value = torch.stack([x_Pn[r, torch.from_numpy(group.indices[m])].double() for r, m in zip(rows, group.members, strict=True)])
+            value = torch.stack(
+                [x_Pn[r, torch.from_numpy(group.indices[m])].double() for r, m in zip(rows, group.members, strict=True)]
+            )
             value *= weight[group.id][:, None]
             if averaging[group.id].exact:
                 value = (value.sum(0) / weight[group.id].sum()).expand_as(value) * weight[group.id][:, None]
@@ -121,7 +122,9 @@ def test_weights_by_samples_give_the_weighted_mean() -> None:
         trained, mixed = running.workspace.x[1].double(), running.x_Pn
     mean = (torch.from_numpy(counts)[:, None] * trained).sum(0) / counts.sum()
     assert torch.allclose(mixed.double(), mean.expand_as(trained), atol=1e-7)
-    gossiped = world(asked.model_copy(update={"gossip": asked.gossip.model_copy(update={"protocol": "push-sum", "tolerance": 1e-9})}))
+    gossiped = world(
+        asked.model_copy(update={"gossip": asked.gossip.model_copy(update={"protocol": "push-sum", "tolerance": 1e-9})})
+    )
     assert relative(played(gossiped, method="full-averaging"), played(made, method="full-averaging")) < PARITY
 
 
@@ -206,32 +209,32 @@ class Faulty(Suicidal):
 
 
 @pytest.mark.parametrize(("module", "words"), [("Suicidal", "killed 3 workers"), ("Faulty", "no such luck")])
-def test_a_task_that_cannot_be_done_ends_the_run_with_its_own_words(module: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_cannot_be_done_ends_the_run_with_its_own_words(
+    module: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(steppers, "mappable", lambda *_: False)
     made = world(federation(network=f"python:tests.sims.test_vector_engine:{module}"))
     with engine(made) as running, pytest.raises(EngineError, match=words):
         running.step()
 
 
-def test_a_stop_in_the_middle_goes_on_to_the_same_numbers() -> None:
+@pytest.mark.parametrize("phase", ["training", "averaging"])
+def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = world(federation(learning__optimizer="sgd,lr=0.1,momentum=0.9"))
-    undisturbed = played(made)
-    for phase in ("training", "averaging"):
-        stop = threading.Event()
-        with engine(made, stop=stop) as running:
+    stop = threading.Event()
+    with engine(made, stop=stop) as running:
+        running.step()
+        if phase == "training":
+            stop.set()
+        else:
+            monkeypatch.setattr(running, "_prepare_mixing", lambda number: stop.set())
+        with pytest.raises(Stopped):
             running.step()
-            if phase == "training":
-                stop.set()
-            else:
-                prepare = running._prepare_mixing
-                running._prepare_mixing = lambda number: (prepare(number), stop.set())  # type: ignore[method-assign,assign]
-            with pytest.raises(Stopped):
-                running.step()
-            tensors, state = running.snapshot()
-            tensors = {name: value.clone() for name, value in tensors.items()}
-        assert state["trained"] == (phase == "averaging")
-        with engine(made) as again:
-            again.restore(tensors, state)
-            while again.round < 3:
-                again.step()
-            assert same_bits(undisturbed, again.x_Pn)
+        tensors, state = running.snapshot()
+        tensors = {name: value.clone() for name, value in tensors.items()}
+    assert state["trained"] == (phase == "averaging")
+    with engine(made) as again:
+        again.restore(tensors, state)
+        while again.round < 3:
+            again.step()
+        assert same_bits(played(made), again.x_Pn)

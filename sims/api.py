@@ -1,0 +1,110 @@
+"""`fedpeer.simulate` for Python: a module, data and settings in; results, models and a report out."""
+
+from __future__ import annotations
+
+import copy
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from fedpeer.data.dataset import Dataset
+from fedpeer.data.own.arrays import of_objects
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.federation import Federation
+from fedpeer.runs.environment import environment
+from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.report import write_report
+from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
+from fedpeer.sims.simulate import Tell
+from fedpeer.sims.simulate import simulate as carry_out
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a simulation gave.
+
+    summary    the object that `fedpeer simulate --json` prints
+    folder     the run's folder, with metrics, models and `report.html`
+    """
+
+    summary: Mapping[str, Any]
+    folder: Path
+
+    def score(self, method: str) -> float:
+        """Mean accuracy over peers and seeds (a fraction), or mean error for regression."""
+        found = self.summary["methods"][method]
+        return float(found["accuracy_mean"] if "accuracy_mean" in found else found["error_mean"])
+
+    def state_dict(self, method: str, peer: str, seed: int | None = None) -> dict[str, torch.Tensor]:
+        """A peer's trained parameters, for `module.load_state_dict(..., strict=False)` (counters are not kept)."""
+        seed = self.summary["seeds"][0] if seed is None else seed
+        stored = load_file(self.folder / "models" / f"{method}-seed{seed}.safetensors")
+        found = {name.removeprefix(f"{peer}/"): value for name, value in stored.items() if name.startswith(f"{peer}/")}
+        if not found:
+            raise KeyError(f"{peer} is not in {self.folder.name}")
+        return found
+
+
+def simulate(
+    data: object = None,
+    network: nn.Module | str | None = None,
+    *,
+    federation: Federation | Mapping[str, Any] | None = None,
+    methods: Sequence[str] = DEFAULT_METHODS,
+    seeds: Sequence[int] = (0,),
+    device: str = "auto",
+    workers: int | None = None,
+    out: str | Path = "fedpeer-runs",
+    tell: Tell = lambda event: None,
+) -> Results:
+    """Let many peers learn on this machine, by several methods on the same split, and compare.
+
+    Args:
+        data: a `fedpeer.Dataset`, `(x, y)` arrays or tensors, a PyTorch data set, or a name such as "digits".
+        network: an `nn.Module` (its form; the start is drawn by `learning.start`), or a name such as "mlp:64+30+10".
+        federation: what `federation.yaml` holds, as a mapping or a `Federation`.
+        methods: algorithms to compare.
+        seeds: one run of each method a seed.
+        tell: called with each `fedpeer.sims.events` event.
+
+    Returns:
+        The results; everything is also in a folder under `out`.
+
+    Example:
+        >>> import fedpeer
+        >>> results = fedpeer.simulate("digits", federation={"learning": {"rounds": 5}})  # doctest: +SKIP
+        >>> results.score("partial-averaging") > results.score("local")  # doctest: +SKIP
+        True
+    """
+    settings = copy.deepcopy(dict(federation)) if isinstance(federation, Mapping) else federation or {}
+    asked = settings if isinstance(settings, Federation) else Federation.model_validate(settings)
+    if isinstance(data, str):
+        asked = asked.model_copy(update={"simulation": asked.simulation.model_copy(update={"dataset": parse(data)})})
+    if isinstance(network, str):
+        asked = asked.model_copy(update={"network": parse(network)})
+    dataset = None if data is None or isinstance(data, str) else data if isinstance(data, Dataset) else of_objects(data)
+    request = SimulationRequest(
+        federation=asked,
+        methods=tuple(map(parse, methods)),
+        seeds=tuple(seeds),
+        device=device,
+        workers=workers,
+    )
+    described = request.to_json()
+    run = RunFolder.create(
+        Path(out),
+        name=dataset.name if dataset else asked.simulation.dataset.name,
+        settings={**described.pop("federation"), **described, "command": shlex.join(sys.argv)},
+        environment=environment(device),
+    )
+    module = network if isinstance(network, nn.Module) else None
+    summary = carry_out(request, run, tell, dataset=dataset, module=module)
+    write_report(run)
+    return Results(summary, run.path)
