@@ -66,7 +66,7 @@ class Ledger:
     def __init__(self, tensors: Sequence[TensorSpec]) -> None:
         n = sum(tensor.size for tensor in tensors)
         self.tensors = tuple(tensors)
-        self.unsliceable: dict[str, str] = {}
+        self.unsliceable: dict[str, tuple[str, str]] = {}  # of each tensor by name: the reason, the module
         self._neurons = Forest()
         self._births: dict[str, int] = {}
         self._birth = np.zeros(0, dtype=np.int64)  # of each neuron: the number of its birth
@@ -132,8 +132,7 @@ class Ledger:
     def attach(self, scalars: Ids, neurons: Ids) -> None:
         """Give each scalar to the one neuron beside which it stands (a scale, a shift), shapes alike.
 
-        Raises:
-            MixedError: a scalar stands beside several neurons.
+        A tensor with a scalar that stands beside several neurons cannot be sliced, but its neurons can.
         """
         known = (neurons >= 0) & (scalars >= 0)
         scalars, neurons = scalars[known], self.find(neurons[known])
@@ -141,14 +140,19 @@ class Ledger:
         one = neurons[first][number]
         if (neurons != one).any():
             if len(held) == 1 or not self.loose(neurons):
-                raise MixedError("one number of it is shared by several neurons")
+                self.spoil(self.owners(scalars), "one number of it is shared by several neurons")
+                return
             self.unite(neurons, one)
         self.bind(held, neurons[first])
 
-    def spoil(self, names: Sequence[str], reason: str) -> None:
-        """These tensors cannot be sliced; the first reason given stays."""
+    def owners(self, scalars: Ids) -> list[str]:
+        """The names of the tensors in which some of the scalars lie."""
+        return [t.name for t in self.tensors if ((scalars >= t.offset) & (scalars < t.offset + t.size)).any()]
+
+    def spoil(self, names: Sequence[str], reason: str, module: str = "") -> None:
+        """These tensors cannot be sliced, only that module as a whole; the first reason given stays."""
         for name in names:
-            self.unsliceable.setdefault(name, reason)
+            self.unsliceable.setdefault(name, (reason, module or name.rpartition(".")[0]))
 
     def network(self, outputs: Ids) -> NetworkMap:
         """Number what has been found. Neurons to which no scalar belongs are left out.
@@ -159,7 +163,7 @@ class Ledger:
         for tensor in self.tensors:
             if (self._into_n[tensor.span] < 0).any():
                 self.spoil([tensor.name], "no neurons are known that it belongs to")
-        tensors = tuple(replace(each, unsliceable=self.unsliceable.get(each.name, "")) for each in self.tensors)
+        tensors = tuple(self._marked(each) for each in self.tensors)
         for tensor in tensors:
             if tensor.unsliceable:
                 self._into_n[tensor.span] = self._source_n[tensor.span] = NONE
@@ -187,6 +191,12 @@ class Ledger:
             numbered(neuron_of_used, source_n),
             _alias(names, ends),
         )
+
+    def _marked(self, tensor: TensorSpec) -> TensorSpec:
+        if tensor.name not in self.unsliceable:
+            return tensor
+        reason, module = self.unsliceable[tensor.name]
+        return replace(tensor, unsliceable=reason, module=module)
 
     def _parts(self, used: Ids) -> tuple[NDArray[np.int32], list[str]]:
         """The part of each used neuron, and the names of the parts in order of first birth.

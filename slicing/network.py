@@ -38,6 +38,7 @@ class TensorSpec:
     """A parameter or an averaged buffer: where it lies in the flat vector, row-major.
 
     `unsliceable` says why its scalars belong to no neurons that tracing could find, and is empty where they do.
+    `module` is the module that holds it; of an unsliceable one, the one that can only be owned whole.
     """
 
     name: str

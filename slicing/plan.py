@@ -219,7 +219,8 @@ class _Slice:
         for into, source, where in self.keys_3D.T:
             tensor = self.tensors[where >> _NAME]
             ends = [self._neuron(into, "into"), self._neuron(source, "from")]
-            yield " ".join([tensor, *filter(None, ends), f"place {where & ((1 << _NAME) - 1)}"])
+            place = where & ((1 << _NAME) - 1)
+            yield " ".join([tensor, *filter(None, ends), *([f"place {place}"] if place else [])])
 
     def _neuron(self, key: int, word: str) -> str:
         part, model, index = self.parts[key >> _NAME], (key >> _MODEL) & 0xFFF, key & 0xFFFFFFFF
@@ -266,11 +267,11 @@ def _keys(network: NetworkMap, assignment: Assignment) -> tuple[Indices, tuple[s
     place_n = network.place_n.astype(np.int64)
     spelled = [tensor.name for tensor in network.tensors]
     for at in assignment.model_of_tensor:
-        # Owned whole: a scalar is its position in a tensor of that shape, whatever neurons it may belong to.
+        # Owned whole, whatever neurons they may belong to: the scalars of a tensor of that shape in their own order,
+        # which a stable sort keeps.
         tensor = network.tensors[at]
         spelled[at] = f"{tensor.name}{list(tensor.shape)}"
-        into_n[tensor.span] = source_n[tensor.span] = 0
-        place_n[tensor.span] = np.arange(tensor.size)
+        into_n[tensor.span] = source_n[tensor.span] = place_n[tensor.span] = 0
     tensors = tuple(sorted(spelled))
     rank_of_tensor = np.array([tensors.index(name) for name in spelled], dtype=np.int64)
     return np.stack([into_n, source_n, rank_of_tensor[network.tensor_n] << _NAME | place_n]), parts, tensors

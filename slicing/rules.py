@@ -172,6 +172,12 @@ REDUCTIONS = _words("""
     amax amin logsumexp max mean median min norm std sum var
 """)
 
+#: They take a shape from what they are given, and nothing else.
+CONSTANTS = _words("""
+    empty_like full_like new_empty new_full new_ones new_tensor new_zeros ones_like rand_like randint_like randn_like
+    zeros_like
+""")
+
 MOVING_MODULES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
 
 
@@ -181,10 +187,8 @@ def call_function(call: Call, name: str, function: Callable[..., Any], args: Any
     Raises:
         MixedError: there is none, or it cannot be followed.
     """
-    if not any(isinstance(leaf, (Neurons, Weights)) for leaf in leaves((args, kwargs))):
-        # Nothing of the network went in: a constant, or one element of a shadow that is a tuple.
-        picks = name == "getitem" and isinstance(args[0], (tuple, list))
-        return args[0][args[1]] if picks else None
+    if name in CONSTANTS or not any(isinstance(leaf, (Neurons, Weights)) for leaf in leaves((args, kwargs))):
+        return None
     if name == "getitem" and isinstance(args[0], (tuple, list)):
         return args[0][args[1]]
     if not any(isinstance(leaf, Tensor) for leaf in leaves(call.value)):

@@ -50,7 +50,7 @@ def trace(module: nn.Module, example_input: Tensor, *, buffers: Buffers = "avera
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         graph, untraceable = _symbolic(module)
         for path, reason in untraceable.items():
-            ledger.spoil(_under(ledger, path), f"its forward pass cannot be traced: {reason}")
+            ledger.spoil(_under(ledger, path), f"its forward pass cannot be traced: {reason}", path)
         if graph is None:
             return ledger.network(np.zeros(0, dtype=np.int64))
         walker = _Walker(graph, ledger, {other: first for first, others in tied.items() for other in others})
@@ -106,7 +106,6 @@ class _Walker(fx.Interpreter):
             self.outputs = np.concatenate([self.outputs, *ends])
             return None
         call = Call(self._ledger, self._name(node, args), value)
-        own: dict[str, Weights] = {}
         try:
             if node.op == "call_module":
                 module = self.module.get_submodule(str(node.target))
@@ -119,9 +118,10 @@ class _Walker(fx.Interpreter):
             return call_function(call, node.target.__name__, node.target, args, kwargs)
         except (MixedError, RuntimeError, TypeError, ValueError) as why:
             # The last three: it is called in a way that its rule does not foresee.
-            self._ledger.spoil(self._owners((own, args, kwargs)), str(why))
             if node.op == "call_module":
-                self._ledger.spoil(_under(self._ledger, str(node.target)), str(why))
+                path = str(node.target)
+                self._ledger.spoil(_under(self._ledger, path), _first_line(why), path)
+            self._ledger.spoil(self._owners((args, kwargs)), _first_line(why))
             return fresh(call)
 
     def _shadow(self, node: fx.Node) -> Any:
@@ -151,8 +151,7 @@ class _Walker(fx.Interpreter):
     def _owners(self, tree: Any) -> list[str]:
         """The names of the tensors whose parameters are among some shadows."""
         places = [index.ravel().numpy() for index in parameters_in(tree)]
-        held = np.concatenate([np.zeros(0, dtype=np.int64), *places])
-        return [t.name for t in self._ledger.tensors if ((held >= t.offset) & (held < t.offset + t.size)).any()]
+        return self._ledger.owners(np.concatenate([np.zeros(0, dtype=np.int64), *places]))
 
     def _name(self, node: fx.Node, args: Any) -> str:
         """Of the part that the operation produces: the module's path, or the owner's of the weight it uses."""

@@ -60,3 +60,4 @@ def test_many_kinds_of_peers_are_counted_and_not_drawn() -> None:
     found = describe(compile_plan(dict.fromkeys(peers, NETWORK), ModelGraph(models)), NETWORK)
     assert len(found.kinds) == 30
     assert "and 22 more kinds of peers" in to_svg(found)
+    assert to_svg(found).count("weights local") == 8

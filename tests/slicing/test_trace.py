@@ -137,14 +137,14 @@ def test_running_statistics_are_averaged_or_local_and_counters_never() -> None:
 def test_a_layer_that_cannot_be_sliced_is_marked_and_the_others_are_sliced() -> None:
     network = trace(Attention(), torch.zeros(2, 6, 5))
     marked = {tensor.module for tensor in network.tensors if tensor.unsliceable}
-    assert marked == {"attention", "attention.out_proj"}
+    assert marked == {"attention"}
     assert "MultiheadAttention" in network.tensors[2].unsliceable
     assert {part.name: part.size for part in network.parts} == {"input": 5, "into": 8, "head": 3}
 
 
 def test_an_untraceable_module_is_marked_alone_or_is_all_there_is() -> None:
     inside = trace(nn.Sequential(nn.Linear(4, 5), Branching(), nn.Linear(8, 2)), torch.ones(2, 4))
-    assert {tensor.module for tensor in inside.tensors if tensor.unsliceable} == {"1.inner"}
+    assert {tensor.module for tensor in inside.tensors if tensor.unsliceable} == {"1"}
     assert {part.name for part in inside.parts} == {"input", "0", "1", "2"}
     alone = trace(Branching(), torch.ones(2, 5))
     assert all("cannot be traced" in tensor.unsliceable for tensor in alone.tensors)
@@ -177,6 +177,12 @@ def test_tied_projected_shared_and_unused_parameters_are_marked_with_the_reason(
     assert "shared" in reasons["temperature"]
     assert "unused.weight" in reasons
     assert {"widen.weight", "head.bias"}.isdisjoint(reasons)
+
+
+def test_one_number_for_all_inputs_makes_no_one_neuron_of_them() -> None:
+    network = trace(nn.Sequential(nn.PReLU(), nn.Linear(3, 4)), torch.zeros(2, 3))
+    assert {tensor.name for tensor in network.tensors if tensor.unsliceable} == {"0.weight"}
+    assert {part.name: part.size for part in network.parts} == {"input": 3, "1": 4}
 
 
 def test_a_linear_layer_across_positions_is_no_layer_of_neurons() -> None:

@@ -121,17 +121,18 @@ class Mixer(nn.Module):
 
 
 class Siamese(nn.Module):
-    """One layer used twice, and its two results side by side."""
+    """One layer used twice, its two results side by side, and a shortcut from all inputs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
         self.head = nn.Linear(12, 2)
+        self.shortcut = nn.Linear(8, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         left, right = x.chunk(2, dim=1)
         a, b = self.body(left), self.body(right)
-        result: Tensor = self.head(torch.cat([a, b * b], dim=-1))
+        result: Tensor = self.head(torch.cat([a, b * b], dim=-1)) + self.shortcut(x)
         return result
 
 
@@ -142,10 +143,11 @@ class Gated(nn.Module):
         super().__init__()
         self.body = nn.Linear(6, 5)
         self.gate = nn.Linear(6, 1)
-        self.head = nn.Linear(5, 2)
+        self.head = nn.Linear(11, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.head(torch.sigmoid(self.gate(x)) * torch.tanh(self.body(x)))
+        gate = torch.sigmoid(self.gate(x))
+        result: Tensor = self.head(torch.cat([gate * torch.tanh(self.body(x)), gate * x], dim=1))
         return result
 
 
@@ -160,8 +162,23 @@ class PaddedShortcut(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.stem(x))
-        x = F.relu(self.wide(x) + F.pad(x, (0, 0, 0, 0, 1, 1)))
+        x = F.relu(F.pad(x, (0, 0, 0, 0, 1, 1)) + self.wide(x))
         result: Tensor = self.head(x.mean(dim=[2, 3]))
+        return result
+
+
+class Noisy(nn.Module):
+    """A layer whose weights are a mean and a spread, as in Bayesian networks; its noise is one draw for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(4, 5))
+        self.spread = nn.Parameter(torch.zeros(4, 5))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.mean + F.softplus(self.spread) * torch.ones_like(self.mean)
+        result: Tensor = self.head(torch.relu(F.linear(x, weight)))
         return result
 
 
@@ -267,5 +284,6 @@ ZOO = {
     "by-hand": Specimen(Mixer, (3, 6), {"input": 6, "w": 7, "up": 4, "head": 3}),
     "gated": Specimen(Gated, (6,), {"input": 6, "body": 5, "gate": 1, "head": 2}),
     "padded-shortcut": Specimen(PaddedShortcut, (2, 4, 4), {"input": 2, "stem": 5, "head": 4}, alike=((0, 1), (3, 4))),
+    "mean-and-spread": Specimen(Noisy, (5,), {"input": 5, "mean": 4, "head": 2}),
     "siamese": Specimen(Siamese, (8,), {"input": 4, "body.0": 6, "head": 2}),
 }
