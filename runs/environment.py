@@ -1,0 +1,46 @@
+"""What a run was made with: versions, machine, revision. It names no host, no user and no folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+#: The packages whose version can change a number.
+PACKAGES = ("fedpeer", "torch", "numpy", "scipy", "scikit-learn", "numba", "networkx")
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions, processor count, system and git revision, for `environment.json`. Imports none of the packages."""
+    return {
+        "device": device,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": {name: _version(name) for name in PACKAGES},
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "processors": os.cpu_count(),
+        "git": _revision(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _revision() -> dict[str, Any] | None:
+    """Commit of the current folder and whether it was changed since; None outside a checkout or without git."""
+    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
+    return None if commit is None else {"commit": commit, "changed": bool(changes)}
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(("git", *arguments), capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

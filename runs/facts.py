@@ -1,0 +1,89 @@
+"""What the report says of a run, gathered from its folder: whatever there is, since a run may have been cut short.
+
+Reads, and draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.history import History, histories
+from fedpeer.runs.index import Status
+from fedpeer.runs.plots import PALETTE
+from fedpeer.runs.summary import summarise
+
+#: Colour numbers that never change; any other method gets the next free one, in the order of the run.
+_COLOURS = {"local": 0, "partial-averaging": 1, "full-averaging": 2}
+#: The same shapes as `plots.MARKERS`.
+_MARKS = "●■◆▲▼✚✖★"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Everything that the sections of the report draw from.
+
+    methods    as in `summary.json`, or from the rows recorded so far
+    colours    for each method its colour number, the same in every picture
+    last       the last row recorded, None if there is none
+    """
+
+    id: str
+    status: Status
+    started: str
+    seconds: float | None
+    settings: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    methods: Mapping[str, Mapping[str, Any]]
+    histories: Mapping[str, History]
+    colours: Mapping[str, int]
+    last: Mapping[str, Any] | None
+    split: Mapping[str, Any] | None
+    plan: Mapping[str, Any]
+    graphs: Sequence[Mapping[str, Any]]
+
+    @property
+    def evaluated(self) -> list[tuple[int, History]]:
+        """(colour number, history) of the methods that were evaluated at least once."""
+        return [(self.colours[m], history) for m, history in self.histories.items() if len(history.round_R)]
+
+    @property
+    def peers(self) -> list[str]:
+        count = max((history.scores_SP.shape[1] for history in self.histories.values()), default=0)
+        if self.split and len(self.split["peers"]) == count:
+            return [str(peer["id"]) for peer in self.split["peers"]]
+        return [f"peer{place}" for place in range(1, count + 1)]
+
+    def mark(self, method: str) -> str:
+        colour = self.colours[method]
+        return f'<span class=mark style="--c:var(--m{colour % PALETTE})">{_MARKS[colour % PALETTE]}</span>'
+
+
+def gather(run: RunFolder) -> Facts:
+    """Read the folder.
+
+    Raises:
+        RunError: if a file of the run is damaged.
+    """
+    rows = run.rows()
+    record, settings = run.read("run") or {}, run.read("settings") or {}
+    by_method = histories(rows)
+    methods = (run.read("summary") or {}).get("methods") or summarise(rows)
+    others = [method for method in dict.fromkeys((*methods, *by_method)) if method not in _COLOURS]
+    return Facts(
+        id=run.id,
+        status=run.status,
+        started=record.get("started", ""),
+        seconds=record.get("seconds"),
+        settings=settings,
+        environment=run.read("environment") or {},
+        methods=methods,
+        histories=by_method,
+        colours=_COLOURS | {method: place for place, method in enumerate(others, start=len(_COLOURS))},
+        last=rows[-1] if rows else None,
+        split=run.read("split"),
+        plan=run.read("plan") or {},
+        graphs=(run.read("graphs") or {}).get("groups", ()),
+    )

@@ -1,0 +1,241 @@
+"""One run's folder: what was asked, what was measured, what was learned, and what is needed to go on.
+
+    run.json        id, name, start, status, seconds      settings.json           what was asked, defaults filled in
+    metrics.jsonl   one row per method, seed and round    environment.json        versions, device, revision
+    summary.json    the results, once it has ended        split.json, ...         descriptions, for the report
+    models/         final models                          checkpoint.safetensors  while there is more to do
+    report.html     the report                            run.lock                held by the process that writes
+
+The first write takes the lock, so that one process at a time writes a run and anyone can see whether it still lives.
+A killed process leaves a readable folder: files are replaced in one step, and a torn last row of metrics is dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.runs.disk import RunError, dumps, read_json, replacing, take_lock, write_json, write_text
+from fedpeer.runs.index import Index, Status, folders, living, row_of
+
+log = logging.getLogger(__name__)
+
+#: What a row, a summary or a description is: JSON's types, and numpy's.
+Data = Mapping[str, Any]
+#: numpy arrays, or torch tensors on any device; torch itself is not needed here.
+Tensors = Mapping[str, Any]
+
+
+class RunFolder:
+    """A run on disk. `create` begins one, `open` finds one; writing to an old one (`record`, ...) goes on with it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+        self._release: weakref.finalize[Any, Any] | None = None
+        self._since = 0.0
+
+    @classmethod
+    def create(cls, root: Path, *, name: str, settings: Data, environment: Data) -> RunFolder:
+        """Make `<root>/<id>/` and its row "running" in the index. The id sorts by time: 20261121-034501-digits-7f3a.
+
+        Raises:
+            RunError: if the folder cannot be made.
+        """
+        started = datetime.now(UTC)
+        word = re.sub(r"[^a-z0-9]+", "-", name.lower())[:40].strip("-") or "run"
+        path = root / f"{started:%Y%m%d-%H%M%S}-{word}-{secrets.token_hex(2)}"
+        try:
+            path.mkdir(parents=True)
+        except OSError as problem:
+            raise RunError(f"{path} cannot be made ({problem.strerror}); choose another folder with --out") from None
+        Index(root).ready()
+        run = cls(path)
+        write_json(path / "settings.json", settings)
+        write_json(path / "environment.json", environment)
+        run._take()
+        run._note(name=name, started=started.isoformat(), status="running", seconds=None)
+        return run
+
+    @classmethod
+    def open(cls, root: Path, run_id: str) -> RunFolder:
+        """The run of that id, of the only id that begins so, or the latest one if `run_id` is "last".
+
+        Raises:
+            RunError: no such run, or several; the message lists those that are near.
+        """
+        known = folders(root)
+        if not known:
+            raise RunError(f"there are no runs in {root}; begin one with fedpeer simulate, or name a folder with --out")
+        if run_id == "last":
+            return cls(max(known.values(), key=lambda path: str(read_json(path / "run.json")["started"])))
+        found = [run_id] if run_id in known else [each for each in known if run_id and each.startswith(run_id)]
+        if len(found) == 1:
+            return cls(known[found[0]])
+        near = found or get_close_matches(run_id, known, n=3, cutoff=0.5) or list(known)[-3:]
+        problem = "several runs begin with" if found else "there is no run"
+        raise RunError(f'{problem} "{run_id}" in {root}; did you mean {" or ".join(near[:5])}?')
+
+    @property
+    def status(self) -> Status:
+        """As it is now; "interrupted" if the process that was running it is gone."""
+        return living(self.path, read_json(self.path / "run.json")["status"])
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What `describe` or `finish` wrote as `<name>.json`, or None."""
+        path = self.path / f"{name}.json"
+        return dict(read_json(path)) if path.exists() else None
+
+    # ---- measurements
+
+    def record(self, row: Data) -> None:
+        """Add one row to the metrics. It has left this process when the call returns."""
+        self._take()
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(dumps(row) + "\n")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows, in the order in which they were recorded. A last row cut off by a crash is left out, and logged.
+
+        Raises:
+            RunError: if any other row is damaged; the message names its line.
+        """
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else [""]
+        *whole, torn = lines
+        if torn:
+            log.warning("the last row of %s was cut off by a crash and is left out", path)
+        rows = []
+        for number, line in enumerate(whole, start=1):
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError("not an object")
+            except ValueError as problem:
+                raise RunError(f"{path}, line {number} is damaged ({problem}); restore it, or delete the run") from None
+            rows.append(row)
+        return rows
+
+    def truncate(self, keep: Callable[[dict[str, Any]], bool]) -> None:
+        """Keep only these rows; used to go on from a checkpoint older than the last row."""
+        self._take()
+        self._rewrite(keep)
+
+    def _rewrite(self, keep: Callable[[dict[str, Any]], bool]) -> None:
+        write_text(self.path / "metrics.jsonl", "".join(dumps(row) + "\n" for row in self.rows() if keep(row)))
+
+    # ---- descriptions and tensors
+
+    def describe(self, name: str, data: Data) -> None:
+        """Write `<name>.json`: "split", "plan", "graphs", whatever the report or a reader should know."""
+        write_json(self.path / f"{name}.json", data)
+
+    def save_models(self, method: str, seed: int, tensors: Tensors) -> Path:
+        """Write `models/<method>-seed<seed>.safetensors`, with names such as "peer1/hidden1.weight"."""
+        path = self.path / "models" / f"{method}-seed{seed}.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        _save(path, _arrays(tensors), {"run": self.id, "method": method, "seed": str(seed)})
+        return path
+
+    def save_checkpoint(self, tensors: Tensors, state: Data) -> None:
+        """Replace the checkpoint by this one. `state` is JSON data; what must be exact belongs into the tensors."""
+        self._take()
+        metrics = self.path / "metrics.jsonl"
+        if metrics.exists():  # rows that the checkpoint relies on outlive a power cut as it does
+            with metrics.open("r+b") as file:
+                os.fsync(file.fileno())
+        arrays, text = _arrays(tensors), dumps(state)
+        _save(self.path / "checkpoint.safetensors", arrays, {"state": text, "digest": _digest(arrays, text)})
+
+    def load_checkpoint(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
+        """The last checkpoint's arrays (`torch.from_numpy` takes them) and state, or None if there is none.
+
+        Raises:
+            RunError: if the file is damaged.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        path = self.path / "checkpoint.safetensors"
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        except SafetensorError as problem:
+            raise RunError(f"{path} is damaged ({problem}); delete it and begin the run again") from None
+        text = metadata.get("state", "")
+        if metadata.get("digest") != _digest(arrays, text):
+            raise RunError(f"{path} is damaged (its digest differs); delete it and begin the run again")
+        return arrays, json.loads(text)
+
+    # ---- the end
+
+    def finish(self, summary: Data, status: Status = "finished") -> None:
+        """Write the summary, the status and the index row. The checkpoint stays if there is something to go on with."""
+        self._take()
+        write_json(self.path / "summary.json", summary)
+        if status == "finished":
+            (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
+        run = read_json(self.path / "run.json")
+        seconds = (run["seconds"] or 0.0) + time.monotonic() - self._since
+        self._note(name=run["name"], started=run["started"], status=status, seconds=round(seconds, 3))
+        if self._release is not None:
+            self._release()
+            self._release = None
+
+    def _note(self, *, name: str, started: str, status: Status, seconds: float | None) -> None:
+        run = {"schema": 1, "id": self.id, "name": name, "started": started, "status": status, "seconds": seconds}
+        write_json(self.path / "run.json", run)
+        Index(self.path.parent).put(row_of(self.path))
+
+    def _take(self) -> None:
+        """Become the one process that writes this run; an old run is running again, its torn last row gone."""
+        if self._release is not None:
+            return
+        lock = take_lock(self.path / "run.lock")
+        if lock is None:
+            raise RunError(f"run {self.id} is being written by another process; wait for it, or stop it")
+        self._release = weakref.finalize(self, os.close, lock)
+        self._since = time.monotonic()
+        if (self.path / "run.json").exists():
+            self._rewrite(lambda row: True)
+            run = read_json(self.path / "run.json")
+            self._note(name=run["name"], started=run["started"], status="running", seconds=run["seconds"])
+
+
+def _arrays(tensors: Tensors) -> dict[str, NDArray[Any]]:
+    """As numpy arrays on the CPU, in C order; a torch tensor is known by its `detach`."""
+    plain = {n: x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x) for n, x in tensors.items()}
+    return {name: np.asarray(array, order="C") for name, array in plain.items()}
+
+
+def _save(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[str, str]) -> None:
+    from safetensors.numpy import save_file
+
+    with replacing(path) as temporary:
+        save_file(arrays, temporary, metadata=metadata)
+
+
+def _digest(arrays: Mapping[str, NDArray[Any]], text: str) -> str:
+    """Hex BLAKE2b-256 of the state and of every array's name, type, shape and bytes."""
+    digest = hashlib.blake2b(text.encode(), digest_size=32)
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.data.cast("B") if array.size else b"")
+    return digest.hexdigest()

@@ -1,0 +1,211 @@
+"""The index of all runs under one root: one SQLite file, so that listing thousands of runs opens one file.
+
+The folders are the truth and the index is a copy: a row is always made from its folder by `row_of`, and an index that
+is lost, damaged or of another version is made again from the folders. Folders that were deleted or brought from
+elsewhere are noticed at the next listing. Several processes may use it at once; each access is one transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from fedpeer.runs.disk import RunError, is_locked, read_json, take_lock
+
+log = logging.getLogger(__name__)
+
+Status = Literal["running", "finished", "interrupted", "failed"]
+Result = TypeVar("Result")
+
+#: Kept in the file's header; an index with another number is made again.
+VERSION = 1
+#: Seconds to wait for another process's transaction. One takes milliseconds, a rebuild of 10,000 runs some seconds.
+PATIENCE = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexRow:
+    """What a listing shows of a run.
+
+    rounds     rounds asked for
+    started    UTC, ISO 8601
+    seconds    wall time until it ended, None while it runs
+    measure    "accuracy" (a fraction, more is better) or "error" (less is better)
+    scores     for each method its mean over peers and seeds, None before the first evaluation
+    """
+
+    id: str
+    name: str
+    dataset: str
+    methods: tuple[str, ...]
+    peers: int
+    seeds: tuple[int, ...]
+    rounds: int
+    status: Status
+    started: str
+    seconds: float | None
+    measure: str
+    scores: dict[str, float | None]
+
+
+#: Columns whose values are kept as JSON.
+_JSON = ("methods", "seeds", "scores")
+_COLUMNS = tuple(field.name for field in fields(IndexRow))
+
+
+def row_of(folder: Path) -> IndexRow:
+    """The row of one run, read from its folder.
+
+    Raises:
+        RunError: if `run.json` or another file there is missing or damaged.
+    """
+    run, settings = read_json(folder / "run.json"), read_json(folder / "settings.json")
+    summary = read_json(folder / "summary.json") if (folder / "summary.json").exists() else {}
+    simulation, methods = settings.get("simulation", {}), summary.get("methods", {})
+    measure = "error" if any("error_mean" in result for result in methods.values()) else "accuracy"
+    return IndexRow(
+        id=folder.name,
+        name=run["name"],
+        dataset=str(summary.get("dataset") or simulation.get("dataset") or ""),
+        methods=tuple(methods or settings.get("methods", ())),
+        peers=summary.get("peers") or simulation.get("peers") or 0,
+        seeds=tuple(summary.get("seeds") or settings.get("seeds", (settings.get("seed", 0),))),
+        rounds=settings.get("learning", {}).get("rounds", 0),
+        status=run["status"],
+        started=run["started"],
+        seconds=run["seconds"],
+        measure=measure,
+        scores={method: result.get(f"{measure}_mean") for method, result in methods.items()},
+    )
+
+
+def living(folder: Path, status: Status) -> Status:
+    """The status as it is now: a run said to be running whose process is gone was interrupted."""
+    return "interrupted" if status == "running" and not is_locked(folder / "run.lock") else status
+
+
+def folders(root: Path) -> dict[str, Path]:
+    """The run folders under `root` by id, oldest id first."""
+    return {path.parent.name: path.parent for path in sorted(root.glob("*/run.json"))}
+
+
+class Index:
+    """The runs under `root`. Nothing is kept open between two calls."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.path = root / "index.sqlite"
+
+    def ready(self) -> None:
+        """Make the index now if it is missing or of another version."""
+        self._transaction(lambda connection: None)
+
+    def put(self, row: IndexRow) -> None:
+        """Add the row, or replace the one of the same id."""
+        self._transaction(lambda connection: _put(connection, row))
+
+    def get(self, run_id: str) -> IndexRow | None:
+        """The row of that id, with the status as it is now."""
+        return next((row for row in self.rows() if row.id == run_id), None)
+
+    def rows(self) -> list[IndexRow]:
+        """All runs, the latest first, with their status as it is now."""
+        return [self._now(row) for row in self._transaction(self._matched)]
+
+    def _now(self, row: IndexRow) -> IndexRow:
+        """A killed process could not correct its row, so what is said to be running is looked up in its folder."""
+        if row.status != "running":
+            return row
+        folder = self.root / row.id
+        try:
+            row = row_of(folder)
+        except RunError as problem:
+            log.warning("%s", problem)
+        return replace(row, status=living(folder, row.status))
+
+    def _matched(self, connection: sqlite3.Connection) -> list[IndexRow]:
+        """The rows after the index was made to match the folders."""
+        there, known = folders(self.root), {row.id for row in _all(connection)}
+        connection.executemany("DELETE FROM runs WHERE id = ?", [(gone,) for gone in known - there.keys()])
+        for run_id in there.keys() - known:
+            try:
+                _put(connection, row_of(there[run_id]))
+            except RunError as problem:
+                log.warning("left out of the list: %s", problem)
+        return _all(connection)
+
+    def _transaction(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
+        try:
+            return self._attempt(act)
+        except sqlite3.DatabaseError as problem:
+            if isinstance(problem, sqlite3.OperationalError):  # locked for too long, disk full, read-only: not damage
+                raise RunError(f"{self.path} cannot be used ({problem}); check the disk and its permissions") from None
+            self._discard()
+            log.warning("%s was damaged (%s) and is made again from the run folders", self.path, problem)
+            return self._attempt(act)
+
+    def _attempt(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
+        self.root.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                version = connection.execute("PRAGMA user_version").fetchone()[0]
+                if version != VERSION:
+                    self._make(connection)
+                result = act(connection)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+            return result
+
+    def _make(self, connection: sqlite3.Connection) -> None:
+        connection.execute("DROP TABLE IF EXISTS runs")
+        columns = ", ".join("id PRIMARY KEY" if name == "id" else name for name in _COLUMNS)
+        connection.execute(f"CREATE TABLE runs ({columns})")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        if lost := len(self._matched(connection)):
+            log.warning("%s was missing; made again from %d run folders", self.path, lost)
+
+    def _discard(self) -> None:
+        """Move the damaged file away, unless another process has done so already."""
+        lock = take_lock(self.root / "index.lock", patience=PATIENCE)
+        if lock is None:
+            raise RunError(f"{self.path} is damaged, and another process holds {self.root / 'index.lock'}")
+        try:
+            if not _sound(self.path):
+                os.replace(self.path, self.path.with_suffix(".damaged"))
+                self.path.with_name(self.path.name + "-journal").unlink(missing_ok=True)  # of the old file, not the new
+        finally:
+            os.close(lock)
+
+
+def _sound(path: Path) -> bool:
+    try:
+        with closing(sqlite3.connect(path, timeout=PATIENCE)) as connection:
+            return bool(connection.execute("PRAGMA quick_check").fetchone()[0] == "ok")
+    except sqlite3.DatabaseError:
+        return False
+
+
+def _put(connection: sqlite3.Connection, row: IndexRow) -> None:
+    values = [json.dumps(value) if name in _JSON else value for name, value in zip(_COLUMNS, astuple(row), strict=True)]
+    connection.execute(f"REPLACE INTO runs VALUES ({', '.join('?' * len(values))})", values)
+
+
+def _all(connection: sqlite3.Connection) -> list[IndexRow]:
+    found = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM runs ORDER BY started DESC, id DESC")
+    return [IndexRow(**dict(_read(zip(_COLUMNS, values, strict=True)))) for values in found]
+
+
+def _read(columns: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for name, value in columns:
+        content = json.loads(value) if name in _JSON else value
+        yield name, tuple(content) if isinstance(content, list) else content

@@ -1,0 +1,183 @@
+"""The report's sections with pictures, each as HTML, or empty where the run has nothing to show.
+
+Words and layout are here, shapes in `plots.py`, tables in `tables.py`. Whatever comes from outside passes `escape`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html import escape
+
+import numpy as np
+
+from fedpeer.runs import plots, tables
+from fedpeer.runs.facts import Facts
+from fedpeer.runs.summary import count_text, spoken
+from fedpeer.runs.svg import drawing_only
+
+
+def prose(text: str) -> str:
+    """As HTML, with a number kept beside its unit."""
+    return re.sub(r"(?<=\d) (?=%|points|[kMGT]?B\b|[kMG]\b)", "&nbsp;", escape(text))
+
+
+def _figure(title: str, picture: str, caption: str = "", *, keys: str = "", wide: bool = False) -> str:
+    """`picture`, `caption` and `keys` are HTML."""
+    inner = f"<div class=scroll>{picture}</div>" if wide else picture
+    return (
+        f"<figure{' class=wide' * wide}><h3>{escape(title)}</h3>{keys}{inner}"
+        + (f"<figcaption>{caption}</figcaption>" if caption else "")
+        + "</figure>"
+    )
+
+
+def _keys(run: Facts, methods: Iterable[str]) -> str:
+    return f"<ul class=keys>{''.join(f'<li>{run.mark(m)}{escape(spoken(m))}</li>' for m in methods)}</ul>"
+
+
+def learning(run: Facts) -> str:
+    """Scores by round, each peer's score, and what it cost in bytes."""
+    drawn = run.evaluated
+    sending = [(run.colours[m], history) for m, history in run.histories.items() if history.bytes_T.any()]
+    stack, beside = [], ""
+    if drawn:
+        measure = drawn[0][1].measure
+        keys = _keys(run, [history.method for _, history in drawn])
+        peers = f"{len(run.peers):,} peers" if len(run.peers) > 1 else "the one peer"
+        seeds = max(len(history.seeds) for _, history in drawn)
+        caption = f"Line: mean over {peers}" + (f" and {seeds} seeds" if seeds > 1 else "") + "."
+        if len(run.peers) > 1:
+            caption += f" Band: {plots.band(drawn[0][1].score_RP)[2]}."
+        if plots.view([history for _, history in drawn])[2]:
+            caption += " The first rounds lie outside the picture."
+        title = f"{measure.capitalize()} by round"
+        stack.append(_figure(title, plots.curves(drawn, title), prose(caption), keys=keys))
+        title = f"{measure.capitalize()} of each peer after its last round"
+        beside = _figure(title, plots.per_peer(drawn, run.peers, title), prose(_gains(run)), keys=keys)
+    if sending:
+        sums = [(h.method, count_text(h.bytes_T.sum(), "B"), count_text(h.messages_T.sum())) for _, h in sending]
+        caption = "All peers together. In the whole run: "
+        caption += ", ".join(f"{spoken(m)} {size} in {messages} messages" for m, size, messages in sums) + "."
+        title = "Bytes sent in each round"
+        keys = _keys(run, [history.method for _, history in sending])
+        stack.append(_figure(title, plots.traffic(sending, title), prose(caption), keys=keys))
+    if not stack:
+        return ""
+    left = f"<div class=stack>{''.join(stack)}</div>"
+    return f"<section><h2>Learning</h2><div class=grid>{left}{beside}</div></section>"
+
+
+def _gains(run: Facts) -> str:
+    """Who gains and who loses against local only, for each method."""
+    local = run.histories.get("local")
+    if local is None or not local.scores_SP.size:
+        return ""
+    said = []
+    for _, history in run.evaluated:
+        if history.method == "local" or history.round_R[-1] != local.round_R[-1]:
+            continue
+        gain_P = history.scores_SP.mean(axis=0) - local.scores_SP.mean(axis=0)
+        gain_P = gain_P if local.measure == "accuracy" else -gain_P
+        known = np.flatnonzero(np.isfinite(gain_P))
+        if not len(known):
+            continue
+        best, worst = known[np.argmax(gain_P[known])], known[np.argmin(gain_P[known])]
+        better = f"{np.count_nonzero(gain_P > 0):,} of {len(known):,} peers are better than alone"
+        sentence = f"With {spoken(history.method)} {better}"
+        if gain_P[best] > 0:
+            sentence += f", most of all {run.peers[best]} ({_gain(gain_P[best], local.measure)})"
+        if gain_P[worst] < 0:
+            sentence += f"; {run.peers[worst]} loses most ({_gain(gain_P[worst], local.measure)})"
+        said.append(sentence + ".")
+    return " ".join(said)
+
+
+def _gain(gain: float, measure: str) -> str:
+    sign = "+" if gain > 0 else "−"
+    return (
+        f"{sign}{100 * abs(gain):.1f} points"
+        if measure == "accuracy"
+        else f"error {'−' if gain > 0 else '+'}{abs(gain):.2g}"
+    )
+
+
+def split(run: Facts) -> str:
+    """Who holds what."""
+    if run.split is None:
+        return ""
+    remarks = "".join(f"<p class=soft>{escape(str(remark))}</p>" for remark in run.split.get("remarks") or ())
+    kind = (
+        "Training examples of each class"
+        if run.split.get("classes")
+        else "Quantiles of the target in the training data"
+    )
+    rule = escape(str(run.split["rule"]))
+    return (
+        f"<section><h2>Who holds what</h2><p class=soft>{kind}, for each peer; split: {rule}.</p>{remarks}"
+        f"<div class=card>{tables.split(run.split)}</div></section>"
+    )
+
+
+def slices(run: Facts) -> str:
+    """The drawing of the partial models that the run brought along."""
+    svg = run.plan.get("svg")
+    if not svg:
+        return ""
+    picture = drawing_only(svg)
+    if picture is None:
+        picture = "<p class=soft>The drawing was left out: it holds more than lines, shapes and text.</p>"
+    title = "Partial models, what they depend on, and the neurons they own"
+    return f"<section><h2>Slices</h2>{_figure(title, picture, wide=True)}</section>"
+
+
+def graphs(run: Facts) -> str:
+    """Who talks to whom, a graph for each averaging group."""
+    figures = []
+    for graph in run.graphs[: plots.GROUPS_MAX]:
+        nodes, edges = [str(node) for node in graph["nodes"]], graph["edges"]
+        link = "one-way link" if graph.get("directed") else "link"
+        title = f"{graph['group']}: {counted(len(nodes), 'peer')}, {counted(len(edges), link)}"
+        picture = plots.graph(nodes, edges, graph["positions"], title)
+        exchanges = counted(graph.get("exchanges"), "exchange")
+        caption = f"{exchanges} in each averaging." if exchanges else ""
+        figures.append(_figure(title, picture, escape(caption)))
+    if not figures:
+        return ""
+    more = len(run.graphs) - len(figures)
+    rest = f"<p class=soft>{counted(more, 'more averaging group')} not drawn.</p>" if more else ""
+    return (
+        "<section><h2>Who talks to whom</h2><p class=soft>One graph for each averaging group.</p>"
+        f"<div class=grid>{''.join(figures)}</div>{rest}</section>"
+    )
+
+
+def gossip(run: Facts) -> str:
+    """How far the averages were from exact, for each method that gossiped."""
+    figures = []
+    for method, history in run.histories.items():
+        colour, key = run.colours[method], _keys(run, [method])
+        if history.disagreement:
+            title = "Disagreement left after averaging"
+            picture = plots.disagreement(history, colour, title)
+            caption = "Relative, one line for each averaging group" + _shown(len(history.disagreement)) + "."
+            if picture is None:
+                picture, caption = "<p>Every average was exact.</p>", ""
+            figures.append(_figure(title, picture, caption, keys=key))
+        if history.weight:
+            title = "Push-sum weights"
+            caption = "From the least to the greatest of a group's members" + _shown(len(history.weight)) + "."
+            picture = plots.weights(history, colour, title)
+            if picture is None:
+                picture, caption = "<p>All weights stayed at 1.</p>", ""
+            figures.append(_figure(title, picture, caption, keys=key))
+    return f"<section><h2>Gossip</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""
+
+
+def _shown(groups: int) -> str:
+    return f"; {plots.GROUPS_MAX} of {groups} groups are drawn" if groups > plots.GROUPS_MAX else ""
+
+
+def counted(count: int | None, noun: str) -> str | None:
+    """ "1,024 peers", or None for None."""
+    return None if count is None else f"{count:,} {noun}{'s' * (count != 1)}"

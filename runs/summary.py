@@ -1,0 +1,132 @@
+"""A run's results in numbers and in one sentence. Pure: metric rows in, JSON data and words out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedpeer.runs.history import Floats, History, Measure, histories
+
+#: Names as people read them; any other method is its own name without hyphens.
+_SPOKEN = {"local": "local only", "fedavg": "FedAvg", "fedprox": "FedProx", "pfedvem": "pFedVEM", "mocha": "MOCHA"}
+
+
+def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The "methods" part of `summary.json` and `--json`: for each method what it reached at its last evaluated round.
+
+    `accuracy_per_peer` is the mean over seeds, `accuracy_mean` its mean, `accuracy_worst` its minimum,
+    `accuracy_spread` its standard deviation over peers; `accuracy_sem` is the standard error over seeds of the mean
+    over peers, null for one seed. Regression has `error_*` instead, where the worst is the maximum. `bytes_sent` and
+    `messages_sent` are totals over peers and rounds, and `seconds_per_round` leaves evaluation out; all three are means
+    over seeds. `rounds` is the round that the scores are of, null (as they are) before the first evaluation.
+    """
+    return {method: _result(history) for method, history in histories(rows).items()}
+
+
+def _result(history: History) -> dict[str, Any]:
+    return {
+        **{f"{history.measure}_{key}": value for key, value in _scores(history.scores_SP, history.measure).items()},
+        "bytes_sent": round(history.bytes_T.sum()),
+        "messages_sent": round(history.messages_T.sum()),
+        "seconds_per_round": float(history.seconds_T.mean()),
+        "rounds": int(history.round_R[-1]) if len(history.round_R) else None,
+        "seeds": list(history.seeds),
+    }
+
+
+def _scores(scores_SP: Floats, measure: Measure) -> dict[str, Any]:
+    if not scores_SP.size:
+        return {"mean": None, "sem": None, "worst": None, "spread": None, "per_peer": []}
+    score_P, mean_S = scores_SP.mean(axis=0), scores_SP.mean(axis=1)
+    many = len(mean_S) > 1
+    return {
+        "mean": _finite(mean_S.mean()),
+        "sem": _finite(mean_S.std(ddof=1) / math.sqrt(len(mean_S))) if many else None,
+        "worst": _finite(score_P.min() if measure == "accuracy" else score_P.max()),
+        "spread": _finite(score_P.std()),
+        "per_peer": [_finite(score) for score in score_P],
+    }
+
+
+def _finite(value: float | np.floating[Any]) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def measure_of(methods: Mapping[str, Mapping[str, Any]]) -> Measure:
+    """What the results of a summary measure."""
+    return "error" if any("error_mean" in result for result in methods.values()) else "accuracy"
+
+
+def spoken(method: str) -> str:
+    """The method's name in a sentence: "local only", "partial averaging"."""
+    return _SPOKEN.get(method, method.replace("-", " "))
+
+
+def percent(fraction: float) -> str:
+    """0.9241 -> "92.4 %"."""
+    return f"{100 * fraction:.1f} %"
+
+
+def score_text(score: float | None, measure: Measure, sem: float | None = None) -> str:
+    """A score as people read it: 92.4 %, 92.4 ± 0.3 %, or 4.21 for an error."""
+    if score is None:
+        return "–"
+    if measure == "accuracy":
+        return percent(score) if sem is None else f"{100 * score:.1f} ± {percent(sem)}"
+    value = f"{score:.3g}" if abs(score) < 1000 else f"{score:,.0f}"
+    return value if sem is None else f"{value} ± {sem:.2g}"
+
+
+def count_text(number: float, unit: str = "") -> str:
+    """4_230_000 -> "4.23 M", or "4.23 MB" with unit B; three digits, powers of 1,000."""
+    for prefix in ("", "k", "M", "G"):
+        if abs(number) < 999.5:
+            return f"{number:.3g} {prefix}{unit}".strip()
+        number /= 1000
+    return f"{number:,.0f} T{unit}"
+
+
+def headline(methods: Mapping[str, Mapping[str, Any]]) -> str:
+    """One sentence: what the best method beside the baseline was worth.
+
+    "Partial averaging: 92.4 %, 3.9 points above local only and 2.7 points above full averaging". Only methods that came
+    as far as the one spoken of are compared with it.
+    """
+    measure = measure_of(methods)
+    means = {m: r[f"{measure}_mean"] for m, r in methods.items() if r.get(f"{measure}_mean") is not None}
+    if not means:
+        return "Nothing was evaluated"
+    others = {method: mean for method, mean in means.items() if method != "local"} or means
+    best = (max if measure == "accuracy" else min)(others, key=lambda method: others[method])
+    chosen = "partial-averaging" if "partial-averaging" in others else best
+    peers = len(methods[chosen][f"{measure}_per_peer"])
+    value = ("" if measure == "accuracy" else "error ") + score_text(means[chosen], measure)
+    compared = [m for m in means if m != chosen and methods[m].get("rounds") == methods[chosen].get("rounds")]
+    differences = [_difference(means[chosen], means[method], method, measure) for method in compared]
+    said = f"{spoken(chosen)}: {value}"
+    if differences:
+        said += ", " + _joined(differences)
+    else:
+        said += f" on average over {peers:,} peer{'s' * (peers != 1)}"
+    if len(compared) < len(means) - 1:
+        said += f", after round {methods[chosen]['rounds']}"
+    return said[0].upper() + said[1:]
+
+
+def _difference(mine: float, other: float, method: str, measure: Measure) -> str:
+    if measure == "accuracy":
+        points = 100 * (mine - other)
+        if abs(points) < 0.05:
+            return f"level with {spoken(method)}"
+        return f"{abs(points):.1f} points {'above' if points > 0 else 'below'} {spoken(method)}"
+    share = (mine - other) / other if other else 0.0
+    if abs(share) < 0.0005:
+        return f"level with {spoken(method)}"
+    return f"{percent(abs(share))} {'less' if share < 0 else 'more'} than {spoken(method)}"
+
+
+def _joined(pieces: list[str]) -> str:
+    return pieces[0] if len(pieces) == 1 else ", ".join(pieces[:-1]) + " and " + pieces[-1]

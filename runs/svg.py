@@ -1,0 +1,55 @@
+"""Takes a drawing from outside into a page, if it does nothing but draw.
+
+An SVG inside HTML may run scripts, load files and restyle the page. So only shapes, text and their looks are let
+through; anything else refuses the whole drawing, since half a drawing would mislead.
+"""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+_SHAPES = {
+    "path",
+    "rect",
+    "circle",
+    "ellipse",
+    "line",
+    "polyline",
+    "polygon",
+    "text",
+    "tspan",
+    "marker",
+    "use",
+    "symbol",
+}
+_OTHERS = {"svg", "g", "defs", "title", "desc", "clipPath", "linearGradient", "radialGradient", "stop", "pattern"}
+
+
+def drawing_only(svg: str) -> str | None:
+    """The drawing without prolog and name spaces, or None if it is not XML or holds anything that does not draw."""
+    try:
+        root = ElementTree.fromstring(svg)
+    except ElementTree.ParseError:
+        return None
+    for element in root.iter():
+        element.tag = _local(element.tag)
+        element.attrib = {_local(name): value for name, value in element.attrib.items()}
+        if element.tag not in _SHAPES | _OTHERS or not all(
+            _harmless(*attribute) for attribute in element.attrib.items()
+        ):
+            return None
+    root.tail = None
+    return ElementTree.tostring(root, encoding="unicode") if root.tag == "svg" else None
+
+
+def _local(name: str) -> str:
+    return name.rpartition("}")[2]
+
+
+def _harmless(name: str, value: str) -> bool:
+    if name.lower().startswith("on"):
+        return False
+    if name == "href":
+        return value.startswith("#")
+    return re.search(r"url\((?!['\"]?#)|javascript:|expression\(|@import|\\", value, re.IGNORECASE) is None

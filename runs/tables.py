@@ -1,0 +1,115 @@
+"""The report's tables as HTML: results, who holds what, names and values. Everything from outside is escaped."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from fedpeer.runs.plots import ROWS_MAX
+from fedpeer.runs.summary import count_text, measure_of, score_text, spoken
+
+#: Rows of the split when there are more than `ROWS_MAX` peers: each stands for several peers in order.
+BINS = 32
+#: Notes of one row, and numbers in the cells: with more classes than this the shade must do.
+NOTES_MAX, NUMBERS_MAX = 3, 16
+
+
+def results(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) -> str:
+    """One row a method; `marks` holds the HTML of each method's mark."""
+    measure = measure_of(methods)
+    seeds = max((len(result.get("seeds") or [0]) for result in methods.values()), default=1)
+    uneven = len({result.get("rounds") for result in methods.values()}) > 1
+    labels = [measure, "worst peer", "spread", "bytes sent", "messages", "seconds a round"]
+    labels += ["after round"] * uneven
+    lines = []
+    for method, result in methods.items():
+        mean, sem, spread = (result.get(f"{measure}_{key}") for key in ("mean", "sem", "spread"))
+        cells = [
+            score_text(mean, measure, sem),
+            score_text(result.get(f"{measure}_worst"), measure),
+            _width(spread, measure),
+            count_text(result["bytes_sent"], "B"),
+            count_text(result["messages_sent"]),
+            f"{result['seconds_per_round']:.3g}",
+            *([str(result.get("rounds") or "–")] * uneven),
+        ]
+        columns = "".join(
+            f'<td data-label="{label}"{" class=main" * (not place)}>{cell}</td>'
+            for place, (label, cell) in enumerate(zip(labels, cells, strict=True))
+        )
+        lines.append(f"<tr><th scope=row>{marks[method]}{escape(spoken(method))}</th>{columns}</tr>")
+    head = "".join(f"<th scope=col>{label}</th>" for label in labels)
+    note = "Spread: standard deviation over peers."
+    note += f" ±: standard error of the mean, over {seeds} seeds." if seeds > 1 else ""
+    table = f"<table class=results><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return f"<div class=card>{table}</div><p class=soft>{note}</p>"
+
+
+def _width(value: float | None, measure: str) -> str:
+    """A spread or a standard error: in points, or in the error's own unit."""
+    if value is None:
+        return "–"
+    return f"{100 * value:.1f} points" if measure == "accuracy" else f"{value:.2g}"
+
+
+def split(data: Mapping[str, Any]) -> str:
+    """Who holds what: peers by classes, shaded by number of training examples (or quantiles of the target)."""
+    peers = _binned(data["peers"]) if len(data["peers"]) > ROWS_MAX else data["peers"]
+    counted = [peer.get("train_counts") or [] for peer in peers]
+    most = max((count for row in counted for count in row), default=0) or 1
+    names = [str(name) for name in data.get("classes") or ("least", "25 %", "median", "75 %", "greatest")]
+    tall = " class=tall" if data.get("classes") and max(map(len, names)) > 3 else ""
+    head = "".join(f"<th scope=col><span{tall}>{escape(name)}</span></th>" for name in names)
+    lines = []
+    for peer, counts in zip(peers, counted, strict=True):
+        shown = len(names) <= NUMBERS_MAX
+        cells = "".join(
+            f'<td class=cell style="--s:{count / most:.2f}" title="{escape(name)}: {count}">{count * shown or ""}</td>'
+            for name, count in zip(names, counts, strict=False)
+        )
+        cells += "".join(f"<td>{float(value):.4g}</td>" for value in _quantiles(peer))
+        lines.append(
+            f"<tr><th scope=row>{escape(str(peer['id']))}</th>{cells}<td>{peer['train']}</td><td>{peer['test']}</td>"
+            f"<td class=note>{escape(str(peer.get('note') or ''))}</td></tr>"
+        )
+    head = f"<tr><th></th>{head}<th scope=col>train</th><th scope=col>test</th><th></th></tr>"
+    return f"<div class=scroll><table class=split><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table></div>"
+
+
+def _binned(peers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """`BINS` rows for many peers: sums of examples, means of quantiles, the commonest notes."""
+    step = math.ceil(len(peers) / BINS)
+    bins = [peers[start : start + step] for start in range(0, len(peers), step)]
+    return [
+        {
+            "id": f"{several[0]['id']} … {several[-1]['id']}",
+            "note": _notes(several),
+            "train": sum(peer["train"] for peer in several),
+            "test": sum(peer["test"] for peer in several),
+            "train_counts": [
+                sum(counts) for counts in zip(*(p.get("train_counts") or [] for p in several), strict=False)
+            ],
+            "train_quantiles": [[sum(q) / len(q) for q in zip(*map(_quantiles, several), strict=False)]],
+        }
+        for several in bins
+    ]
+
+
+def _notes(peers: Sequence[Mapping[str, Any]]) -> str:
+    counted = Counter(str(peer["note"]) for peer in peers if peer.get("note"))
+    said = [f"{note} ({count})" for note, count in counted.most_common(NOTES_MAX)]
+    return "; ".join(said) + ("; …" if len(counted) > NOTES_MAX else "")
+
+
+def _quantiles(peer: Mapping[str, Any]) -> list[float]:
+    """Of the first output; empty for classes."""
+    return list((peer.get("train_quantiles") or [[]])[0])
+
+
+def pairs(lines: Iterable[tuple[str, str]]) -> str:
+    """Names and values, two columns."""
+    body = "".join(f"<tr><th scope=row>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in lines)
+    return f"<table class=pairs><tbody>{body}</tbody></table>"

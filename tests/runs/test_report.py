@@ -1,0 +1,223 @@
+"""The report: one well-formed file that needs nothing else, for every kind of run, whatever the run is called."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.report import write_report
+from fedpeer.runs.svg import drawing_only
+from tests.runs.making import described, made, row, settings
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+EVIL = """<img src=x onerror="alert(1)">&'$\\frac"""
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and text, and fails where an end tag does not close the innermost open one."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == [], "every element is closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def page(run: RunFolder) -> tuple[str, Page]:
+    path = write_report(run)
+    assert path == run.path / "report.html"
+    text = path.read_text(encoding="utf-8")
+    return text, Page(text)
+
+
+def check(text: str, parsed: Page) -> None:
+    """What holds for every report."""
+    assert "http" not in text.lower(), "nothing is loaded, nothing is linked"
+    assert not {tag for tag, _ in parsed.tags} & {"script", "link", "iframe", "img", "object", "embed", "foreignobject"}
+    assert not [name for _, attributes in parsed.tags for name in attributes if name.startswith("on")]
+    assert not re.search(r"url\((?!#)", text)
+    assert not re.search(r"\bnan\b|\bNone\b|\binf\b", parsed.text)
+    assert not re.search(r"#0001|#0002", text), "every stand-in colour is replaced"
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "three methods": {},
+    "one method": {"methods": ("local",)},
+    "more methods than colours": {"methods": ("local", *(f"method{number}" for number in range(9)))},
+    "one peer, one round": {"peers": 1, "rounds": 1},
+    "five seeds": {"seeds": tuple(range(5))},
+    "sixty-four peers": {"peers": 64, "rounds": 2},
+    "a thousand peers": {"peers": 1024, "rounds": 2},
+    "regression": {"measure": "error", "peers": 12},
+    "regression with many peers": {"measure": "error", "peers": 65, "rounds": 2},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_has_a_report(tmp_path: Path, kind: str) -> None:
+    run = made(tmp_path, **KINDS[kind])
+    text, parsed = page(run)
+    check(text, parsed)
+    for heading in ("What it was worth", "Learning", "Who holds what", "Slices", "Who talks to whom", "Run it again"):
+        assert heading in parsed.text
+    assert len(text) < 1_500_000
+
+
+def test_the_report_says_what_the_run_measured(tmp_path: Path) -> None:
+    text, parsed = page(made(tmp_path, peers=4, rounds=3))
+    check(text, parsed)
+    # 0.5 + 0.01 * letters + 0.02 * 3 + mean over peers of 0.01 * peer / 4
+    assert (
+        "Partial averaging: 73.4 %, 12.0 points above local only and 3.0 points above full averaging"
+        in parsed.text.replace("\xa0", " ")
+    )
+    assert "With partial averaging 4 of 4 peers are better than alone" in parsed.text
+    assert "1.2 kB" in parsed.text  # 3 rounds x 4 peers x 100 bytes
+    assert "a and b" in parsed.text
+    assert "2 left over" in parsed.text
+    assert "everyone: 4 peers, 4 one-way links" in parsed.text
+    assert "12 exchanges in each averaging" in parsed.text
+    assert "fedpeer simulate --peers 4" in parsed.text
+    assert "all peers, from the worst to the best" in parsed.text  # what the band is, for fewer than ten peers
+
+
+def test_the_band_is_named_for_many_peers(tmp_path: Path) -> None:
+    assert "the middle 80" in page(made(tmp_path, peers=10))[1].text
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    assert page(run)[0] == page(run)[0]
+
+
+def test_a_method_has_one_colour_in_every_picture(tmp_path: Path) -> None:
+    text, _ = page(made(tmp_path, methods=("full-averaging", "local")))
+    assert "var(--m2)" in text
+    assert "var(--m0)" in text
+    assert "var(--m1)" not in text
+
+
+def test_light_dark_phone_and_paper_have_their_styles(tmp_path: Path) -> None:
+    text, parsed = page(made(tmp_path))
+    for query in ("(prefers-color-scheme: dark)", "(max-width: 640px)", "print"):
+        assert f"@media {query}" in text
+    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in parsed.tags
+    pictures = [attributes for tag, attributes in parsed.tags if tag == "svg" and "aria-label" in attributes]
+    assert len(pictures) == 8  # curves, peers, bytes, a graph, and two of gossip for each of two methods
+    assert all("width" not in attributes and attributes["viewbox"] for attributes in pictures)
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_an_interrupted_run_says_so_and_how_to_go_on(tmp_path: Path, evaluated: bool) -> None:
+    run = RunFolder.create(tmp_path, name="digits", settings=settings(rounds=30), environment={})
+    run.record(row("local", 1, evaluated=evaluated))
+    run.record(row("local", 2, evaluated=evaluated))
+    text, parsed = page(run)
+    assert "still going on" in parsed.text
+    run.finish({}, status="interrupted")
+    text, parsed = page(run)
+    check(text, parsed)
+    assert "interrupted after round 2 of 30 of local only, seed 0" in parsed.text
+    assert f"fedpeer simulate --resume {run.id}" in parsed.text
+    assert ("Nothing was evaluated" in parsed.text) is not evaluated
+
+
+def test_a_run_with_no_row_at_all_has_a_report(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, name="digits", settings={}, environment={})
+    run.finish({}, status="failed")
+    text, parsed = page(run)
+    check(text, parsed)
+    assert "ended with an error before its first round" in parsed.text
+
+
+def test_a_diverged_peer_and_exact_averages_are_drawn_without_numbers_that_are_none(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, name="digits", settings=settings(), environment={})
+    for number in (1, 2, 3):
+        run.record({**row("local", number, measure="error"), "error": [1.0, None, 2.0, 3.0]})
+        exact = {**row("full-averaging", number, measure="error"), "disagreement": {"everyone": 0.0}}
+        exact["weight"] = {"everyone": [1.0 - 1e-9, 1.0]}
+        run.record(exact)
+    text, parsed = page(run)
+    check(text, parsed)
+    assert "Every average was exact" in parsed.text
+    assert "All weights stayed at 1" in parsed.text
+    assert "With full averaging 3 of 3 peers are better than alone, most of all peer4" in parsed.text
+
+
+def test_text_from_outside_is_never_markup(tmp_path: Path) -> None:
+    asked = settings(name=EVIL, command=EVIL, simulation={"dataset": EVIL, "split": EVIL, "peers": 4})
+    run = RunFolder.create(tmp_path, name=EVIL, settings=asked, environment={"device": EVIL})
+    for number in (1, 2):
+        run.record({**row("local", number), "method": EVIL})
+        run.record({**row("full-averaging", number), "disagreement": {EVIL: 1e-4}, "weight": {EVIL: [0.9, 1.1]}})
+    described(run, peers=4, classes=(EVIL, "b", "c"), note=EVIL)
+    graph = {"group": EVIL, "nodes": ["$\\frac$", "ü漢"], "edges": [[0, 1]], "positions": [[0, 0], [1, 1]]}
+    run.describe("graphs", {"groups": [graph]})
+    run.describe("plan", {"svg": f"<svg>{EVIL}</svg>"})
+    text, parsed = page(run)
+    check(text, parsed)
+    assert parsed.text.count(EVIL) >= 8
+    assert "left out" in parsed.text
+    assert "$\\frac$" in parsed.text
+    assert any(EVIL in (attributes.get("aria-label") or "") for _, attributes in parsed.tags)
+
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">{}</svg>'
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "<script>alert(1)</script>",
+        '<rect onload="alert(1)"/>',
+        "<foreignObject><p>x</p></foreignObject>",
+        '<a href="#x"><text>x</text></a>',
+        '<use xlink:href="other.svg#x"/>',
+        '<rect fill="url(other.svg#x)"/>',
+        '<rect style="fill:u\\72l(x)"/>',
+        "<style>body { display: none }</style>",
+        '<image href="data:image/png;base64,AAAA"/>',
+        "<rect>",
+    ],
+)
+def test_a_drawing_that_does_more_than_draw_is_refused(inside: str) -> None:
+    assert drawing_only(SVG.format(inside)) is None
+
+
+def test_a_drawing_is_taken_in_without_its_name_spaces() -> None:
+    inside = (
+        '<defs><path id="a" d="M0 0"/></defs><use xlink:href="#a"/><g fill="url(#b)"><text x="1">a &lt; b</text></g>'
+    )
+    taken = drawing_only("<?xml version='1.0'?>" + SVG.format(inside))
+    assert taken is not None
+    assert "http" not in taken
+    assert '<use href="#a"' in taken
+    assert "a &lt; b" in taken
+    assert drawing_only("<html/>") is None
