@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
@@ -19,10 +20,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from fedpeer.peer.core.choice import Choice, chain, from_data
 from fedpeer.slicing.models import Claim, PartialModel
 
+
+def _spelled(choice: Choice) -> str:
+    """One spelling whatever the order of the settings, so that the digest does not depend on it."""
+    return str(replace(choice, settings=dict(sorted(choice.settings.items()))))
+
+
 ChoiceField = Annotated[
     Choice,
     BeforeValidator(from_data),
-    PlainSerializer(str, return_type=str, when_used="json-unless-none"),
+    PlainSerializer(_spelled, return_type=str, when_used="json-unless-none"),
     WithJsonSchema(
         {
             "anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1, "maxProperties": 1}],
@@ -35,7 +42,7 @@ ChoiceField = Annotated[
 ChainField = Annotated[
     tuple[Choice, ...],
     BeforeValidator(chain),
-    PlainSerializer(lambda choices: "/".join(map(str, choices)), return_type=str, when_used="json-unless-none"),
+    PlainSerializer(lambda choices: "/".join(map(_spelled, choices)), return_type=str, when_used="json-unless-none"),
     WithJsonSchema({"type": ["string", "object", "array"], "description": "choices joined by /, or a list of choices"}),
 ]
 

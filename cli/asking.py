@@ -1,0 +1,211 @@
+"""What the options of `simulate` mean: each is a setting of the federation file under another name.
+
+So options and file are checked alike and together, before a run folder is made. A few options are not the federation's
+but this run's (`RunOptions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fedpeer.cli.checks import choice_problem
+from fedpeer.cli.config import Source, examine, refuse, typed
+from fedpeer.cli.errors import Path as SettingPath
+from fedpeer.cli.errors import Problem
+from fedpeer.cli.yaml_marks import scalar
+from fedpeer.data.own import OWN
+from fedpeer.peer.core.choice import Choice, ChoiceError, bind, from_data, parse
+from fedpeer.peer.core.federation import Federation, Strict
+from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
+
+#: Option -> the setting that it is.
+OPTIONS: dict[str, SettingPath] = {
+    "peers": ("simulation", "peers"),
+    "dataset": ("simulation", "dataset"),
+    "split": ("simulation", "split"),
+    "network": ("network",),
+    "algorithm": ("learning", "algorithm"),
+    "topology": ("gossip", "topology"),
+    "protocol": ("gossip", "protocol"),
+    "tolerance": ("gossip", "tolerance"),
+    "exchanges": ("gossip", "exchanges"),
+    "rounds": ("learning", "rounds"),
+    "steps": ("learning", "steps_between_averaging"),
+    "batch_size": ("learning", "batch_size"),
+    "optimizer": ("learning", "optimizer"),
+    "loss": ("learning", "loss"),
+    "seed": ("seed",),
+}
+#: Options whose text is read as a YAML scalar; the others are text.
+_NUMBERS = {"peers", "tolerance", "exchanges", "rounds", "steps", "batch_size", "seed", "repeats", "workers"}
+
+NOTHING_STARTED = ", so nothing was started"
+
+
+class RunOptions(Strict):
+    """What a run has beside its federation."""
+
+    repeats: int = Field(default=1, ge=1, le=1_000)
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    workers: int | None = Field(default=None, ge=1, le=1_024)
+
+
+def asked(
+    given: Mapping[str, str], config: Path | None = None, *, argument: str = "", consequence: str = NOTHING_STARTED
+) -> SimulationRequest:
+    """What the options and the file ask for.
+
+    Args:
+        given: names of `OPTIONS` or `RunOptions`, or `compare` or `lr`, and the text that was typed.
+        argument: the one of them that this command takes as its argument and not as an option.
+
+    Raises:
+        ConfigError: all mistakes of both at once.
+    """
+    source = Source.of_file(config) if config else Source()
+    written = (source.data.get("learning") or {}) if isinstance(source.data.get("learning"), dict) else {}
+    problems = _lay(source, given)
+    if argument:
+        source.options[OPTIONS[argument]] = "NAME"
+    options, more = _run_options(source, given)
+    problems += more
+    federation, more = examine(source)
+    problems += more
+    methods = _methods(given, federation, "algorithm" in written, problems)
+    refuse(source, problems, consequence)
+    assert federation is not None
+    return SimulationRequest(
+        federation=_anchored(federation, config.parent if config and "dataset" not in given else Path()),
+        methods=methods,
+        seeds=tuple(range(federation.seed, federation.seed + options.repeats)),
+        device=options.device,
+        workers=options.workers,
+    )
+
+
+def asked_again(given: Mapping[str, str], config: Path | None) -> Callable[[dict[str, Any]], SimulationRequest]:
+    """For `--resume`: makes the request of a run folder's settings, with this machine's device and workers.
+
+    Raises:
+        ConfigError: options that would change what the run is.
+    """
+    text = "a resumed run keeps its settings; leave this out, or begin a new run without --resume"
+    kept = {*given, *(["config"] if config else [])} - {"resume", "device", "workers"}
+    source = Source()
+    options, problems = _run_options(source, {name: given[name] for name in ("device", "workers") if name in given})
+    refuse(source, [*problems, *(Problem((), text, flag(name)) for name in sorted(kept))], NOTHING_STARTED)
+
+    def request(settings: dict[str, Any]) -> SimulationRequest:
+        federation = {name: settings[name] for name in Federation.model_fields}
+        before = SimulationRequest.from_json({**settings, "federation": federation})
+        return replace(before, **options.model_dump(include={"device", "workers"}, exclude_unset=True))
+
+    return request
+
+
+def _anchored(federation: Federation, folder: Path) -> Federation:
+    """With the whole path of a user's own data file, so that a run can be gone on with from any folder.
+
+    A path in a file is relative to that file's folder, one in an option to the working folder.
+    """
+    dataset = federation.simulation.dataset
+    if dataset.name not in OWN or "path" not in (settings := bind(dataset, OWN[dataset.name])):
+        return federation
+    path = str((folder / settings["path"]).resolve())
+    others = {name: value for name, value in dataset.settings.items() if name != "path"}
+    simulation = federation.simulation.model_copy(update={"dataset": Choice(dataset.name, path, others)})
+    return federation.model_copy(update={"simulation": simulation})
+
+
+def flag(name: str) -> str:
+    """The option as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _value(name: str, text: str) -> Any:
+    return scalar(text) if name in _NUMBERS else text
+
+
+def _lay(source: Source, given: Mapping[str, str]) -> list[Problem]:
+    """Lay the options over the file's settings."""
+    gossip = source.data.get("gossip")
+    if isinstance(gossip, dict) and ("tolerance" in given) != ("exchanges" in given):
+        gossip.pop("tolerance" if "exchanges" in given else "exchanges", None)  # the option replaces the other one
+    for name, path in OPTIONS.items():
+        if name in given:
+            source.lay(flag(name), path, _value(name, given[name]))
+    return _lay_rate(source, given["lr"]) if "lr" in given else []
+
+
+def _lay_rate(source: Source, text: str) -> list[Problem]:
+    """`--lr` is a setting of the optimizer, whichever that is."""
+    path = OPTIONS["optimizer"]
+    learning = source.data.get("learning")
+    before = learning.get("optimizer") if isinstance(learning, dict) else None
+    try:
+        optimizer = from_data(before if before is not None else "sgd")
+    except ChoiceError:
+        return []  # told as a mistake of the optimizer itself
+    if path in source.options and (optimizer.value is not None or "lr" in optimizer.settings):
+        return [Problem((), f'the optimizer "{optimizer}" has a learning rate too; leave one out', "--lr")]
+    source.lay("--lr", path, Choice(optimizer.name, None, {**optimizer.settings, "lr": text}))
+    return []
+
+
+def _run_options(source: Source, given: Mapping[str, str]) -> tuple[RunOptions, list[Problem]]:
+    data = {name: _value(name, given[name]) for name in RunOptions.model_fields if name in given}
+    source.options |= {(name,): flag(name) for name in data}
+    options, problems = typed(RunOptions, data)
+    assert options is not None, "every option has a default"
+    return options, problems
+
+
+def _methods(
+    given: Mapping[str, str], federation: Federation | None, in_file: bool, problems: list[Problem]
+) -> tuple[Choice, ...]:
+    """Which algorithms to compare: those of `--compare`, or local and that of `--algorithm`, or the usual three.
+
+    An algorithm that the file names takes the place of its namesake among the usual three, or else is compared with
+    local.
+    """
+    if "compare" in given:
+        if "algorithm" in given:
+            problems.append(
+                Problem((), "--algorithm names one method and --compare several; leave one out", "--compare")
+            )
+        return _compared(given["compare"], problems)
+    if federation is None or not ("algorithm" in given or in_file):
+        return tuple(map(Choice, DEFAULT_METHODS))
+    chosen = federation.learning.algorithm
+    if "algorithm" not in given and chosen.name in DEFAULT_METHODS:
+        return tuple(chosen if name == chosen.name else Choice(name) for name in DEFAULT_METHODS)
+    return (chosen,) if chosen.name == "local" else (Choice("local"), chosen)
+
+
+def _compared(text: str, problems: list[Problem]) -> tuple[Choice, ...]:
+    """`a,b,c`; a piece with `=` is a setting of the method before it: `local,partial-averaging,cross_model=true`."""
+    pieces: list[str] = []
+    for piece in text.split(","):
+        if "=" in piece and pieces:
+            pieces[-1] += f",{piece}"
+        else:
+            pieces.append(piece.strip())
+    methods: list[Choice] = []
+    for piece in pieces:
+        try:
+            method = parse(piece)
+        except ChoiceError as error:
+            problems.append(Problem((), str(error), "--compare"))
+            continue
+        wrong = choice_problem(OPTIONS["algorithm"], method)
+        if wrong is not None:
+            problems.append(Problem((), wrong.text, "--compare"))
+        if method.name in [other.name for other in methods]:
+            problems.append(Problem((), f'"{method.name}" is named twice; name each method once', "--compare"))
+        methods.append(method)
+    return tuple(methods)

@@ -1,0 +1,245 @@
+"""Checks that need several settings, or the registries of other rooms: every choice exists and its settings bind, the
+partial models form an order, their neurons fit the network, nothing contradicts.
+
+Nothing here imports torch or runs code named in a file, so that `config check` is quick and safe. What only the data
+can tell (its number of features, of peers) is checked when it is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedpeer.algorithms.registry import ALGORITHMS
+from fedpeer.cli.errors import Path, Problem, shown
+from fedpeer.data.own import OWN
+from fedpeer.data.registry import DATASETS
+from fedpeer.data.splits import MODIFIERS, SPLITS
+from fedpeer.networks.registry import NETWORKS
+from fedpeer.peer.core.choice import Choice, ChoiceError, bind, lookup, nearest
+from fedpeer.peer.core.federation import Federation
+from fedpeer.slicing.assign import assign
+from fedpeer.slicing.models import ModelGraph, SlicingError, problems
+from fedpeer.slicing.network import NetworkMap, Part, TensorSpec
+from fedpeer.topology.graphs import GRAPHS, TopologyError
+from fedpeer.topology.overlay import problems as topology_problems
+
+#: Peers of the graph that is built to see whether its settings are in range.
+SMALL_GROUP = 8
+
+#: Torch's optimisers and their settings, so that a file is checked without importing torch. A test holds it against
+#: torch itself.
+OPTIMIZERS = {
+    "adadelta": "lr rho eps weight_decay maximize",
+    "adafactor": "lr beta2_decay eps d weight_decay maximize",
+    "adagrad": "lr lr_decay weight_decay initial_accumulator_value eps maximize",
+    "adam": "lr betas eps weight_decay amsgrad maximize decoupled_weight_decay",
+    "adamax": "lr betas eps weight_decay maximize",
+    "adamw": "lr betas eps weight_decay amsgrad maximize",
+    "asgd": "lr lambd alpha t0 weight_decay maximize",
+    "nadam": "lr betas eps weight_decay momentum_decay decoupled_weight_decay maximize",
+    "radam": "lr betas eps weight_decay decoupled_weight_decay maximize",
+    "rmsprop": "lr alpha eps weight_decay momentum centered maximize",
+    "rprop": "lr etas step_sizes maximize",
+    "sgd": "lr momentum dampening weight_decay nesterov maximize",
+}
+
+
+def python(choice: Choice) -> None:
+    """Check `python:module:function`; its settings are the function's own, which is not imported here."""
+    found = str(choice.value or "")
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", found):
+        raise ChoiceError(f'"{shown(found)}" is not module:function; write it like python:mypkg.nets:build')
+
+
+def uniform(*, half_width: float = 0.5) -> None:
+    """The settings of the start of that name, which lives where torch is imported."""
+
+
+def torch() -> None:
+    """The start of that name has no settings."""
+
+
+def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
+    """What is chosen at a path, in words, and the functions to choose from."""
+    known: dict[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
+        ("network",): ("network", {**NETWORKS, "python": python}),
+        ("learning", "algorithm"): ("algorithm", ALGORITHMS),
+        ("learning", "start"): ("start", {"uniform": uniform, "torch": torch}),
+        ("gossip", "topology"): ("topology", GRAPHS),
+        ("simulation", "dataset"): ("data set", {**DATASETS, **OWN}),
+    }
+    return known[path]
+
+
+#: Paths whose choice is looked up in one registry.
+CHOICES: tuple[Path, ...] = (
+    ("network",),
+    ("learning", "algorithm"),
+    ("learning", "start"),
+    ("gossip", "topology"),
+    ("simulation", "dataset"),
+)
+
+
+def contradictions(federation: Federation, data: Mapping[str, Any]) -> list[Problem]:
+    """Everything wrong with well-typed settings. `data` tells what was written from what is a default."""
+    return [
+        *_choices(federation),
+        *_optimizer(federation.learning.optimizer),
+        *_split(federation.simulation.split),
+        *_gossip(federation, data),
+        *_partial_models(federation),
+    ]
+
+
+def peer_ids(peers: int) -> list[str]:
+    """The ids in a simulation."""
+    return [f"peer{number}" for number in range(1, peers + 1)]
+
+
+def choice_problem(path: Path, choice: Choice) -> Problem | None:
+    """Why this choice cannot be taken at this path, if so."""
+    what, known = registry(path)
+    try:
+        function = lookup(choice, known, what)
+        if choice.name == "python":
+            python(choice)
+        if function is not python:
+            bind(choice, function)
+    except ChoiceError as error:
+        return Problem(path, str(error))
+    return None
+
+
+def _choices(federation: Federation) -> Iterator[Problem]:
+    for path in CHOICES:
+        choice = _at(federation, path)
+        problem = choice_problem(path, choice) if choice is not None else None
+        if problem is not None:
+            yield problem
+
+
+def _at(federation: Federation, path: Path) -> Any:
+    value: Any = federation
+    for key in path:
+        value = getattr(value, str(key))
+    return value
+
+
+def _optimizer(choice: Choice) -> Iterator[Problem]:
+    path = ("learning", "optimizer")
+    if choice.name not in OPTIMIZERS:
+        yield Problem(path, f'there is no optimizer "{shown(choice.name)}"; {nearest(choice.name, list(OPTIMIZERS))}')
+        return
+    known = OPTIMIZERS[choice.name].split()
+    for name in choice.settings:
+        if name not in known:
+            yield Problem(path, f'"{choice.name}" has no setting "{shown(name)}"; {nearest(name, known)}')
+    rate = choice.settings.get("lr", choice.value)
+    if rate is not None:
+        try:
+            lr = bind(Choice("lr", rate), _rate)["lr"]
+        except ChoiceError:
+            lr = -1.0
+        if lr <= 0:
+            yield Problem(path, f"lr = {shown(rate)}: write a number above 0, such as {choice.name},lr=0.1")
+
+
+def _rate(*, lr: float) -> None:
+    """Only for its annotation."""
+
+
+def _split(chain: tuple[Choice, ...] | None) -> Iterator[Problem]:
+    for number, choice in enumerate(chain or ()):
+        what, known = ("difference", MODIFIERS) if number else ("split", SPLITS)
+        try:
+            bind(choice, lookup(choice, known, what))
+        except ChoiceError as error:
+            yield Problem(("simulation", "split"), str(error))
+
+
+def _gossip(federation: Federation, data: Mapping[str, Any]) -> Iterator[Problem]:
+    gossip, peers = federation.gossip, federation.simulation.peers
+    written = data.get("gossip") or {}
+    path = ("gossip", "topology")
+    if gossip.exchanges is not None and written.get("tolerance") is not None:
+        text = "tolerance and exchanges both say when an average is reached; leave one out"
+        yield Problem(("gossip", "exchanges"), text)
+    if gossip.exchanges is None and gossip.tolerance is None:
+        yield Problem(("gossip", "tolerance"), "nothing says when an average is reached; write tolerance: 1e-4")
+    if "topology" in written and choice_problem(path, gossip.topology) is None:
+        for text in _topology(gossip.topology, peers):
+            yield Problem(path, text)
+
+
+def _topology(choice: Choice, peers: int | None) -> list[str]:
+    """Settings out of range show when a graph is built, whatever its size; the rest needs the number of peers."""
+    settings = bind(choice, GRAPHS[choice.name])
+    found = [] if peers is None else topology_problems(choice.name, settings, peer_ids(peers))
+    if not found and "edges" not in settings:
+        try:
+            GRAPHS[choice.name](peer_ids(SMALL_GROUP), np.random.default_rng(0), **settings)
+        except TopologyError as error:
+            found = [str(error)]
+    return found
+
+
+def _partial_models(federation: Federation) -> list[Problem]:
+    """What is wrong with the models and their members and, where the network is plain, with their neurons."""
+    models, peers = federation.models(), federation.simulation.peers
+    ids = None if peers is None else peer_ids(peers)
+    found = [Problem(_path(problem.place, federation), problem.message) for problem in problems(models, ids)]
+    network = plain_network(federation.network)
+    if found or network is None:
+        return found
+    graph = ModelGraph(models)
+    listed = {peer for model in models if model.members != "all" for peer in model.members}
+    lines: dict[str, None] = {}  # an ordered set: peers with the same models make the same mistakes
+    for peer in {graph.implemented(peer): peer for peer in [*sorted(listed), ""]}.values():
+        try:
+            assign(network, graph, peer)
+        except SlicingError as error:
+            lines |= dict.fromkeys(str(error).splitlines())
+    pairs = (line.partition(": ") for line in lines)
+    return [Problem(_path(place, federation), message) for place, _, message in pairs]
+
+
+def written_layers(choice: Choice | None) -> tuple[int, ...] | None:
+    """The sizes of a multi-layer perceptron whose layers are written out; None for other networks."""
+    if choice is None or choice.name != "mlp" or choice_problem(("network",), choice) is not None:
+        return None
+    sizes: tuple[int, ...] | None = bind(choice, NETWORKS["mlp"]).get("layers")
+    return sizes if sizes is not None and len(sizes) >= 2 and min(sizes) >= 1 else None
+
+
+def plain_network(choice: Choice | None) -> NetworkMap | None:
+    """The parts and tensors of a multi-layer perceptron whose layers are written out; None for other networks.
+
+    Which weight leads where is left out: to see whether claims fit, names and sizes are enough.
+    """
+    sizes = written_layers(choice)
+    if choice is None or sizes is None:
+        return None
+    bias = bind(choice, NETWORKS["mlp"]).get("bias", True)
+    names = ["input", *(f"hidden{depth}" for depth in range(1, len(sizes) - 1)), "output"]
+    tensors: list[TensorSpec] = []
+    for module, inputs, outputs in zip(names[1:], sizes, sizes[1:], strict=False):
+        for kind, shape in (("weight", (outputs, inputs)), ("bias", (outputs,)))[: 1 + bias]:
+            offset = tensors[-1].span.stop if tensors else 0
+            tensors.append(TensorSpec(f"{module}.{kind}", shape, offset, "parameter", module))
+    nowhere = np.zeros(tensors[-1].span.stop, dtype=np.int32)
+    parts = tuple(Part(name, size) for name, size in zip(names, sizes, strict=True))
+    return NetworkMap(parts, tuple(tensors), nowhere, nowhere, nowhere, nowhere)
+
+
+def _path(dotted: str, federation: Federation) -> Path:
+    """The path of `partial_models.NAME.setting`, where NAME may hold dots."""
+    for name in federation.partial_models:
+        rest = dotted.removeprefix(f"partial_models.{name}")
+        if rest != dotted and rest[:1] in ("", "."):
+            return ("partial_models", name, *filter(None, rest.split(".")))
+    return tuple(dotted.split("."))

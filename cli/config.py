@@ -1,0 +1,236 @@
+"""From a file and options to a checked `Federation`, or to one report of everything that is wrong.
+
+Options are settings too: `--rounds 5` is `learning.rounds: 5`, read as the same YAML scalar and laid over the file's
+value. So both have the same checks and the same words, and only the place differs ("line 5:3" or "--rounds").
+
+The steps: YAML (`yaml_marks`), types and ranges (pydantic), checks that need several settings (`checks`). Each adds
+its problems to one list.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from fedpeer.cli.checks import contradictions
+from fedpeer.cli.errors import ConfigError, Path, Problem, shown
+from fedpeer.cli.yaml_marks import Marks, read
+from fedpeer.peer.core.choice import nearest
+from fedpeer.peer.core.federation import Federation, Strict
+
+#: What a person should write, by pydantic's name of the error.
+_WANTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "settings (key: value)",
+    "model_type": "settings (key: value)",
+    "none_required": "nothing",
+    "greater_than_equal": "{ge} or more",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "{le} or less",
+    "less_than": "less than {lt}",
+    "string_too_short": "at least {min_length} character",
+    "string_too_long": "at most {max_length} characters",
+}
+
+
+@dataclass
+class Source:
+    """Settings as they were written: plain values, and for each path where it was written.
+
+    options     path -> the option that set it, such as "--rounds"
+    file        the file's name, or "" if there is none
+    """
+
+    data: dict[str, Any] = field(default_factory=dict)
+    marks: Marks = field(default_factory=Marks)
+    options: dict[Path, str] = field(default_factory=dict)
+    file: str = ""
+
+    @classmethod
+    def of_file(cls, file: FilePath) -> Source:
+        data, marks = read(file)
+        return cls(data, marks, {}, str(file))
+
+    def lay(self, option: str, path: Path, value: Any) -> None:
+        """Set one path from an option, over whatever the file said."""
+        inside: Any = self.data
+        for key in path[:-1]:
+            if not isinstance(inside.get(key), dict):
+                inside[key] = {}
+            inside = inside[key]
+        inside[path[-1]] = value
+        self.options[path] = option
+
+    def placed(self, problem: Problem) -> Problem:
+        """The problem with its place: an option (whose name says more than the path), or a line."""
+        if problem.place:
+            return problem
+        for length in range(len(problem.path), 0, -1):
+            if problem.path[:length] in self.options:
+                return Problem((), problem.text, self.options[problem.path[:length]])
+        key = problem.text.startswith("unknown setting")
+        return Problem(problem.path, problem.text, self.marks.of(problem.path, key=key))
+
+    @property
+    def subject(self) -> str:
+        """What a report is about: the file, the command line, or both."""
+        if not self.file:
+            return "the command line"
+        return f"{self.file} with the options given" if self.options else self.file
+
+
+def load(source: Source, consequence: str = "") -> Federation:
+    """The federation that the source says.
+
+    Raises:
+        ConfigError: all problems of the source, in the order of the file.
+    """
+    federation, problems = examine(source)
+    refuse(source, problems, consequence)
+    assert federation is not None
+    return federation
+
+
+def examine(source: Source) -> tuple[Federation | None, list[Problem]]:
+    """The federation as far as it can be understood, and everything that is wrong with it."""
+    federation, problems = typed(Federation, source.data)
+    if federation is not None:
+        problems += contradictions(federation, source.data)
+    return federation, [*source.marks.problems, *problems]
+
+
+def refuse(source: Source, problems: Sequence[Problem], consequence: str = "") -> None:
+    """Raise one ConfigError of these problems, if there are any."""
+    if problems:
+        placed = sorted((source.placed(problem) for problem in problems), key=_line)
+        raise ConfigError(source.subject, placed, consequence)
+
+
+def _line(problem: Problem) -> tuple[int, ...]:
+    if not problem.place.startswith("line "):
+        return (0,)
+    return tuple(int(number) for number in problem.place.removeprefix("line ").split(":"))
+
+
+_M = typing.TypeVar("_M", bound=Strict)
+
+
+def typed(model: type[_M], data: Mapping[str, Any]) -> tuple[_M | None, list[Problem]]:
+    """The typed settings, or all that is wrong with their types, ranges and names.
+
+    Settings that are wrong are left out and the rest read again, so that the checks across settings can go on with it;
+    None if even that is impossible.
+    """
+    try:
+        return model.model_validate(data), []
+    except ValidationError as error:
+        problems = _problems(model, data, error.errors(include_url=False))
+    try:
+        return model.model_validate(_without(data, [problem.path for problem in problems])), problems
+    except ValidationError:
+        return None, problems
+
+
+def _problems(model: type[BaseModel], data: Mapping[str, Any], errors: list[ErrorDetails]) -> list[Problem]:
+    """One problem a place. A place with several alternatives ("all", a number, a list) gives one error for each."""
+    at: dict[Path, list[ErrorDetails]] = {}
+    for error in errors:
+        at.setdefault(_path(data, error["loc"]), []).append(error)
+    deepest = [path for path in at if not any(other[: len(path)] == path for other in at if len(other) > len(path))]
+    return [Problem(path, _words(model, path, at[path])) for path in deepest]
+
+
+def _path(data: Any, loc: Sequence[str | int]) -> Path:
+    """pydantic's location without the names of the alternatives it tried."""
+    path: list[str | int] = []
+    for key in loc:
+        known = isinstance(data, Mapping) and key in data
+        if known or (isinstance(data, list) and isinstance(key, int) and key < len(data)):
+            path.append(key)
+            data = data[key]
+    return tuple(path)
+
+
+def _words(model: type[BaseModel], path: Path, errors: list[ErrorDetails]) -> str:
+    error = errors[0]
+    if error["type"] == "extra_forbidden":
+        return _unknown(model, path)
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    wanted = [each for each in errors if not each["type"].endswith("_type")] if len(errors) > 1 else errors
+    in_range = [each for each in wanted if each["type"] not in ("literal_error", "int_from_float")]
+    alternatives = in_range or errors
+    words = dict.fromkeys(_wanted(each) for each in alternatives)
+    return f"found {_found(error['input'])}; write {' or '.join(words)}"
+
+
+def _wanted(error: ErrorDetails) -> str:
+    if error["type"] == "literal_error":
+        return str(error["ctx"]["expected"]).replace("'", '"')
+    return _WANTED[error["type"]].format(**error.get("ctx", {}))
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, str):
+        return f'"{shown(value)}" (text)' if value else "empty text"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "nothing"
+    if isinstance(value, (list, Mapping)):
+        return "a list" if isinstance(value, list) else "settings"
+    return shown(value)
+
+
+def _unknown(model: type[BaseModel], path: Path) -> str:
+    """`unknown setting; did you mean ...?`: near names here, the same name elsewhere, or all that are known here."""
+    *parents, name = path
+    here = fields_at(model, parents)
+    near = nearest(str(name), here)
+    if not near.startswith("did you mean"):
+        elsewhere = [dotted for dotted in _all_fields(model) if dotted.rpartition(".")[2] == name]
+        return f"unknown setting; {f'did you mean {elsewhere[0]}?' if elsewhere else f'{near}'}"
+    meant = near.split('"')[1]
+    return f"unknown setting; did you mean {'.'.join(map(str, [*parents, meant]))}?"
+
+
+def fields_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """The names of the settings that may stand under a path."""
+    for key in path:
+        inner = model.model_fields[str(key)].annotation if str(key) in model.model_fields else None
+        if typing.get_origin(inner) is dict:
+            return list(typing.get_args(inner)[1].model_fields)
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def _all_fields(model: type[BaseModel], prefix: str = "") -> list[str]:
+    names = []
+    for name, info in model.model_fields.items():
+        names.append(prefix + name)
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            names += _all_fields(info.annotation, f"{prefix}{name}.")
+    return names
+
+
+def _without(data: Any, paths: Sequence[Path], here: Path = ()) -> Any:
+    """A copy of nested plain data without the values at some paths."""
+    if isinstance(data, Mapping):
+        return {k: _without(v, paths, (*here, k)) for k, v in data.items() if (*here, k) not in paths}
+    if isinstance(data, list):
+        return [_without(v, paths, (*here, n)) for n, v in enumerate(data) if (*here, n) not in paths]
+    return data

@@ -1,0 +1,96 @@
+"""`fedpeer data list / prepare / preview / split`: data sets, their files, and who would hold what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fedpeer.data.dataset import Dataset, Split
+
+app = typer.Typer(help="Data sets, their sources, and who would hold what.", no_args_is_help=True)
+
+#: Columns of a terminal that has room for sizes.
+WIDE = 120
+
+DatasetOption = Annotated[str, typer.Option(metavar="NAME", help="A data set, or a file: csv:FILE,label=NAME.")]
+SplitOption = Annotated[
+    str | None, typer.Option(metavar="RULE", help="Who holds what; default: the data set's own.", show_default=False)
+]
+PeersOption = Annotated[
+    str | None, typer.Option(metavar="N", help="Number of peers; default: the split's own.", show_default=False)
+]
+SeedOption = Annotated[str, typer.Option(metavar="S", help="The seed of the split.")]
+
+
+@app.command("list")
+def list_datasets() -> None:
+    """The data sets that fedpeer reads, and which of them are on this machine."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from fedpeer.data.registry import DATASETS, describe
+
+    console = Console()
+    wide = console.width >= WIDE
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("name", "here", *(["size"] if wide else []), "what it is"):
+        table.add_column(column, no_wrap=column == "name")
+    for name in DATASETS:
+        found = describe(name)
+        here = "[green]yes" if found.here else "[yellow]download" if found.needs_download else "[yellow]extra"
+        table.add_row(name, here, *([escape(found.size)] if wide else []), escape(found.summary))
+    console.print(table)
+    console.print(
+        "Your own: csv:FILE, parquet:FILE, npz:FILE, images:FOLDER or python:module:function.", highlight=False
+    )
+
+
+@app.command()
+def prepare(name: Annotated[str, typer.Argument(metavar="NAME", help="A data set of fedpeer data list.")]) -> None:
+    """Make sure that a data set's files are on this machine; download them if need be."""
+    from fedpeer.data import registry
+    from fedpeer.peer.core.choice import Choice, lookup
+
+    lookup(Choice(name), registry.DATASETS, "data set")
+    for path in registry.prepare(name):
+        print(path)
+
+
+@app.command()
+def preview(
+    dataset: DatasetOption = "digits", split: SplitOption = None, peers: PeersOption = None, seed: SeedOption = "0"
+) -> None:
+    """Draw who would hold what: each peer's share of each class, and how its task differs."""
+    from rich.console import Console
+
+    from fedpeer.data.preview import preview as drawn
+
+    console = Console()
+    console.print(drawn(*_divided(dataset, split, peers, seed), width=console.width))
+
+
+@app.command("split")
+def print_split(
+    dataset: DatasetOption = "digits", split: SplitOption = None, peers: PeersOption = None, seed: SeedOption = "0"
+) -> None:
+    """Print who would hold what as JSON: counts, classes and differences of each peer."""
+    import json
+
+    from fedpeer.data.splits import summary
+
+    print(json.dumps(summary(*_divided(dataset, split, peers, seed)), indent=2))
+
+
+def _divided(dataset: str, split: str | None, peers: str | None, seed: str) -> tuple[Dataset, Split]:
+    """The data set and its split, by the same checks and the same seed as `simulate` has."""
+    from fedpeer.cli.asking import asked
+    from fedpeer.sims.world import load_dataset, split_of
+
+    given = {"dataset": dataset, "split": split, "peers": peers, "seed": seed}
+    federation = asked({name: value for name, value in given.items() if value is not None}, consequence="").federation
+    data = load_dataset(federation.simulation.dataset)
+    return data, split_of(data, federation, federation.seed)

@@ -1,0 +1,53 @@
+"""The table at the end of a simulation, and the sentence that says what it was worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from fedpeer.cli.units import apart, lasting
+from fedpeer.runs.summary import count_text, headline, measure_of, score_text, spoken
+
+
+def result_table(summary: Mapping[str, Any]) -> Table:
+    """One line a method: how good, how even, at what cost. `summary` is what `--json` prints."""
+    methods: Mapping[str, Mapping[str, Any]] = summary["methods"]
+    measure = measure_of(methods)
+    several = len(summary["seeds"]) > 1
+    title = f"{measure} over {summary['peers']} peers" + (f", {len(summary['seeds'])} seeds" if several else "")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("method", no_wrap=True)
+    for column in ["mean", *(["SEM"] if several else []), "worst peer", "spread", "sent", "messages", "a round"]:
+        table.add_column(column, justify="right", no_wrap=True)
+    best = _best(methods, measure)
+    for method, result in methods.items():
+        cells = [
+            spoken(method),
+            score_text(result[f"{measure}_mean"], measure),
+            *([apart(result[f"{measure}_sem"], measure)] if several else []),
+            score_text(result[f"{measure}_worst"], measure),
+            apart(result[f"{measure}_spread"], measure),
+            count_text(result["bytes_sent"], "B") if result["bytes_sent"] else "nothing",
+            count_text(result["messages_sent"]),
+            lasting(result["seconds_per_round"]),
+        ]
+        table.add_row(*cells, style="bold" if method == best else None)
+    return table
+
+
+def worth(summary: Mapping[str, Any]) -> str:
+    """The sentence under the table."""
+    seeds = len(summary["seeds"])
+    over = f", mean of {seeds} seeds" if seeds > 1 else ""
+    return f"{headline(summary['methods'])}{over}."
+
+
+def _best(methods: Mapping[str, Mapping[str, Any]], measure: str) -> str | None:
+    means = {method: result[f"{measure}_mean"] for method, result in methods.items()}
+    known = {method: mean for method, mean in means.items() if mean is not None}
+    if not known:
+        return None
+    return (max if measure == "accuracy" else min)(known, key=lambda method: known[method])

@@ -1,0 +1,92 @@
+"""One simulation under way: the display, Ctrl-C, and what is said at the end.
+
+The engine runs in this thread. The first Ctrl-C (or SIGTERM) asks it to stop and keep what was measured; a second one
+ends the process. The run's folder is made once data and network are there, so that a mistake leaves none behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+
+from fedpeer.cli.progress import watcher
+from fedpeer.cli.results import result_table, worth
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.request import SimulationRequest
+
+EXIT_STOPPED = 130
+
+
+def carry_out(request: SimulationRequest, folder: Callable[[], RunFolder], *, as_json: bool, quiet: bool) -> int:
+    """Simulate, show it, write the report, and return the exit code.
+
+    `folder` makes or opens the run's folder; it is called when nothing can be the user's mistake any more.
+    """
+    console = Console(stderr=True)
+    stop = threading.Event()
+    if not quiet:
+        console.print("loading data and network ...", style="dim", highlight=False)
+    from fedpeer.sims.prepare import prepare  # imports torch, which takes a second
+    from fedpeer.sims.simulate import simulate
+
+    with _stopping(stop, console):
+        simulation = prepare(request)
+        run = folder()
+        with watcher(console, quiet) as display:
+            summary = simulate(simulation, run, display, stop)
+    interrupted = run.status == "interrupted"
+    if interrupted:
+        summary["report"] = None  # who pressed Ctrl-C does not wait for drawings
+    else:
+        from fedpeer.runs.report import write_report
+
+        write_report(run)
+    if as_json:
+        sys.stdout.write(json.dumps(summary, allow_nan=False) + "\n")
+    else:
+        _print_results(summary)
+    if not interrupted:
+        return 0
+    console.print(
+        f"\nStopped; what was measured is kept. To go on, or to see a report of it:\n\n"
+        f"  fedpeer simulate --resume {run.id}\n  fedpeer runs report {run.id}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return EXIT_STOPPED
+
+
+@contextmanager
+def _stopping(stop: threading.Event, console: Console) -> Iterator[None]:
+    """Turn the first signal into `stop`, the second into an immediate end."""
+
+    def handle(number: int, _frame: object) -> None:
+        if stop.is_set():
+            console.show_cursor()
+            os._exit(EXIT_STOPPED)
+        stop.set()
+
+    signals = [signal.SIGINT, signal.SIGTERM]
+    before = [signal.signal(each, handle) for each in signals]
+    try:
+        yield
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)
+
+
+def _print_results(summary: dict[str, Any]) -> None:
+    console = Console()
+    if summary["methods"]:
+        console.print(result_table(summary))
+        console.print(worth(summary), highlight=False)
+    if summary.get("report"):
+        console.print(f"Report: {summary['report']}", highlight=False, soft_wrap=True)

@@ -1,0 +1,139 @@
+"""`fedpeer runs list / show / compare / report`: what is in the folder of all runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedpeer.cli.files import runs_folder
+
+app = typer.Typer(help="List, show and compare runs; write a report again.", no_args_is_help=True)
+
+Out = Annotated[
+    Path | None, typer.Option(help="Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", show_default=False)
+]
+RUN_HELP = "A run's id, the beginning of it, or last."
+
+#: Columns of a terminal that has room for sizes.
+WIDE = 100
+
+_COLOURS = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "red"}
+
+
+@app.command("list")
+def list_runs(out: Out = None) -> None:
+    """Finished and running runs, the newest last."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedpeer.cli.units import lasting
+    from fedpeer.runs.index import Index
+    from fedpeer.runs.summary import score_text, spoken
+
+    rows = Index(runs_folder(out)).rows() if runs_folder(out).is_dir() else []
+    if not rows:
+        print(f"There are no runs in {runs_folder(out)} yet; fedpeer simulate makes one.")
+        return
+    console = Console()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("run", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    wide = console.width >= WIDE
+    for column in ("peers", "rounds", "seeds", "took") if wide else ("took",):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("reached")
+    for row in sorted(rows, key=lambda each: each.started):
+        measure: Any = row.measure
+        reached = [f"{spoken(method)} {score_text(score, measure)}" for method, score in row.scores.items()]
+        sizes = [str(row.peers or ""), str(row.rounds), str(len(row.seeds))] if wide else []
+        took = "" if row.seconds is None else lasting(row.seconds)
+        table.add_row(row.id, f"[{_COLOURS[row.status]}]{row.status}", *sizes, took, ", ".join(reached))
+    console.print(table)
+
+
+@app.command()
+def show(run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last", out: Out = None) -> None:
+    """One run: what was asked, what it reached, where its files are."""
+    from rich.console import Console
+
+    from fedpeer.cli.results import result_table, worth
+    from fedpeer.runs.folder import RunFolder
+    from fedpeer.runs.summary import summarise
+
+    folder = RunFolder.open(runs_folder(out), run)
+    settings: dict[str, Any] = folder.read("settings") or {}
+    console = Console()
+    console.print(f"[bold]{folder.id}[/]  [{_COLOURS[folder.status]}]{folder.status}", highlight=False)
+    if "command" in settings:
+        console.print(f"$ {settings['command']}", highlight=False, markup=False, soft_wrap=True)
+    summary = folder.read("summary") or {"methods": summarise(folder.rows()), "seeds": settings.get("seeds", [0])}
+    if summary["methods"]:
+        console.print(result_table(summary))
+        console.print(worth(summary), highlight=False)
+    console.print(f"Folder: {folder.path}", highlight=False, markup=False, soft_wrap=True)
+    if (folder.path / "report.html").exists():
+        console.print(f"Report: {folder.path / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    if folder.status == "interrupted":
+        console.print(f"Go on with: fedpeer simulate --resume {folder.id}", highlight=False)
+
+
+@app.command()
+def compare(runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help=RUN_HELP)], out: Out = None) -> None:
+    """Runs side by side: the settings that differ, and what each reached."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from fedpeer.cli.errors import ConfigError, Problem
+    from fedpeer.runs.compare import compare as compared
+    from fedpeer.runs.folder import RunFolder
+    from fedpeer.runs.summary import spoken
+
+    if len(runs) < 2:
+        raise ConfigError(
+            "the command line", [Problem((), "name two runs or more; fedpeer runs list shows them", "RUN")]
+        )
+    found = compared([RunFolder.open(runs_folder(out), run) for run in runs])
+    console = Console()
+    differing = [(escape(key), *(escape(value or "–") for value in values)) for key, values in found.settings.items()]
+    results: list[tuple[str, ...]] = []
+    for (method, measure), values in found.results.items():
+        if (heading := f"[bold]{escape(spoken(method))}[/]") not in [row[0] for row in results]:
+            results.append((heading,))
+        results.append((f"  {measure.replace('_', ' ')}", *(_cell(measure, value) for value in values)))
+    for title, rows in (("settings that differ", differing), ("results", results)):
+        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        table.add_column("")
+        for run in found.runs:
+            table.add_column(run, overflow="fold", justify="right" if rows is results else "left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table if rows else f"{title}: none")
+
+
+@app.command()
+def report(run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last", out: Out = None) -> None:
+    """Write the HTML report of a run again, from what it measured."""
+    from fedpeer.runs.folder import RunFolder
+    from fedpeer.runs.report import write_report
+
+    print(write_report(RunFolder.open(runs_folder(out), run)))
+
+
+def _cell(measure: str, value: float | None) -> str:
+    from fedpeer.cli.units import apart, lasting
+    from fedpeer.runs.summary import count_text, percent
+
+    if value is None:
+        return "–"
+    if measure in ("accuracy_mean", "accuracy_worst"):
+        return percent(value)
+    if measure in ("accuracy_sem", "accuracy_spread"):
+        return apart(value, "accuracy")
+    if measure in ("bytes_sent", "messages_sent"):
+        return count_text(value, "B" if measure == "bytes_sent" else "")
+    return lasting(value) if measure == "seconds_per_round" else f"{value:.4g}"

@@ -1,0 +1,177 @@
+"""`fedpeer slices`: the partial models, their dependencies, who owns which neurons, and what is averaged with whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.tree import Tree
+
+    from fedpeer.peer.core.choice import Choice
+    from fedpeer.peer.core.federation import Federation
+    from fedpeer.slicing.describe import Description, KindShape, ModelShape
+    from fedpeer.slicing.network import NetworkMap
+
+#: Colours of the models in turn; what is local stays grey.
+COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red")
+#: More kinds of peers, and more groups, than this make a list that nobody reads.
+KINDS_MAX, GROUPS_MAX = 6, 24
+
+
+def slices(
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A federation file.", show_default=False)] = None,
+    network: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Such as mlp:64+300+100+10.", show_default=False)
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Gives the network's sizes.", show_default=False)
+    ] = None,
+    peers: Annotated[
+        str | None, typer.Option(metavar="N", help="Number of peers; default 16.", show_default=False)
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Such as full-averaging.", show_default=False)
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw them into this file too.", show_default=False)
+    ] = None,
+) -> None:
+    """Draw the partial models, their dependencies, and which weights are averaged with whom."""
+    from rich.console import Console
+
+    from fedpeer.cli.asking import asked
+    from fedpeer.cli.files import write_text
+    from fedpeer.slicing.describe import to_svg
+
+    given = {"network": network, "dataset": dataset, "peers": peers, "algorithm": algorithm}
+    request = asked({name: value for name, value in given.items() if value is not None}, config, consequence="")
+    found = describe(request.federation)
+    if svg is not None:
+        write_text(svg, to_svg(found), option="--svg")
+    console = Console()
+    for each in drawing(found):
+        console.print(each, highlight=False)
+    if svg is not None:
+        console.print(f"Drawn in {svg}", highlight=False, soft_wrap=True)
+
+
+def describe(federation: Federation) -> Description:
+    """The slices that a federation has. The data set is loaded only if the network's sizes depend on it."""
+    from fedpeer.cli.checks import peer_ids, written_layers
+    from fedpeer.sims.world import build, load_dataset, method_of, plan_for
+    from fedpeer.slicing.describe import describe as described
+
+    layers = written_layers(federation.network)
+    if layers is not None:
+        network, peers = _traced(federation.network, layers), tuple(peer_ids(federation.simulation.peers or 16))
+    else:
+        world = build(federation, load_dataset(federation.simulation.dataset), federation.seed)
+        network, peers = world.network, world.peers
+    return described(plan_for(federation, network, peers, method_of(federation.learning.algorithm)), network)
+
+
+def _traced(choice: Choice | None, layers: tuple[int, ...]) -> NetworkMap:
+    import torch
+
+    from fedpeer.networks.registry import NETWORKS
+    from fedpeer.peer.core.choice import bind
+    from fedpeer.slicing.trace import trace
+
+    assert choice is not None, "a network whose layers are written has a name"
+    build = NETWORKS[choice.name]
+    return trace(build(layers[:1], layers[-1], **bind(choice, build)), torch.zeros(2, layers[0]))
+
+
+def drawing(found: Description) -> list[RenderableType]:
+    """The dependencies as a tree, the owners of each part as bars, the averaging groups as a table."""
+    colour = {model.name: COLOURS[number % len(COLOURS)] for number, model in enumerate(found.models)}
+    drawn: list[RenderableType] = [_tree(found, colour)]
+    for kind in found.kinds[:KINDS_MAX]:
+        drawn += [_title(kind), _parts(kind, colour)]
+    if len(found.kinds) > KINDS_MAX:
+        drawn.append(f"... and {len(found.kinds) - KINDS_MAX} more kinds of peers")
+    return [*drawn, _groups(found)]
+
+
+def _tree(found: Description, colour: dict[str, str]) -> Tree:
+    """What others depend on above. A model that depends on several stands under the last of them."""
+    from rich.markup import escape
+    from rich.tree import Tree
+
+    tree = Tree("[bold]partial models[/]" if found.models else "[bold]no partial models: nothing is averaged[/]")
+    nodes = {"": tree}
+    for model in sorted(found.models, key=lambda each: (each.level, each.name)):
+        direct = _nearest(model, found)
+        beside = f", depends on {escape(', '.join(direct[:-1]))} too" if len(direct) > 1 else ""
+        peers = f"{model.members} peer{'s' if model.members != 1 else ''}"
+        label = f"[bold {colour[model.name]}]{escape(model.name)}[/]  {peers}{beside}"
+        nodes[model.name] = nodes[direct[-1] if direct else ""].add(label)
+    return tree
+
+
+def _nearest(model: ModelShape, found: Description) -> list[str]:
+    """What the model depends on and not only through another, the deepest last."""
+    level = {each.name: each.level for each in found.models}
+    above = {each.name: set(each.depends_on) for each in found.models}
+    direct = [name for name in model.depends_on if not any(name in above[other] for other in model.depends_on)]
+    return sorted(direct, key=lambda name: (level[name], name))
+
+
+def _title(kind: KindShape) -> str:
+    from rich.markup import escape
+
+    names = ", ".join(kind.peers[:3]) + (f" and {len(kind.peers) - 3} more" if len(kind.peers) > 3 else "")
+    local = f"{kind.local:,} of them local" if kind.local else "none of them local"
+    return f"\n[bold]{escape(names)}[/]  {kind.n:,} parameters, {local}"
+
+
+def _parts(kind: KindShape, colour: dict[str, str]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    width = 24
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for part in kind.parts:
+        bar, words = "", []
+        for name, count in part.owned.items():
+            bar += f"[{colour[name]}]{'█' * max(1, round(width * count / part.size))}[/]"
+            words.append(f"[{colour[name]}]{escape(name)} {count:,}[/]")
+        local = part.size - sum(part.owned.values())
+        if local:
+            bar += f"[dim]{'░' * max(1, round(width * local / part.size))}[/]"
+            words.append(f"[dim]local {local:,}[/]")
+        table.add_row(escape(part.name), f"{part.size:,}", bar, ", ".join(words))
+    return table
+
+
+def _groups(found: Description) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("averaging group")
+    for column in ("weights", "of the network", "peers"):
+        table.add_column(column, justify="right")
+    table.add_column("members")
+    for group in found.groups[:GROUPS_MAX]:
+        members = ", ".join(group.members[:4]) + (" ..." if len(group.members) > 4 else "")
+        table.add_row(
+            escape(group.id),
+            f"{group.length:,}",
+            f"{100 * group.share:.1f} %",
+            str(len(group.members)),
+            escape(members),
+        )
+    if len(found.groups) > GROUPS_MAX:
+        table.add_row(f"... and {len(found.groups) - GROUPS_MAX} more")
+    return table

@@ -1,0 +1,108 @@
+"""`fedpeer topology`: a graph, how fast it mixes, and how many exchanges an accuracy takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedpeer.peer.core.federation import Federation
+    from fedpeer.topology.overlay import Overlay
+
+#: Disagreements for which the exchanges are foretold: from rough to float32's own rounding; 1e-4 is the default.
+TOLERANCES = (1e-1, 1e-2, 1e-4, 1e-6)
+#: With more peers than this the lines cover one another, and the numbers say more.
+DRAWN_MAX = 64
+
+
+def topology(
+    name: Annotated[str, typer.Argument(help="A graph, such as ring or erdos-renyi:0.3.")] = "k-regular:4",
+    peers: Annotated[str, typer.Option(metavar="N", help="Number of peers.")] = "16",
+    seed: Annotated[str, typer.Option(metavar="S", help="For graphs that are drawn at random.")] = "0",
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the graph into this file too.", show_default=False)
+    ] = None,
+) -> None:
+    """Draw a graph, its spectral gap, and how many gossip rounds a given accuracy takes."""
+    from rich.console import Console
+
+    from fedpeer.cli.asking import asked
+    from fedpeer.cli.files import write_text
+    from fedpeer.topology.describe import to_svg
+
+    federation = asked({"topology": name, "peers": peers, "seed": seed}, argument="topology", consequence="").federation
+    overlay = overlay_of(federation)
+    if svg is not None:
+        write_text(svg, to_svg(overlay.union, overlay.members), option="--svg")
+    console = Console()
+    console.print(f"[bold]{federation.gossip.topology}[/], {len(overlay.members)} peers", highlight=False)
+    if len(overlay.members) <= DRAWN_MAX:
+        for line in _drawing(overlay, console.width, ascii_only=console.options.ascii_only):
+            console.print(line, style="cyan", highlight=False, markup=False)
+    console.print(_numbers(overlay))
+    for remark in overlay.remarks:
+        console.print(f"note: {remark}", style="dim", highlight=False)
+    if svg is not None:
+        console.print(f"Drawn in {svg}", highlight=False, soft_wrap=True)
+
+
+def overlay_of(federation: Federation) -> Overlay:
+    """The overlay of a group of all peers."""
+    import numpy as np
+
+    from fedpeer.cli.checks import peer_ids
+    from fedpeer.peer.core.choice import bind
+    from fedpeer.topology.graphs import GRAPHS
+    from fedpeer.topology.overlay import overlay
+
+    build, choice = GRAPHS[federation.gossip.topology.name], federation.gossip.topology
+    settings = bind(choice, build)
+    members = peer_ids(federation.simulation.peers or 16)
+    return overlay(lambda m, draws: build(m, draws, **settings), members, np.random.default_rng(federation.seed))
+
+
+def _drawing(overlay: Overlay, width: int, *, ascii_only: bool) -> list[str]:
+    from fedpeer.cli.canvas import graph_lines
+    from fedpeer.topology.describe import layout
+
+    labels = [member.removeprefix("peer") for member in overlay.members]
+    columns = min(width - 2, 44 if len(labels) <= 16 else 76)
+    lines = graph_lines(
+        layout(overlay.union), overlay.union.edges, labels, columns=columns, rows=columns // 2, ascii_only=ascii_only
+    )
+    return [line for line in lines if line.strip()]
+
+
+def _numbers(overlay: Overlay) -> Table:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    from fedpeer.topology.describe import describe
+
+    found = describe(overlay, "push-sum", TOLERANCES)
+    pulled = describe(overlay, "push-pull", TOLERANCES)
+    one = found.degree_min == found.degree_max
+    neighbours = f"{found.degree_min}" if one else f"{found.degree_min} to {found.degree_max}"
+    arrows = "directed edges" if found.directed else "edges"
+    phases = f", in {found.phases} phases that take turns" if found.phases > 1 else ""
+    table = Table(box=SIMPLE, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("who talks", f"{len(found.edges)} {arrows}, {neighbours} neighbours each{phases}")
+    table.add_row("diameter", f"{found.diameter} steps")
+    table.add_row("spectral gap", f"{found.spectral_gap:.3g} of the disagreement goes with each exchange of push-sum")
+    table.add_row("", "")
+    table.add_row("disagreement left", "exchanges: push-sum / push-pull (upper bound)")
+    for tolerance in TOLERANCES:
+        table.add_row(
+            f"  {tolerance:g}", f"{_count(found.exchanges[tolerance])} / {_count(pulled.exchanges[tolerance])}"
+        )
+    return table
+
+
+def _count(exchanges: int | None) -> str:
+    return "too many" if exchanges is None else str(exchanges)

@@ -1,0 +1,196 @@
+"""YAML 1.2 in, plain values and the line of each key out; nothing is converted silently, nothing is executed.
+
+A file is read in three steps: bytes to text (size, UTF-8), text to events (what we refuse to understand: anchors, tags,
+directives, a second document, deep nesting), events to values (repeated keys, keys that are not text, infinities).
+The first two steps stop at what they find; the third collects everything and goes on with what is left, so that one
+report can hold these mistakes beside those that the settings' types find. Out come plain scalars, lists, mappings.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent, NodeEvent
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from fedpeer.cli.errors import ConfigError, Path, Problem, shown
+
+#: Bytes of one file. A federation of 10,000 peers with its lists of members takes half of it.
+FILE_BYTES_MAX = 1024 * 1024
+#: Levels of nesting. Our deepest setting is at level 5; the bound keeps recursion over values shallow.
+DEPTH_MAX = 32
+#: Resolves and converts single plain scalars; keeps nothing between two of them.
+_SCALARS = YAML(typ="safe", pure=True)
+
+
+@dataclass
+class Marks:
+    """Where each setting stands: path -> "line 5:13" of its key and of its value, and the problems found so far."""
+
+    keys: dict[Path, str] = field(default_factory=dict)
+    values: dict[Path, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def of(self, path: Path, *, key: bool = False) -> str:
+        """The mark of a path, or of the nearest enclosing setting that stands in the file."""
+        for length in range(len(path), 0, -1):
+            marks = self.keys if key or length < len(path) else self.values
+            if path[:length] in marks:
+                return marks[path[:length]]
+        return ""
+
+
+def read(file: FilePath) -> tuple[dict[str, Any], Marks]:
+    """The mapping in a file, with marks.
+
+    Raises:
+        ConfigError: the file cannot be read or is not YAML of the plain kind. What only spoils single settings is in
+            `Marks.problems`, and the setting left out of the mapping.
+    """
+    return parse(_text(file), str(file))
+
+
+def parse(text: str, name: str) -> tuple[dict[str, Any], Marks]:
+    """`read` for text that is already here; `name` stands in the messages."""
+    reader = YAML(typ="safe", pure=True)
+    try:
+        refused = _refusals(reader, text)
+        node = None if refused else YAML(typ="safe", pure=True).compose(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}:{mark.column + 1}" if mark else ""
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError(
+            name, [Problem((), f"not YAML: {what}; mind brackets, quotes and indentation", place)]
+        ) from None
+    except YAMLError as error:
+        reason = getattr(error, "reason", str(error))
+        raise ConfigError(name, [Problem((), f"not YAML: {reason}; write plain text")]) from None
+    if refused:
+        raise ConfigError(name, refused)
+    if node is None:
+        raise ConfigError(name, [Problem((), "the file is empty; write settings as `key: value` lines")])
+    if not isinstance(node, MappingNode):
+        kind = "list" if isinstance(node, SequenceNode) else "single value"
+        raise ConfigError(name, [Problem((), f"a {kind}, not settings; write `key: value` lines", _mark(node))])
+    marks = Marks()
+    return _mapping(node, (), marks), marks
+
+
+def scalar(text: str) -> Any:
+    """What an option's text means as a plain scalar: "4" is a number, "yes" is text, and so is "null"."""
+    tag = _SCALARS.resolver.resolve(ScalarNode, text, (True, False))
+    return text if str(tag).endswith(":null") else _value(ScalarNode(str(tag), text))
+
+
+def _text(file: FilePath) -> str:
+    def refuse(why: str) -> ConfigError:
+        return ConfigError(str(file), [Problem((), why)])
+
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise refuse("there is no such file; check the path") from None
+    except IsADirectoryError:
+        raise refuse("this is a folder; name the file in it") from None
+    except OSError as error:
+        raise refuse(f"it cannot be read ({error.strerror}); check its permissions") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise refuse("larger than 1 MiB, so it is not a file of settings; name the right one")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        why = f"byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        raise ConfigError(str(file), [Problem((), why, f"line {line}:{column}")]) from None
+
+
+def _refusals(reader: YAML, text: str) -> list[Problem]:
+    """What is YAML but not ours, seen in the stream of events before anything is built from it."""
+    found: list[Problem] = []
+    depth = documents = 0
+    for event in reader.parse(text):
+        place = f"line {event.start_mark.line + 1}:{event.start_mark.column + 1}"
+        if isinstance(event, DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                return [*found, Problem((), "a second document begins here; keep one document a file", place)]
+            if event.version or event.tags:
+                found.append(Problem((), "directives (%YAML, %TAG) are not used here; delete the line", "line 1:1"))
+        if isinstance(event, AliasEvent):
+            found.append(Problem((), f"alias *{event.anchor}: write the value out instead", place))
+        elif isinstance(event, NodeEvent) and event.anchor:
+            found.append(Problem((), f"anchor &{event.anchor}: write the value out wherever it is wanted", place))
+        if getattr(event, "tag", None) is not None:
+            found.append(Problem((), f"tag {event.tag}: settings are plain values; delete the tag", place))
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > DEPTH_MAX:
+            return [*found, Problem((), f"nested deeper than {DEPTH_MAX} levels; no setting is", place)]
+    return found
+
+
+def _mark(node: Node) -> str:
+    return f"line {node.start_mark.line + 1}:{node.start_mark.column + 1}"
+
+
+def _mapping(node: MappingNode, path: Path, marks: Marks) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = key_node.value
+        place = _mark(key_node)
+        if not isinstance(key_node, ScalarNode) or not str(key_node.tag).endswith((":str", ":merge", ":timestamp")):
+            text = "a list or a mapping cannot name a setting; write a name"
+            if isinstance(key_node, ScalarNode):
+                text = f'{shown(key)} is not text, so it cannot name a setting; write it in quotes: "{shown(key)}"'
+            marks.problems.append(Problem(path, text, place))
+            continue
+        here = (*path, key)
+        if here in marks.keys:
+            marks.problems.append(Problem(here, f"set before, at {marks.keys[here]}; keep one of the two", place))
+            continue
+        marks.keys[here] = place
+        _put(found, key, value_node, here, marks)
+    return found
+
+
+def _sequence(node: SequenceNode, path: Path, marks: Marks) -> list[Any]:
+    found: dict[int, Any] = {}
+    for value_node in node.value:
+        number = len(found)  # so that marks stay right behind a value that was left out
+        marks.keys[*path, number] = _mark(value_node)
+        _put(found, number, value_node, (*path, number), marks)
+    return list(found.values())
+
+
+def _put(found: dict[Any, Any], key: str | int, node: Node, path: Path, marks: Marks) -> None:
+    """Read one value into `found[key]`, unless it is one that no setting can have."""
+    if isinstance(node, MappingNode):
+        marks.values[path] = marks.keys[path]
+        found[key] = _mapping(node, path, marks)
+    elif isinstance(node, SequenceNode):
+        marks.values[path] = _mark(node)
+        found[key] = _sequence(node, path, marks)
+    elif isinstance(node, ScalarNode):
+        marks.values[path] = _mark(node)
+        value = _value(node)
+        if isinstance(value, float) and not math.isfinite(value):
+            marks.problems.append(Problem(path, f"found {shown(node.value)}; write a finite number", _mark(node)))
+        else:
+            found[key] = value
+
+
+def _value(node: ScalarNode) -> Any:
+    kind = str(node.tag).rsplit(":", 1)[-1]
+    if kind not in ("int", "float", "bool", "null"):
+        return node.value
+    try:
+        return _SCALARS.constructor.construct_object(node)
+    except ValueError:  # more digits than Python reads
+        return math.inf

@@ -1,0 +1,94 @@
+"""What the options of `simulate` mean, beside a file and without one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedpeer.cli.asking import asked, asked_again
+from fedpeer.cli.errors import ConfigError
+from fedpeer.peer.core.choice import Choice
+
+
+def methods(given: dict[str, str], config: Path | None = None) -> list[str]:
+    return [str(method) for method in asked(given, config).methods]
+
+
+def test_nothing_asked_is_the_default() -> None:
+    request = asked({})
+    assert [str(method) for method in request.methods] == ["local", "partial-averaging", "full-averaging"]
+    assert request.seeds == (0,)
+    assert request.federation.simulation.dataset == Choice("digits")
+
+
+def test_repeats_are_seeds_in_a_row() -> None:
+    assert asked({"seed": "7", "repeats": "3"}).seeds == (7, 8, 9)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"algorithm": "full-averaging"}, ["local", "full-averaging"]),
+        ({"algorithm": "local"}, ["local"]),
+        ({"compare": "full-averaging,local"}, ["full-averaging", "local"]),
+        ({"compare": "partial-averaging,cross_model=true,local"}, ["partial-averaging,cross_model=true", "local"]),
+    ],
+)
+def test_methods(given: dict[str, str], wanted: list[str]) -> None:
+    assert methods(given) == wanted
+
+
+def test_the_files_algorithm_takes_its_place_among_the_three(tmp_path: Path) -> None:
+    file = tmp_path / "federation.yaml"
+    file.write_text("learning: {algorithm: {partial-averaging: {cross_model: true}}}")
+    assert methods({}, file) == ["local", "partial-averaging,cross_model=true", "full-averaging"]
+    assert methods({"algorithm": "full-averaging"}, file) == ["local", "full-averaging"]
+    assert methods({"compare": "local"}, file) == ["local"]
+
+
+def test_options_override_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "federation.yaml"
+    file.write_text("seed: 3\nlearning: {rounds: 5, batch_size: 4}\ngossip: {tolerance: 0.01}")
+    federation = asked({"rounds": "9", "exchanges": "2"}, file).federation
+    assert (federation.seed, federation.learning.rounds, federation.learning.batch_size) == (3, 9, 4)
+    assert federation.gossip.exchanges == 2, "and the file's tolerance does not contradict it"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("seed: 0", Choice("sgd", None, {"lr": "0.5"})),
+        ("learning: {optimizer: {sgd: {lr: 0.1, momentum: 0.9}}}", Choice("sgd", None, {"lr": "0.5", "momentum": 0.9})),
+        ("learning: {optimizer: adam:0.1}", Choice("adam", None, {"lr": "0.5"})),
+    ],
+)
+def test_the_rate_is_the_optimizers(text: str, wanted: Choice, tmp_path: Path) -> None:
+    file = tmp_path / "federation.yaml"
+    file.write_text(text)
+    assert asked({"lr": "0.5"}, file).federation.learning.optimizer == wanted
+    assert asked({"lr": "0.5", "optimizer": "adam"}, file).federation.learning.optimizer.name == "adam"
+
+
+def test_a_data_file_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    file = tmp_path / "sub" / "federation.yaml"
+    file.write_text("simulation: {dataset: {csv: {path: a.csv, label: y}}}")
+    monkeypatch.chdir(tmp_path)
+    in_file = asked({}, Path("sub/federation.yaml")).federation.simulation.dataset
+    assert in_file == Choice("csv", str((tmp_path / "sub/a.csv").resolve()), {"label": "y"})
+    typed = asked({"dataset": "csv:a.csv,label=y"}, file).federation.simulation.dataset
+    assert typed.value == str((tmp_path / "a.csv").resolve())
+
+
+def test_a_resumed_run_keeps_what_it_was_asked() -> None:
+    request = asked({"peers": "4", "lr": "0.5", "split": "iid/swap:1+2,on=1-2", "compare": "local", "workers": "1"})
+    data = request.to_json()
+    settings = json.loads(json.dumps({**data.pop("federation"), **data, "command": "fedpeer simulate"}))
+    again = asked_again({"resume": "last", "workers": "2"}, None)(settings)
+    assert again.federation.digest() == request.federation.digest()
+    assert again.federation.simulation.model_dump() == request.federation.simulation.model_dump()
+    assert (again.methods, again.seeds, again.workers) == (request.methods, request.seeds, 2)
+    with pytest.raises(ConfigError, match="--seed"):
+        asked_again({"resume": "last", "seed": "1"}, None)

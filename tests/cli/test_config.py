@@ -1,0 +1,155 @@
+"""A federation file is right, or everything that is wrong with it comes in one report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpeer.cli.config import Source, fields_at, load
+from fedpeer.cli.errors import LINES_MIN, ConfigError, Problem, report
+from fedpeer.cli.yaml_marks import parse
+from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.federation import Federation
+from tests.cli.conftest import Fedpeer
+
+RIGHT = """\
+# federation.yaml
+name: wards
+network: {mlp: {layers: [561, 300, 100, 6], activation: sigmoid}}
+partial_models:
+  everyone: {neurons: {input: all, hidden1: 250, hidden2: 80, output: all}}
+  ward-a:   {depends_on: [everyone], neurons: {hidden1: 50, hidden2: 20}, members: [peer1, peer3]}
+learning: {algorithm: partial-averaging, loss: cross-entropy, optimizer: {sgd: {lr: 0.1}}, batch_size: 10,
+           steps_between_averaging: 50, rounds: 100, evaluate_every: 5, weights: uniform, buffers: average,
+           optimizer_state: keep}
+gossip: {protocol: push-sum, topology: k-regular:4, tolerance: 1e-4}
+seed: 0
+simulation: {peers: 16, dataset: har, split: user}
+"""
+
+#: The example of the style guide: three mistakes in three places.
+THREE_MISTAKES = """\
+name: wards
+seed: 0
+partial_models:
+  everyone: {}
+  a: {depends_on: [everyon]}
+learning:
+  algoritm: local
+gossip:
+  topology: {k-regular: 20}
+simulation: {peers: 16}
+"""
+
+
+def loaded(text: str) -> Federation:
+    data, marks = parse(text, "federation.yaml")
+    return load(Source(data, marks, {}, "federation.yaml"))
+
+
+def problems(text: str) -> list[tuple[str, str, str]]:
+    with pytest.raises(ConfigError) as caught:
+        loaded(text)
+    return [(problem.place, problem.dotted, problem.text) for problem in caught.value.problems]
+
+
+def test_the_documented_example_is_right() -> None:
+    federation = loaded(RIGHT)
+    assert federation.name == "wards"
+    assert federation.partial_models["ward-a"].members == ["peer1", "peer3"]
+    assert federation.learning.optimizer == Choice("sgd", None, {"lr": 0.1})
+    assert federation.gossip.tolerance == 1e-4, "YAML 1.1 would read text here"
+
+
+def test_the_report_names_line_setting_problem_and_way_out() -> None:
+    data, marks = parse(THREE_MISTAKES, "federation.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load(Source(data, marks, {}, "federation.yaml"), ", so nothing was started")
+    assert report(caught.value, width=120).splitlines() == [
+        "federation.yaml has 3 problems, so nothing was started.",
+        "",
+        '  line 5:19  partial_models.a.depends_on  "everyon" is not a partial model here; did you mean "everyone"?',
+        "  line  7:3  learning.algoritm            unknown setting; did you mean learning.algorithm?",
+        "  line  9:3  gossip.topology              k-regular: degree = 20: there are only 16 peers; use 15 or less",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 80, 140])
+def test_a_report_fits_one_screen_of_any_width(width: int) -> None:
+    many = [Problem(("partial_models", f"model{n}", "neurons"), "word " * 30, f"line {n}:1") for n in range(1, 200)]
+    lines = report(ConfigError("federation.yaml", many), width).splitlines()
+    assert len(lines) <= LINES_MIN
+    assert max(map(len, lines)) <= width
+    assert "more" in lines[-1]
+
+
+def test_a_setting_of_another_section_is_told_where_it_belongs() -> None:
+    assert problems("gossip: {rounds: 3}") == [
+        ("line 1:10", "gossip.rounds", "unknown setting; did you mean learning.rounds?")
+    ]
+
+
+def test_a_value_that_may_be_several_things_gives_one_problem() -> None:
+    found = problems("partial_models: {a: {neurons: {hidden1: 2.5, hidden2: [1, x], hidden3: -1}, members: 3}}")
+    assert [(dotted, text) for _, dotted, text in found] == [
+        ("partial_models.a.neurons.hidden1", 'found 2.5; write a whole number or "all" or a list'),
+        ("partial_models.a.neurons.hidden2.1", 'found "x" (text); write a whole number'),
+        ("partial_models.a.neurons.hidden3", "found -1; write 0 or more"),
+        ("partial_models.a.members", 'found 3; write a list or "all"'),
+    ]
+
+
+def test_checks_across_settings_go_on_with_what_is_right() -> None:
+    found = problems("seed: x\nsimulation: {peers: 3}\npartial_models: {a: {members: [peer4]}}")
+    assert [dotted for _, dotted, _ in found] == ["seed", "partial_models.a.members"]
+
+
+def test_neurons_are_counted_over_the_models_of_one_peer() -> None:
+    text = "network: mlp:4+8+2\nsimulation: {peers: 4}\npartial_models:\n"
+    apart = "  a: {neurons: {hidden1: 5}, members: [peer1]}\n  b: {neurons: {hidden1: 5}, members: [peer2]}\n"
+    assert loaded(text + apart).partial_models.keys() == {"a", "b"}
+    together = apart.replace("peer2", "peer1")
+    assert ["10 neurons are claimed, but hidden1 has 8" in words for _, _, words in problems(text + together)] == [True]
+
+
+def test_names_with_dots_keep_their_line() -> None:
+    assert problems("partial_models:\n  a.b: {depends_on: [c]}")[0][:2] == (
+        "line 2:21",
+        "partial_models.a.b.depends_on",
+    )
+
+
+def test_fields_at_knows_what_may_stand_where() -> None:
+    assert "members" in fields_at(Federation, ["partial_models", "any"])
+    assert fields_at(Federation, ["seed"]) == []
+
+
+def test_equal_choices_written_differently_have_one_digest() -> None:
+    texts = ["gossip: {topology: k-regular:4}", "gossip: {topology: {k-regular: 4}}", "simulation: {peers: 9}", ""]
+    digests = {loaded(f"seed: 0\n{text}").digest() for text in texts}
+    assert len(digests) == 1
+    assert loaded("seed: 1").digest() not in digests
+
+
+def test_settings_survive_json() -> None:
+    federation = loaded(RIGHT)
+    again = Federation.model_validate(json.loads(federation.model_dump_json()))
+    assert again.model_dump(mode="json") == federation.model_dump(mode="json")
+
+
+def test_check_and_schema(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    Path("right.yaml").write_text(RIGHT)
+    Path("wrong.yaml").write_text(THREE_MISTAKES)
+    assert fedpeer("config", "check", "right.yaml").code == 0
+    both = fedpeer("config", "check", "wrong.yaml", "right.yaml")
+    assert both.code == 2
+    assert "wrong.yaml has 3 problems." in both.err
+    assert "right.yaml is right" in both.out
+
+    schema: dict[str, Any] = json.loads(fedpeer("config", "schema").out)
+    assert schema["properties"].keys() == Federation.model_fields.keys()
+    assert schema["additionalProperties"] is False
+    assert schema["$defs"]["GossipSettings"]["properties"]["topology"]["default"] == "k-regular:4"

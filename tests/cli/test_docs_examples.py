@@ -1,0 +1,37 @@
+"""Every example of a federation file in README.md and docs/ is right."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedpeer.cli.config import Source, load
+from fedpeer.cli.yaml_marks import parse
+
+ROOT = Path(__file__).parents[2]
+#: A fenced block of YAML whose first line says that it is a federation file.
+BLOCK = re.compile(r"^ *```ya?ml\n( *# federation\.yaml.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+def examples() -> list[tuple[str, str]]:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        (f"{page.relative_to(ROOT)}, example {number}", text)
+        for page in pages
+        if page.exists()
+        for number, text in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), start=1)
+    ]
+
+
+@pytest.mark.parametrize(("name", "text"), examples())
+def test_example(name: str, text: str) -> None:
+    data, marks = parse(text, name)
+    load(Source(data, marks, {}, name))
+
+
+def test_examples_are_found() -> None:
+    blocks = ["# federation.yaml\nseed: 1", "other: 1", "# federation.yaml (b)\nseed: 2"]
+    text = "words\n" + "".join(f"```yaml\n{block}\n```\n" for block in blocks)
+    assert [found.splitlines()[-1] for found in BLOCK.findall(text)] == ["seed: 1", "seed: 2"]

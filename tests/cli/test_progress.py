@@ -1,0 +1,107 @@
+"""What a run looks like: bars that fit the terminal, lines that do not flood a log."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console
+
+from fedpeer.cli.progress import Bars, Lines, Silence, watcher
+from fedpeer.cli.units import apart, lasting
+from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
+
+ROUNDS = 30
+
+
+def events(seeds: tuple[int, ...] = (0,), first_round: int = 1) -> Iterator[Event]:
+    methods = ("local", "partial-averaging", "full-averaging")
+    cells = tuple((method, seed) for seed in seeds for method in methods)
+    yield SimulationStarted(
+        run="20261121-034501-digits-7f3a", dataset="digits", peers=16, rounds=ROUNDS, cells=cells, parameters=50_610,
+        workers=2, device="cpu",
+    )  # fmt: skip
+    yield Remark(text="3 training examples left over [1]")
+    for method, seed in cells:
+        yield MethodStarted(method=method, seed=seed, rounds=ROUNDS, first_round=first_round)
+        for number in range(first_round, ROUNDS + 1):
+            score = (0.85, 0.95) if number % 2 == 0 else None
+            yield RoundDone(
+                method=method, seed=seed, round=number, rounds=ROUNDS, seconds=0.25, score_P=score, bytes_sent=10,
+                messages_sent=1,
+            )  # fmt: skip
+        yield MethodDone(method=method, seed=seed)
+
+
+def lines(told: Iterator[Event], seconds_each: float) -> list[str]:
+    now = [0.0]
+    written: list[str] = []
+    with Lines(written.append, lambda: now[0]) as display:
+        for event in told:
+            now[0] += seconds_each
+            display(event)
+    return written
+
+
+def test_at_most_one_line_a_second_and_one_at_each_end() -> None:
+    few, many = lines(events(), 0.01), lines(events(), 1.0)
+    assert [line for line in few if line.endswith("done")] == [
+        f"{method}: round 30 of 30, accuracy 90.0 % ± 5.0, 0.25 s a round, done"
+        for method in ("local", "partial-averaging", "full-averaging")
+    ]
+    assert len(few) <= 2 + 3 + 1
+    assert len(many) == 2 + 3 * ROUNDS
+    assert "partial-averaging: round 20 of 30, accuracy 90.0 % ± 5.0, 0.25 s a round, 2.50 s left" in many
+
+
+def test_seeds_count_as_one_run_and_a_resumed_one_goes_on() -> None:
+    assert "local, seed 5: round 60 of 60, accuracy 90.0 % ± 5.0, 0.25 s a round, done" in lines(events((4, 5)), 0.01)
+    assert lines(events(first_round=29), 1.0)[2].startswith("local: round 29 of 30")
+
+
+def test_a_dead_worker_is_named() -> None:
+    told = WorkerReplaced(worker="worker2", reason="killed by signal 9", method="local", seed=0, round=3)
+    assert "worker2 died (killed by signal 9) in round 3" in lines(iter([told]), 0)[0]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_bars_fit_the_terminal(width: int) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=width, color_system=None, legacy_windows=False)
+    with Bars(console) as display:
+        for event in events((0, 1)):
+            display(event)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).replace("\r", "\n").splitlines()
+    assert max(map(len, shown)) <= width
+    assert "note: 3 training examples left over [1]" in screen.getvalue()
+    last = [line for line in shown if line.startswith("partial-averaging")][-1]
+    for word in ("60/60", "90.0 % ± 5.0", "0.25 s/round", "done"):
+        assert word in last
+
+
+def test_the_display_suits_the_stream() -> None:
+    assert isinstance(watcher(Console(file=io.StringIO()), quiet=False), Lines)
+    assert isinstance(watcher(Console(file=io.StringIO(), force_terminal=True), quiet=False), Bars)
+    assert isinstance(watcher(Console(file=io.StringIO(), force_terminal=True), quiet=True), Silence)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0004, "0.4 ms"),
+        (0.5, "0.50 s"),
+        (9.999, "10 s"),
+        (59.9, "1 min 0 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 5 min"),
+        (3599.7, "1 h 0 min"),
+    ],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert lasting(seconds) == words
+
+
+def test_spreads() -> None:
+    assert (apart(0.0234, "accuracy"), apart(0.0234, "error"), apart(None, "error")) == ("2.3", "0.0234", "–")

@@ -1,0 +1,152 @@
+"""`fedpeer simulate` from the command line to the files it leaves, and what `fedpeer runs` says of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpeer.cli import running
+from fedpeer.cli.progress import Silence, Watcher
+from fedpeer.sims.events import Event, RoundDone
+from tests.cli.conftest import Fedpeer
+
+SMALL = ["simulate", "--peers", "4", "--rounds", "3", "--steps", "20", "--network", "mlp:64+20+10", "--workers", "1"]
+
+
+class Interrupting(Silence):
+    """Presses Ctrl-C when a certain round is done."""
+
+    def __init__(self, method: str, number: int, times: int = 1) -> None:
+        self.method, self.number, self.times = method, number, times
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RoundDone) and (event.method, event.round) == (self.method, self.number):
+            for _ in range(self.times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, display: Watcher) -> None:
+    monkeypatch.setattr(running, "watcher", lambda console, quiet: display)
+
+
+def scores(summary: dict[str, Any]) -> dict[str, Any]:
+    return {method: result["accuracy_per_peer"] for method, result in summary["methods"].items()}
+
+
+def test_json_is_one_object_and_nothing_else(fedpeer: Fedpeer) -> None:
+    outcome = fedpeer(*SMALL, "--repeats", "2", "--json")
+    assert outcome.code == 0, outcome.err
+    found = json.loads(outcome.out)
+    assert outcome.out.count("\n") == 1
+    assert found["schema"] == 1
+    assert (found["dataset"], found["peers"], found["seeds"]) == ("digits", 4, [0, 1])
+    assert list(found["methods"]) == ["local", "partial-averaging", "full-averaging"]
+    for result in found["methods"].values():
+        assert len(result["accuracy_per_peer"]) == 4
+        assert result["accuracy_worst"] == min(result["accuracy_per_peer"])
+        assert result["accuracy_sem"] > 0
+    assert found["methods"]["local"]["bytes_sent"] == 0
+    assert 0 < found["methods"]["partial-averaging"]["bytes_sent"] < found["methods"]["full-averaging"]["bytes_sent"]
+    assert Path(found["report"]).read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+    assert "round 3" in outcome.err or "done" in outcome.err
+
+
+def test_a_run_is_shown_listed_compared(fedpeer: Fedpeer) -> None:
+    first = fedpeer(*SMALL, "--quiet", "--compare", "local,full-averaging")
+    assert first.code == 0, first.err
+    assert first.err == ""
+    for words in ("accuracy over 4 peers", "worst peer", "local only", "full averaging", "nothing", "Report: "):
+        assert words in first.out
+    assert "partial averaging" not in first.out
+    assert "Full averaging: " in first.out
+
+    second = json.loads(
+        fedpeer(*SMALL, "--seed", "5", "--algorithm", "full-averaging", "--json", "--out", "fedpeer-runs").out
+    )
+    assert list(second["methods"]) == ["local", "full-averaging"]
+    listed = fedpeer("runs", "list").out
+    assert listed.count("finished") == 2
+    assert second["run"] in listed
+    shown = fedpeer("runs", "show").out
+    assert second["run"] in shown
+    assert "--seed 5" in shown
+    compared = fedpeer("runs", "compare", second["run"], second["run"][:-1]).out
+    assert "settings that differ: none" in compared
+    others = [name for name in os.listdir("fedpeer-runs") if name.startswith("2") and name != second["run"]]
+    assert "seed" in fedpeer("runs", "compare", *others, second["run"]).out
+    Path(second["report"]).unlink()
+    assert fedpeer("runs", "report", second["run"]).out.strip() == second["report"]
+    assert Path(second["report"]).exists()
+
+
+@pytest.mark.parametrize(("method", "number"), [("local", 2), ("partial-averaging", 1), ("partial-averaging", 3)])
+def test_an_interrupted_run_goes_on_to_the_same_numbers(
+    method: str, number: int, fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = json.loads(fedpeer(*SMALL, "--quiet", "--json", "--out", "whole").out)
+    with monkeypatch.context() as patched:
+        interrupt(patched, Interrupting(method, number))
+        stopped = fedpeer(*SMALL, "--json")
+    assert stopped.code == 130
+    kept = json.loads(stopped.out)
+    assert kept["methods"]["local"]["rounds"] is not None, "what was measured is kept"
+    assert f"fedpeer simulate --resume {kept['run']}" in stopped.err
+    assert kept["report"] is None, "drawing takes longer than somebody who pressed Ctrl-C waits"
+    assert "interrupted" in fedpeer("runs", "show").out
+
+    resumed = fedpeer("simulate", "--resume", kept["run"], "--quiet", "--json")
+    assert resumed.code == 0, resumed.err
+    assert scores(json.loads(resumed.out)) == scores(wanted)
+    assert fedpeer("simulate", "--resume", "last").code == 2, "a finished run has nothing to go on with"
+
+
+def test_a_second_ctrl_c_ends_the_process(fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended(BaseException):
+        """In the place of the end of this process."""
+
+    def end(code: int) -> None:
+        assert code == 130
+        raise Ended
+
+    monkeypatch.setattr("os._exit", end)
+    interrupt(monkeypatch, Interrupting("local", 1, times=2))
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Ended):
+        fedpeer(*SMALL)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_options_and_file_together(fedpeer: Fedpeer) -> None:
+    Path("federation.yaml").write_text(
+        "network: mlp:64+20+10\npartial_models: {everyone: {neurons: {input: all, hidden1: 10}}}\n"
+        "learning: {rounds: 2, steps_between_averaging: 5}\nsimulation: {peers: 3}\n"
+    )
+    outcome = fedpeer("simulate", "--config", "federation.yaml", "--rounds", "1", "--workers", "1", "--json", "--quiet")
+    found = json.loads(outcome.out)
+    assert found["peers"] == 3
+    assert found["methods"]["partial-averaging"]["rounds"] == 1
+
+
+def test_slices_and_split_are_drawn(fedpeer: Fedpeer) -> None:
+    drawn = fedpeer("slices", "--network", "mlp:64+300+100+10", "--peers", "4", "--svg", "slices.svg").out
+    for words in ("everyone", "4 peers", "250", "local 50", "73.4 %", "peer1"):
+        assert words in drawn
+    assert Path("slices.svg").read_text().startswith("<svg")
+    assert "nothing is averaged" in fedpeer("slices", "--network", "mlp:4+2", "--algorithm", "local").out
+    assert "8 and 9 exchanged" in fedpeer("data", "preview").out
+    split = json.loads(fedpeer("data", "split", "--split", "iid", "--peers", "5", "--seed", "1").out)
+    assert len(split["peers"]) == 5
+
+
+def test_a_topology_is_drawn(fedpeer: Fedpeer) -> None:
+    drawn = fedpeer("topology", "ring", "--peers", "5", "--svg", "ring.svg").out
+    assert Path("ring.svg").read_text().startswith("<svg")
+    assert "5 edges, 2 neighbours each" in drawn
+    assert "0.461 of the disagreement" in drawn, "2 (1 - cos(2 pi / 5)) / 3"
+    assert "in 3 phases" in fedpeer("topology", "one-peer-exponential", "--peers", "8").out
+    assert len(fedpeer("topology", "ring", "--peers", "65").out.splitlines()) < 20
