@@ -282,8 +282,8 @@ _BLOCKS_LEAST = 4
 def mappable(module: nn.Module, layout: FlatLayout, loss: Loss, example: Tensor, target: Tensor) -> bool:
     """Whether `Mapped` gives the numbers of `Loop` for this module: a probe with two peers and one batch decides.
 
-    Not so where training changes more than parameters (averaged buffers, counters), where some parameters are frozen,
-    and where vmap has no rule (LSTM and GRU, dropout, which would need a mask of its own for every peer).
+    Not tried where the flat vector holds what must not be stepped, buffers and frozen parameters. The probe then finds
+    where vmap has no rule: LSTM and GRU, counters, dropout (which would need a mask of its own for every peer).
     """
     if layout.n != layout.n_parameters or not all(p.requires_grad for p in module.parameters()):
         return False
@@ -291,20 +291,19 @@ def mappable(module: nn.Module, layout: FlatLayout, loss: Loss, example: Tensor,
     loop, mapped = Loop(module, layout, loss, plain), Mapped(module, layout, loss, plain)
     start_n = layout.flatten(module).to(example.device)
     looped_2n = torch.stack([start_n, 0.5 * start_n])
-    mapped_2n, counted = looped_2n.clone(), looped_2n.new_zeros(2, loop.state_size)
+    mapped_2n = looped_2n.clone()
     places = torch.arange(len(example), device=example.device)
     batches = Batches(example, places.expand(2, 1, -1), target.expand(2, 1, *target.shape))
     inputs = example.expand(2, *example.shape)
     try:
-        loop.train(looped_2n, counted, True, batches, (0, 0))
+        loop.train(looped_2n, looped_2n.new_zeros(2, loop.state_size), True, batches, (0, 0))
         with warnings.catch_warnings():  # vmap warns where it has no rule and goes round a loop of its own
             warnings.simplefilter("error")
             mapped.train(mapped_2n, looped_2n.new_zeros(2, 0), True, batches, (0, 0))
             answers = mapped.logits(looped_2n, inputs)
     except Exception:  # vmap cannot do it, or the module itself fails: the loop will say so in its words
         return False
-    same = _alike(mapped_2n, looped_2n) and _alike(answers, loop.logits(looped_2n, inputs))
-    return same and not bool(counted.any())
+    return _alike(mapped_2n, looped_2n) and _alike(answers, loop.logits(looped_2n, inputs))
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

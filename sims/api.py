@@ -21,6 +21,7 @@ from fedpeer.peer.core.federation import Federation
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.report import write_report
+from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
 from fedpeer.sims.simulate import Tell
 from fedpeer.sims.simulate import simulate as carry_out
@@ -97,14 +98,15 @@ def simulate(
         device=device,
         workers=workers,
     )
+    module = network if isinstance(network, nn.Module) else None
+    simulation = prepare(request, dataset=dataset, module=module)
     described = request.to_json()
     run = RunFolder.create(
         Path(out),
-        name=dataset.name if dataset else asked.simulation.dataset.name,
+        name=simulation.dataset.name,
         settings={**described.pop("federation"), **described, "command": shlex.join(sys.argv)},
         environment=environment(device),
     )
-    module = network if isinstance(network, nn.Module) else None
-    summary = carry_out(request, run, tell, dataset=dataset, module=module)
+    summary = carry_out(simulation, run, tell)
     write_report(run)
     return Results(summary, run.path)

@@ -73,16 +73,29 @@ def python(
     Raises:
         DataError: if it cannot be imported, fails, or returns something else.
     """
-    made = _called(function)
+    return of_objects(_called(function), function, task=task, kind=kind, classes=classes, test_fraction=test_fraction)
+
+
+def of_objects(
+    made: object,
+    name: str = "data",
+    *,
+    task: Task | None = None,
+    kind: InputKind | None = None,
+    classes: tuple[str, ...] = (),
+    test_fraction: float | None = None,
+) -> Dataset:
+    """A Dataset from one, from (x, y), or from a PyTorch data set; `name` is what errors call it.
+
+    Raises:
+        DataError: if it is something else, or `from_arrays` finds mistakes.
+    """
     if isinstance(made, Dataset):
         return made
-    if not isinstance(made, tuple):
-        made = _stacked(function, made)
-    if len(made) != 2:
-        raise DataError(f"{function} returned a tuple of {len(made)}; return (x, y)")
-    return from_arrays(
-        function, *made, source=function, task=task, kind=kind, classes=classes, test_fraction=test_fraction
-    )
+    pair = made if isinstance(made, tuple) else _stacked(name, made)
+    if len(pair) != 2:
+        raise DataError(f"{name} returned a tuple of {len(pair)}; return (x, y)")
+    return from_arrays(name, *pair, source=name, task=task, kind=kind, classes=classes, test_fraction=test_fraction)
 
 
 def _called(function: str) -> Any:

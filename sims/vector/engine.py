@@ -85,7 +85,7 @@ class VectorEngine:
         plain = self._memory(stepper.state_size)
         self._handles: WorkspaceHandles | None = None
         if job.device == "cpu":
-            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="fedpeer-", dir=self._folder)))
+            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="work-", dir=self._folder)))
             self._handles = on_disk(plain, folder)
             self.workspace = self._handles.open()
         else:

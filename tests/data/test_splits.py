@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,6 @@ from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, summary
 from fedpeer.data.splits.cuts import cut, deal, fill, random_cuts
 from fedpeer.peer.core.choice import bind, lookup, parse
-from tests.golden.data_adapters import ADAPTERS
 
 
 def _generator(seed: int = 0) -> np.random.Generator:
@@ -203,14 +200,6 @@ def test_cut_refuses_places_outside_or_repeated() -> None:
     for places in ([0], [5], [2, 2], [3, 1]):
         with pytest.raises(AssertionError):
             cut(np.arange(5), places)
-
-
-def test_golden_13_random_slicing() -> None:
-    folder = os.environ.get("FEDPEER_GOLDEN")
-    if folder is None:
-        pytest.skip("FEDPEER_GOLDEN is not set")
-    case = json.loads((Path(folder) / "13_random_slicing.json").read_text())
-    assert ADAPTERS["13_random_slicing"](case["inputs"]) == case["expected"]
 
 
 @given(st.integers(1, 8), st.integers(1, 40), st.integers(0, 1000), st.data())

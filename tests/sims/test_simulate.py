@@ -14,6 +14,7 @@ from fedpeer.peer.core.choice import parse
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, SimulationStarted
 from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.prepare import prepare
 from fedpeer.sims.simulate import simulate
 from tests.sims.worlds import federation
 
@@ -41,7 +42,7 @@ def test_a_request_survives_its_settings_file() -> None:
 def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
     asked, events = request(), list[Event]()
     run = folder(tmp_path, asked)
-    summary = simulate(asked, run, events.append)
+    summary = simulate(prepare(asked), run, events.append)
     assert isinstance(events[0], SimulationStarted)
     assert events[0].cells == tuple((m, s) for s in (0, 1) for m in ("local", "partial-averaging", "full-averaging"))
     assert [type(each) for each in events[1:]] == [MethodStarted, RoundDone, RoundDone, RoundDone, MethodDone] * 6
@@ -71,8 +72,8 @@ def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
 def test_a_run_is_its_seed(tmp_path: Path) -> None:
     asked = request()
     one, two = folder(tmp_path, asked), folder(tmp_path, asked)
-    simulate(asked, one)
-    simulate(asked, two)
+    simulate(prepare(asked), one)
+    simulate(prepare(asked), two)
     assert measured(one) == measured(two)
     assert measured(one)[2] != measured(one)[11]  # the same method, another seed
 
@@ -81,7 +82,7 @@ def test_a_run_is_its_seed(tmp_path: Path) -> None:
 def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_path: Path, after: int) -> None:
     asked = request(learning__optimizer="adam,lr=0.01")
     whole, broken = folder(tmp_path, asked), folder(tmp_path, asked)
-    expected = simulate(asked, whole)
+    expected = simulate(prepare(asked), whole)
     stop, rounds = threading.Event(), 0
 
     def tell(event: Event) -> None:
@@ -90,11 +91,11 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pa
         if rounds == after:
             stop.set()
 
-    partial = simulate(asked, broken, tell, stop)
+    partial = simulate(prepare(asked), broken, tell, stop)
     assert broken.status == "interrupted"
     assert partial["methods"]
     again = RunFolder.open(tmp_path, broken.id)
-    assert simulate(asked, again)["methods"].keys() == expected["methods"].keys()
+    assert simulate(prepare(asked), again)["methods"].keys() == expected["methods"].keys()
     assert measured(again) == measured(whole)
     assert again.status == "finished"
 
@@ -102,10 +103,10 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pa
 def test_rows_after_the_last_checkpoint_of_a_killed_run_are_done_again(tmp_path: Path) -> None:
     asked = request()
     whole, killed = folder(tmp_path, asked), folder(tmp_path, asked)
-    simulate(asked, whole)
+    simulate(prepare(asked), whole)
     for row in whole.rows()[:5]:
         killed.record(row)
-    simulate(asked, killed)
+    simulate(prepare(asked), killed)
     assert measured(killed) == measured(whole)
 
 
@@ -127,7 +128,7 @@ def test_regression_is_scored_in_the_units_of_the_data(tmp_path: Path) -> None:
         device="cpu",
         workers=1,
     )
-    found = simulate(asked, folder(tmp_path, asked))["methods"]["full-averaging"]
+    found = simulate(prepare(asked), folder(tmp_path, asked))["methods"]["full-averaging"]
     assert 0 < found["error_mean"] < 0.3 * y.std()  # a third of what the best constant leaves; 1000 off unless undone
     assert found["error_worst"] == max(found["error_per_peer"])
 
@@ -163,7 +164,7 @@ def test_other_networks_learn_slice_by_slice(tmp_path: Path, network: str, datas
         workers=1,
     )
     run = folder(tmp_path, asked)
-    simulate(asked, run)
+    simulate(prepare(asked), run)
     plan = run.read("plan")
     assert plan is not None
     parts = {part["name"]: part for part in plan["kinds"][0]["parts"]}

@@ -17,7 +17,7 @@ from fedpeer.algorithms import steppers
 from fedpeer.algorithms.batches import order
 from fedpeer.peer.core.choice import parse
 from fedpeer.sims.memory import start_of
-from fedpeer.sims.simulate import averaging_of
+from fedpeer.sims.prepare import averaging_of
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World, method_of, plan_of
 from tests.sims.worlds import engine, federation, played, relative, same_bits, world

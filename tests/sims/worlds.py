@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpeer.peer.core.choice import Choice, parse
 from fedpeer.peer.core.federation import Federation
 from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
-from fedpeer.sims.simulate import averaging_of
+from fedpeer.sims.prepare import averaging_of
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.world import World, build, load_dataset, method_of, plan_of
 

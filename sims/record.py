@@ -1,0 +1,105 @@
+"""What a simulation leaves in its run folder: rows of measurements, descriptions for the report, the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpeer.data.splits import summary as split_summary
+from fedpeer.gossip.averaging import Averaging, traffic
+from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.summary import summarise
+from fedpeer.sims.prepare import Simulation, averaging_of
+from fedpeer.sims.vector.engine import VectorEngine
+from fedpeer.sims.world import World
+from fedpeer.slicing.describe import describe, to_svg
+from fedpeer.slicing.plan import Plan
+from fedpeer.topology.describe import layout
+
+#: (score, loss) of each peer, as the engine evaluates.
+Results = list[tuple[float, float]]
+
+
+def sent(world: World, plan: Plan, averaging: Mapping[str, Averaging], number: int) -> tuple[list[int], list[int]]:
+    """Messages and bytes that each peer sends in the averaging of round `number` (1, 2, ...)."""
+    messages, amount = [0] * len(world.peers), [0] * len(world.peers)
+    place = {peer: row for row, peer in enumerate(world.peers)}
+    for group in plan.groups:
+        for peer, (count, size) in zip(
+            group.members, traffic(averaging[group.id], group.length, number - 1), strict=True
+        ):
+            messages[place[peer]] += count
+            amount[place[peer]] += size
+    return messages, amount
+
+
+def row(
+    world: World, engine: VectorEngine, seconds: float, results: Results | None, traffic: tuple[list[int], list[int]]
+) -> dict[str, Any]:
+    """One line of `metrics.jsonl`, but for method and seed. Scores are null in rounds that were not evaluated."""
+    score = "accuracy" if world.dataset.task == "classification" else "error"
+    return {
+        "round": engine.round,
+        "seconds": seconds,
+        score: results and [each[0] for each in results],
+        "loss": results and [each[1] for each in results],
+        "messages_sent": traffic[0],
+        "bytes_sent": traffic[1],
+        "disagreement": engine.disagreement() if results else {},
+        "weight": {group: [float(np.min(w)), float(np.max(w))] for group, w in engine.weights.items()},
+    }
+
+
+def models(world: World, engine: VectorEngine) -> dict[str, torch.Tensor]:
+    """The parameters of all peers under names such as "peer1/hidden1.weight"."""
+    return {
+        f"{peer}/{name}": value
+        for peer, x_n in zip(world.peers, engine.x_Pn, strict=True)
+        for name, value in world.layout.unflatten(x_n).items()
+    }
+
+
+def describe_run(run: RunFolder, simulation: Simulation) -> None:
+    """What the report draws: the split; slices and graphs of the first method that slices, or else that shares."""
+    run.describe("split", split_summary(simulation.dataset, simulation.world.split))
+    shared = {method: plan for method, plan in simulation.plans.items() if plan.groups}
+    sliced = [method for method, plan in shared.items() if any(len(plan.local[peer]) for peer in plan.peers)]
+    for method in [*sliced, *shared][:1]:
+        described = describe(shared[method], simulation.world.network)
+        run.describe("plan", {"method": method, **described.to_json(), "svg": to_svg(described)})
+        run.describe("graphs", {"groups": _graphs(shared[method], simulation)})
+
+
+def _graphs(plan: Plan, simulation: Simulation) -> list[dict[str, Any]]:
+    averaging = averaging_of(plan, simulation.request.federation, simulation.world.seed)
+    found = []
+    for group, policy in averaging.items():
+        union = policy.overlay.union
+        positions = layout(union)
+        found.append(
+            {
+                "group": group,
+                "nodes": list(policy.overlay.members),
+                "edges": [[int(a), int(b)] for a, b in union.edges],
+                "directed": union.is_directed(),
+                "positions": [[float(x) for x in positions[node]] for node in sorted(union.nodes)],
+                "exchanges": policy.exchanges,
+            }
+        )
+    return found
+
+
+def summary(run: RunFolder, simulation: Simulation) -> dict[str, Any]:
+    """The `--json` object, from what the folder holds."""
+    return {
+        "schema": 1,
+        "run": run.id,
+        "dataset": simulation.dataset.name,
+        "peers": len(simulation.world.peers),
+        "seeds": list(simulation.request.seeds),
+        "methods": summarise(run.rows()),
+        "report": str(run.path / "report.html"),
+    }
