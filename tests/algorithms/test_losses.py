@@ -1,0 +1,107 @@
+"""Losses against closed forms of torch, and their closed gradients against autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedpeer.algorithms.losses import LOSSES, predicted, score_sums
+from tests.algorithms.making import targets
+
+SHAPES = [(4,), (3, 4), (2, 3, 4)]
+
+
+def example(loss: str, lead: tuple[int, ...], outputs: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(len(lead) + outputs)
+    z = 2 * torch.randn((*lead, outputs), generator=generator, dtype=torch.float64)
+    y = targets(LOSSES[loss], lead, outputs, generator)
+    return z, y if LOSSES[loss].classifies else y.double()
+
+
+def closed_form(loss: str, z: Tensor, y: Tensor) -> Tensor:
+    """The loss of one batch z (B, C) in torch's words."""
+    if loss == "cross-entropy":
+        return functional.cross_entropy(z, y)
+    if LOSSES[loss].classifies:
+        wanted = y[:, None].to(z) if z.shape[1] == 1 else functional.one_hot(y, z.shape[1]).to(z)
+        if loss == "binary":
+            return functional.binary_cross_entropy_with_logits(z, wanted, reduction="sum") / len(z)
+        return functional.mse_loss(torch.sigmoid(z), wanted, reduction="sum") / 2 / len(z)
+    numbers = {"mean-squared-error": functional.mse_loss, "mean-absolute-error": functional.l1_loss}
+    return numbers.get(loss, functional.huber_loss)(z, y)
+
+
+def cases() -> list[tuple[str, int]]:
+    return [(name, outputs) for name in LOSSES for outputs in (1, 3) if (name, outputs) != ("cross-entropy", 1)]
+
+
+@pytest.mark.parametrize("lead", SHAPES)
+@pytest.mark.parametrize(("loss", "outputs"), cases())
+def test_value_is_the_closed_form_of_each_batch(loss: str, outputs: int, lead: tuple[int, ...]) -> None:
+    z, y = example(loss, lead, outputs)
+    found = LOSSES[loss].value(z, y)
+    assert found.shape == lead[:-1]
+    flat_z, flat_y = z.reshape(-1, *z.shape[-2:]), y.reshape(-1, *y.shape[len(lead) - 1 :])
+    wanted = torch.stack([closed_form(loss, *one) for one in zip(flat_z, flat_y, strict=True)])
+    torch.testing.assert_close(found.reshape(-1), wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("lead", SHAPES)
+@pytest.mark.parametrize(("loss", "outputs"), [case for case in cases() if LOSSES[case[0]].delta is not None])
+def test_delta_is_the_gradient_of_the_sum_over_the_batch(loss: str, outputs: int, lead: tuple[int, ...]) -> None:
+    z, y = example(loss, lead, outputs)
+    z.requires_grad_()
+    delta = LOSSES[loss].delta
+    assert delta is not None
+    (gradient,) = torch.autograd.grad((LOSSES[loss].value(z, y) * lead[-1]).sum(), z)
+    torch.testing.assert_close(delta(z.detach(), y), gradient, rtol=1e-12, atol=1e-12)
+
+
+def test_regression_targets_without_an_axis_are_one_output() -> None:
+    z, y = torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 4.0])
+    assert LOSSES["mean-squared-error"].value(z, y).item() == pytest.approx((1 + 4) / 2)
+
+
+def test_numbers_far_from_zero_stay_finite() -> None:
+    z, y = torch.tensor([[200.0, -200.0]]), torch.tensor([1])
+    for name in ("cross-entropy", "binary", "squared-error"):
+        assert bool(torch.isfinite(LOSSES[name].value(z, y)).all())
+
+
+@pytest.mark.parametrize(
+    ("loss", "classes", "outputs"),
+    [
+        ("cross-entropy", 2, 2),
+        ("cross-entropy", 10, 10),
+        ("squared-error", 2, 1),
+        ("squared-error", 7, 7),
+        ("binary", 2, 1),
+    ],
+)
+def test_outputs_that_a_classifier_needs(loss: str, classes: int, outputs: int) -> None:
+    assert LOSSES[loss].outputs(classes) == outputs
+
+
+def test_predicted_is_the_largest_output_or_the_sign() -> None:
+    assert predicted(torch.tensor([[0.1, 3.0, -1.0], [2.0, 1.0, 0.0]])).tolist() == [1, 0]
+    assert predicted(torch.tensor([[[-0.1], [0.1]]])).tolist() == [[0, 1]]
+
+
+def test_scores_of_a_classifier_are_right_answers_and_summed_loss() -> None:
+    z, y = example("cross-entropy", (2, 5), 3)
+    right, loss = score_sums(LOSSES["cross-entropy"], z, y)
+    assert right.tolist() == [sum(int(a.argmax()) == int(b) for a, b in zip(z[p], y[p], strict=True)) for p in (0, 1)]
+    wanted = [functional.cross_entropy(z[p], y[p], reduction="sum").item() for p in (0, 1)]
+    assert loss.tolist() == pytest.approx(wanted)
+    assert right.dtype == loss.dtype == torch.float64
+
+
+def test_scores_of_a_regression_are_squared_errors_and_pieces_add_up() -> None:
+    z, y = example("huber", (6,), 2)
+    errors, loss = score_sums(LOSSES["huber"], z, y)
+    assert errors.item() == pytest.approx(((z - y) ** 2).mean(1).sum().item())
+    pieces = [score_sums(LOSSES["huber"], z[part], y[part]) for part in (slice(0, 4), slice(4, 6))]
+    assert errors.item() == pytest.approx(sum(e.item() for e, _ in pieces))
+    assert loss.item() == pytest.approx(sum(v.item() for _, v in pieces))

@@ -1,0 +1,198 @@
+"""The ways with autograd to take a round's steps, against one uninterrupted torch optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.losses import LOSSES, Loss
+from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice, names
+from fedpeer.algorithms.steppers import Loop, Mapped, Stepper, Way, build
+from fedpeer.networks.registry import cnn, lstm
+from fedpeer.slicing.flat import FlatLayout
+from tests.algorithms.making import CLOSE, batches, distance, in_torch, mlp, starts
+
+LOSS = LOSSES["cross-entropy"]
+SGD = OptimizerChoice("SGD", {"lr": 0.1})
+MOMENTUM = OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01})
+#: Torch's optimisers that train a network with biases (Muon takes matrices only), with settings that give them all
+#: the state they can have, and a rate at which ten steps stay where float32 rounding does not grow.
+SETTINGS: dict[str, Mapping[str, Any]] = {
+    "SGD": MOMENTUM.settings,
+    "Adam": {"amsgrad": True, "weight_decay": 0.01},
+    "RMSprop": {"momentum": 0.5, "centered": True},
+    "Adadelta": {"lr": 0.1},
+    "ASGD": {"t0": 3.0},
+    "RAdam": {"lr": 0.01},
+}
+OPTIMIZERS = [OptimizerChoice(kind, SETTINGS.get(kind, {})) for kind in names().values() if kind != "Muon"]
+
+
+def two_rounds(loss: str = "cross-entropy", **settings: Any) -> list[Batches]:
+    return [batches(loss, seed=seed, **settings) for seed in (2, 3)]
+
+
+def played(stepper: Stepper, x_Bn: Tensor, rounds: list[Batches], key: int = 0) -> tuple[Tensor, Tensor]:
+    """Parameters and optimiser state after these rounds, the state kept in between."""
+    x_Bn, s_Bk = x_Bn.clone(), x_Bn.new_zeros(len(x_Bn), stepper.state_size)
+    for number, block in enumerate(rounds):
+        stepper.train(x_Bn, s_Bk, number == 0, block, [key_of(key, number, p) for p in range(len(x_Bn))])
+    return x_Bn, s_Bk
+
+
+def key_of(*names: int) -> int:
+    return Draws(0).key(str(names))
+
+
+def of_kind(choice: OptimizerChoice) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
+    kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, choice.kind)
+    return lambda parameters: kind(parameters, **choice.settings)
+
+
+def loop_of(module: nn.Module, optimizer: OptimizerChoice = SGD, loss: Loss = LOSS) -> Loop:
+    return Loop(module, FlatLayout.of(module), loss, optimizer)
+
+
+def mapped_of(module: nn.Module, optimizer: OptimizerChoice = SGD, loss: Loss = LOSS) -> Mapped:
+    return Mapped(module, FlatLayout.of(module), loss, optimizer)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda choice: choice.kind)
+def test_the_loop_is_one_uninterrupted_run_of_torchs_optimiser(optimizer: OptimizerChoice) -> None:
+    module, rounds = mlp(), two_rounds()
+    x_Bn = starts(module, 3)
+    found, _ = played(loop_of(module, optimizer), x_Bn, rounds)
+    for p, x_n in enumerate(x_Bn):
+        wanted = in_torch(module, x_n, [each.peer(p) for each in rounds], LOSS, of_kind(optimizer))
+        assert distance(found[p], wanted) < CLOSE
+        assert distance(wanted, x_n) > 1e-3
+
+
+@pytest.mark.parametrize("optimizer", [o for o in OPTIMIZERS if o.kind in ELEMENTWISE], ids=lambda choice: choice.kind)
+def test_a_mapped_block_is_the_loop(optimizer: OptimizerChoice) -> None:
+    module = nn.Sequential(mlp(), nn.LayerNorm(3), nn.Linear(3, 3))
+    x_Bn = starts(module, 3)
+    looped, mapped = (played(make(module, optimizer), x_Bn, two_rounds()) for make in (loop_of, mapped_of))
+    # Adam and its kin divide by the root of a squared gradient, which magnifies rounding where it is near zero.
+    assert all(distance(a, b) < 50 * CLOSE for a, b in zip(mapped[0], looped[0], strict=True))
+    again = played(mapped_of(module, optimizer), x_Bn[1:], [shifted(block) for block in two_rounds()])
+    assert all(distance(a, b) < 50 * CLOSE for a, b in zip(again[0], looped[0][1:], strict=True))
+
+
+def shifted(block: Batches) -> Batches:
+    """The block without its first peer."""
+    return Batches(block.x_NF, block.index[1:], block.y[1:])
+
+
+@pytest.mark.parametrize("make", [loop_of, mapped_of])
+def test_evaluation_is_the_module_itself(make: Callable[[nn.Module], Stepper]) -> None:
+    module = mlp()
+    x_Bn, inputs = starts(module, 2), torch.randn(2, 8, 5)
+    answers = make(module).logits(x_Bn, inputs)
+    for x_n, seen, found in zip(x_Bn, inputs, answers, strict=True):
+        nn.utils.vector_to_parameters(x_n, module.parameters())
+        torch.testing.assert_close(found, module(seen))
+
+
+def test_running_statistics_and_counters_are_each_peers_own() -> None:
+    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3))
+    x_Bn, rounds = starts(module, 3), two_rounds()
+    stepper = loop_of(module)
+    found, s_Bk = played(stepper, x_Bn, rounds)
+    assert s_Bk.tolist() == [[8.0]] * 3, "batches seen by each peer's normalisation, two rounds of four"
+    for p, x_n in enumerate(x_Bn):
+        wanted = in_torch(fresh(module), x_n, [each.peer(p) for each in rounds], LOSS, of_kind(SGD))
+        assert distance(found[p], wanted) < CLOSE
+    views = FlatLayout.of(module).unflatten(found)
+    assert float((views["1.running_mean"][0] - views["1.running_mean"][1]).abs().max()) > 1e-2
+    inputs = torch.randn(3, 6, 5)
+    answers = stepper.logits(found, inputs)
+    module.eval()
+    for p in range(3):
+        own = {name: view[p] for name, view in views.items()}
+        torch.testing.assert_close(answers[p], functional_call(module, own, (inputs[p],)))
+
+
+def fresh(module: nn.Module) -> nn.Module:
+    for each in module.modules():
+        if isinstance(each, nn.BatchNorm1d):
+            each.reset_running_stats()
+    return module
+
+
+class Masked(nn.Module):
+    """An integer buffer that is no counter, one that is, a parameter without a gradient, and a frozen one."""
+
+    places: Tensor
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("places", torch.tensor([4, 2, 0]))
+        self.register_buffer("calls", torch.tensor(7))
+        self.dense = nn.Linear(3, 3)
+        self.unused = nn.Parameter(torch.ones(2))
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+        scaled: Tensor = self.dense(x[:, self.places]) * self.frozen / self.calls
+        return scaled
+
+
+@pytest.mark.parametrize("optimizer", [MOMENTUM, OptimizerChoice("Adam", {"lr": 0.01})], ids=lambda choice: choice.kind)
+def test_constant_buffers_unused_and_frozen_parameters_are_left_alone(optimizer: OptimizerChoice) -> None:
+    module, rounds = Masked(), two_rounds()
+    x_Bn = starts(module, 2)
+    found, s_Bk = played(loop_of(module, optimizer), x_Bn, [shifted(block) for block in rounds])
+    assert s_Bk[:, -4:].tolist() == [[0.0, 0.0, 0.0, 8.0]] * 2
+    layout = FlatLayout.of(module)
+    assert torch.equal(layout.unflatten(found)["frozen"], layout.unflatten(x_Bn)["frozen"])
+    assert distance(layout.unflatten(found)["dense.weight"], layout.unflatten(x_Bn)["dense.weight"]) > 1e-3
+    module.unused.requires_grad_(False)  # torch skips it, where the loop sees a gradient of zero
+    for p, x_n in enumerate(x_Bn):
+        wanted = in_torch(Masked(), x_n, [each.peer(p + 1) for each in rounds], LOSS, of_kind(optimizer))
+        kept = layout.unflatten(found[p])["dense.weight"]
+        assert distance(kept, layout.unflatten(wanted)["dense.weight"]) < CLOSE
+
+
+def test_dropout_is_a_function_of_the_key_alone() -> None:
+    module = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    x_Bn, rounds, stepper = starts(module, 3), two_rounds(), loop_of(module)
+    first, _ = played(stepper, x_Bn, rounds)
+    torch.rand(17)  # the global generator stands elsewhere now
+    before = torch.get_rng_state()
+    assert torch.equal(played(stepper, x_Bn, rounds)[0], first)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(played(stepper, x_Bn, rounds, key=1)[0], first)
+    for p in range(3):  # alone or in a block
+        x_1n, s_1k = x_Bn[p : p + 1].clone(), torch.zeros(1, 0)
+        for number, block in enumerate(rounds):
+            stepper.train(x_1n, s_1k, number == 0, block.peer(p).block(), [key_of(0, number, p)])
+        assert torch.equal(x_1n[0], first[p])
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "ways"),
+    [
+        (cnn((1, 4, 4), 3, channels=(2,), hidden=(), kernel=3), (1, 4, 4), ("loop", "mapped")),
+        (lstm((5, 2), 3, hidden=4), (5, 2), ("loop",)),
+        (lstm((5, 2), 3, hidden=4, cell="gru"), (5, 2), ("loop",)),
+    ],
+)
+def test_the_networks_that_come_with_fedpeer_train_like_torchs(
+    network: nn.Module, shape: tuple[int, ...], ways: tuple[Way, ...]
+) -> None:
+    block, x_Bn = batches(peers=2, features=shape), starts(network, 2)
+    for way in ways:
+        found, _ = played(build(way, network, FlatLayout.of(network), LOSS, SGD), x_Bn, [block])
+        for p, x_n in enumerate(x_Bn):
+            assert distance(found[p], in_torch(network, x_n, [block.peer(p)], LOSS, of_kind(SGD))) < CLOSE

@@ -1,0 +1,122 @@
+"""The networks that come with fedpeer: shapes, names of parts, and refusals that say the way out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from fedpeer.networks.registry import NETWORKS, NetworkError, cnn, lstm, mlp
+from fedpeer.peer.core.choice import bind, parse
+
+Build = Callable[[], nn.Module]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "outputs"),
+    [
+        ("mlp", (64,), 10),
+        ("mlp", (1, 8, 8), 10),
+        ("mlp,layers=12+5+3", (3, 4), 3),
+        ("mlp,layers=4+2", (4,), 2),
+        ("mlp,activation=relu,dropout=0.5,bias=false", (6,), 1),
+        ("cnn", (1, 28, 28), 10),
+        ("cnn,channels=4,hidden=7,kernel=3,norm=batch,dropout=0.2", (3, 9, 5), 4),
+        ("cnn,channels=2+3+4,activation=tanh", (1, 8, 8), 2),
+        ("lstm,hidden=6", (12, 9), 7),
+        ("lstm,hidden=6,layers=2,cell=gru", (12, 9), 7),
+    ],
+)
+def test_answers_one_row_of_outputs_an_example(name: str, shape: tuple[int, ...], outputs: int) -> None:
+    choice = parse(name)
+    network = NETWORKS[choice.name](shape, outputs, **bind(choice, NETWORKS[choice.name]))
+    for size in (2, 5):
+        assert network(torch.randn(size, *shape)).shape == (size, outputs)
+
+
+def test_tokens_are_embedded_over_their_whole_vocabulary() -> None:
+    network = lstm((20,), 3, hidden=6, embedding=4, vocabulary=30)
+    assert network(torch.tensor([[29] * 20, [0] * 20])).shape == (2, 3)
+    assert dict(network.named_parameters())["embedding.weight"].shape == (30, 4)
+    assert dict(lstm((20,), 80).named_parameters())["embedding.weight"].shape == (80, 8)
+
+
+@pytest.mark.parametrize(
+    ("build", "parts"),
+    [
+        (lambda: mlp((64,), 10), {"hidden1": 300, "hidden2": 100, "output": 10}),
+        (lambda: mlp((4,), 2, layers=(4, 9, 2), dropout=0.1), {"hidden1": 9, "output": 2}),
+        (lambda: cnn((1, 28, 28), 10), {"conv1": 32, "conv2": 64, "hidden1": 100, "output": 10}),
+        (lambda: cnn((1, 8, 8), 3, channels=(5,), hidden=(), norm="batch"), {"conv1": 5, "norm1": 5, "output": 3}),
+    ],
+)
+def test_parts_have_the_names_that_partial_models_use(build: Build, parts: dict[str, int]) -> None:
+    weights = {
+        name.removesuffix(".weight"): len(p) for name, p in build().named_parameters() if name.endswith("weight")
+    }
+    assert weights == parts
+
+
+def test_a_recurrent_network_has_its_parts() -> None:
+    children = dict(lstm((20,), 3, cell="gru", layers=2).named_children())
+    assert list(children) == ["embedding", "recurrent", "output"]
+    assert isinstance(children["recurrent"], nn.GRU)
+    assert children["recurrent"].num_layers == 2
+    assert isinstance(dict(lstm((20, 3), 3).named_children())["recurrent"], nn.LSTM)
+
+
+def test_the_last_place_of_a_sequence_decides_together_with_those_before() -> None:
+    network, x = lstm((5, 2), 3, hidden=4), torch.randn(1, 5, 2)
+    for place in range(5):
+        other = x.clone()
+        other[0, place] += 1
+        assert not torch.equal(network(other), network(x))
+
+
+def test_each_pooling_halves_the_image_exactly() -> None:
+    hidden = dict(cnn((1, 28, 28), 10).named_parameters())["hidden1.weight"]
+    assert hidden.shape == (100, 64 * 7 * 7)
+
+
+def test_settings_of_a_perceptron() -> None:
+    modules = list(mlp((6,), 2, activation="tanh", dropout=0.25, bias=False).modules())
+    assert [m.p for m in modules if isinstance(m, nn.Dropout)] == [0.25, 0.25]
+    assert sum(isinstance(m, nn.Tanh) for m in modules) == 2
+    assert all(m.bias is None for m in modules if isinstance(m, nn.Linear))
+    assert not any(isinstance(m, (nn.Dropout, nn.Flatten)) for m in mlp((6,), 2).modules())
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (
+            lambda: mlp((64,), 10, layers=(60, 30, 10)),
+            ["60+30+10", "64 input features", "10 outputs", "write 64+30+10"],
+        ),
+        (lambda: mlp((64,), 10, layers=(64, 30, 9)), ["64+30+9", "10 outputs", "write 64+30+10"]),
+        (lambda: mlp((64,), 10, layers=(64,)), ["64", "at least two sizes"]),
+        (lambda: mlp((64,), 10, layers=(64, 0, 10)), ["64+0+10", "1 or more"]),
+        (lambda: mlp((64,), 10, dropout=1.0), ["dropout = 1.0", "from 0 up to, but not, 1"]),
+        (lambda: cnn((64,), 10), ["(channels, height, width)", "(64,)", "mlp"]),
+        (lambda: cnn((1, 8, 8), 10, channels=(2, 2, 2, 2)), ["4 halvings", "8x8", "at most 3"]),
+        (lambda: cnn((1, 8, 8), 10, channels=()), ["channels", "1 or more"]),
+        (lambda: cnn((1, 8, 8), 10, hidden=(0,)), ["hidden 0", "1 or more"]),
+        (lambda: cnn((1, 8, 8), 10, kernel=4), ["kernel = 4", "odd"]),
+        (lambda: cnn((1, 8, 8), 10, dropout=-0.1), ["dropout = -0.1"]),
+        (lambda: lstm((1, 8, 8), 10), ["(T,)", "(T, F)", "(1, 8, 8)", "cnn or mlp"]),
+        (lambda: lstm((8, 2), 10, hidden=0), ["hidden 0", "1 or more"]),
+    ],
+)
+def test_a_refusal_names_the_sizes_and_the_way_out(build: Build, words: list[str]) -> None:
+    with pytest.raises(NetworkError) as refusal:
+        build()
+    assert all(word in str(refusal.value) for word in words), refusal.value
+
+
+def test_listing_the_networks_needs_no_torch() -> None:
+    code = "import sys, fedpeer.networks.registry; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
