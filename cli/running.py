@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -22,10 +22,15 @@ from fedpeer.cli.results import result_table, worth
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.request import SimulationRequest
 
+if TYPE_CHECKING:
+    from fedpeer.sims.prepare import Simulation
+
 EXIT_STOPPED = 130
 
 
-def carry_out(request: SimulationRequest, folder: Callable[[], RunFolder], *, as_json: bool, quiet: bool) -> int:
+def carry_out(
+    request: SimulationRequest, folder: Callable[[Simulation], RunFolder], *, as_json: bool, quiet: bool
+) -> int:
     """Simulate, show it, write the report, and return the exit code.
 
     `folder` makes or opens the run's folder; it is called when nothing can be the user's mistake any more.
@@ -39,7 +44,7 @@ def carry_out(request: SimulationRequest, folder: Callable[[], RunFolder], *, as
 
     with _stopping(stop, console):
         simulation = prepare(request)
-        run = folder()
+        run = folder(simulation)
         with watcher(console, quiet) as display:
             summary = simulate(simulation, run, display, stop)
     interrupted = run.status == "interrupted"

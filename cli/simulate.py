@@ -16,6 +16,7 @@ from fedpeer.cli.files import runs_folder
 
 if TYPE_CHECKING:
     from fedpeer.runs.folder import RunFolder
+    from fedpeer.sims.prepare import Simulation
     from fedpeer.sims.request import SimulationRequest
 
 DATA, LEARN, GOSSIP, RUN = "Peers and data", "Learning", "Gossip", "The run"
@@ -74,26 +75,21 @@ def simulate(
 
 def _begun(
     root: Path, given: Mapping[str, str], config: Path | None, typed: Sequence[str]
-) -> tuple[SimulationRequest, Callable[[], RunFolder]]:
+) -> tuple[SimulationRequest, Callable[[Simulation], RunFolder]]:
     """What options and file ask for, and what makes a new folder for it, which remembers what was typed."""
     from fedpeer.cli.asking import asked
-    from fedpeer.runs.environment import environment
-    from fedpeer.runs.folder import RunFolder
 
-    request = asked(given, config)
-    settings = request.to_json()
-    settings = {**settings.pop("federation"), **settings, "command": shlex.join(["fedpeer", *typed])}
-    name = request.federation.simulation.dataset.name
+    def create(simulation: Simulation) -> RunFolder:
+        from fedpeer.sims.record import begin
 
-    def create() -> RunFolder:
-        return RunFolder.create(root, name=name, settings=settings, environment=environment(request.device))
+        return begin(root, simulation, shlex.join(["fedpeer", *typed]))
 
-    return request, create
+    return asked(given, config), create
 
 
 def _resumed(
     root: Path, given: Mapping[str, str], config: Path | None
-) -> tuple[SimulationRequest, Callable[[], RunFolder]]:
+) -> tuple[SimulationRequest, Callable[[Simulation], RunFolder]]:
     """An interrupted run as it was asked for; only on which device and with how many workers may change."""
     from fedpeer.cli.asking import asked_again
     from fedpeer.cli.errors import ConfigError, Problem
@@ -104,4 +100,10 @@ def _resumed(
     if run.status in ("finished", "running"):
         way_out = f"see fedpeer runs show {run.id}" if run.status == "finished" else "wait for it, or stop it"
         raise ConfigError("the command line", [Problem((), f"run {run.id} is {run.status}; {way_out}", "--resume")])
-    return request_of(run.read("settings") or {}), lambda: run
+    settings = run.read("settings") or {}
+    if settings.get("objects"):
+        text = (
+            f"run {run.id} was given its {' and '.join(settings['objects'])} as Python objects; repeat it from Python"
+        )
+        raise ConfigError("the command line", [Problem((), text, "--resume")])
+    return request_of(settings), lambda simulation: run

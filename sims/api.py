@@ -18,10 +18,9 @@ from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.arrays import of_objects
 from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.federation import Federation
-from fedpeer.runs.environment import environment
-from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.report import write_report
 from fedpeer.sims.prepare import prepare
+from fedpeer.sims.record import begin
 from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
 from fedpeer.sims.simulate import Tell
 from fedpeer.sims.simulate import simulate as carry_out
@@ -100,13 +99,8 @@ def simulate(
     )
     module = network if isinstance(network, nn.Module) else None
     simulation = prepare(request, dataset=dataset, module=module)
-    described = request.to_json()
-    run = RunFolder.create(
-        Path(out),
-        name=simulation.dataset.name,
-        settings={**described.pop("federation"), **described, "command": shlex.join(sys.argv)},
-        environment=environment(device),
-    )
+    objects = [name for name, given in (("data", dataset), ("network", module)) if given is not None]
+    run = begin(Path(out), simulation, shlex.join(sys.argv), objects)
     summary = carry_out(simulation, run, tell)
     write_report(run)
     return Results(summary, run.path)

@@ -16,7 +16,6 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.start import STARTS
 from fedpeer.algorithms.steppers import choose
 from fedpeer.data.normalise import NORMALISERS, Normaliser
-from fedpeer.data.own import OWN
 from fedpeer.peer.core.choice import Choice, bind, lookup
 from fedpeer.sims.vector.workspace import Job, Part, Workspace
 from fedpeer.sims.world import World
@@ -114,7 +113,8 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[int], Works
 
 def start_of(world: World) -> Callable[[Tensor], None]:
     """Fills the initial parameters: one draw for all peers, or one for each."""
-    choice = world.federation.learning.start or _default_start(world)
+    choice = world.federation.learning.start
+    assert choice is not None, "filled in by `build`"
     function = lookup(choice, STARTS, "start")
     settings = bind(choice, function)
 
@@ -126,16 +126,6 @@ def start_of(world: World) -> Callable[[Tensor], None]:
             x_Pn[number].copy_(function(world.module, world.layout, world.draws, peer, **settings))
 
     return fill
-
-
-def _default_start(world: World) -> Choice:
-    """U(-1/2, 1/2) for a perceptron of sigmoids (seed facts: anything else is under-trained); else the modules' own."""
-    sigmoid = any(isinstance(each, torch.nn.Sigmoid) for each in world.module.modules())
-    plain = all(
-        isinstance(each, (torch.nn.Sequential, torch.nn.Linear, torch.nn.Sigmoid, torch.nn.Flatten))
-        for each in world.module.modules()
-    )
-    return Choice("uniform") if sigmoid and plain else Choice("torch")
 
 
 def sample_weights(world: World) -> NDArray[np.float64] | None:
@@ -151,9 +141,8 @@ def _numbers(world: World) -> bool:
 
 
 def _rule(world: World) -> str:
-    chosen = world.federation.simulation.normalise
-    own = world.federation.simulation.dataset.name in OWN
-    return chosen or ("standard" if own or _numbers(world) else "none")
+    assert world.federation.simulation.normalise is not None, "filled in by `build`"
+    return world.federation.simulation.normalise
 
 
 def _targets(world: World) -> list[Normaliser]:

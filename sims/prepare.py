@@ -7,7 +7,7 @@ mistake leaves nothing behind.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -44,6 +44,11 @@ class Simulation:
     jobs: Mapping[int, Job]
     plans: Mapping[str, Plan]
     device: str
+
+    @property
+    def resolved(self) -> SimulationRequest:
+        """The request with everything filled in that it left open; asked again, it gives the same run."""
+        return replace(self.request, federation=self.world.federation, device=self.device)
 
     @property
     def world(self) -> World:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from fedpeer.data.splits import summary as split_summary
 from fedpeer.gossip.averaging import Averaging, traffic
+from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.summary import summarise
 from fedpeer.sims.prepare import Simulation, averaging_of
@@ -21,6 +23,18 @@ from fedpeer.topology.describe import layout
 
 #: (score, loss) of each peer, as the engine evaluates.
 Results = list[tuple[float, float]]
+
+
+def begin(root: Path, simulation: Simulation, command: str, objects: Sequence[str] = ()) -> RunFolder:
+    """Make the folder of a run: what was asked, with all that was left open filled in, and where it runs.
+
+    `command` repeats it. `objects` says what was handed over as Python objects ("data", "network"): such a run can
+    only be repeated from Python.
+    """
+    settings = simulation.resolved.to_json()
+    settings = {**settings.pop("federation"), **settings, "command": command, "objects": list(objects)}
+    where = environment(simulation.device)
+    return RunFolder.create(root, name=simulation.dataset.name, settings=settings, environment=where)
 
 
 def sent(world: World, plan: Plan, averaging: Mapping[str, Averaging], number: int) -> tuple[list[int], list[int]]:

@@ -27,10 +27,10 @@ from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces
 from fedpeer.networks.registry import NETWORKS, NetworkError
 from fedpeer.peer.core.choice import Choice, bind, lookup, parse
-from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.federation import Federation, PartialModelSettings
 from fedpeer.slicing.assign import assign_all
 from fedpeer.slicing.flat import FlatLayout
-from fedpeer.slicing.models import ModelGraph, PartialModel
+from fedpeer.slicing.models import LOCAL, ModelGraph, PartialModel
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan, compile_plan
 from fedpeer.slicing.trace import trace
@@ -45,11 +45,15 @@ def load_dataset(choice: Choice) -> Dataset:
     return function(**bind(choice, function))
 
 
+def rule_of(dataset: Dataset, federation: Federation) -> tuple[Choice, ...]:
+    """The federation's split, or the data set's own."""
+    asked = federation.simulation
+    return asked.split or tuple(parse(piece) for piece in pieces(default_split(dataset, asked.peers)))
+
+
 def split_of(dataset: Dataset, federation: Federation, seed: int) -> Split:
     """Who holds what, drawn from the stream (seed, "split")."""
-    rule = federation.simulation.split
-    if rule is None:
-        rule = tuple(parse(piece) for piece in pieces(default_split(dataset, federation.simulation.peers)))
+    rule = rule_of(dataset, federation)
     functions = [
         lookup(rule[0], SPLITS, "split"),
         *(lookup(piece, MODIFIERS, "change of a split") for piece in rule[1:]),
@@ -60,7 +64,10 @@ def split_of(dataset: Dataset, federation: Federation, seed: int) -> Split:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One seed's federation, ready to be trained by any method."""
+    """One seed's federation, ready to be trained by any method.
+
+    federation     with all that was left open filled in: network, split, loss, start, normalisation, partial models
+    """
 
     federation: Federation
     seed: int
@@ -70,16 +77,57 @@ class World:
     module: nn.Module
     network: NetworkMap
     layout: FlatLayout
-    loss: str
 
     @property
     def draws(self) -> Draws:
         return Draws(self.seed)
 
+    @property
+    def loss(self) -> str:
+        assert self.federation.learning.loss is not None, "filled in by `build`"
+        return self.federation.learning.loss
+
 
 def build(federation: Federation, dataset: Dataset, seed: int, module: nn.Module | None = None) -> World:
-    """Split the data, build (unless one is given) and trace the network."""
+    """Split the data, build (unless one is given) and trace the network, fill in what the federation leaves open."""
+    loss = _loss(federation, dataset)
     split = split_of(dataset, federation, seed)
+    network_choice = federation.network if module is not None else federation.network or _default_network(dataset)
+    if module is None:
+        assert network_choice is not None
+        module = build_network(network_choice, dataset, _outputs(loss, dataset))
+    example = _example(dataset)
+    _check_outputs(module, example, _outputs(loss, dataset))
+    network = trace(module, example)
+    peers = tuple(f"peer{number}" for number in range(1, len(split.shares) + 1))
+    learning = {"loss": loss, "start": federation.learning.start or _default_start(module)}
+    simulation = {
+        "peers": len(peers),
+        "split": rule_of(dataset, federation),
+        "normalise": federation.simulation.normalise or _default_normalisation(federation, dataset),
+    }
+    models = federation.partial_models or {model.name: _settings(model) for model in default_models(network)}
+    filled = federation.model_copy(
+        update={
+            "network": network_choice,
+            "partial_models": models,
+            "learning": federation.learning.model_copy(update=learning),
+            "simulation": federation.simulation.model_copy(update=simulation),
+        }
+    )
+    return World(
+        federation=filled,
+        seed=seed,
+        dataset=dataset,
+        split=split,
+        peers=peers,
+        module=module,
+        network=network,
+        layout=FlatLayout.of(network),
+    )
+
+
+def _loss(federation: Federation, dataset: Dataset) -> str:
     loss = federation.learning.loss or ("cross-entropy" if dataset.task == "classification" else "mean-squared-error")
     if LOSSES[loss].classifies != (dataset.task == "classification"):
         fitting = ", ".join(name for name, each in LOSSES.items() if each.classifies != LOSSES[loss].classifies)
@@ -89,27 +137,34 @@ def build(federation: Federation, dataset: Dataset, seed: int, module: nn.Module
             f"learning.loss = binary needs two classes, and {dataset.name} has {len(dataset.classes)}; "
             "choose cross-entropy"
         )
-    outputs = LOSSES[loss].outputs(len(dataset.classes)) if dataset.classes else math.prod(dataset.y.shape[1:])
-    if module is None:
-        module = build_network(federation.network or _default_network(dataset), dataset, outputs)
-    example = _example(dataset)
-    _check_outputs(module, example, outputs)
-    network = trace(module, example)
-    return World(
-        federation=federation,
-        seed=seed,
-        dataset=dataset,
-        split=split,
-        peers=tuple(f"peer{number}" for number in range(1, len(split.shares) + 1)),
-        module=module,
-        network=network,
-        layout=FlatLayout.of(network),
-        loss=loss,
-    )
+    return loss
+
+
+def _outputs(loss: str, dataset: Dataset) -> int:
+    return LOSSES[loss].outputs(len(dataset.classes)) if dataset.classes else math.prod(dataset.y.shape[1:])
 
 
 def _default_network(dataset: Dataset) -> Choice:
     return Choice({"image": "cnn", "tokens": "lstm"}.get(dataset.input_kind, "mlp"))
+
+
+def _default_start(module: nn.Module) -> Choice:
+    """U(-1/2, 1/2) for a perceptron of sigmoids, which any other start leaves under-trained in the paper's budget."""
+    kinds = {type(each) for each in module.modules()} - {type(module)}
+    perceptron = isinstance(module, nn.Sequential) and nn.Sigmoid in kinds
+    return Choice("uniform" if perceptron and kinds <= {nn.Linear, nn.Sigmoid, nn.Flatten} else "torch")
+
+
+def _default_normalisation(federation: Federation, dataset: Dataset) -> str:
+    """One's own files and regression on a common scale; the known data sets as their papers use them."""
+    own = federation.simulation.dataset.name in OWN
+    return "standard" if own or dataset.task == "regression" else "none"
+
+
+def _settings(model: PartialModel) -> PartialModelSettings:
+    """A partial model as a federation file has it."""
+    neurons = model.neurons if model.neurons == "all" else dict(model.neurons)
+    return PartialModelSettings.model_validate({"neurons": neurons, "modules": list(model.modules)})
 
 
 def build_network(choice: Choice, dataset: Dataset, outputs: int) -> nn.Module:
@@ -211,9 +266,19 @@ def plan_for(federation: Federation, network: NetworkMap, peers: Sequence[str], 
         models = (PartialModel("everyone", (), "all"),)
     elif method.sharing == "partial models":
         models = federation.models() or default_models(network)
+    if federation.learning.buffers == "local":
+        models = _with_local_norms(models, network)
     networks = dict.fromkeys(peers, network)
     graph = ModelGraph(models)
     return compile_plan(networks, graph, assign_all(networks, graph), cross_model=method.cross_model)
+
+
+def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> tuple[PartialModel, ...]:
+    """Normalisation with running statistics, scale and shift included, is each peer's own (FedBN, Li et al. 2021)."""
+    norms = dict.fromkeys(tensor.module for tensor in network.tensors if tensor.kind == "buffer")
+    before = {module: None for model in models if model.name == LOCAL for module in model.modules}
+    private = PartialModel(LOCAL, modules=(*before, *(norm for norm in norms if norm not in before)))
+    return (*(model for model in models if model.name != LOCAL), private) if private.modules else models
 
 
 def method_of(choice: Choice) -> Method:

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.slicing.network import NetworkMap, TensorSpec
-from fedpeer.slicing.trace import Buffers, tensor_specs
+from fedpeer.slicing.trace import tensor_specs
 
 
 @dataclass(frozen=True)
 class FlatLayout:
-    """Where each tensor of a module lies in its flat vector: parameters first, then averaged buffers."""
+    """Where each tensor of a module lies in its flat vector: parameters first, then float buffers."""
 
     tensors: tuple[TensorSpec, ...]
 
     @classmethod
-    def of(cls, source: nn.Module | NetworkMap, *, buffers: Buffers = "average") -> FlatLayout:
-        """The layout of a module, or of one that has been traced (`buffers` is then what it was traced with)."""
-        return cls(source.tensors if isinstance(source, NetworkMap) else tuple(tensor_specs(source, buffers=buffers)))
+    def of(cls, source: nn.Module | NetworkMap) -> FlatLayout:
+        """The layout of a module, or of one that has been traced."""
+        return cls(source.tensors if isinstance(source, NetworkMap) else tuple(tensor_specs(source)))
 
     @property
     def n(self) -> int:

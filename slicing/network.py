@@ -1,6 +1,6 @@
 """What a network's flat vector is made of: its tensors, and for each scalar the neurons that it belongs to.
 
-A network's parameters (and averaged buffers) are one flat vector of n scalars. A neuron (a *cell* of appendix A: a
+A network's parameters (and float buffers) are one flat vector of n scalars. A neuron (a *cell* of appendix A: a
 hidden unit, a channel, a token, a column of an embedding) belongs to a *part*, and each scalar belongs to one neuron
 (a bias) or two (a weight, from one neuron into another). This file holds that map; `trace.py` finds it for a torch
 module. It imports no torch.
@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A parameter or an averaged buffer: where it lies in the flat vector, row-major.
+    """A parameter or a buffer: where it lies in the flat vector, row-major.
 
     `unsliceable` says why its scalars belong to no neurons that tracing could find, and is empty where they do.
     `module` is the module that holds it; of an unsliceable one, the one that can only be owned whole.

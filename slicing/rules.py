@@ -207,7 +207,7 @@ def call_function(call: Call, name: str, function: Callable[..., Any], args: Any
 
 
 def call_module(call: Call, module: nn.Module, own: Mapping[str, Weights], args: Any, kwargs: Any) -> Shadow:
-    """The rule of a torch layer; `own` are its parameters and averaged buffers.
+    """The rule of a torch layer; `own` are its parameters and float buffers.
 
     Raises:
         MixedError: there is none, or it cannot be followed.

@@ -26,23 +26,21 @@ from fedpeer.slicing.network import NONE, NetworkMap, TensorSpec
 from fedpeer.slicing.rules import call_function, call_module
 from fedpeer.slicing.shadows import Call, Neurons, Shadow, Weights, fresh, leaves, parameters_in
 
-Buffers = Literal["average", "local"]
 
-
-def trace(module: nn.Module, example_input: Tensor, *, buffers: Buffers = "average") -> NetworkMap:
+def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
     """Map each scalar of a module's flat vector to its neurons.
+
+    Floating-point buffers (running statistics) are part of the vector, after the parameters; integer counters never.
 
     Args:
         module: any module. Layers that cannot be sliced are marked, and can be owned whole.
         example_input: (B, *F) a batch as the module takes it; only its first example is looked at.
-        buffers: "average": floating-point buffers (running statistics) are part of the flat vector, after the
-            parameters; "local": they are not. Integer counters never are.
 
     Raises:
         SlicingError: the module does not take such an input.
     """
     module = copy.deepcopy(module).cpu().eval()
-    ledger = Ledger(tensor_specs(module, buffers=buffers))
+    ledger = Ledger(tensor_specs(module))
     tied = _tied(module)
     for first, others in tied.items():
         ledger.spoil([first], f"it is one tensor with {', '.join(others)}")
@@ -58,13 +56,12 @@ def trace(module: nn.Module, example_input: Tensor, *, buffers: Buffers = "avera
     return ledger.network(walker.outputs)
 
 
-def tensor_specs(module: nn.Module, *, buffers: Buffers = "average") -> list[TensorSpec]:
-    """The tensors of a module's flat vector in order: parameters, then averaged buffers, as the module names them."""
+def tensor_specs(module: nn.Module) -> list[TensorSpec]:
+    """The tensors of a module's flat vector in order: parameters, then float buffers, as the module names them."""
     tensors: list[tuple[str, Tensor, Literal["parameter", "buffer"]]] = [
         (name, tensor, "parameter") for name, tensor in module.named_parameters()
     ]
-    if buffers == "average":
-        tensors += [(name, tensor, "buffer") for name, tensor in module.named_buffers() if tensor.is_floating_point()]
+    tensors += [(name, tensor, "buffer") for name, tensor in module.named_buffers() if tensor.is_floating_point()]
     specs, offset = [], 0
     for name, tensor, kind in tensors:
         specs.append(TensorSpec(name, tuple(tensor.shape), offset, kind, name.rpartition(".")[0]))

@@ -118,18 +118,20 @@ def _rows(peers: list[int]) -> slice | list[int]:
 def mix(workspace: Workspace, mixing: Mixing, task: Mix) -> None:
     """x' = T @ x on a block of columns, a piece at a time; each parameter is read once and written once."""
     source, target = workspace.x[task.source], workspace.x[1 - task.source]
-    rows, index = workspace.rows[task.group], workspace.index[task.group]
+    index = workspace.index[task.group]
+    row_M1 = workspace.rows[task.group].to(index.device).unsqueeze(1)
     if not isinstance(mixing, np.ndarray):
         mixing = mixing.astype(np.float32)
-    width = max(1, _MIXED_IN_CACHE // len(rows))
+    width = max(1, _MIXED_IN_CACHE // len(row_M1))
     for start in range(task.start, task.stop, width):
-        stop = min(start + width, task.stop)
-        block_MD = _gather(source, rows, index, start, stop)
-        _scatter(target, rows, index, start, stop, _mixed(mixing, block_MD))
+        # Places in all of x as one vector: one call gathers and one scatters, however many the members are.
+        place_MD = row_M1 * source.shape[1] + index[..., start : min(start + width, task.stop)]
+        block_MD = source.view(-1).index_select(0, place_MD.view(-1)).view(place_MD.shape)
+        target.view(-1).scatter_(0, place_MD.view(-1), _mixed(mixing, block_MD).reshape(-1))
 
 
-#: Scalars averaged at once: 1 MiB in float32, so that they stay in the cache from their gathering to their scattering.
-_MIXED_IN_CACHE = 256 * 1024
+#: Scalars averaged at once: their places are 1 MiB, so that all stays in the cache from gathering to scattering.
+_MIXED_IN_CACHE = 128 * 1024
 
 
 def _mixed(mixing: Mixing, block_MD: Tensor) -> Tensor:
@@ -149,39 +151,10 @@ _FLOAT64_MEMBERS = 64
 
 
 def keep(workspace: Workspace, task: Keep) -> None:
-    source, target = workspace.x[task.source], workspace.x[1 - task.source]
-    rows, index = workspace.rows[task.index], workspace.index[task.index]
-    for row in rows.tolist():
-        target[row, index] = source[row, index]
-
-
-def _gather(source: Tensor, rows: Tensor, index: Tensor, start: int, stop: int) -> Tensor:
-    """(M, stop - start) of the members' columns, in the group's canonical order."""
-    if index.dim() == 2:
-        return torch.stack([source[row, columns] for row, columns in zip(rows, index[:, start:stop], strict=True)])
-    columns = index[start:stop]
-    run = _run(columns)
-    if run is not None:
-        return source[:, run][_rows(rows.tolist())]
-    return torch.stack([torch.index_select(source[row], 0, columns) for row in rows.tolist()])
-
-
-def _scatter(target: Tensor, rows: Tensor, index: Tensor, start: int, stop: int, block_MD: Tensor) -> None:
-    run = None if index.dim() == 2 else _run(index[start:stop])
-    if run is not None:
-        target[:, run][_rows(rows.tolist())] = block_MD
-        return
-    for member, row in enumerate(rows.tolist()):
-        columns = index[member, start:stop] if index.dim() == 2 else index[start:stop]
-        target[row].index_copy_(0, columns, block_MD[member])
-
-
-def _run(columns: Tensor) -> slice | None:
-    """The columns as a slice, if they are consecutive."""
-    first, last = int(columns[0]), int(columns[-1])
-    if last - first != len(columns) - 1 or not bool((columns[1:] > columns[:-1]).all()):
-        return None
-    return slice(first, last + 1)
+    """A row at a time: the local columns of all peers together may be as large as x."""
+    source, target, index = workspace.x[task.source], workspace.x[1 - task.source], workspace.index[task.index]
+    for row in workspace.rows[task.index].tolist():
+        target[row].scatter_(0, index, source[row].index_select(0, index))
 
 
 def evaluate(job: Job, workspace: Workspace, stepper: Stepper, task: Evaluate) -> list[tuple[float, float]]:

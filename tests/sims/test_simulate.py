@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from fedpeer.peer.core.choice import parse
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, SimulationStarted
-from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.prepare import prepare
+from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import simulate
 from tests.sims.worlds import federation
 

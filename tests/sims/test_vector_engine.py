@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import signal
 import threading
@@ -19,7 +20,7 @@ from fedpeer.peer.core.choice import parse
 from fedpeer.sims.memory import start_of
 from fedpeer.sims.prepare import averaging_of
 from fedpeer.sims.vector.pool import EngineError, Stopped
-from fedpeer.sims.world import World, method_of, plan_of
+from fedpeer.sims.world import World, build, load_dataset, method_of, plan_of
 from tests.sims.worlds import engine, federation, played, relative, same_bits, world
 
 PARITY = 1e-5
@@ -238,3 +239,17 @@ def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(phase: str, monkeypatc
         while again.round < 3:
             again.step()
         assert same_bits(played(made), again.x_Pn)
+
+
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_normalisation_is_averaged_or_stays_local_as_the_federation_says(buffers: str) -> None:
+    network = "cnn:4,hidden=8,kernel=3,norm=batch"
+    asked = federation(network=network, learning__buffers=buffers, gossip={"protocol": "exact"})
+    digits = load_dataset(asked.simulation.dataset)
+    images = dataclasses.replace(digits, x=digits.x.reshape(-1, 1, 8, 8), input_kind="image")
+    with engine(build(asked, images, 0), "full-averaging") as running:
+        running.step()
+        one, two = (running._job.layout.unflatten(x_n) for x_n in running.x_Pn[:2])
+    norm = {"norm1.weight", "norm1.bias", "norm1.running_mean", "norm1.running_var"}
+    differing = {name for name in one if not torch.equal(one[name], two[name])}
+    assert differing == (norm if buffers == "local" else set())

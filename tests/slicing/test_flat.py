@@ -33,9 +33,7 @@ def test_unflattening_makes_views_with_any_leading_dimensions() -> None:
     views["1.running_var"][1, 2, 3] = 7
     assert x_PRn[1, 2, -1] == 7
     assert x_PRn.sum() == 7
-    assert list(FlatLayout.of(module, buffers="local").unflatten(x_PRn)) == [
-        name for name, _ in module.named_parameters()
-    ]
+    assert list(views)[:-2] == [name for name, _ in module.named_parameters()]
 
 
 def test_a_scalar_parameter_has_a_place_too() -> None:

@@ -125,13 +125,12 @@ def test_a_flattened_channel_feeds_all_its_columns() -> None:
     np.testing.assert_array_equal(network.place_n[head.span].reshape(head.shape)[1], np.tile(np.arange(4), 4))
 
 
-def test_running_statistics_are_averaged_or_local_and_counters_never() -> None:
+def test_running_statistics_belong_to_their_channel_and_counters_to_nobody() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    averaged, local = (trace(module, torch.zeros(2, 3), buffers=way) for way in ("average", "local"))
-    assert [tensor.name for tensor in averaged.tensors[-2:]] == ["1.running_mean", "1.running_var"]
-    assert averaged.n == local.n + 8
-    assert local.n == sum(parameter.numel() for parameter in module.parameters())
-    np.testing.assert_array_equal(averaged.out_neuron_n[-8:], [0, 1, 2, 3] * 2)
+    network = trace(module, torch.zeros(2, 3))
+    assert [tensor.name for tensor in network.tensors[-2:]] == ["1.running_mean", "1.running_var"]
+    assert network.n == sum(parameter.numel() for parameter in module.parameters()) + 8
+    np.testing.assert_array_equal(network.out_neuron_n[-8:], [0, 1, 2, 3] * 2)
 
 
 def test_a_layer_that_cannot_be_sliced_is_marked_and_the_others_are_sliced() -> None:
