@@ -57,7 +57,15 @@ class OptimizerChoice:
 
     @property
     def lr(self) -> float:
-        return float(self.settings.get("lr", 1e-3))
+        """The learning rate, refused like torch does where no torch optimiser will be built.
+
+        Raises:
+            OptimizerError: below 0.
+        """
+        lr = float(self.settings.get("lr", 1e-3))
+        if not lr >= 0:
+            raise OptimizerError(f'optimizer "{self.kind}": lr = {lr}: write 0 or more')
+        return lr
 
     def build(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """A fresh optimiser over these parameters.

@@ -251,7 +251,7 @@ def choose(
     """
     cached = max(1, _CACHED_SCALARS // max(1, layout.n))
     block = peers if device != "cpu" else min(cached, math.ceil(peers / _BLOCKS_LEAST))
-    if linear_stack.recognise(module) and optimizer.plain_sgd and loss.delta is not None:
+    if linear_stack.recognise(module) and optimizer.plain_sgd and optimizer.lr >= 0 and loss.delta is not None:
         compiled = batch_size == 1 and device == "cpu" and loss.code >= 0
         return ("single sample" if compiled else "stack"), block
     if block > 1 and optimizer.kind in ELEMENTWISE and mappable(module, layout, loss, *example):

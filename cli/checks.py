@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedpeer.algorithms.registry import ALGORITHMS
+from fedpeer.algorithms.start import STARTS
 from fedpeer.cli.errors import Path, Problem, shown
 from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
@@ -55,20 +56,12 @@ def python(choice: Choice) -> None:
         raise ChoiceError(f'"{shown(found)}" is not module:function; write it like python:mypkg.nets:build')
 
 
-def uniform(*, half_width: float = 0.5) -> None:
-    """The settings of the start of that name, which lives where torch is imported."""
-
-
-def torch() -> None:
-    """The start of that name has no settings."""
-
-
 def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
     """What is chosen at a path, in words, and the functions to choose from."""
     known: dict[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
         ("network",): ("network", {**NETWORKS, "python": python}),
         ("learning", "algorithm"): ("algorithm", ALGORITHMS),
-        ("learning", "start"): ("start", {"uniform": uniform, "torch": torch}),
+        ("learning", "start"): ("start", STARTS),
         ("gossip", "topology"): ("topology", GRAPHS),
         ("simulation", "dataset"): ("data set", {**DATASETS, **OWN}),
     }

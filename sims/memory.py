@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import View
+from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.start import STARTS
 from fedpeer.algorithms.steppers import choose
 from fedpeer.data.normalise import NORMALISERS, Normaliser
+from fedpeer.networks.registry import NetworkError
 from fedpeer.peer.core.choice import Choice, bind, lookup
 from fedpeer.sims.vector.workspace import Job, Part, Workspace
 from fedpeer.sims.world import World
@@ -32,19 +35,22 @@ def job_of(world: World, device: str) -> Job:
     else:
         steps = [learning.steps_between_averaging] * len(counts)
     optimizer = optimizer_of(learning.optimizer)
+    module = copy.deepcopy(world.module).to(device)
+    example = tuple(each.to(device) for each in _example(world))
+    _check_step(module, world, min(batches), device)
     way, block = choose(
-        world.module,
+        module,
         world.layout,
         LOSSES[world.loss],
         optimizer,
         batch_size=max(batches),
         device=device,
         peers=len(counts),
-        example=_example(world),
+        example=(example[0], example[1]),
     )
     return Job(
         peers=world.peers,
-        module=world.module,
+        module=module,
         layout=world.layout,
         loss=world.loss,
         optimizer=optimizer,
@@ -59,11 +65,25 @@ def job_of(world: World, device: str) -> Job:
     )
 
 
-def _example(world: World) -> tuple[Tensor, Tensor]:
-    """Two real examples with their targets, as some peer sees them."""
+def _check_step(module: nn.Module, world: World, batch: int, device: str) -> None:
+    """Try one forward pass as in training, with as many examples as a batch has: some layers refuse a batch of one."""
+    module = copy.deepcopy(module).train()
+    x, _ = _example(world, batch)
+    with guarded(0), torch.no_grad():
+        try:
+            module(x.to(device))
+        except (RuntimeError, ValueError, IndexError) as problem:
+            raise NetworkError(
+                f"the network cannot be trained with learning.batch_size = {batch}: {problem}; "
+                "choose another batch size or another network"
+            ) from None
+
+
+def _example(world: World, count: int = 2) -> tuple[Tensor, Tensor]:
+    """Real examples (two, or as many as asked for) with their targets, as the first peer sees them."""
     share = world.split.shares[0]
-    x = torch.from_numpy(np.ascontiguousarray(world.dataset.x[share.train_M[:2]]))
-    y = torch.from_numpy(np.ascontiguousarray(world.split.labels(world.dataset, 0)[:2]))
+    x = torch.from_numpy(np.ascontiguousarray(world.dataset.x[share.train_M[:count]]))
+    y = torch.from_numpy(np.ascontiguousarray(world.split.labels(world.dataset, 0)[:count]))
     return (x if world.dataset.input_kind == "tokens" else x.float()), (y.float() if _numbers(world) else y.long())
 
 

@@ -93,14 +93,15 @@ def build(federation: Federation, dataset: Dataset, seed: int, module: nn.Module
     loss = _loss(federation, dataset)
     split = split_of(dataset, federation, seed)
     network_choice = federation.network if module is not None else federation.network or _default_network(dataset)
+    own = module is not None or (network_choice is not None and network_choice.name == "python")
     if module is None:
         assert network_choice is not None
-        module = build_network(network_choice, dataset, _outputs(loss, dataset))
+        module = build_network(network_choice, dataset, _outputs(loss, dataset), Draws(seed))
     example = _example(dataset)
     _check_outputs(module, example, _outputs(loss, dataset))
     network = trace(module, example)
     peers = tuple(f"peer{number}" for number in range(1, len(split.shares) + 1))
-    learning = {"loss": loss, "start": federation.learning.start or _default_start(module)}
+    learning = {"loss": loss, "start": federation.learning.start or _default_start(module, own)}
     simulation = {
         "peers": len(peers),
         "split": rule_of(dataset, federation),
@@ -148,8 +149,11 @@ def _default_network(dataset: Dataset) -> Choice:
     return Choice({"image": "cnn", "tokens": "lstm"}.get(dataset.input_kind, "mlp"))
 
 
-def _default_start(module: nn.Module) -> Choice:
-    """U(-1/2, 1/2) for a perceptron of sigmoids, which any other start leaves under-trained in the paper's budget."""
+def _default_start(module: nn.Module, own: bool) -> Choice:
+    """A user's own network as it was built, since it may be a trained one; U(-1/2, 1/2) for a perceptron of sigmoids,
+    which any other start leaves under-trained in the paper's budget; else the modules' own draw."""
+    if own:
+        return Choice("built")
     kinds = {type(each) for each in module.modules()} - {type(module)}
     perceptron = isinstance(module, nn.Sequential) and nn.Sigmoid in kinds
     return Choice("uniform" if perceptron and kinds <= {nn.Linear, nn.Sigmoid, nn.Flatten} else "torch")
@@ -167,7 +171,7 @@ def _settings(model: PartialModel) -> PartialModelSettings:
     return PartialModelSettings.model_validate({"neurons": neurons, "modules": list(model.modules)})
 
 
-def build_network(choice: Choice, dataset: Dataset, outputs: int) -> nn.Module:
+def build_network(choice: Choice, dataset: Dataset, outputs: int, draws: Draws) -> nn.Module:
     """One of `NETWORKS`, or a user's own function (`python:module:function`).
 
     The user's function is called with the shape of one example and the number of outputs if it takes two positional
@@ -175,8 +179,11 @@ def build_network(choice: Choice, dataset: Dataset, outputs: int) -> nn.Module:
     """
     if choice.name != "python":
         function = lookup(choice, NETWORKS, "network")
-        with guarded(0):  # building draws from torch's global generator; `start` decides the values
-            return function(dataset.input_shape, outputs, **bind(choice, function))
+        settings = bind(choice, function)
+        if dataset.input_kind == "tokens" and "vocabulary" in inspect.signature(function).parameters:
+            settings.setdefault("vocabulary", int(dataset.x.max()) + 1)
+        with guarded(draws.key("build")):
+            return function(dataset.input_shape, outputs, **settings)
     name = str(choice.value)
     build_one = imported(name)
     positional = [
@@ -184,7 +191,7 @@ def build_network(choice: Choice, dataset: Dataset, outputs: int) -> nn.Module:
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
     ]  # fmt: skip
     arguments = (dataset.input_shape, outputs) if len(positional) == 2 else ()
-    with guarded(0):
+    with guarded(draws.key("build")):
         try:
             module = build_one(*arguments, **choice.settings)
         except TypeError as problem:

@@ -100,7 +100,9 @@ class LearningSettings(Strict):
         default="keep", description="momentum and the like after an averaging"
     )
     start: ChoiceField | None = Field(
-        default=None, description="initial weights: uniform:0.5 (the default of mlp), or torch (the modules' own)"
+        default=None,
+        description="initial weights: uniform:0.5 (default of a sigmoid mlp), torch (the modules' own draw; default of the "
+        "other networks of fedpeer), built (as it is; default of your own network)",
     )
     common_start: bool = Field(default=True, description="all peers start from the same draw")
 

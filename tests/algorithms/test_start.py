@@ -48,7 +48,7 @@ def test_half_width_scales_the_same_draw() -> None:
     torch.testing.assert_close(wide, 4 * half)
 
 
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("start", ["uniform", "torch"])
 def test_a_draw_is_its_seed_and_peer(start: str) -> None:
     def draw(seed: int, peer: str) -> Tensor:
         found: Tensor = STARTS[start](MODULE, LAYOUT, Draws(seed), peer)
@@ -65,6 +65,10 @@ def test_neither_the_module_nor_the_global_generator_is_touched(start: str) -> N
     STARTS[start](MODULE, LAYOUT, Draws(0), "peer1")
     assert torch.equal(torch.get_rng_state(), generator)
     assert torch.equal(LAYOUT.flatten(MODULE), before)
+
+
+def test_as_built_is_the_network_itself() -> None:
+    assert torch.equal(STARTS["built"](MODULE, LAYOUT, Draws(0), "peer1"), LAYOUT.flatten(MODULE))
 
 
 def test_torch_default_is_what_reset_parameters_draws() -> None:

@@ -7,7 +7,6 @@ import inspect
 import pytest
 import torch
 
-from fedpeer.algorithms.start import STARTS
 from fedpeer.cli.checks import CHOICES, OPTIMIZERS, plain_network, registry
 from fedpeer.cli.errors import Path
 from fedpeer.networks.registry import NETWORKS
@@ -20,15 +19,6 @@ def test_optimizers_and_their_settings_are_torchs() -> None:
     for name, settings in OPTIMIZERS.items():
         if name in classes:  # the newest are not in every torch
             assert set(settings.split()) <= inspect.signature(classes[name]).parameters.keys(), name
-
-
-def test_starts_and_their_settings_are_those_of_algorithms() -> None:
-    known = registry(("learning", "start"))[1]
-    assert known.keys() == STARTS.keys()
-    for name, function in known.items():
-        wanted = [p for p in inspect.signature(STARTS[name]).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        here = inspect.signature(function).parameters.values()
-        assert [(p.name, p.default) for p in here] == [(p.name, p.default) for p in wanted]
 
 
 @pytest.mark.parametrize("path", CHOICES)

@@ -8,14 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
+from torch import nn
 
+from fedpeer.networks.registry import NetworkError
 from fedpeer.peer.core.choice import parse
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, SimulationStarted
+from fedpeer.sims.memory import start_of
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import simulate
+from fedpeer.sims.world import build, load_dataset
 from tests.sims.worlds import federation
 
 
@@ -80,7 +85,7 @@ def test_a_run_is_its_seed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after", [1, 4, 5, 9])
 def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_path: Path, after: int) -> None:
-    asked = request(learning__optimizer="adam,lr=0.01")
+    asked = request()
     whole, broken = folder(tmp_path, asked), folder(tmp_path, asked)
     expected = simulate(prepare(asked), whole)
     stop, rounds = threading.Event(), 0
@@ -170,3 +175,25 @@ def test_other_networks_learn_slice_by_slice(tmp_path: Path, network: str, datas
     parts = {part["name"]: part for part in plan["kinds"][0]["parts"]}
     assert 0 < parts[words]["owned"]["everyone"] < parts[words]["size"]
     assert plan["groups"][0]["members"] == ["peer1", "peer2", "peer3"]
+
+
+def test_batch_normalisation_of_single_examples_is_refused_before_the_run() -> None:
+    asked = SimulationRequest(
+        federation=federation(network="python:tests.sims.test_simulate:normalised", learning__batch_size=1),
+        device="cpu",
+    )
+    with pytest.raises(NetworkError, match="batch_size = 1"):
+        prepare(asked)
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10))
+
+
+def test_a_users_own_network_starts_as_it_was_built() -> None:
+    asked = federation(network="python:tests.sims.test_simulate:normalised")
+    module = normalised()
+    made = build(asked, load_dataset(asked.simulation.dataset), 0, module)
+    x_Pn = torch.zeros(6, made.layout.n)
+    start_of(made)(x_Pn)
+    assert torch.equal(x_Pn, made.layout.flatten(module).expand_as(x_Pn))
