@@ -55,7 +55,7 @@ def twin(made: World, method: str, rounds: int = 3) -> Tensor:
             seen = order(len(x), number * steps * learning.batch_size, steps * learning.batch_size, made.draws, peer)
             for batch in seen.reshape(steps, learning.batch_size):
                 optimizers[p].zero_grad()
-                nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
+                torch.autograd.backward(nn.functional.cross_entropy(module(x[batch]), y[batch]))
                 optimizers[p].step()
             x_Pn[p] = made.layout.flatten(module)
         for group in plan.groups:
