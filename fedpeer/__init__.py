@@ -1,7 +1,14 @@
 """fedpeer: learning together without pooling data.
 
 The public face. Names are imported when they are first used (PEP 562), so that `import fedpeer` is quick and
-`fedpeer --help` needs no torch.
+`fedpeer --help` needs no torch. What is listed here is the public API; the rest may change between versions.
+
+    simulate        let many peers learn on this machine, and compare methods
+    Results         what a simulation gave: scores, trained parameters, the run's folder
+    Federation      what all peers agree on, the content of federation.yaml
+    Dataset         examples and what is known about them
+    Share, Split    who holds what of a data set
+    PartialModel    a slice of the network that some peers hold in common
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,18 +16,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedpeer.data.dataset import Dataset, Share, Split
     from fedpeer.peer.core.federation import Federation
+    from fedpeer.sims.api import Results, simulate
+    from fedpeer.slicing.models import PartialModel
 
 __version__ = "0.1.0"
 
-#: Name -> module that defines it. What is listed here is the public API; the rest may change between versions.
+#: Name -> module that defines it.
 _PUBLIC = {
     "Dataset": "fedpeer.data.dataset",
+    "Federation": "fedpeer.peer.core.federation",
+    "PartialModel": "fedpeer.slicing.models",
+    "Results": "fedpeer.sims.api",
     "Share": "fedpeer.data.dataset",
     "Split": "fedpeer.data.dataset",
-    "Federation": "fedpeer.peer.core.federation",
+    "simulate": "fedpeer.sims.api",
 }
 
-__all__ = ["Dataset", "Federation", "Share", "Split"]
+__all__ = ["Dataset", "Federation", "PartialModel", "Results", "Share", "Split", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -39,12 +39,13 @@ def npz(
     check_there(path)
     known = ("x", "y", "user", "test")
     try:
-        stored = np.load(path, allow_pickle=False)
-        if not isinstance(stored, NpzFile):
-            raise DataError(f"{path}: it holds one array; store x and y with numpy.savez(file, x=x, y=y)")
-        with stored:
-            found = {name: stored[name] for name in known if name in stored}
-            names = ", ".join(stored)
+        with open(path, "rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, NpzFile):
+                raise DataError(f"{path}: it holds one array; store x and y with numpy.savez(file, x=x, y=y)")
+            with stored:
+                found = {name: stored[name] for name in known if name in stored}
+                names = ", ".join(stored)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
         raise DataError(
             f"{path}: it cannot be read as an .npz file of plain arrays ({problem}); write it with numpy.savez"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
@@ -79,7 +79,7 @@ class VectorEngine:
         self._side = self._s_side = 0
         self._stack = ExitStack()
 
-    def __enter__(self) -> VectorEngine:
+    def __enter__(self) -> Self:
         job = self._job
         stepper = job.stepper()
         plain = self._memory(stepper.state_size)
