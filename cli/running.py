@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from fedpeer.cli.files import runs_folder
 from fedpeer.cli.progress import watcher
 from fedpeer.cli.results import result_table, worth
 from fedpeer.runs.folder import RunFolder
@@ -60,9 +62,11 @@ def carry_out(
         _print_results(summary)
     if not interrupted:
         return 0
+    root = run.path.parent
+    elsewhere = "" if root == runs_folder(None) else f" --out {shlex.quote(str(root))}"
     console.print(
         f"\nStopped; what was measured is kept. To go on, or to see a report of it:\n\n"
-        f"  fedpeer simulate --resume {run.id}\n  fedpeer runs report {run.id}",
+        f"  fedpeer simulate --resume {run.id}{elsewhere}\n  fedpeer runs report {run.id}{elsewhere}",
         highlight=False,
         soft_wrap=True,
     )
