@@ -1,0 +1,104 @@
+"""What a benchmark gives: rows beside floors and targets, drawn as a table and kept in RESULTS.md."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+from rich.table import Table
+
+from benchmarks.measure import Ratio, ratio_of_medians
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One measurement.
+
+    ours, floor   medians in `unit`; no floor where the target is for `ours` itself
+    ratio         ours to floor; a target with a ratio is for the ratio
+    """
+
+    name: str
+    unit: str
+    ours: float
+    floor: float | None = None
+    ratio: Ratio | None = None
+    target: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """A ratio misses its target only if all of its interval lies above."""
+        if self.target is None:
+            return ""
+        least = self.ours if self.ratio is None else self.ratio.low
+        return "missed" if least > self.target else "met"
+
+    def cells(self) -> tuple[str, ...]:
+        ratio = "" if self.ratio is None else f"{self.ratio.middle:.2f} ({self.ratio.low:.2f}-{self.ratio.high:.2f})"
+        target = "" if self.target is None else f"{self.target:g}{' x' if self.ratio else ''}"
+        floor = "" if self.floor is None else f"{self.floor:.3g}"
+        return self.name, self.unit, f"{self.ours:.3g}", floor, ratio, target, self.verdict
+
+
+HEAD = ("", "unit", "fedpeer", "floor", "ratio (95 %)", "at most", "")
+
+
+def compared(name: str, unit: str, ours: Sequence[float], floor: Sequence[float], target: float | None = None) -> Row:
+    """A row from values that were measured in pairs."""
+    ratio = ratio_of_medians(ours, floor)
+    return Row(name=name, unit=unit, ours=median(ours), floor=median(floor), ratio=ratio, target=target)
+
+
+@dataclass(frozen=True)
+class Section:
+    """The rows of one benchmark, and what a reader must know of them."""
+
+    title: str
+    notes: str
+    rows: Sequence[Row]
+
+    def table(self) -> Table:
+        table = Table(title=self.title, caption=self.notes, title_justify="left", caption_justify="left")
+        for place, word in enumerate(HEAD):
+            table.add_column(word, justify="right" if 2 <= place <= 5 else "left", no_wrap=place > 0)
+        for row in self.rows:
+            style = {"met": "green", "missed": "bold red"}.get(row.verdict)
+            table.add_row(*row.cells(), style=style)
+        return table
+
+    def markdown(self) -> str:
+        lines = [HEAD, ("---", "---", "---:", "---:", "---:", "---:", "---"), *(row.cells() for row in self.rows)]
+        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return f"## {self.title}\n\n{self.notes}\n\n{table}\n"
+
+
+def write(path: Path, sections: Sequence[Section], command: str) -> None:
+    """RESULTS.md: the machine, how it was measured, the tables."""
+    head = f"""# Speed
+
+Measured on {date.today().isoformat()} by `{command}`: {machine()}.
+
+CPU seconds of all processes of each program, medians over interleaved pairs (A B B A ...) with both programs alive, and
+the ratio of the medians with its 95 % bootstrap interval. A target is missed only if the interval lies above it. The
+floors are hand-written programs for one job each ([floors.py](floors.py)), measured in the same run.
+"""
+    path.write_text("\n".join([head, *(section.markdown() for section in sections)]), encoding="utf-8")
+
+
+def machine() -> str:
+    """Cores, processor, Python and torch; nothing that names the machine."""
+    from fedpeer.sims.request import cores
+
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "numba"))
+    return f"{cores()} cores of {_processor()}, {platform.system()}, Python {platform.python_version()}, {packages}"
+
+
+def _processor() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return found or platform.machine()

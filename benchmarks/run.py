@@ -1,0 +1,36 @@
+"""`python -m benchmarks.run [--only NAME] [--quick]`: measure, print each row beside its floor, write RESULTS.md.
+
+All benchmarks write the file; one alone (`--only`) or a quick look (`--quick`: few pairs) only prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+NAMES = ("common_job", "autograd", "single_sample", "growth", "startup")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument("--only", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--quick", action="store_true", help="few pairs: wide intervals")
+    asked = parser.parse_args()
+    import torch
+    from rich.console import Console
+
+    from benchmarks.rows import write
+
+    torch.set_num_threads(1)  # this process leads; floors that run in it have one thread, like a worker
+    sections = []
+    for name in (asked.only,) if asked.only else NAMES:
+        sections.append(importlib.import_module(f"benchmarks.{name}").measure(asked.quick))
+        Console(width=None if sys.stdout.isatty() else 120).print(sections[-1].table(), "")
+    if not (asked.only or asked.quick):
+        write(Path(__file__).with_name("RESULTS.md"), sections, "make bench")
+
+
+if __name__ == "__main__":
+    main()
