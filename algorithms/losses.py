@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedpeer.algorithms.precision import widest
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -111,13 +113,13 @@ def predicted(z_BC: Tensor) -> Tensor:
 
 
 def score_sums(loss: Loss, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """(right answers, or summed squared errors; summed loss) over the batch, in float64, for any leading dimensions.
+    """(right answers, or summed squared errors; summed loss) over the batch, in the device's widest type.
 
     Sums and not means, so that a test part may be evaluated in pieces.
     """
-    batch = z.shape[-2]
-    summed_loss = loss.value(z, y).double() * batch
+    wide = widest(z.device)
+    summed_loss = loss.value(z, y).to(wide) * z.shape[-2]
     if loss.classifies:
-        return (predicted(z) == y).sum(-1).double(), summed_loss
-    error = (z - _as_numbers(z, y)).double().square().mean(-1)
+        return (predicted(z) == y).sum(-1).to(wide), summed_loss
+    error = (z - _as_numbers(z, y)).to(wide).square().mean(-1)
     return error.sum(-1), summed_loss

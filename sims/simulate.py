@@ -122,48 +122,55 @@ def _play(
         ),
         stop=stop,
     )
+    # A stop may come between a round's averaging and its evaluation: `recorded` may be one behind `engine.round`.
+    recorded, seconds = 0, 0.0
     with engine:
         if resumed is not None:
             tensors, state = resumed
             engine.restore({name: torch.from_numpy(value) for name, value in tensors.items()}, state["engine"])
-        tell(MethodStarted(method=cell.method, seed=cell.seed, rounds=learning.rounds, first_round=engine.round + 1))
+            recorded, seconds = state["recorded"], state["seconds"]
+        tell(MethodStarted(method=cell.method, seed=cell.seed, rounds=learning.rounds, first_round=recorded + 1))
         saved, took = time.monotonic(), 0.0
         try:
-            while engine.round < learning.rounds:
-                times = engine.step()
+            while recorded < learning.rounds:
+                if engine.round == recorded:
+                    times = engine.step()
+                    seconds = times.train + times.average
                 due = engine.round % learning.evaluate_every == 0 or engine.round == learning.rounds
                 results = engine.evaluate() if due else None
                 messages, amount = record.sent(world, plan, averaging, engine.round)
-                row = record.row(world, engine, times.train + times.average, results, (messages, amount))
+                row = record.row(world, engine, seconds, results, (messages, amount))
                 run.record({"method": cell.method, "seed": cell.seed, **row})
+                recorded = engine.round
                 tell(
                     RoundDone(
                         method=cell.method,
                         seed=cell.seed,
                         round=engine.round,
                         rounds=learning.rounds,
-                        seconds=row["seconds"],
+                        seconds=seconds,
                         score_P=None if results is None else tuple(each[0] for each in results),
                         bytes_sent=sum(amount),
                         messages_sent=sum(messages),
                     )
                 )
                 if time.monotonic() - saved > max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * took):
-                    took = _save(run, cell, engine)
+                    took = _save(run, cell, engine, recorded, seconds)
                     saved = time.monotonic()
         except Stopped:
-            _save(run, cell, engine)
+            _save(run, cell, engine, recorded, seconds)
             raise
         run.save_models(cell.method, cell.seed, record.models(world, engine))
     tell(MethodDone(method=cell.method, seed=cell.seed))
 
 
-def _save(run: RunFolder, cell: _Cell, engine: VectorEngine) -> float:
+def _save(run: RunFolder, cell: _Cell, engine: VectorEngine, recorded: int, seconds: float) -> float:
     """Write a checkpoint; the seconds it took."""
     began = time.monotonic()
     tensors, state = engine.snapshot()
     named = {name: value.cpu() for name, value in tensors.items()}
-    run.save_checkpoint(named, {"cell": [cell.method, cell.seed], "engine": state})
+    where = {"cell": [cell.method, cell.seed], "recorded": recorded, "seconds": seconds}
+    run.save_checkpoint(named, {**where, "engine": state})
     return time.monotonic() - began
 
 
@@ -174,7 +181,7 @@ def _progress(run: RunFolder, cells: list[_Cell], rounds: int) -> tuple[set[_Cel
     done = {cell for cell in cells if last.get(cell) == rounds}
     covered = dict.fromkeys(done, rounds)
     if checkpoint is not None:
-        covered.setdefault(_Cell(*checkpoint[1]["cell"]), checkpoint[1]["engine"]["round"])
+        covered.setdefault(_Cell(*checkpoint[1]["cell"]), checkpoint[1]["recorded"])
     if last:
         run.truncate(lambda row: row["round"] <= covered.get(_Cell(row["method"], row["seed"]), 0))
     return done, checkpoint

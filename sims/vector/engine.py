@@ -19,13 +19,12 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.sims.vector.pool import Pool, Stopped
-from fedpeer.sims.vector.tasks import Bench, Evaluate, Keep, Mix, Mixing, Task, Train
+from fedpeer.sims.vector.tasks import Bench, Evaluate, Keep, Mix, Mixing, Spread, Task, Train
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspaceHandles, on_disk
 from fedpeer.slicing.plan import Plan
 
@@ -154,19 +153,13 @@ class VectorEngine:
 
     def disagreement(self) -> dict[str, float]:
         """Of each group: the largest distance of a member from the members' mean, relative to the mean's norm."""
-        found = {}
-        for group in self._plan.groups:
-            index, rows = self.workspace.index[group.id], self.workspace.rows[group.id]
-            columns = index if index.dim() == 1 else None
-            mean = torch.zeros(group.length, dtype=torch.float64, device=index.device)
-            members = [
-                self.x_Pn[row, columns if columns is not None else index[m]] for m, row in enumerate(rows.tolist())
-            ]
-            for value in members:
-                mean += value.double() / len(members)
-            worst = max(float((value.double() - mean).norm()) for value in members)
-            found[group.id] = worst / max(float(mean.norm()), 1e-30)
-        return found
+        tasks = [Spread(group, a, b, self._side) for group, a, b in self._mixes]
+        distance: dict[str, NDArray[np.float64]] = {}
+        norm: dict[str, float] = {}
+        for task, (part_M, part) in zip(tasks, self._run(tasks), strict=True):
+            distance[task.group] = distance.get(task.group, 0.0) + part_M
+            norm[task.group] = norm.get(task.group, 0.0) + part
+        return {group: float(np.sqrt(distance[group].max() / max(norm[group], 1e-30))) for group in distance}
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything needed to go on: tensors, and a small JSON-able state."""

@@ -6,6 +6,7 @@ twice gives what doing it once gives, and which worker does it makes no differen
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from fedpeer.algorithms.batches import order
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.losses import score_sums
+from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.sims.vector.workspace import Job, Workspace
 
@@ -62,7 +64,17 @@ class Evaluate:
     source: int
 
 
-Task = Train | Mix | Keep | Evaluate
+@dataclass(frozen=True)
+class Spread:
+    """How far the members of a group are apart in its columns start..stop, on side `source` of x."""
+
+    group: str
+    start: int
+    stop: int
+    source: int
+
+
+Task = Train | Mix | Keep | Evaluate | Spread
 #: A group's averaging as one matrix: dense, sparse (few exchanges among many peers), or the weights of an exact mean.
 Mixing: TypeAlias = NDArray[np.float64] | csr_array
 
@@ -86,6 +98,8 @@ class Bench:
                 return keep(self.workspace, task)
             case Evaluate():
                 return evaluate(self.job, self.workspace, self.stepper, task)
+            case Spread():
+                return spread(self.workspace, task)
 
 
 def train(job: Job, workspace: Workspace, stepper: Stepper, task: Train) -> None:
@@ -117,17 +131,36 @@ def _rows(peers: list[int]) -> slice | list[int]:
 
 def mix(workspace: Workspace, mixing: Mixing, task: Mix) -> None:
     """x' = T @ x on a block of columns, a piece at a time; each parameter is read once and written once."""
-    source, target = workspace.x[task.source], workspace.x[1 - task.source]
-    index = workspace.index[task.group]
-    row_M1 = workspace.rows[task.group].to(index.device).unsqueeze(1)
+    target = workspace.x[1 - task.source]
     if not isinstance(mixing, np.ndarray):
         mixing = mixing.astype(np.float32)
+    for place_MD, block_MD in _pieces(workspace, task):
+        target.view(-1).scatter_(0, place_MD.view(-1), _mixed(mixing, block_MD).reshape(-1))
+
+
+def spread(workspace: Workspace, task: Spread) -> tuple[NDArray[np.float64], float]:
+    """(M,) squared distances of the members from their mean, and the squared norm of the mean, in these columns."""
+    members = len(workspace.rows[task.group])
+    distance_M, norm = np.zeros(members), 0.0
+    for _, block_MD in _pieces(workspace, task):
+        wide_MD = block_MD.to(widest(block_MD.device))
+        mean_D = wide_MD.mean(0)
+        distance_M += (wide_MD - mean_D).square().sum(1).cpu().numpy()
+        norm += float(mean_D.square().sum())
+    return distance_M, norm
+
+
+def _pieces(workspace: Workspace, task: Mix | Spread) -> Iterator[tuple[Tensor, Tensor]]:
+    """The task's columns a piece at a time: their places in all of x as one vector, and their values, (M, D) each.
+
+    One call gathers and one scatters, however many the members are.
+    """
+    source, index = workspace.x[task.source], workspace.index[task.group]
+    row_M1 = workspace.rows[task.group].to(index.device).unsqueeze(1)
     width = max(1, _MIXED_IN_CACHE // len(row_M1))
     for start in range(task.start, task.stop, width):
-        # Places in all of x as one vector: one call gathers and one scatters, however many the members are.
         place_MD = row_M1 * source.shape[1] + index[..., start : min(start + width, task.stop)]
-        block_MD = source.view(-1).index_select(0, place_MD.view(-1)).view(place_MD.shape)
-        target.view(-1).scatter_(0, place_MD.view(-1), _mixed(mixing, block_MD).reshape(-1))
+        yield place_MD, source.view(-1).index_select(0, place_MD.view(-1)).view(place_MD.shape)
 
 
 #: Scalars averaged at once: their places are 1 MiB, so that all stays in the cache from gathering to scattering.
@@ -138,11 +171,12 @@ def _mixed(mixing: Mixing, block_MD: Tensor) -> Tensor:
     """(M, D): T @ x, computed in float64 for small groups."""
     if not isinstance(mixing, np.ndarray):
         return torch.from_numpy(mixing @ block_MD.cpu().numpy()).to(block_MD.device)
+    wide = widest(block_MD.device)
     if mixing.ndim == 1:
-        weights = torch.from_numpy(mixing).to(block_MD.device)
-        return (weights @ block_MD.double()).to(block_MD.dtype).expand_as(block_MD)
-    exact = torch.float64 if len(mixing) <= _FLOAT64_MEMBERS and block_MD.device.type != "mps" else torch.float32
-    return (torch.from_numpy(mixing).to(block_MD.device, exact) @ block_MD.to(exact)).to(block_MD.dtype)
+        weights = torch.from_numpy(mixing).to(wide).to(block_MD.device)
+        return (weights @ block_MD.to(wide)).to(block_MD.dtype).expand_as(block_MD)
+    exact = wide if len(mixing) <= _FLOAT64_MEMBERS else torch.float32
+    return (torch.from_numpy(mixing).to(exact).to(block_MD.device) @ block_MD.to(exact)).to(block_MD.dtype)
 
 
 #: Above this size the product costs more than reading the parameters, and float32 halves it; the rows of a mixing

@@ -20,6 +20,7 @@ from fedpeer.sims.memory import start_of
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import simulate
+from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.world import build, load_dataset
 from tests.sims.worlds import federation
 
@@ -103,6 +104,26 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pa
     assert simulate(prepare(asked), again)["methods"].keys() == expected["methods"].keys()
     assert measured(again) == measured(whole)
     assert again.status == "finished"
+
+
+@pytest.mark.parametrize("phase", ["evaluate", "disagreement", "_prepare_mixing"])
+def test_a_stop_within_a_round_loses_no_row(tmp_path: Path, phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = request()
+    whole, broken = folder(tmp_path, asked), folder(tmp_path, asked)
+    simulate(prepare(asked), whole)
+    stop, original = threading.Event(), getattr(VectorEngine, phase)
+
+    def stopping(self: VectorEngine, *arguments: Any) -> Any:
+        if self.round == 2 and self._plan.groups:
+            stop.set()
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(VectorEngine, phase, stopping)
+        simulate(prepare(asked), broken, stop=stop)
+    assert len(broken.rows()) < len(whole.rows())
+    simulate(prepare(asked), RunFolder.open(tmp_path, broken.id))
+    assert measured(broken) == measured(whole)
 
 
 def test_rows_after_the_last_checkpoint_of_a_killed_run_are_done_again(tmp_path: Path) -> None:

@@ -253,3 +253,16 @@ def test_normalisation_is_averaged_or_stays_local_as_the_federation_says(buffers
     norm = {"norm1.weight", "norm1.bias", "norm1.running_mean", "norm1.running_var"}
     differing = {name for name in one if not torch.equal(one[name], two[name])}
     assert differing == (norm if buffers == "local" else set())
+
+
+def test_disagreement_is_the_largest_distance_from_the_mean_relative_to_its_norm() -> None:
+    made = world(federation())
+    with engine(made, workers=2) as running:
+        running.step()
+        (group,) = running._plan.groups
+        index = torch.from_numpy(group.indices["peer1"])
+        value = running.x_Pn[:, index].double()
+        mean = value.mean(0)
+        expected = float((value - mean).norm(dim=1).max() / mean.norm())
+        assert running.disagreement() == {group.id: pytest.approx(expected, rel=1e-9)}
+        assert expected > 1e-4

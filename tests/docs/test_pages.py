@@ -1,0 +1,116 @@
+"""Every command in the pages is one that fedpeer takes, every link leads somewhere, and the reference is up to date."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from fedpeer.cli import running
+from fedpeer.cli.main import run
+from fedpeer.data.registry import DATASETS, SOURCES
+from fedpeer.peer.core.federation import Federation
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.prepare import prepare
+from fedpeer.sims.request import SimulationRequest
+
+from .pages import PAGES, ROOT, commands, named
+
+COMMANDS = [(page, command) for page in PAGES for command in commands(page)]
+
+#: The modules of one's own that the pages speak of.
+NETS = """
+from torch import nn
+
+def build(shape, outputs):
+    return nn.Sequential(nn.Linear(shape[0], 8), nn.ReLU(), nn.Linear(8, outputs))
+"""
+
+
+def loaded(file: Path) -> ModuleType:
+    """A script of the repository as a module."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a reader would stand: the files that the pages name, and an interrupted run."""
+    here = tmp_path_factory.mktemp("reader")
+    loaded(ROOT / "examples" / "own_module.py").write_table(here / "clinic.csv")
+    shutil.copytree(ROOT / "examples", here / "examples")
+    shutil.copy(ROOT / "examples" / "federation.yaml", here)
+    digits = load_digits()
+    np.savez(here / "digits.npz", x=digits.images / 16, y=digits.target)
+    image = pytest.importorskip("PIL.Image", reason="the extra fedpeer[images] is not installed")
+    for number, label in enumerate(digits.target[:100]):
+        (here / "pictures" / str(label)).mkdir(parents=True, exist_ok=True)
+        image.fromarray((digits.images[number] * 15).astype(np.uint8)).save(
+            here / "pictures" / str(label) / f"{number}.png"
+        )
+    (here / "nets.py").write_text(NETS)
+    settings = SimulationRequest(federation=Federation()).to_json()
+    begun = RunFolder.create(
+        here / "fedpeer-runs", name="digits", settings={**settings.pop("federation"), **settings}, environment={}
+    )
+    begun.finish({"schema": 1, "methods": {}, "seeds": [0]}, "interrupted")
+    return here
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS, ids=[f"{named(p)}: {c}" for p, c in COMMANDS])
+def test_command(
+    page: Path, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is carried out as typed; `simulate` stops before the training, and before the data if that is a download."""
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("FEDPEER_RUNS", raising=False)
+
+    def prepared(request: SimulationRequest, make: Callable[[], RunFolder], **_: bool) -> int:
+        source = SOURCES.get(request.federation.simulation.dataset.name)
+        if source is None or source.here:
+            prepare(request)
+        return 0
+
+    monkeypatch.setattr(running, "carry_out", prepared)
+    program, *arguments = shlex.split(command.partition(" > ")[0])
+    if program == "make":
+        assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    else:
+        assert program == "fedpeer"
+        assert run(arguments) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_every_make_target_is_explained() -> None:
+    targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8") + (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [each for each in targets if f"make {each}" not in text and each not in ("help", "clean")] == []
+
+
+def test_the_reference_is_what_the_program_says() -> None:
+    reference = loaded(ROOT / "docs" / "reference.py")
+    found = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert found == reference.page(), "run python docs/reference.py"
+
+
+def test_every_data_set_and_its_files_are_on_the_page() -> None:
+    text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    paths = [file.path for source in SOURCES.values() for file in source.files]
+    assert [each for each in (*DATASETS, *paths) if f"`{each}`" not in text] == []
