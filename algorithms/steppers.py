@@ -12,7 +12,6 @@ batches of the round; and changes both in place. They own no state between calls
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Sequence
@@ -21,13 +20,13 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
 from fedpeer.algorithms import linear_stack, single_sample
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.draws import guarded
+from fedpeer.algorithms.loop import Loop
 from fedpeer.algorithms.losses import Loss
-from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice, StateLayout
+from fedpeer.algorithms.mapped import Mapped
+from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice
 from fedpeer.slicing.flat import FlatLayout
 
 
@@ -81,152 +80,6 @@ class SingleSample(Stack):
             peer = batches.peer(number)
             inputs_SF = peer.all_inputs().flatten(1).numpy()
             single_sample.train(table, self.loss, x_n.numpy(), inputs_SF, peer.y.flatten(0, 1).numpy(), self.lr)
-
-
-class Loop:
-    """A plain loop over peers and steps with autograd and torch's own optimiser."""
-
-    def __init__(self, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> None:
-        self._module = copy.deepcopy(module)
-        self._layout = layout
-        self._loss = loss
-        self._optimizer = optimizer
-        self._trained = [p for p in self._module.parameters() if p.requires_grad]
-        self._state = StateLayout.probe(optimizer, self._trained)
-        # Counters such as batch normalisation's are each peer's own, and never averaged. A row holds what was counted
-        # since the beginning, so that zeros are a beginner's row whatever the module starts from.
-        self._counters = [(b, b.clone()) for b in self._module.buffers() if not b.is_floating_point()]
-
-    @property
-    def state_size(self) -> int:
-        return self._state.size + sum(counter.numel() for counter, _ in self._counters)
-
-    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
-        self._module.train()
-        for number in range(len(x_Bn)):
-            self._bind(x_Bn[number])
-            optimizer = self._optimizer.build(self._trained)
-            if not fresh:
-                self._state.load(optimizer, s_Bk[number])
-            self._set_counters(s_Bk[number, self._state.size :])
-            peer = batches.peer(number)
-            with guarded(keys[number]):
-                for step in range(peer.steps):
-                    optimizer.zero_grad()
-                    torch.autograd.backward(self._loss.value(self._module(peer.inputs(step)), peer.targets(step)))
-                    self._fill_gradients()
-                    optimizer.step()
-            optimizer.zero_grad()
-            self._state.save(optimizer, s_Bk[number])
-            self._get_counters(s_Bk[number, self._state.size :])
-
-    @torch.no_grad()
-    def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
-        self._module.eval()
-        answers = []
-        for x_n, peer_inputs in zip(x_Bn, inputs, strict=True):
-            self._bind(x_n)
-            answers.append(self._module(peer_inputs))
-        return torch.stack(answers)
-
-    def _fill_gradients(self) -> None:
-        """Zero where the loss does not depend on a parameter: torch would skip it and keep no state for it."""
-        for parameter in self._trained:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-
-    def _set_counters(self, counted: Tensor) -> None:
-        at = 0
-        for counter, beginning in self._counters:
-            counter.copy_(beginning.long() + counted[at : at + counter.numel()].view(counter.shape).long())
-            at += counter.numel()
-
-    def _get_counters(self, counted: Tensor) -> None:
-        at = 0
-        for counter, beginning in self._counters:
-            counted[at : at + counter.numel()] = (counter.long() - beginning.long()).flatten()
-            at += counter.numel()
-
-    def _bind(self, x_n: Tensor) -> None:
-        """Make the module's tensors views of x_n, so that a step writes straight into the row."""
-        views = self._layout.unflatten(x_n)
-        for name, parameter in self._module.named_parameters():
-            parameter.data = views[name]
-        for name, buffer in self._module.named_buffers():
-            if name in views:
-                buffer.data = views[name]
-
-
-class Mapped:
-    """A block of peers as one program: vmap of the gradient, an elementwise optimiser on all of x_Bn."""
-
-    def __init__(self, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> None:
-        self._module = copy.deepcopy(module)
-        self._layout = layout
-        self._loss = loss
-        self._optimizer = optimizer
-        trainable = nn.Parameter(torch.zeros(1, layout.n_parameters))
-        self._state = StateLayout.probe(optimizer, [trainable])
-
-        def value(parameters_p: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-            views = layout.unflatten(parameters_p)
-            return loss.value(functional_call(self._module, views, (inputs,)), targets)
-
-        def answer(x_n: Tensor, inputs: Tensor) -> Tensor:
-            result: Tensor = functional_call(self._module, layout.unflatten(x_n), (inputs,))
-            return result
-
-        self._gradient = vmap(grad(value))
-        self._answer = vmap(answer)
-
-    @property
-    def state_size(self) -> int:
-        return self._state.size
-
-    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
-        self._module.train()
-        x_Bp = nn.Parameter(x_Bn)
-        optimizer = self._optimizer.build([x_Bp])
-        layout = self._block_state(len(x_Bn))
-        if not fresh:
-            layout.load(optimizer, self._columns(s_Bk))
-        for step in range(batches.steps):
-            x_Bp.grad = self._gradient(x_Bp.detach(), batches.inputs(step), batches.targets(step))
-            optimizer.step()
-        row = torch.empty(layout.size, dtype=s_Bk.dtype, device=s_Bk.device)
-        layout.save(optimizer, row)
-        self._uncolumns(row, s_Bk)
-
-    @torch.no_grad()
-    def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
-        self._module.eval()
-        return self._answer(x_Bn, inputs)
-
-    def _block_state(self, peers: int) -> StateLayout:
-        """The layout of one peer's row, for an optimiser that holds `peers` of them in (B, n) tensors."""
-        entries = tuple(
-            (number, key, (peers, *shape[1:]) if shape else ()) for number, key, shape in self._state.entries
-        )
-        return StateLayout(entries, sum(torch.Size(shape).numel() for _, _, shape in entries))
-
-    def _columns(self, s_Bk: Tensor) -> Tensor:
-        """(B, k) rows a peer -> one row as `_block_state` has it; a step count is common to the block."""
-        pieces, at = [], 0
-        for _, _, shape in self._state.entries:
-            length = torch.Size(shape).numel()
-            piece = s_Bk[:, at : at + length]
-            pieces.append(piece.reshape(-1) if shape else piece[0])
-            at += length
-        return torch.cat(pieces) if pieces else s_Bk.new_empty(0)
-
-    def _uncolumns(self, row: Tensor, s_Bk: Tensor) -> None:
-        at = source = 0
-        for _, _, shape in self._state.entries:
-            length = torch.Size(shape).numel()
-            taken = length * len(s_Bk) if shape else 1
-            s_Bk[:, at : at + length] = row[source : source + taken].view(len(s_Bk) if shape else 1, length)
-            at += length
-            source += taken
 
 
 Way = Literal["single sample", "stack", "mapped", "loop"]

@@ -12,9 +12,11 @@ from torch.func import functional_call
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.loop import Loop
 from fedpeer.algorithms.losses import LOSSES, Loss
+from fedpeer.algorithms.mapped import Mapped
 from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice, names
-from fedpeer.algorithms.steppers import Loop, Mapped, Stepper, Way, build
+from fedpeer.algorithms.steppers import Stepper, Way, build
 from fedpeer.networks.registry import cnn, lstm
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.making import CLOSE, batches, distance, in_torch, mlp, starts

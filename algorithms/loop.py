@@ -1,0 +1,93 @@
+"""Local steps of any module with any of torch's optimisers: a plain loop with autograd, one peer after the other.
+
+A `Stepper` (see `steppers.py`). The module's own tensors are made views of a peer's row, so that a step writes
+straight into it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.draws import guarded
+from fedpeer.algorithms.losses import Loss
+from fedpeer.algorithms.optimizers import OptimizerChoice, StateLayout
+from fedpeer.slicing.flat import FlatLayout
+
+
+class Loop:
+    """A plain loop over peers and steps with autograd and torch's own optimiser."""
+
+    def __init__(self, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> None:
+        self._module = copy.deepcopy(module)
+        self._layout = layout
+        self._loss = loss
+        self._optimizer = optimizer
+        self._trained = [p for p in self._module.parameters() if p.requires_grad]
+        self._state = StateLayout.probe(optimizer, self._trained)
+        # Counters such as batch normalisation's are each peer's own, and never averaged. A row holds what was counted
+        # since the beginning, so that zeros are a beginner's row whatever the module starts from.
+        self._counters = [(b, b.clone()) for b in self._module.buffers() if not b.is_floating_point()]
+
+    @property
+    def state_size(self) -> int:
+        return self._state.size + sum(counter.numel() for counter, _ in self._counters)
+
+    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
+        self._module.train()
+        for number in range(len(x_Bn)):
+            self._bind(x_Bn[number])
+            optimizer = self._optimizer.build(self._trained)
+            if not fresh:
+                self._state.load(optimizer, s_Bk[number])
+            self._set_counters(s_Bk[number, self._state.size :])
+            peer = batches.peer(number)
+            with guarded(keys[number]):
+                for step in range(peer.steps):
+                    optimizer.zero_grad()
+                    torch.autograd.backward(self._loss.value(self._module(peer.inputs(step)), peer.targets(step)))
+                    self._fill_gradients()
+                    optimizer.step()
+            optimizer.zero_grad()
+            self._state.save(optimizer, s_Bk[number])
+            self._get_counters(s_Bk[number, self._state.size :])
+
+    @torch.no_grad()
+    def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
+        self._module.eval()
+        answers = []
+        for x_n, peer_inputs in zip(x_Bn, inputs, strict=True):
+            self._bind(x_n)
+            answers.append(self._module(peer_inputs))
+        return torch.stack(answers)
+
+    def _fill_gradients(self) -> None:
+        """Zero where the loss does not depend on a parameter: torch would skip it and keep no state for it."""
+        for parameter in self._trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def _set_counters(self, counted: Tensor) -> None:
+        at = 0
+        for counter, beginning in self._counters:
+            counter.copy_(beginning.long() + counted[at : at + counter.numel()].view(counter.shape).long())
+            at += counter.numel()
+
+    def _get_counters(self, counted: Tensor) -> None:
+        at = 0
+        for counter, beginning in self._counters:
+            counted[at : at + counter.numel()] = (counter.long() - beginning.long()).flatten()
+            at += counter.numel()
+
+    def _bind(self, x_n: Tensor) -> None:
+        """Make the module's tensors views of x_n, so that a step writes straight into the row."""
+        views = self._layout.unflatten(x_n)
+        for name, parameter in self._module.named_parameters():
+            parameter.data = views[name]
+        for name, buffer in self._module.named_buffers():
+            if name in views:
+                buffer.data = views[name]

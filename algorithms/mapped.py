@@ -1,0 +1,91 @@
+"""Local steps of a block of peers as one program: vmap of the gradient, one elementwise optimiser for all of them.
+
+A `Stepper` (see `steppers.py`). The optimiser holds the block's parameters as one (B, n) tensor; between rounds its
+state is one row a peer, and a step count, common to the block, stands in every row.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.losses import Loss
+from fedpeer.algorithms.optimizers import OptimizerChoice, StateLayout
+from fedpeer.slicing.flat import FlatLayout
+
+
+class Mapped:
+    """A block of peers as one program: vmap of the gradient, an elementwise optimiser on all of x_Bn."""
+
+    def __init__(self, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> None:
+        self._module = copy.deepcopy(module)
+        self._layout = layout
+        self._loss = loss
+        self._optimizer = optimizer
+        trainable = nn.Parameter(torch.zeros(1, layout.n_parameters))
+        self._state = StateLayout.probe(optimizer, [trainable])
+
+        def value(parameters_p: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+            views = layout.unflatten(parameters_p)
+            return loss.value(functional_call(self._module, views, (inputs,)), targets)
+
+        def answer(x_n: Tensor, inputs: Tensor) -> Tensor:
+            result: Tensor = functional_call(self._module, layout.unflatten(x_n), (inputs,))
+            return result
+
+        self._gradient = vmap(grad(value))
+        self._answer = vmap(answer)
+
+    @property
+    def state_size(self) -> int:
+        return self._state.size
+
+    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
+        self._module.train()
+        x_Bp = nn.Parameter(x_Bn)
+        optimizer = self._optimizer.build([x_Bp])
+        layout = self._block_state(len(x_Bn))
+        if not fresh:
+            layout.load(optimizer, self._columns(s_Bk))
+        for step in range(batches.steps):
+            x_Bp.grad = self._gradient(x_Bp.detach(), batches.inputs(step), batches.targets(step))
+            optimizer.step()
+        row = torch.empty(layout.size, dtype=s_Bk.dtype, device=s_Bk.device)
+        layout.save(optimizer, row)
+        self._uncolumns(row, s_Bk)
+
+    @torch.no_grad()
+    def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
+        self._module.eval()
+        return self._answer(x_Bn, inputs)
+
+    def _block_state(self, peers: int) -> StateLayout:
+        """The layout of one peer's row, for an optimiser that holds `peers` of them in (B, n) tensors."""
+        entries = tuple(
+            (number, key, (peers, *shape[1:]) if shape else ()) for number, key, shape in self._state.entries
+        )
+        return StateLayout(entries, sum(torch.Size(shape).numel() for _, _, shape in entries))
+
+    def _columns(self, s_Bk: Tensor) -> Tensor:
+        """(B, k) rows a peer -> one row as `_block_state` has it; a step count is common to the block."""
+        pieces, at = [], 0
+        for _, _, shape in self._state.entries:
+            length = torch.Size(shape).numel()
+            piece = s_Bk[:, at : at + length]
+            pieces.append(piece.reshape(-1) if shape else piece[0])
+            at += length
+        return torch.cat(pieces) if pieces else s_Bk.new_empty(0)
+
+    def _uncolumns(self, row: Tensor, s_Bk: Tensor) -> None:
+        at = source = 0
+        for _, _, shape in self._state.entries:
+            length = torch.Size(shape).numel()
+            taken = length * len(s_Bk) if shape else 1
+            s_Bk[:, at : at + length] = row[source : source + taken].view(len(s_Bk) if shape else 1, length)
+            at += length
+            source += taken
