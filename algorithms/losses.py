@@ -50,7 +50,8 @@ def _as_numbers(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _cross_entropy(z: Tensor, y: Tensor) -> Tensor:
-    return -z.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1).mean(-1)
+    each = functional.cross_entropy(z.reshape(-1, z.shape[-1]), y.reshape(-1), reduction="none")
+    return each.reshape(y.shape).mean(-1)
 
 
 def _cross_entropy_delta(z: Tensor, y: Tensor) -> Tensor:

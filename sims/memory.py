@@ -214,7 +214,8 @@ def _columns(world: World, plan: Plan) -> tuple[dict[str, Tensor], dict[str, Ten
     for group in plan.groups:
         arrays = [group.indices[peer] for peer in group.members]
         alike = all(each is arrays[0] for each in arrays)
-        index[group.id] = torch.from_numpy(arrays[0] if alike else np.stack(arrays))
+        # Where all members agree the order does not matter here, and ascending is kinder to the cache.
+        index[group.id] = torch.from_numpy(np.sort(arrays[0]) if alike else np.stack(arrays))
         rows[group.id] = torch.tensor([number[peer] for peer in group.members])
     kinds: dict[int, list[str]] = {}
     for peer in plan.peers:
