@@ -21,13 +21,12 @@ SHOWN_MAX = 60
 
 #: The other rooms' exceptions for the user, by name: what is not imported cannot have been raised.
 _USERS_MISTAKES = {
-    "fedpeer.algorithms.losses.LossError",
     "fedpeer.algorithms.optimizers.OptimizerError",
     "fedpeer.data.dataset.DataError",
     "fedpeer.networks.registry.NetworkError",
     "fedpeer.peer.core.choice.ChoiceError",
     "fedpeer.runs.disk.RunError",
-    "fedpeer.sims.simulate.DeviceError",
+    "fedpeer.sims.prepare.DeviceError",
     "fedpeer.slicing.models.SlicingError",
     "fedpeer.topology.graphs.TopologyError",
 }

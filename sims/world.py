@@ -97,9 +97,8 @@ def build(federation: Federation, dataset: Dataset, seed: int, module: nn.Module
     if module is None:
         assert network_choice is not None
         module = build_network(network_choice, dataset, _outputs(loss, dataset), Draws(seed))
-    example = _example(dataset)
-    _check_outputs(module, example, _outputs(loss, dataset))
-    network = trace(module, example)
+    _check_outputs(module, dataset, _outputs(loss, dataset))
+    network = trace(module, _example(dataset))
     peers = tuple(f"peer{number}" for number in range(1, len(split.shares) + 1))
     learning = {"loss": loss, "start": federation.learning.start or _default_start(module, own)}
     simulation = {
@@ -229,14 +228,16 @@ def _example(dataset: Dataset) -> Tensor:
     return torch.zeros((2, *dataset.input_shape), dtype=dtype)
 
 
-def _check_outputs(module: nn.Module, example: Tensor, outputs: int) -> None:
+def _check_outputs(module: nn.Module, dataset: Dataset, outputs: int) -> None:
     module.eval()
+    example = _example(dataset)
     try:
         with torch.no_grad():
             found = tuple(module(example).shape)
     except (RuntimeError, TypeError, ValueError, IndexError) as problem:
         raise NetworkError(
-            f"the network cannot take two examples of shape {tuple(example.shape[1:])}: {problem}"
+            f"the network cannot take two examples of {dataset.name}, of shape {tuple(example.shape[1:])} "
+            f"({dataset.input_kind}): {problem}; choose a network that fits, such as {_default_network(dataset)}"
         ) from None
     if found != (2, outputs):
         raise NetworkError(
