@@ -136,17 +136,10 @@ def bind(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
     missing = [n for n, p in keywords.items() if p.default is inspect.Parameter.empty and n not in given]
     if missing:
         raise ChoiceError(f'"{choice.name}" needs {missing[0]}; write {choice.name},{missing[0]}=...')
-    return {
-        key: _converted(value, _annotation(keywords[key], function), f"{choice.name}: {key}")
-        for key, value in given.items()
-    }
-
-
-def _annotation(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
-    """What the parameter takes. Only settings are evaluated: other annotations may name what is imported late."""
-    if isinstance(parameter.annotation, str):
-        return eval(parameter.annotation, vars(sys.modules[function.__module__]))  # our own source, not a user's
-    return parameter.annotation
+    # Only the settings' annotations are resolved: the others may name what is imported late.
+    written = types.SimpleNamespace(__annotations__={key: keywords[key].annotation for key in given})
+    hints = typing.get_type_hints(written, globalns=vars(sys.modules[function.__module__]))
+    return {key: _converted(value, hints[key], f"{choice.name}: {key}") for key, value in given.items()}
 
 
 def _converted(value: Any, wanted: Any, place: str) -> Any:

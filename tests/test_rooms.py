@@ -1,0 +1,74 @@
+"""The rules of the rooms, held against the real import graph and the real source."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+ROOT = Path(__file__).parent.parent
+PURE = ("slicing", "topology", "gossip", "algorithms", "networks", "peer/core")
+#: What a pure room never does: talk, wait, read, write, look at the clock, draw from a generator of its own.
+IMPURE = {"asyncio", "socket", "threading", "multiprocessing", "subprocess", "time", "datetime", "os", "pathlib"}
+IMPURE |= {"io", "shutil", "tempfile", "random", "secrets", "logging", "aiohttp", "sqlite3", "rich", "typer", "pooch"}
+#: Of these rooms and packages alone: what listing and checking must not wait for.
+NEVER = {"topology": {"torch"}, "data": {"torch"}, "runs": {"torch"}, "sims": {"aiohttp"}, "cli": {"aiohttp"}}
+
+
+def sources(room: str) -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted((ROOT / room).rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name.partition(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
+
+
+def test_rooms_import_only_what_the_table_of_the_architecture_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
+    assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == EXIT_STATUS_SUCCESS
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_pure_rooms_talk_to_nobody(room: str) -> None:
+    found = {(path.name, name) for path, tree in sources(room) for name in imported(tree) if name in IMPURE}
+    assert not found
+
+
+@pytest.mark.parametrize("room", NEVER)
+def test_rooms_leave_out_what_they_must_not_wait_for(room: str) -> None:
+    top = ast.Module([], [])
+    for path, tree in sources(room):
+        top.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        wrong = NEVER[room] & set(imported(tree if "aiohttp" in NEVER[room] else top))
+        assert not wrong, path
+
+
+def test_no_data_becomes_code() -> None:
+    """No pickle, marshal, eval, exec or torch.load, but for the one reader of official pickles."""
+    rooms = (*PURE, "peer", "sims", "data", "runs", "cli", "fedpeer")
+    for path, tree in (pair for room in rooms for pair in sources(room)):
+        if path.name == "official_pickle.py":
+            continue
+        assert not {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"} & set(imported(tree)), path
+        calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        names = {call.id for call in calls if isinstance(call, ast.Name)}
+        assert not {"eval", "exec", "compile", "__import__"} & names, path
+        loads = [
+            c for c in calls if isinstance(c, ast.Attribute) and c.attr == "load" and isinstance(c.value, ast.Name)
+        ]
+        assert not [c for c in loads if c.value.id == "torch"], path  # type: ignore[attr-defined]
+
+
+def test_every_file_says_what_lives_in_it() -> None:
+    for room in (*PURE, "peer", "sims", "data", "runs", "cli", "fedpeer"):
+        for path, tree in sources(room):
+            assert ast.get_docstring(tree), path
