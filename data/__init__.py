@@ -1,0 +1,1 @@
+"""Data sets in their official formats, users' own files, who holds what. Uses no other room, and no torch."""

@@ -1,1 +1,1 @@
-"""A whole peer. `core/` is its machine and what a federation agrees on (pure); what real peers add has rooms of its own."""
+"""A whole peer. `core/` is its machine and what a federation agrees on: pure, and the same on every engine."""
