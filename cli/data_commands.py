@@ -41,7 +41,7 @@ def list_datasets() -> None:
         table.add_column(column, no_wrap=column == "name")
     for name in DATASETS:
         found = describe(name)
-        here = "[green]yes" if found.here else "[yellow]download" if found.needs_download else "[yellow]extra"
+        here = "[green]yes" if found.here else f"[yellow]{found.obtained}"
         table.add_row(name, here, *([escape(found.size)] if wide else []), escape(found.summary))
     console.print(table)
     console.print(

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from fedpeer.data import bundled, cifar, gleam, idx, leaf, sensors, shakespeare, store, tables
 from fedpeer.data.dataset import Dataset
@@ -46,14 +47,14 @@ SOURCES: dict[str, Source] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What `fedpeer data list` says of a data set. `here`: it can be loaded without a download."""
+    """What `fedpeer data list` says of a data set. `here`: it can be loaded now; else `obtained` says how to get it."""
 
     name: str
     summary: str
     source: str
     licence: str
     size: str
-    needs_download: bool
+    obtained: Literal["extra", "download", "by hand"]
     here: bool
 
 
@@ -66,7 +67,7 @@ def describe(name: str) -> Description:
         source=source.origin,
         licence=source.licence,
         size=source.size,
-        needs_download=source.package is None,
+        obtained="extra" if source.package else "download" if all(file.url for file in source.files) else "by hand",
         here=source.here,
     )
 
