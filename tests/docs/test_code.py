@@ -1,4 +1,4 @@
-"""The Python in the pages and the examples runs, as a reader would run it: a file of its own, in a folder of its own."""
+"""The Python in the pages and the examples runs as a reader would run it: a file of its own, in a folder of its own."""
 
 from __future__ import annotations
 

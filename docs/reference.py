@@ -1,0 +1,124 @@
+"""Writes the reference in configuration.md from the program itself: every key, every choice, every setting.
+
+`python docs/reference.py` rewrites what stands below the mark in that page; a test fails while the two differ.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from fedpeer.algorithms.registry import ALGORITHMS
+from fedpeer.cli.checks import OPTIMIZERS, registry
+from fedpeer.data.own import OWN
+from fedpeer.data.registry import DATASETS
+from fedpeer.data.splits import MODIFIERS, SPLITS
+from fedpeer.networks.registry import NETWORKS
+from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.federation import Federation, PartialModelSettings
+from fedpeer.topology.graphs import GRAPHS
+
+PAGE = Path(__file__).parent / "configuration.md"
+MARK = "<!-- What follows is written by docs/reference.py. -->\n"
+
+CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "`network`": NETWORKS,
+    "`learning.algorithm`": ALGORITHMS,
+    "`learning.start`": registry(("learning", "start"))[1],
+    "`gossip.topology`": GRAPHS,
+    "`simulation.dataset`: known data sets": DATASETS,
+    "`simulation.dataset`: your own": OWN,
+    "`simulation.split`: who holds what, the first piece": SPLITS,
+    "`simulation.split`: differences, the pieces after it": MODIFIERS,
+}
+
+
+def reference() -> str:
+    """The part of the page below the mark."""
+    lines = ["## Every key", *keys(Federation, ""), "", "## Every choice"]
+    for title, functions in CHOICES.items():
+        lines += ["", f"### {title}", "", "| name | what | settings |", "| --- | --- | --- |"]
+        lines += [f"| `{name}` | {_first_line(f)} | {_settings(f)} |" for name, f in functions.items()]
+    lines += ["", "### `learning.optimizer`", "", "| name | settings, as in torch |", "| --- | --- |"]
+    lines += [
+        f"| `{name}` | {', '.join(f'`{each}`' for each in known.split())} |" for name, known in OPTIMIZERS.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    """A table for each group of settings, the model's own first."""
+    plain = {name: field for name, field in model.model_fields.items() if _inner(field) is None}
+    yield from ("", f"### {f'`{prefix[:-1]}`' if prefix else 'At the top'}", "")
+    yield from ("| key | default | allowed | what |", "| --- | --- | --- | --- |")
+    for name, field in plain.items():
+        yield f"| `{prefix}{name}` | {_default(field)} | {_allowed(field)} | {_cell(field.description or '')} |"
+    for name, field in model.model_fields.items():
+        if (inner := _inner(field)) is not None:
+            yield from keys(inner, f"{prefix}{name}.NAME." if inner is PartialModelSettings else f"{prefix}{name}.")
+
+
+def _inner(field: FieldInfo) -> type[BaseModel] | None:
+    """The settings that stand under this key, if it has any."""
+    for kind in (field.annotation, *typing.get_args(field.annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if isinstance(value, str) and field.validate_default:
+        return f"`{value}`"
+    if value is None or value in ([], {}):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _allowed(field: FieldInfo) -> str:
+    """Names, where only some are; the limits of a number."""
+    kinds = [kind for kind in (field.annotation, *typing.get_args(field.annotation)) if _is_literal(kind)]
+    names = [f"`{name}`" for kind in kinds for name in typing.get_args(kind) if isinstance(name, str)]
+    limits = {sign: getattr(each, key) for each in field.metadata for key, sign in _SIGNS.items() if hasattr(each, key)}
+    names = names if len(names) > 1 else []  # one word among other kinds of values, which the description tells
+    return ", ".join(names + [f"{sign} {limit:,}" for sign, limit in limits.items()])
+
+
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+def _is_literal(kind: object) -> bool:
+    return typing.get_origin(kind) is typing.Literal
+
+
+def _first_line(function: Callable[..., Any]) -> str:
+    return _cell(" ".join((inspect.getdoc(function) or "").split("\n\n")[0].split()))
+
+
+def _settings(function: Callable[..., Any]) -> str:
+    found = inspect.signature(function).parameters.values()
+    keywords = [p for p in found if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    return ", ".join(f"`{p.name}`" if p.default is p.empty else f"`{p.name}={_said(p.default)}`" for p in keywords)
+
+
+def _said(value: Any) -> str:
+    return "" if value in (None, ()) else str(Choice("x", value))[2:]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def page() -> str:
+    """The whole page as it should be."""
+    return PAGE.read_text(encoding="utf-8").partition(MARK)[0] + MARK + "\n" + reference()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
