@@ -77,11 +77,7 @@ def simulate(
     Returns:
         The results; everything is also in a folder under `out`.
 
-    Example:
-        >>> import fedpeer
-        >>> results = fedpeer.simulate("digits", federation={"learning": {"rounds": 5}})  # doctest: +SKIP
-        >>> results.score("partial-averaging") > results.score("local")  # doctest: +SKIP
-        True
+    `docs/python.md` has an example that runs as it stands.
     """
     settings = copy.deepcopy(dict(federation)) if isinstance(federation, Mapping) else federation or {}
     asked = settings if isinstance(settings, Federation) else Federation.model_validate(settings)
