@@ -51,7 +51,7 @@ OPTIMIZERS = {
 
 def python(choice: Choice) -> None:
     """Check `python:module:function`; its settings are the function's own, which is not imported here."""
-    found = str(choice.value or "")
+    found = str(choice.value or choice.settings.get("function", ""))
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", found):
         raise ChoiceError(f'"{shown(found)}" is not module:function; write it like python:mypkg.nets:build')
 
@@ -97,6 +97,10 @@ def peer_ids(peers: int) -> list[str]:
 def choice_problem(path: Path, choice: Choice) -> Problem | None:
     """Why this choice cannot be taken at this path, if so."""
     what, known = registry(path)
+    ending = choice.name.rpartition(".")[2].lower()
+    if path == ("simulation", "dataset") and choice.name not in known and ending in ("csv", "parquet", "npz"):
+        label = "" if ending == "npz" else ",label=NAME"
+        return Problem(path, f"a file is named with its kind; write {ending}:{shown(choice.name)}{label}")
     try:
         function = lookup(choice, known, what)
         if choice.name == "python":

@@ -16,7 +16,7 @@ from torch import nn
 
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.arrays import of_objects
-from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.choice import Choice, parse
 from fedpeer.peer.core.federation import Federation
 from fedpeer.runs.report import write_report
 from fedpeer.sims.prepare import prepare
@@ -86,6 +86,9 @@ def simulate(
     if isinstance(network, str):
         asked = asked.model_copy(update={"network": parse(network)})
     dataset = None if data is None or isinstance(data, str) else data if isinstance(data, Dataset) else of_objects(data)
+    if dataset is not None:  # treated as a user's own file is
+        own = asked.simulation.model_copy(update={"dataset": Choice("python", dataset.name)})
+        asked = asked.model_copy(update={"simulation": own})
     request = SimulationRequest(
         federation=asked,
         methods=tuple(map(parse, methods)),

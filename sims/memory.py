@@ -19,7 +19,7 @@ from fedpeer.algorithms.start import STARTS
 from fedpeer.algorithms.steppers import choose
 from fedpeer.data.normalise import NORMALISERS, Normaliser
 from fedpeer.networks.registry import NetworkError
-from fedpeer.peer.core.choice import Choice, bind, lookup
+from fedpeer.peer.core.choice import Choice, bind, lookup, plain
 from fedpeer.sims.vector.workspace import Job, Part, Workspace
 from fedpeer.sims.world import World
 from fedpeer.slicing.plan import Plan
@@ -89,26 +89,10 @@ def _example(world: World, count: int = 2) -> tuple[Tensor, Tensor]:
 
 def optimizer_of(choice: Choice) -> OptimizerChoice:
     """`sgd,lr=0.1,momentum=0.9` as torch takes it: numbers and truth values, not words."""
-    settings = {key: _plain(value) for key, value in choice.settings.items()}
+    settings = {key: plain(value) for key, value in choice.settings.items()}
     if choice.value is not None:
-        settings["lr"] = _plain(choice.value)
+        settings["lr"] = plain(choice.value)
     return OptimizerChoice.named(choice.name, settings)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, str):
-        if "+" in value[1:]:
-            return tuple(_plain(piece) for piece in value.split("+"))
-        if value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        try:
-            return int(value)
-        except ValueError:
-            try:
-                return float(value)
-            except ValueError:
-                return value
-    return tuple(_plain(each) for each in value) if isinstance(value, list) else value
 
 
 def workspace_of(world: World, plan: Plan, device: str) -> Callable[[int], Workspace]:

@@ -30,6 +30,10 @@ from fedpeer.sims.vector.pool import Stopped
 #: states never takes more than a twentieth of the time.
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 20.0
 
+#: A mean loss that no learning gives: a cross-entropy begins near 2, a squared error of numbers left in their own units
+#: may be millions.
+LOST = 1e9
+
 Tell = Callable[[Event], None]
 Checkpoint = tuple[Mapping[str, Any], Mapping[str, Any]]
 
@@ -124,6 +128,7 @@ def _play(
     )
     # A stop may come between a round's averaging and its evaluation: `recorded` may be one behind `engine.round`.
     recorded, seconds = 0, 0.0
+    diverged: list[str] = []
     with engine:
         if resumed is not None:
             tensors, state = resumed
@@ -142,6 +147,12 @@ def _play(
                 row = record.row(world, engine, seconds, results, (messages, amount))
                 run.record({"method": cell.method, "seed": cell.seed, **row})
                 recorded = engine.round
+                if results and not diverged:
+                    diverged = [p for p, (_, loss) in zip(world.peers, results, strict=True) if not loss < LOST]
+                    if diverged:
+                        some = ", ".join(diverged[:3]) + (f" and {len(diverged) - 3} more" if diverged[3:] else "")
+                        text = f"the loss of {some} is beyond {LOST:g} or no number since round {recorded}"
+                        tell(Remark(text=f"{cell.method}: {text}; try a smaller learning rate"))
                 tell(
                     RoundDone(
                         method=cell.method,

@@ -26,7 +26,7 @@ from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces
 from fedpeer.networks.registry import NETWORKS, NetworkError
-from fedpeer.peer.core.choice import Choice, bind, lookup, parse
+from fedpeer.peer.core.choice import Choice, bind, lookup, parse, plain
 from fedpeer.peer.core.federation import Federation, PartialModelSettings
 from fedpeer.slicing.assign import assign_all
 from fedpeer.slicing.flat import FlatLayout
@@ -180,10 +180,11 @@ def build_network(choice: Choice, dataset: Dataset, outputs: int, draws: Draws) 
         function = lookup(choice, NETWORKS, "network")
         settings = bind(choice, function)
         if dataset.input_kind == "tokens" and "vocabulary" in inspect.signature(function).parameters:
-            settings.setdefault("vocabulary", int(dataset.x.max()) + 1)
+            settings.setdefault("vocabulary", max(len(dataset.classes), int(dataset.x.max()) + 1))
         with guarded(draws.key("build")):
             return function(dataset.input_shape, outputs, **settings)
-    name = str(choice.value)
+    settings = {key: plain(value) for key, value in choice.settings.items()}
+    name = str(choice.value or settings.pop("function", ""))
     build_one = imported(name)
     positional = [
         p for p in inspect.signature(build_one).parameters.values()
@@ -192,9 +193,10 @@ def build_network(choice: Choice, dataset: Dataset, outputs: int, draws: Draws) 
     arguments = (dataset.input_shape, outputs) if len(positional) == 2 else ()
     with guarded(draws.key("build")):
         try:
-            module = build_one(*arguments, **choice.settings)
-        except TypeError as problem:
-            raise NetworkError(f"network python:{name} cannot be called: {problem}") from None
+            module = build_one(*arguments, **settings)
+        except Exception as problem:  # whatever the user's function raises
+            said = f"{type(problem).__name__}: {problem}"
+            raise NetworkError(f"network python:{name}: calling it failed: {said}") from problem
     if not isinstance(module, nn.Module):
         raise NetworkError(f"network python:{name} gave {type(module).__name__}; it must return an nn.Module")
     return module

@@ -9,6 +9,7 @@ Pure: no IO, no torch.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import math
@@ -140,6 +141,24 @@ def bind(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
     written = types.SimpleNamespace(__annotations__={key: keywords[key].annotation for key in given})
     hints = typing.get_type_hints(written, globalns=vars(sys.modules[function.__module__]))
     return {key: _converted(value, hints[key], f"{choice.name}: {key}") for key, value in given.items()}
+
+
+def plain(value: Any) -> Any:
+    """What a text stands for where no annotation says: a number, true or false, a+b for several, or itself.
+
+    >>> plain("0.9+0.99"), plain("1e+5"), plain("true"), plain("relu")
+    ((0.9, 0.99), 100000.0, True, 'relu')
+    """
+    if isinstance(value, (list, tuple)):
+        return tuple(map(plain, value))
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    return tuple(map(plain, value.split("+"))) if "+" in value else value
 
 
 def _converted(value: Any, wanted: Any, place: str) -> Any:

@@ -81,6 +81,7 @@ OPTIONS: list[tuple[list[str], list[str]]] = [
     (["--seed", "-1"], ["--seed", "0 or more"]),
     (["--seed", "one"], ["--seed", '"one"', "whole number"]),
     (["--repeats", "0"], ["--repeats", "1 or more"]),
+    (["--dataset", "clinic.csv"], ["--dataset", "csv:clinic.csv,label=NAME"]),
     (["--device", "tpu"], ["--device", "tpu", "cuda"]),
     (["--workers", "0"], ["--workers", "1 or more"]),
     (["--resume", "last"], ["no runs", "fedpeer simulate"]),

@@ -15,7 +15,8 @@ from torch import nn
 from fedpeer.networks.registry import NetworkError
 from fedpeer.peer.core.choice import parse
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, SimulationStarted
+from fedpeer.sims import api
+from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted
 from fedpeer.sims.memory import start_of
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
@@ -218,3 +219,65 @@ def test_a_users_own_network_starts_as_it_was_built() -> None:
     x_Pn = torch.zeros(6, made.layout.n)
     start_of(made)(x_Pn)
     assert torch.equal(x_Pn, made.layout.flatten(module).expand_as(x_Pn))
+
+
+def of_width(shape: tuple[int, ...], outputs: int, *, width: int, scale: float) -> nn.Module:
+    assert isinstance(scale, float)
+    return nn.Sequential(nn.Linear(shape[0], width), nn.ReLU(), nn.Linear(width, outputs))
+
+
+def failing() -> nn.Module:
+    raise KeyError("no weights here")
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        "python:tests.sims.test_simulate:of_width,width=7,scale=0.5",
+        {"python": {"function": "tests.sims.test_simulate:of_width", "width": 7, "scale": 0.5}},
+    ],
+)
+def test_a_users_function_gets_its_settings_as_numbers(network: Any) -> None:
+    asked = federation(network=network)
+    made = build(asked, load_dataset(asked.simulation.dataset), 0)
+    assert made.module[0].out_features == 7  # type: ignore[index]
+
+
+def test_a_users_function_that_fails_is_the_users_mistake() -> None:
+    asked = federation(network="python:tests.sims.test_simulate:failing")
+    with pytest.raises(NetworkError, match="KeyError: 'no weights here'"):
+        build(asked, load_dataset(asked.simulation.dataset), 0)
+
+
+def test_a_loss_that_is_lost_is_said_once(tmp_path: Path) -> None:
+    asked = SimulationRequest(
+        federation=federation(learning__optimizer="sgd,lr=1e30"), methods=(parse("local"),), device="cpu", workers=1
+    )
+    events = list[Event]()
+    simulate(prepare(asked), folder(tmp_path, asked), events.append)
+    remarks = [event.text for event in events if isinstance(event, Remark)]
+    assert len(remarks) == 1
+    assert "smaller learning rate" in remarks[0]
+
+
+def test_objects_handed_over_in_python_are_normalised_like_files(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(1000, 50, (60, 4)).astype(np.float32)
+    results = api.simulate(
+        (x, (x[:, 0] > 1000).astype(np.int64)),
+        nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)),
+        federation={
+            "learning": {"rounds": 10, "steps_between_averaging": "pass", "batch_size": 2},
+            "simulation": {"peers": 2, "split": "iid"},
+        },
+        methods=["full-averaging"],
+        device="cpu",
+        workers=1,
+        out=tmp_path,
+    )
+    settings = RunFolder.open(tmp_path, "last").read("settings")
+    assert settings is not None
+    assert settings["simulation"]["normalise"] == "standard"
+    assert settings["simulation"]["dataset"] != "digits"
+    assert settings["objects"] == ["data", "network"]
+    assert results.score("full-averaging") > 0.8
+    assert results.state_dict("full-averaging", "peer2")["0.weight"].shape == (8, 4)

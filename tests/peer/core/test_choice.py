@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.peer.core.choice import Choice, ChoiceError, bind, chain, from_data, lookup, nearest, parse
+from fedpeer.peer.core.choice import Choice, ChoiceError, bind, chain, from_data, lookup, nearest, parse, plain
 
 WORD = st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True)
 #: What may stand after a colon or an equals sign: anything without a comma, with no blanks at its ends.
@@ -180,3 +180,20 @@ def test_lookup_names_the_nearest_choice_or_all() -> None:
     with pytest.raises(ChoiceError, match="known: k-regular, ring"):
         lookup(parse("zzz"), registry, "topology")
     assert nearest("rnig", ["ring", "star"]) == 'did you mean "ring"?'
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("3", 3),
+        ("1e+5", 1e5),
+        ("-0.5", -0.5),
+        ("True", True),
+        ("0.9+0.99", (0.9, 0.99)),
+        ("relu", "relu"),
+        (["1", 2], (1, 2)),
+    ],
+)
+def test_a_text_without_an_annotation_stands_for_what_it_looks_like(text: object, meaning: object) -> None:
+    found = plain(text)
+    assert (found, type(found)) == (meaning, type(meaning))
