@@ -41,7 +41,7 @@ format: $(READY)  ## rewrite the code in its one format
 	$(BIN)/ruff check --fix .
 
 quick: $(READY)  ## the tests that take a moment
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 test: $(READY)   ## all tests
 	$(BIN)/python -m pytest -m "not gpu"
