@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 
 import numpy as np
 import pytest
 
+from benchmarks import measure
 from benchmarks.measure import (
     Lap,
     Spent,
@@ -16,6 +18,7 @@ from benchmarks.measure import (
     family,
     interleaved,
     peak_memory,
+    proportional_bytes,
     ratio_of_medians,
     times,
 )
@@ -65,14 +68,26 @@ def test_a_target_is_missed_only_if_all_of_the_interval_lies_above() -> None:
     assert Row(name="help", unit="s", ours=0.6, target=0.5).verdict == "missed"
 
 
-def test_memory_of_children_counts() -> None:
-    with peak_memory(every_seconds=0.01) as seen:
-        before = seen()
-        block = np.ones(50 * 2**20, np.uint8)
-        while seen() < before + 40 * 2**20:
-            time.sleep(0.01)
-        assert seen() < before + 4 * block.nbytes
+def test_memory_that_is_taken_counts() -> None:
+    before = proportional_bytes()
+    block = np.ones(50 * 2**20, np.uint8)
+    assert before + 40 * 2**20 < proportional_bytes() < before + 4 * block.nbytes
     assert family(os.getpid())[0] == os.getpid()
+
+
+def test_the_peak_is_the_largest_of_all_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, enough = iter([1, 5, 3]), threading.Event()
+
+    def look() -> int:
+        value = next(looks, None)
+        if value is None:
+            enough.set()
+        return value or 2
+
+    monkeypatch.setattr(measure, "proportional_bytes", look)
+    with peak_memory(every_seconds=0.001) as seen:
+        assert enough.wait(timeout=10)
+        assert seen() == 5
 
 
 def test_a_section_is_a_table_in_markdown() -> None:
