@@ -25,6 +25,35 @@ def order(examples: int, start: int, length: int, draws: Draws, peer: str) -> ND
     return np.concatenate(passes)[start - first * examples :][:length]
 
 
+def round_order(examples: int, round: int, steps: int, batch: int, draws: Draws, peer: str) -> NDArray[np.int64]:
+    """(steps, batch) numbers of the peer's examples: those of round 1, 2, ... of its endless sequence."""
+    return order(examples, (round - 1) * steps * batch, steps * batch, draws, peer).reshape(steps, batch)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Some examples of one peer: rows of inputs that may be shared with others, and their targets.
+
+    x_NF      (N, *F) inputs; never copied
+    index_M   (M,) int64 rows of x_NF
+    y_M       (M,) or (M, outputs) targets as the peer sees them
+    """
+
+    x_NF: Tensor
+    index_M: Tensor
+    y_M: Tensor
+
+    def __len__(self) -> int:
+        return len(self.index_M)
+
+    def between(self, first: int, last: int) -> Examples:
+        return Examples(self.x_NF, self.index_M[first:last], self.y_M[first:last])
+
+    def inputs(self) -> Tensor:
+        """(M, *F)"""
+        return torch.index_select(self.x_NF, 0, self.index_M)
+
+
 @dataclass(frozen=True)
 class View:
     """How peers see the inputs: features permuted, then `(x - shift) / scale`. Leading dimensions as the peers'."""

@@ -17,9 +17,9 @@ from fedpeer.cli.checks import choice_problem
 from fedpeer.cli.config import Source, examine, refuse, typed
 from fedpeer.cli.errors import Path as SettingPath
 from fedpeer.cli.errors import Problem
+from fedpeer.cli.files import anchored_federation
 from fedpeer.cli.yaml_marks import scalar
-from fedpeer.data.own import OWN
-from fedpeer.peer.core.choice import Choice, ChoiceError, bind, from_data, parse
+from fedpeer.peer.core.choice import Choice, ChoiceError, from_data, parse
 from fedpeer.peer.core.federation import Federation, Strict
 from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
 
@@ -80,7 +80,7 @@ def asked(
     refuse(source, problems, consequence)
     assert federation is not None
     return SimulationRequest(
-        federation=_anchored(federation, config.parent if config and "dataset" not in given else Path()),
+        federation=anchored_federation(federation, config.parent if config and "dataset" not in given else Path()),
         methods=methods,
         seeds=tuple(range(federation.seed, federation.seed + options.repeats)),
         device=options.device,
@@ -106,20 +106,6 @@ def asked_again(given: Mapping[str, str], config: Path | None) -> Callable[[dict
         return replace(before, **options.model_dump(include={"device", "workers"}, exclude_unset=True))
 
     return request
-
-
-def _anchored(federation: Federation, folder: Path) -> Federation:
-    """With the whole path of a user's own data file, so that a run can be gone on with from any folder.
-
-    A path in a file is relative to that file's folder, one in an option to the working folder.
-    """
-    dataset = federation.simulation.dataset
-    if dataset.name not in OWN or "path" not in (settings := bind(dataset, OWN[dataset.name])):
-        return federation
-    path = str((folder / settings["path"]).resolve())
-    others = {name: value for name, value in dataset.settings.items() if name != "path"}
-    simulation = federation.simulation.model_copy(update={"dataset": Choice(dataset.name, path, others)})
-    return federation.model_copy(update={"simulation": simulation})
 
 
 def flag(name: str) -> str:

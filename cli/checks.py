@@ -20,7 +20,7 @@ from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS
 from fedpeer.networks.registry import NETWORKS
-from fedpeer.peer.core.choice import Choice, ChoiceError, bind, lookup, nearest
+from fedpeer.peer.core.choice import Choice, ChoiceError, bind, called, lookup, nearest
 from fedpeer.peer.core.federation import Federation
 from fedpeer.slicing.assign import assign
 from fedpeer.slicing.models import ModelGraph, SlicingError, problems
@@ -47,6 +47,31 @@ OPTIMIZERS = {
     "rprop": "lr etas step_sizes maximize",
     "sgd": "lr momentum dampening weight_decay nesterov maximize",
 }
+
+
+def _plain() -> None:
+    """A form without settings."""
+
+
+def _top_k(*, share: float) -> None:
+    if not 0 < share <= 1:
+        raise ChoiceError(f"top-k: share = {share:g}: write a part of 1, such as top-k:0.1")
+
+
+def _zstd(*, level: int = 3) -> None:
+    if not 1 <= level <= 19:
+        raise ChoiceError(f"zstd: level = {level}: write 1 (quick) to 19 (small)")
+
+
+#: Ways to send a value and what may follow them, likewise without torch; a test holds them against `gossip.reductions`.
+FORMS: dict[str, Callable[..., None]] = {
+    "float32": _plain,
+    "float64": _plain,
+    "bfloat16": _plain,
+    "int8": _plain,
+    "top-k": _top_k,
+}
+PACKERS: dict[str, Callable[..., None]] = {"zstd": _zstd}
 
 
 def python(choice: Choice) -> None:
@@ -85,6 +110,8 @@ def contradictions(federation: Federation, data: Mapping[str, Any]) -> list[Prob
         *_optimizer(federation.learning.optimizer),
         *_split(federation.simulation.split),
         *_gossip(federation, data),
+        *_wire(federation.gossip.wire),
+        *_mode(federation),
         *_partial_models(federation),
     ]
 
@@ -171,6 +198,30 @@ def _gossip(federation: Federation, data: Mapping[str, Any]) -> Iterator[Problem
     if "topology" in written and choice_problem(path, gossip.topology) is None:
         for text in _topology(gossip.topology, peers):
             yield Problem(path, text)
+
+
+def _wire(chain: tuple[Choice, ...]) -> Iterator[Problem]:
+    for number, choice in enumerate(chain):
+        what, known = ("change of a form", PACKERS) if number else ("form", FORMS)
+        try:
+            called(choice, known, what)()
+        except ChoiceError as error:
+            yield Problem(("gossip", "wire"), str(error))
+
+
+def _mode(federation: Federation) -> Iterator[Problem]:
+    gossip, learning = federation.gossip, federation.learning
+    if gossip.deadline < gossip.tick:
+        text = f"shorter than a tick of {gossip.tick:g} s; nobody could keep it"
+        yield Problem(("gossip", "deadline"), text)
+    if learning.mode == "synchronous":
+        return
+    path = ("learning", "mode")
+    if learning.weights == "samples":
+        text = "asynchronous averages as it learns and keeps no weights by samples; write weights: uniform"
+        yield Problem(path, text)
+    if gossip.protocol != "push-sum":
+        yield Problem(path, f"asynchronous goes by push-sum, and gossip.protocol is {gossip.protocol}; change one")
 
 
 def _topology(choice: Choice, peers: int | None) -> list[str]:

@@ -42,6 +42,8 @@ _WANTED = {
     "less_than": "less than {lt}",
     "string_too_short": "at least {min_length} character",
     "string_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "letters, digits, dots and hyphens, at most 63",
+    "too_long": "at most {max_length} of them",
 }
 
 
@@ -147,26 +149,28 @@ def _problems(model: type[BaseModel], data: Mapping[str, Any], errors: list[Erro
     """One problem a place. A place with several alternatives ("all", a number, a list) gives one error for each."""
     at: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
-        at.setdefault(_path(data, error["loc"]), []).append(error)
+        at.setdefault(_path(data, error), []).append(error)
     deepest = [path for path in at if not any(other[: len(path)] == path for other in at if len(other) > len(path))]
     return [Problem(path, _words(model, path, at[path])) for path in deepest]
 
 
-def _path(data: Any, loc: Sequence[str | int]) -> Path:
+def _path(data: Any, error: ErrorDetails) -> Path:
     """pydantic's location without the names of the alternatives it tried."""
     path: list[str | int] = []
-    for key in loc:
+    for key in error["loc"]:
         known = isinstance(data, Mapping) and key in data
         if known or (isinstance(data, list) and isinstance(key, int) and key < len(data)):
             path.append(key)
             data = data[key]
-    return tuple(path)
+    return (*path, error["loc"][-1]) if error["type"] == "missing" else tuple(path)
 
 
 def _words(model: type[BaseModel], path: Path, errors: list[ErrorDetails]) -> str:
     error = errors[0]
     if error["type"] == "extra_forbidden":
         return _unknown(model, path)
+    if error["type"] == "missing":
+        return "missing; it has no default, so it must be written"
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     wanted = [each for each in errors if not each["type"].endswith("_type")] if len(errors) > 1 else errors
@@ -209,21 +213,29 @@ def _unknown(model: type[BaseModel], path: Path) -> str:
 def fields_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     """The names of the settings that may stand under a path."""
     for key in path:
-        inner = model.model_fields[str(key)].annotation if str(key) in model.model_fields else None
-        if typing.get_origin(inner) is dict:
-            return list(typing.get_args(inner)[1].model_fields)
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        annotation = model.model_fields[str(key)].annotation if str(key) in model.model_fields else None
+        if typing.get_origin(annotation) is dict:
+            return list(typing.get_args(annotation)[1].model_fields)
+        inner = _settings_in(annotation)
+        if inner is None:
             return []
         model = inner
     return list(model.model_fields)
+
+
+def _settings_in(annotation: Any) -> type[BaseModel] | None:
+    """The settings that stand under a key of this type, which may be left out."""
+    kinds = (annotation, *typing.get_args(annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def _all_fields(model: type[BaseModel], prefix: str = "") -> list[str]:
     names = []
     for name, info in model.model_fields.items():
         names.append(prefix + name)
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            names += _all_fields(info.annotation, f"{prefix}{name}.")
+        inner = None if typing.get_origin(info.annotation) is dict else _settings_in(info.annotation)
+        if inner is not None:
+            names += _all_fields(inner, f"{prefix}{name}.")
     return names
 
 

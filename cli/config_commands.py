@@ -9,37 +9,52 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Check a federation file; print its JSON Schema.", no_args_is_help=True)
+app = typer.Typer(help="Check federation and peer files; print their JSON Schema.", no_args_is_help=True)
 
 
 @app.command()
-def check(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="federation.yaml")]) -> int:
+def check(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="federation.yaml, peer3.yaml")]) -> int:
     """Say whether files are right, or everything that is wrong with them.
 
     Nothing is started, downloaded or imported from the file.
     """
-    from fedpeer.cli.config import Source, load
     from fedpeer.cli.errors import ConfigError, report
 
     wrong = 0
     for file in files:
         try:
-            federation = load(Source.of_file(file))
+            print(f"{file} is right: {_described(file)}")
         except ConfigError as error:
             wrong += 1
             print(report(error), file=sys.stderr)
-        else:
-            models = len(federation.partial_models)
-            noun = "partial model" if models == 1 else "partial models"
-            print(
-                f'{file} is right: federation "{federation.name}", {models} {noun}, digest {federation.digest()[:16]}'
-            )
     return 2 if wrong else 0
 
 
+def _described(file: Path) -> str:
+    """What a file is about.
+
+    Raises:
+        ConfigError: everything that is wrong with it.
+    """
+    from fedpeer.cli.config import Source, load
+    from fedpeer.cli.peer_config import is_peer_file, load_peer
+
+    source = Source.of_file(file)
+    if is_peer_file(source.data):
+        config = load_peer(file)
+        return f'peer "{config.file.id}" of federation "{config.federation.name}", data {config.file.data.source.name}'
+    federation = load(source)
+    models = len(federation.partial_models)
+    noun = "partial model" if models == 1 else "partial models"
+    return f'federation "{federation.name}", {models} {noun}, digest {federation.digest()[:16]}'
+
+
 @app.command()
-def schema() -> None:
+def schema(
+    peer: Annotated[bool, typer.Option("--peer", metavar="", help="That of a peer's own file.")] = False,
+) -> None:
     """Print the JSON Schema of federation.yaml, for editors that complete and check as you type."""
     from fedpeer.peer.core.federation import Federation
+    from fedpeer.peer.core.peer_file import PeerFile
 
-    print(json.dumps(Federation.model_json_schema(), indent=2))
+    print(json.dumps((PeerFile if peer else Federation).model_json_schema(), indent=2))

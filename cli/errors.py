@@ -23,10 +23,14 @@ SHOWN_MAX = 60
 _USERS_MISTAKES = {
     "fedpeer.algorithms.optimizers.OptimizerError",
     "fedpeer.data.dataset.DataError",
+    "fedpeer.gossip.reductions.FormError",
     "fedpeer.networks.registry.NetworkError",
     "fedpeer.peer.core.choice.ChoiceError",
+    "fedpeer.peer.device.DeviceError",
+    "fedpeer.peer.models.ModelError",
+    "fedpeer.peer.program.ExportError",
+    "fedpeer.peer.shell.dashboard.access.DashboardError",
     "fedpeer.runs.disk.RunError",
-    "fedpeer.sims.prepare.DeviceError",
     "fedpeer.slicing.models.SlicingError",
     "fedpeer.topology.graphs.TopologyError",
 }

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 import fedpeer
-from fedpeer.cli import config_commands, data_commands, runs_commands, simulate, slices, topology
+from fedpeer.cli import config_commands, data_commands, runs_commands, simulate, slices, status, topology, use_commands
 from fedpeer.cli.errors import ConfigError, is_users_mistake, report, wrapped
 
 EXIT_OURS, EXIT_USERS, EXIT_STOPPED = 1, 2, 130
@@ -35,6 +35,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("simulate")(simulate.simulate)
+app.command("status")(status.status)
+app.command("dashboard")(status.dashboard)
+app.command("evaluate")(use_commands.evaluate)
+app.command("predict")(use_commands.predict)
+app.command("export")(use_commands.export)
 app.add_typer(data_commands.app, name="data")
 app.command("slices")(slices.slices)
 app.command("topology")(topology.topology)

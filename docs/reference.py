@@ -19,9 +19,11 @@ from fedpeer.cli.checks import OPTIMIZERS, registry
 from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS
+from fedpeer.gossip.reductions import FORMS, PACKERS
 from fedpeer.networks.registry import NETWORKS
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.federation import Federation, PartialModelSettings
+from fedpeer.peer.core.peer_file import DataSettings, PeerFile
 from fedpeer.topology.graphs import GRAPHS
 
 PAGE = Path(__file__).parent / "configuration.md"
@@ -32,6 +34,8 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "`learning.algorithm`": ALGORITHMS,
     "`learning.start`": registry(("learning", "start"))[1],
     "`gossip.topology`": GRAPHS,
+    "`gossip.wire`: the first piece": FORMS,
+    "`gossip.wire`: the pieces after it": PACKERS,
     "`simulation.dataset`: known data sets": DATASETS,
     "`simulation.dataset`: your own": OWN,
     "`simulation.split`: who holds what, the first piece": SPLITS,
@@ -49,16 +53,18 @@ def reference() -> str:
     lines += [
         f"| `{name}` | {', '.join(f'`{each}`' for each in known.split())} |" for name, known in OPTIMIZERS.items()
     ]
+    lines += ["", "## Every key of a peer's own file", *keys(PeerFile, "", "At the top of a peer's file")]
     return "\n".join(lines) + "\n"
 
 
-def keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
+def keys(model: type[BaseModel], prefix: str, top: str = "At the top") -> Iterator[str]:
     """A table for each group of settings, the model's own first."""
     plain = {name: field for name, field in model.model_fields.items() if _inner(field) is None}
-    yield from ("", f"### {f'`{prefix[:-1]}`' if prefix else 'At the top'}", "")
+    yield from ("", f"### {f'`{prefix[:-1]}`' if prefix else top}", "")
     yield from ("| key | default | allowed | what |", "| --- | --- | --- | --- |")
     for name, field in plain.items():
-        yield f"| `{prefix}{name}` | {_default(field)} | {_allowed(field)} | {_cell(field.description or '')} |"
+        key = "data.KIND" if (model, name) == (DataSettings, "source") else prefix + name
+        yield f"| `{key}` | {_default(field)} | {_allowed(field)} | {_cell(field.description or '')} |"
     for name, field in model.model_fields.items():
         if (inner := _inner(field)) is not None:
             yield from keys(inner, f"{prefix}{name}.NAME." if inner is PartialModelSettings else f"{prefix}{name}.")
@@ -74,6 +80,8 @@ def _inner(field: FieldInfo) -> type[BaseModel] | None:
 
 def _default(field: FieldInfo) -> str:
     value = field.default
+    if field.is_required():
+        return "must be written"
     if isinstance(value, str) and field.validate_default:
         return f"`{value}`"
     if value is None or value in ([], {}):

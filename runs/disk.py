@@ -64,8 +64,13 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    if sys.platform != "win32":  # a rename is durable once the folder is
-        folder = os.open(path.parent, os.O_RDONLY)
+    flush_folder(path.parent)
+
+
+def flush_folder(path: Path) -> None:
+    """Make durable which files are in this folder, and under which names: a rename is durable once the folder is."""
+    if sys.platform != "win32":
+        folder = os.open(path, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:

@@ -3,7 +3,7 @@
     run.json        id, name, start, status, seconds      settings.json           what was asked, defaults filled in
     metrics.jsonl   one row per method, seed and round    environment.json        versions, device, revision
     summary.json    the results, once it has ended        split.json, ...         descriptions, for the report
-    models/         final models                          checkpoint.safetensors  while there is more to do
+    models/         final models, cards                   checkpoint.safetensors  while there is more to do
     report.html     the report                            run.lock                held by the process that writes
 
 The first write takes the lock, so that one process at a time writes a run and anyone can see whether it still lives.
@@ -144,10 +144,15 @@ class RunFolder:
         """Write `<name>.json`: "split", "plan", "graphs", whatever the report or a reader should know."""
         write_json(self.path / f"{name}.json", data)
 
-    def save_models(self, method: str, seed: int, tensors: Tensors) -> Path:
-        """Write `models/<method>-seed<seed>.safetensors`, with names such as "peer1/hidden1.weight"."""
-        path = self.path / "models" / f"{method}-seed{seed}.safetensors"
+    def models(self, method: str, seed: int) -> Path:
+        """Where the final parameters of all peers are; what is needed to use them is beside them, in `.json`."""
+        return self.path / "models" / f"{method}-seed{seed}.safetensors"
+
+    def save_models(self, method: str, seed: int, tensors: Tensors, card: Data) -> Path:
+        """Write `models/<method>-seed<seed>.safetensors`, with names such as "peer1/hidden1.weight", and the card."""
+        path = self.models(method, seed)
         path.parent.mkdir(exist_ok=True)
+        write_json(path.with_suffix(".json"), card)
         _save(path, _arrays(tensors), {"run": self.id, "method": method, "seed": str(seed)})
         return path
 

@@ -11,10 +11,12 @@ import torch
 
 from fedpeer.data.splits import summary as split_summary
 from fedpeer.gossip.averaging import Averaging, traffic
+from fedpeer.peer.core.assembly import averaging_of
+from fedpeer.peer.models import Card
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.summary import summarise
-from fedpeer.sims.prepare import Simulation, averaging_of
+from fedpeer.sims.prepare import Simulation
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.world import World
 from fedpeer.slicing.describe import describe, to_svg
@@ -74,6 +76,12 @@ def models(world: World, engine: VectorEngine) -> dict[str, torch.Tensor]:
         for peer, x_n in zip(world.peers, engine.x_Pn, strict=True)
         for name, value in world.layout.unflatten(x_n).items()
     }
+
+
+def card(world: World) -> dict[str, Any]:
+    """What must be known to use these models."""
+    holdings = {peer: world.held(number) for number, peer in enumerate(world.peers)}
+    return Card.of(world, world.dataset, holdings).model_dump(mode="json")
 
 
 def describe_run(run: RunFolder, simulation: Simulation) -> None:

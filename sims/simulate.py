@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
+from fedpeer.peer.core.assembly import averaging_of
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import Status
 from fedpeer.sims import record
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
 from fedpeer.sims.memory import sample_weights, start_of, workspace_of
-from fedpeer.sims.prepare import Simulation, averaging_of
+from fedpeer.sims.prepare import Simulation
 from fedpeer.sims.request import cores
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.pool import Stopped
@@ -171,7 +172,7 @@ def _play(
         except Stopped:
             _save(run, cell, engine, recorded, seconds)
             raise
-        run.save_models(cell.method, cell.seed, record.models(world, engine))
+        run.save_models(cell.method, cell.seed, record.models(world, engine), record.card(world))
     tell(MethodDone(method=cell.method, seed=cell.seed))
 
 

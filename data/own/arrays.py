@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset, InputKind, Task
+from fedpeer.data.own.code import imported
 from fedpeer.data.own.columns import CLASSES_GUESSED_MAX, described, drawn_test_part, users
 from fedpeer.data.own.mistakes import Mistakes, check_there
 
@@ -100,20 +100,10 @@ def of_objects(
 
 
 def _called(function: str) -> Any:
-    module_name, colon, name = function.partition(":")
-    if not (module_name and colon and name):
-        raise DataError(f'"{function}" is not a function; write package.module:function')
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as problem:  # whatever the user's module raises while it is imported
-        hint = "; is it installed, or its folder on PYTHONPATH?" if isinstance(problem, ModuleNotFoundError) else ""
-        raise DataError(f"{function}: importing {module_name} failed: {_said(problem)}{hint}") from problem
-    factory = getattr(module, name, None)
-    if not callable(factory):
-        raise DataError(f"{function}: {module_name} ({module.__file__}) has no function {name}")
+    factory = imported(function)
     try:
         return factory()
-    except Exception as problem:  # likewise
+    except Exception as problem:  # whatever the user's function raises
         raise DataError(f"{function}: calling it without arguments failed: {_said(problem)}") from problem
 
 

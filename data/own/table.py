@@ -68,9 +68,7 @@ def csv(
     """
     wanted = Wanted(label=label, task=task, classes=classes, user=user, drop=drop, test_fraction=test_fraction)
     mistakes = Mistakes(path)
-    separator = {"tab": "\t", "\\t": "\t"}.get(delimiter, delimiter)
-    if len(separator) != 1:
-        raise DataError(f'delimiter = "{delimiter}": use one character, or the word tab')
+    separator = separator_of(delimiter)
     check_there(path)
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -85,6 +83,14 @@ def csv(
         raise mistakes.stop(f"row {_line_not_utf8(path)}", "it is not UTF-8 text; save the file as UTF-8") from None
 
 
+def separator_of(delimiter: str) -> str:
+    """The character between two cells, from a user's word for it."""
+    separator = {"tab": "\t", "\\t": "\t"}.get(delimiter, delimiter)
+    if len(separator) != 1:
+        raise DataError(f'delimiter = "{delimiter}": use one character, or the word tab')
+    return separator
+
+
 def _read_csv(reader: Any, separator: str, wanted: Wanted, mistakes: Mistakes) -> Dataset:
     header = [name.strip() for name in next(reader, [])]
     if not any(header):
@@ -93,7 +99,7 @@ def _read_csv(reader: Any, separator: str, wanted: Wanted, mistakes: Mistakes) -
     features = wanted.features(header)
     place = {name: number for number, name in enumerate(header)}
     columns = Columns()
-    for lines, rows in _batches(reader, len(header), mistakes):
+    for lines, rows in batches(reader, len(header), mistakes):
         cells = list(zip(*rows, strict=True))
         columns.rows += lines
         columns.labels += [cell.strip() for cell in cells[place[wanted.label]]]
@@ -105,7 +111,7 @@ def _read_csv(reader: Any, separator: str, wanted: Wanted, mistakes: Mistakes) -
     return _assembled(features, columns, wanted, mistakes)
 
 
-def _batches(reader: Any, width: int, mistakes: Mistakes) -> Iterator[tuple[list[int], list[list[str]]]]:
+def batches(reader: Any, width: int, mistakes: Mistakes) -> Iterator[tuple[list[int], list[list[str]]]]:
     """Rows with as many cells as the header, and the line on which each begins; blank lines are passed over."""
     numbered = _numbered(reader, width, mistakes)
     while batch := list(itertools.islice(numbered, BATCH_ROWS)):

@@ -11,18 +11,17 @@ and the others in the other, binds their settings, and hands them to `make_split
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.splits import bases, differences, kinds
 from fedpeer.data.splits.cuts import cut
-from fedpeer.data.splits.shares import PEERS
+from fedpeer.data.splits.shares import PEERS, held_out, split_of
 from fedpeer.data.splits.summary import summary
 
-__all__ = ["MODIFIERS", "SPLITS", "cut", "default_split", "make_split", "pieces", "summary"]
+__all__ = ["MODIFIERS", "SPLITS", "cut", "default_split", "make_split", "pieces", "summary", "undivided"]
 
 #: name -> f(dataset, peers, draws, *, settings) -> Split
 SPLITS: dict[str, Callable[..., Split]] = {
@@ -61,23 +60,35 @@ def pieces(rule: str) -> tuple[str, ...]:
 
 
 def make_split(
-    bound: Sequence[tuple[Callable[..., Split], Mapping[str, Any]]],
+    rule: Sequence[Callable[..., Split]],
     dataset: Dataset,
     peers: int | None,
     draws: np.random.Generator,
 ) -> Split:
-    """Apply a base split from `SPLITS` and then functions from `MODIFIERS`, each with its settings.
+    """Apply a base split from `SPLITS` and then functions from `MODIFIERS`, their settings bound.
 
     The same arguments and the same state of `draws` give the same split.
 
     Raises:
         DataError: if the data set cannot be divided that way; the message says what to change.
     """
-    (base, settings), *modifiers = bound
-    split = base(dataset, peers, draws, **settings)
-    for modify, settings in modifiers:
-        split = modify(dataset, split, draws, **settings)
+    base, *modifiers = rule
+    split = base(dataset, peers, draws)
+    for modify in modifiers:
+        split = modify(dataset, split, draws)
     return split
+
+
+def undivided(dataset: Dataset, test_fraction: float | None, draws: np.random.Generator) -> Split:
+    """One peer that holds everything: a test part (see `held_out`), and the rest to train on.
+
+    Raises:
+        DataError: if nothing is left for one of them.
+    """
+    test_N = held_out(dataset, test_fraction, draws)
+    if test_N.all():
+        raise DataError(f"{dataset.name} has nothing to train on; use a smaller test_fraction")
+    return split_of(dataset, "undivided", [np.flatnonzero(~test_N)], [np.flatnonzero(test_N)])
 
 
 def default_split(dataset: Dataset, peers: int | None) -> str:

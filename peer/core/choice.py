@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import inspect
 import math
 import sys
@@ -141,6 +142,16 @@ def bind(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
     written = types.SimpleNamespace(__annotations__={key: keywords[key].annotation for key in given})
     hints = typing.get_type_hints(written, globalns=vars(sys.modules[function.__module__]))
     return {key: _converted(value, hints[key], f"{choice.name}: {key}") for key, value in given.items()}
+
+
+def called(choice: Choice, registry: Mapping[str, Function], what: str) -> functools.partial[Any]:
+    """The function of that name with the settings that the choice gives it.
+
+    Raises:
+        ChoiceError: as `lookup` and `bind` do.
+    """
+    function = lookup(choice, registry, what)
+    return functools.partial(function, **bind(choice, function))
 
 
 def plain(value: Any) -> Any:

@@ -105,6 +105,11 @@ class LearningSettings(Strict):
         "the other networks of fedpeer), built (as it is; default of your own network)",
     )
     common_start: bool = Field(default=True, description="all peers start from the same draw")
+    mode: Literal["synchronous", "asynchronous"] = Field(
+        default="synchronous",
+        description="train, then average, all together; or exchange while training, without waiting (real peers and "
+        "the network engine)",
+    )
 
 
 class GossipSettings(Strict):
@@ -125,6 +130,18 @@ class GossipSettings(Strict):
     exchanges: int | None = Field(
         default=None, ge=1, le=10_000, description="exchanges per averaging; instead of the tolerance"
     )
+    wire: ChainField = Field(
+        default="float32",
+        validate_default=True,
+        description="how values travel: float32, float64, bfloat16, int8 or top-k:SHARE, and behind it /zstd if wanted",
+    )
+    deadline: float = Field(
+        default=30.0, gt=0, le=86_400, description="seconds that a synchronous exchange waits for a late peer"
+    )
+    gather: float = Field(
+        default=60.0, ge=0, le=86_400, description="seconds to wait for the others before the first round"
+    )
+    tick: float = Field(default=0.025, ge=0.001, le=10, description="seconds between two looks at what is due")
 
 
 class SimulationSettings(Strict):

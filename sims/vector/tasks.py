@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from fedpeer.algorithms.batches import order
+from fedpeer.algorithms import evaluation
+from fedpeer.algorithms.batches import round_order
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
-from fedpeer.algorithms.losses import score_sums
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.sims.vector.workspace import Job, Workspace
-
-#: Examples evaluated at once: bounds the memory of activations, and is enough for matrix products to be efficient.
-EVALUATED_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
@@ -107,11 +104,8 @@ def train(job: Job, workspace: Workspace, stepper: Stepper, task: Train) -> None
     peers = list(task.peers)
     batch, steps = job.batch_P[peers[0]], job.steps_P[peers[0]]
     orders = np.stack(
-        [
-            order(workspace.train.count(p), (task.round - 1) * steps * batch, steps * batch, job.draws, job.peers[p])
-            for p in peers
-        ]
-    ).reshape(len(peers), steps, batch)
+        [round_order(workspace.train.count(p), task.round, steps, batch, job.draws, job.peers[p]) for p in peers]
+    )
     keys = [job.draws.key("dropout", job.peers[p], task.round) for p in peers]
     rows = _rows(peers)
     state = TrainingState(workspace.s[task.s_source][rows], task.fresh)
@@ -193,20 +187,15 @@ def keep(workspace: Workspace, task: Keep) -> None:
 
 def evaluate(job: Job, workspace: Workspace, stepper: Stepper, task: Evaluate) -> list[tuple[float, float]]:
     """(score, loss) of each peer: accuracy as a fraction, or root-mean-square error, and the mean loss."""
-    part, results = workspace.test, []
     view = workspace.seen_by(task.peers)
-    for number, peer in enumerate(task.peers):
-        total, score, loss = part.count(peer), 0.0, 0.0
-        one = view and view.of(number)
-        for first in range(part.first_P1[peer], part.first_P1[peer + 1], EVALUATED_AT_ONCE):
-            piece = slice(first, min(first + EVALUATED_AT_ONCE, part.first_P1[peer + 1]))
-            inputs = torch.index_select(workspace.x_NF, 0, part.index_T[piece])
-            seen = inputs if one is None else one(inputs, workspace.x_NF.dim() - 1)
-            logits = stepper.logits(workspace.x[task.source][peer : peer + 1], seen.unsqueeze(0))[0]
-            right, summed = score_sums(job.criterion, logits, part.y_T[piece])
-            score, loss = score + float(right), loss + float(summed)
-        mean = score / total
-        if not job.criterion.classifies:
-            mean = mean**0.5 * (job.score_scale_P[peer] if job.score_scale_P else 1.0)
-        results.append((mean, loss / total))
-    return results
+    return [
+        evaluation.evaluate(
+            stepper,
+            job.criterion,
+            workspace.x[task.source][peer],
+            workspace.tested(peer),
+            view and view.of(number),
+            job.score_scale_P[peer],
+        )
+        for number, peer in enumerate(task.peers)
+    ]

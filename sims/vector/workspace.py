@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedpeer.algorithms.batches import Batches, View
+from fedpeer.algorithms.batches import Batches, Examples, View
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
@@ -61,7 +61,7 @@ class Job:
     module          the network; its own tensors are never used, only its form
     way, block      how blocks of how many peers are trained (`steppers.choose`)
     batch_P         batch size of each peer; `steps_P` its steps a round
-    score_scale_P   of each peer, what one unit of its regression targets is in units of the data; empty: 1
+    score_scale_P   of each peer, what one unit of its regression targets is in units of the data; 1 for classes
     """
 
     peers: tuple[str, ...]
@@ -76,7 +76,7 @@ class Job:
     device: str
     way: Way
     block: int
-    score_scale_P: tuple[float, ...] = ()
+    score_scale_P: tuple[float, ...]
 
     @property
     def draws(self) -> Draws:
@@ -137,6 +137,11 @@ class Workspace:
         if self.view is None:
             return None
         return self.view.of(torch.as_tensor(peers, device=self.x_NF.device))
+
+    def tested(self, peer: int) -> Examples:
+        """One peer's test part."""
+        part = slice(self.test.first_P1[peer], self.test.first_P1[peer + 1])
+        return Examples(self.x_NF, self.test.index_T[part], self.test.y_T[part])
 
     def batches(self, peers: Sequence[int], orders: NDArray[np.int64]) -> Batches:
         """`orders` (B, S, b): numbers of each peer's own training examples."""

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.cli.config import Source, load
+from fedpeer.cli.config import Source, load, typed
 from fedpeer.cli.yaml_marks import parse
+from fedpeer.peer.core.peer_file import PeerFile
 
 ROOT = Path(__file__).parents[2]
 #: A fenced block of YAML whose first line says that it is a federation file.
@@ -29,6 +30,21 @@ def examples() -> list[tuple[str, str]]:
 def test_example(name: str, text: str) -> None:
     data, marks = parse(text, name)
     load(Source(data, marks, {}, name))
+
+
+PEER_BLOCK = re.compile(r"^```ya?ml\n(# peer\d\.yaml.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_examples_of_peer_files() -> None:
+    """As far as they can be right where neither keys nor data are."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    texts = [text for page in pages for text in PEER_BLOCK.findall(page.read_text(encoding="utf-8"))]
+    assert texts
+    for text in texts:
+        data, marks = parse(text, "peer file")
+        file, problems = typed(PeerFile, data)
+        assert file is not None
+        assert [*problems, *file.contradictions(), *marks.problems] == []
 
 
 def test_examples_are_found() -> None:

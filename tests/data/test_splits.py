@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from sklearn.datasets import load_digits
 from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, summary
 from fedpeer.data.splits.cuts import cut, deal, fill, random_cuts
-from fedpeer.peer.core.choice import bind, lookup, parse
+from fedpeer.peer.core.choice import called, parse
 
 
 def _generator(seed: int = 0) -> np.random.Generator:
@@ -65,11 +63,8 @@ def _regression() -> Dataset:
 
 def _split(rule: str, dataset: Dataset, peers: int | None = 16, seed: int = 0) -> Split:
     """As the command line does it: the choices' grammar, then the functions."""
-    bound: list[tuple[Callable[..., Split], dict[str, Any]]] = []
-    for number, piece in enumerate(pieces(rule)):
-        choice = parse(piece)
-        function = lookup(choice, MODIFIERS if number else SPLITS, "split")
-        bound.append((function, bind(choice, function)))
+    base, *changes = [parse(piece) for piece in pieces(rule)]
+    bound = [called(base, SPLITS, "split"), *(called(each, MODIFIERS, "split") for each in changes)]
     return make_split(bound, dataset, peers, _generator(seed))
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedpeer.data.dataset import Dataset
-from fedpeer.sims.world import build, load_dataset
+from fedpeer.peer.holdings import load_dataset
+from fedpeer.sims.world import build
 from tests.sims.worlds import federation, played, relative
 
 pytestmark = [

@@ -14,6 +14,7 @@ from torch import nn
 
 from fedpeer.networks.registry import NetworkError
 from fedpeer.peer.core.choice import parse
+from fedpeer.peer.holdings import load_dataset
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted
@@ -22,7 +23,7 @@ from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import simulate
 from fedpeer.sims.vector.engine import VectorEngine
-from fedpeer.sims.world import build, load_dataset
+from fedpeer.sims.world import build
 from tests.sims.worlds import federation
 
 

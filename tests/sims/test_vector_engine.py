@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms import steppers
 from fedpeer.algorithms.batches import order
+from fedpeer.peer.core.assembly import averaging_of, method_of
 from fedpeer.peer.core.choice import parse
+from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.memory import start_of
-from fedpeer.sims.prepare import averaging_of
 from fedpeer.sims.vector.pool import EngineError, Stopped
-from fedpeer.sims.world import World, build, load_dataset, method_of, plan_of
+from fedpeer.sims.world import World, build, plan_of
 from tests.sims.worlds import engine, federation, played, relative, same_bits, world
 
 PARITY = 1e-5

@@ -1,0 +1,30 @@
+"""How good one peer's parameters are on its test examples, in pieces, so that memory stays as it is however many."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Examples, View
+from fedpeer.algorithms.losses import Loss, score_sums
+from fedpeer.algorithms.steppers import Stepper
+
+#: Examples evaluated at once: bounds the memory of activations, and is enough for matrix products to be efficient.
+EVALUATED_AT_ONCE = 2048
+
+
+def evaluate(
+    stepper: Stepper, loss: Loss, x_n: Tensor, examples: Examples, view: View | None, score_scale: float
+) -> tuple[float, float]:
+    """(score, loss): accuracy as a fraction, or root-mean-square error, and the mean loss.
+
+    `view` is the peer's own, without a leading dimension. `score_scale` is what one unit of the targets is in units of
+    the data.
+    """
+    score = total = 0.0
+    for first in range(0, len(examples), EVALUATED_AT_ONCE):
+        piece = examples.between(first, first + EVALUATED_AT_ONCE)
+        inputs = piece.inputs() if view is None else view(piece.inputs(), examples.x_NF.dim() - 1)
+        right, summed = score_sums(loss, stepper.logits(x_n.unsqueeze(0), inputs.unsqueeze(0))[0], piece.y_M)
+        score, total = score + float(right), total + float(summed)
+    mean = score / len(examples)
+    return mean if loss.classifies else mean**0.5 * score_scale, total / len(examples)

@@ -1,0 +1,359 @@
+"""Ways to bring a float32 slice from a tensor in this process to a tensor in another, over loopback.
+
+fedpeer's own server and links, and beside them what could carry it instead: sockets by hand, gRPC with a protobuf
+bytes field, HTTP as it is written without thought. Each has its receiver in a process of its own, and a `send` that
+returns when the other side says that it has the slice and did what was asked with it: only moved, or also checked for
+finiteness and added to float64, or also saved. Whoever receives into a kept buffer has kept it before the clock starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import socket
+import ssl
+import struct
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal, Protocol
+
+import grpc
+import msgpack
+import numpy as np
+import torch
+from aiohttp import ClientSession, web
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from google.protobuf.wrappers_pb2 import BytesValue
+from torch import Tensor
+
+from fedpeer.gossip.reductions import FLOAT32, all_finite
+from fedpeer.peer.core import codec
+from fedpeer.peer.core.gate import Gate, GroupSpec
+from fedpeer.peer.core.messages import Envelope, Message, Transfer
+from fedpeer.peer.shell.buffers import Lease, Pool
+from fedpeer.peer.shell.certificates import authority_certificate, key_pem, peer_certificate, pem
+from fedpeer.peer.shell.client import Links, Outcome, Taken
+from fedpeer.peer.shell.identity import Identity, client_context, server_context
+from fedpeer.peer.shell.listener import bind
+from fedpeer.peer.shell.server import Host, PeerServer
+
+#: "cold" is "moved", but with no buffer kept from before.
+Job = Literal["moved", "merged", "saved", "cold"]
+#: Bytes of one read by hand: the fastest of 16 KiB to 4 MiB where the buffer is kept.
+READ_BYTES = 128 * 1024
+#: Numbers added at a time: float32 and float64 of them stay in the cache.
+MERGE_COUNT = 1 << 15
+#: Seconds after which something is broken.
+PATIENCE = 120.0
+
+FEDERATION, GROUP = bytes(16), "slice"
+
+
+class Arrived:
+    """What a receiver does with a slice that lies in its buffer; the same for all carriers."""
+
+    def __init__(self, job: Job, length: int) -> None:
+        self.job, self.held_D = job, np.zeros(length)
+        self.held_D += 1.0  # touched: it was there before
+        self.file = tempfile.TemporaryFile(dir=".") if job == "saved" else None  # noqa: SIM115 (lives as long as we)
+
+    def merge(self, value_D: Tensor) -> None:
+        """Add to float64, a piece at a time."""
+        value = value_D.numpy()
+        for start in range(0, len(value), MERGE_COUNT):
+            held = self.held_D[start : start + MERGE_COUNT]
+            np.add(held, value[start : start + MERGE_COUNT], out=held)
+
+    def finish(self, value_D: Tensor, checked: bool) -> None:
+        """`checked`: somebody has looked for NaN already."""
+        if self.job in ("moved", "cold"):
+            return
+        assert checked or all_finite(value_D), "what was sent is finite"
+        self.merge(value_D)
+        if self.file is not None:
+            self.file.seek(0)
+            self.file.write(value_D.numpy().data)
+            self.file.flush()
+            os.fsync(self.file.fileno())
+
+
+class Carrier(Protocol):
+    """One way; `receiver` is the process at the other end."""
+
+    receiver: Receiver
+
+    def send(self, value_D: Tensor) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Receiver:
+    """A process that runs `serve(job, length, keys, tell)` and tells its port; asked later, its memory."""
+
+    def __init__(self, serve: Callable[..., None], *asked: object) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_child, args=(serve, theirs, *asked), daemon=True)
+        self._process.start()
+        self.port = self._told()
+        self.pid = self._process.pid or 0
+
+    def _told(self) -> int:
+        if not self._pipe.poll(PATIENCE):
+            raise RuntimeError("a receiver does not start")
+        port: int = self._pipe.recv()
+        return port
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.join(PATIENCE)
+
+
+def _child(serve: Callable[..., None], tell: Connection, *asked: object) -> None:
+    torch.set_num_threads(1)
+    serve(tell.send, *asked)
+
+
+def kept(length: int) -> Tensor:
+    """A buffer whose pages are there."""
+    return torch.zeros(length, dtype=torch.float32)
+
+
+# ----------------------------------------------------------------------------------------------------------- the keys
+
+
+class Keys:
+    """Two peers' certificates in a folder that lives as long as this."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="fedpeer-bench-")
+        authority = Ed25519PrivateKey.generate()
+        issuer = authority_certificate(authority, "bench")
+        self.folder, self.public = Path(self._folder.name), {}
+        (self.folder / "ca.crt").write_bytes(pem(issuer))
+        for peer in ("a", "b"):
+            key = Ed25519PrivateKey.generate()
+            certificate = peer_certificate(issuer, authority, peer, key.public_key(), "127.0.0.1")
+            (self.folder / f"{peer}.crt").write_bytes(pem(certificate))
+            (self.folder / f"{peer}.key").write_bytes(key_pem(key))
+            self.public[peer] = key.public_key().public_bytes_raw()
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+def _identity(folder: Path, peer: str) -> Identity:
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key_file = folder / f"{peer}.key"
+    key = load_pem_private_key(key_file.read_bytes(), None)
+    assert isinstance(key, Ed25519PrivateKey)
+    return Identity(peer, key, folder / f"{peer}.crt", key_file, folder / "ca.crt")
+
+
+# ------------------------------------------------------------------------------------------------------------ fedpeer
+
+
+def _serve_fedpeer(tell: Callable[[int], None], job: Job, length: int, folder: Path | None) -> None:
+    arrived = Arrived(job, length)
+
+    def deliver(sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
+        assert isinstance(message, Transfer)
+        arrived.finish(message.payload, checked=True)
+        lease.release()
+
+    def refused(code: str, sender: str, text: str) -> None:
+        raise RuntimeError(f"{code}: {text}")
+
+    async def serve() -> None:
+        host = Host(
+            identify=lambda der: "a",
+            listens=lambda peer: True,
+            gate=lambda peer: _gate("b", length),
+            deliver=deliver,
+            refused=refused,
+        )
+        pool = Pool()
+        if job != "cold":
+            warm = pool.lease("a", GROUP, 4 * length, most=1, kept=True)
+            assert warm is not None, "nothing is lent yet"
+            warm.view[:] = bytes(4 * length)
+            warm.release()
+        listening = bind("127.0.0.1", 0, plain=folder is None)
+        server = PeerServer(host, pool)
+        await server.start(listening, server_context(_identity(folder, "b")) if folder else None)
+        tell(listening.getsockname()[1])
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
+def _gate(me: str, length: int) -> Gate:
+    both = frozenset("ab")
+    spec = GroupSpec(length=length, forms={"float32": FLOAT32}, members=both, neighbours=both, weight_max=2.0)
+    return Gate(federation=FEDERATION, me=me, incarnation=1, other=None, peers=both, groups={GROUP: spec})
+
+
+class Fedpeer:
+    """The path of a real peer's transfer: `codec.encode`, `Links`, `PeerServer`, `codec.finish`; always checked."""
+
+    def __init__(self, job: Job, length: int, keys: Keys | None = None) -> None:
+        self.receiver = Receiver(_serve_fedpeer, job, length, keys and keys.folder)
+        self._tls = client_context(_identity(keys.folder, "a"), keys.public["b"]) if keys else None
+        self._address = f"{'https' if keys else 'http'}://127.0.0.1:{self.receiver.port}"
+        self._loop, self._seq = asyncio.new_event_loop(), 0
+        self._links = self._loop.run_until_complete(self._opened())
+
+    async def _opened(self) -> Links:
+        return Links(lambda peer: self._tls, self._reported)
+
+    def _reported(self, peer: str, outcome: Outcome) -> None:
+        self._answered.set_result(outcome)
+
+    def send(self, value_D: Tensor) -> None:
+        self._seq += 1
+        self._answered: asyncio.Future[Outcome] = self._loop.create_future()
+        envelope = Envelope(federation=FEDERATION, sender="a", recipient="b", incarnation=1, to_incarnation=1)
+        message = Transfer(group=GROUP, seq=self._seq, round=1, exchange=1, weight=1.0, form="float32", payload=value_D)
+        head, tail = codec.encode(envelope, message)
+        self._loop.call_soon(self._links.send, "b", self._address, head, tail)
+        outcome = self._loop.run_until_complete(self._answered)
+        if not isinstance(outcome, Taken):
+            raise RuntimeError(f"not taken: {outcome}")
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._links.close())
+        self._loop.close()
+        self.receiver.close()
+
+
+# ---------------------------------------------------------------------------------------------------- sockets by hand
+
+
+def _serve_sockets(tell: Callable[[int], None], job: Job, length: int, folder: Path | None) -> None:
+    arrived, value_D = Arrived(job, length), kept(length)
+    view = memoryview(value_D.numpy()).cast("B")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        tell(listening.getsockname()[1])
+        connection, _ = listening.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if folder:
+        connection = server_context(_identity(folder, "b")).wrap_socket(connection, server_side=True)
+    while len(connection.recv(8)) == 8:
+        read = 0
+        while read < len(view):
+            read += connection.recv_into(view[read : read + READ_BYTES])
+        arrived.finish(value_D, checked=False)
+        connection.sendall(b"k")
+
+
+class Sockets:
+    """A blocking TCP socket, or an `ssl` one, and 8 bytes of head: the floor."""
+
+    def __init__(self, job: Job, length: int, keys: Keys | None = None) -> None:
+        self.receiver = Receiver(_serve_sockets, job, length, keys and keys.folder)
+        self._socket = socket.create_connection(("127.0.0.1", self.receiver.port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if keys:
+            context: ssl.SSLContext = client_context(_identity(keys.folder, "a"), keys.public["b"])
+            context.sslobject_class = ssl.SSLObject
+            self._socket = context.wrap_socket(self._socket)
+
+    def send(self, value_D: Tensor) -> None:
+        self._socket.sendall(struct.pack("<Q", 4 * len(value_D)))
+        self._socket.sendall(memoryview(value_D.numpy()).cast("B"))
+        assert self._socket.recv(1) == b"k", "the receiver is gone"
+
+    def close(self) -> None:
+        self._socket.close()
+        self.receiver.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- gRPC
+
+
+def _serve_grpc(tell: Callable[[int], None], job: Job, length: int) -> None:
+    arrived, value_D = Arrived(job, length), kept(length)
+
+    def take(request: BytesValue, context: grpc.ServicerContext) -> BytesValue:
+        value_D.copy_(torch.frombuffer(bytearray(request.value), dtype=torch.float32))
+        arrived.finish(value_D, checked=False)
+        return BytesValue()
+
+    method = grpc.unary_unary_rpc_method_handler(take, BytesValue.FromString, BytesValue.SerializeToString)
+    server = grpc.server(ThreadPoolExecutor(1), options=_GRPC_OPTIONS)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", {"take": method}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    tell(port)
+    server.wait_for_termination()
+
+
+_GRPC_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+
+class Grpc:
+    """A unary call whose message is a protobuf with one bytes field."""
+
+    def __init__(self, job: Job, length: int) -> None:
+        self.receiver = Receiver(_serve_grpc, job, length)
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{self.receiver.port}", options=_GRPC_OPTIONS)
+        self._call = self._channel.unary_unary("/bench/take", BytesValue.SerializeToString, BytesValue.FromString)
+
+    def send(self, value_D: Tensor) -> None:
+        self._call(BytesValue(value=value_D.numpy().tobytes()), timeout=PATIENCE)
+
+    def close(self) -> None:
+        self._channel.close()
+        self.receiver.close()
+
+
+# ---------------------------------------------------------------------------------------------------------- naive HTTP
+
+
+def _serve_naive(tell: Callable[[int], None], job: Job, length: int) -> None:
+    arrived = Arrived(job, length)
+
+    async def take(request: web.Request) -> web.Response:
+        said = msgpack.unpackb(await request.read(), max_bin_len=4 * length)
+        arrived.finish(torch.frombuffer(bytearray(said["value"]), dtype=torch.float32), checked=False)
+        return web.Response(status=204)
+
+    async def serve() -> None:
+        app = web.Application(client_max_size=8 * length)
+        app.router.add_post("/", take)
+        runner, listening = web.AppRunner(app), bind("127.0.0.1", 0)
+        await runner.setup()
+        await web.SockSite(runner, listening).start()
+        tell(listening.getsockname()[1])
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
+class Naive:
+    """aiohttp with the whole body packed and read at once."""
+
+    def __init__(self, job: Job, length: int) -> None:
+        self.receiver = Receiver(_serve_naive, job, length)
+        self._loop = asyncio.new_event_loop()
+        self._session = self._loop.run_until_complete(self._opened())
+
+    async def _opened(self) -> ClientSession:
+        return ClientSession()
+
+    def send(self, value_D: Tensor) -> None:
+        self._loop.run_until_complete(self._post(msgpack.packb({"value": value_D.numpy().tobytes()})))
+
+    async def _post(self, body: bytes) -> None:
+        async with self._session.post(f"http://127.0.0.1:{self.receiver.port}/", data=body) as answer:
+            assert answer.status == 204, answer.status
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._session.close())
+        self._loop.close()
+        self.receiver.close()

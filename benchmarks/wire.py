@@ -1,0 +1,135 @@
+"""A float32 slice from tensor to tensor between two processes on loopback, beside what else could carry it.
+
+`python -m benchmarks.wire [--quick]` prints this table alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.carriers import Carrier, Fedpeer, Grpc, Job, Keys, Naive, Sockets
+from benchmarks.measure import Lap, clocked, interleaved, times
+from benchmarks.rows import Row, Section, compared
+
+SIZES = {"10 MB": 2_500_000, "100 MB": 25_000_000}
+#: The least share of the floor's speed, turned into the most time.
+MOVED_TARGET = {"10 MB": 1 / 0.5, "100 MB": 1 / 0.6}
+MERGED_TARGET = TLS_TARGET = 1 / 0.6
+GRPC_TARGET = 1 / 5
+MEMORY_TARGET = 2.2
+
+
+def measure(quick: bool) -> Section:
+    """Pairs by the clock: 21 of 10 MB and 9 of 100 MB; quick: 7 and 5."""
+    rows = []
+    keys = Keys()
+    for size, length in SIZES.items():
+        pairs = (7, 5) if quick else (21, 9)
+        run = _Bench(size, torch.randn(length), pairs[length > 10_000_000])
+        rows += [
+            run.row("moved | raw sockets", Fedpeer, Sockets, "moved", MOVED_TARGET[size]),
+            run.row("checked, merged into float64 | raw sockets", Fedpeer, Sockets, "merged", MERGED_TARGET),
+            run.row("checked, merged and saved | raw sockets", Fedpeer, Sockets, "saved"),
+            run.row("moved by TLS | raw ssl sockets", _tls(Fedpeer, keys), _tls(Sockets, keys), "moved", TLS_TARGET),
+            run.row("moved | gRPC, a bytes field", Fedpeer, Grpc, "moved", GRPC_TARGET if size == "100 MB" else None),
+            run.row("moved | aiohttp, read() and unpackb", Fedpeer, Naive, "moved"),
+            *run.memory(),
+        ]
+    keys.close()
+    return Section(
+        "The wire: a float32 slice from tensor to tensor, two processes on loopback",
+        "By the clock, until the receiver said that it is done; fedpeer always checks that all numbers are finite. A "
+        "ratio of 1.67 is 0.6 of the other's speed, 2 half of it, 0.2 five times of it. Raw sockets read 128 KiB at a "
+        "time into a kept buffer, then do the same check and merge. Memory: peak above what each side held before, as "
+        "a multiple of the slice; the receiver's kept buffer is part of it.",
+        rows,
+    )
+
+
+def _tls(carrier: Callable[[Job, int, Keys], Carrier], keys: Keys) -> Callable[[Job, int], Carrier]:
+    return lambda job, length: carrier(job, length, keys)
+
+
+class _Bench:
+    """All rows of one size."""
+
+    def __init__(self, size: str, value_D: Tensor, pairs: int) -> None:
+        self._size, self._value_D, self._pairs = size, value_D, pairs
+
+    def row(
+        self,
+        name: str,
+        ours: Callable[[Job, int], Carrier],
+        floor: Callable[[Job, int], Carrier],
+        job: Job,
+        target: float | None = None,
+    ) -> Row:
+        with ExitStack() as stack:
+            carriers = [make(job, len(self._value_D)) for make in (ours, floor)]
+            for each in carriers:
+                stack.callback(each.close)
+            laps = [self._lap_of(each) for each in carriers]
+            interleaved(laps[0], laps[1], 2)  # connections, and memory that is touched for the first time
+            a, b = interleaved(laps[0], laps[1], self._pairs)
+        return compared(
+            f"{self._size} {name}",
+            "ms",
+            times(a, "sent", clock="wall", per=1e-3),
+            times(b, "sent", clock="wall", per=1e-3),
+            target,
+        )
+
+    def _lap_of(self, carrier: Carrier) -> Callable[[], Lap]:
+        return lambda: {"sent": clocked(lambda: carrier.send(self._value_D))}
+
+    def memory(self) -> list[Row]:
+        """The peak of the first slices, the receiver's buffer not yet kept."""
+        payload = 4 * len(self._value_D)
+        with ExitStack() as stack:
+            carrier = Fedpeer("cold", len(self._value_D))
+            stack.callback(carrier.close)
+            sides = {"receiver": carrier.receiver.pid, "sender": os.getpid()}
+            base = {side: _reset_peak(pid) for side, pid in sides.items()}
+            for _ in range(3):
+                carrier.send(self._value_D)
+            peak = {side: _status(pid, "VmHWM") - base[side] for side, pid in sides.items()}
+        return [
+            Row(
+                name=f"{self._size} memory of the {side}",
+                unit="x slice",
+                ours=peak[side] / payload,
+                target=MEMORY_TARGET,
+            )
+            for side in sides
+        ]
+
+
+def _reset_peak(pid: int) -> int:
+    """Forget the peak so far; bytes that the process holds now."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")  # see proc(5): resets VmHWM
+    return _status(pid, "VmRSS")
+
+
+def _status(pid: int, field: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def main() -> None:
+    from rich.console import Console
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.wire", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few pairs: wide intervals")
+    torch.set_num_threads(1)
+    Console().print(measure(parser.parse_args().quick).table())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""From a peer's file and the federation file that it names to checked settings, or to one report of what is wrong.
+
+The steps are those of `config.py`; here is what only this machine can tell: whether files are there, keys are kept from
+others and are those that the roster says, and data can be read. Nothing is started, downloaded or imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpeer.cli.checks import choice_problem
+from fedpeer.cli.config import Source, load, refuse, typed
+from fedpeer.cli.errors import ConfigError, Problem
+from fedpeer.cli.errors import Path as SettingPath
+from fedpeer.cli.files import anchored, anchored_federation
+from fedpeer.data.dataset import DataError
+from fedpeer.data.own import OWN
+from fedpeer.peer.core.choice import bind
+from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.peer_file import IdentitySettings, PeerFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerConfig:
+    """A peer's file and its federation's, both right; every path in them is whole."""
+
+    file: PeerFile
+    federation: Federation
+
+
+def is_peer_file(data: Mapping[str, Any]) -> bool:
+    """Whether these settings are a peer's own rather than a federation's."""
+    return "id" in data or "federation" in data
+
+
+def load_peer(path: Path, consequence: str = "") -> PeerConfig:
+    """What the peer file and its federation file say.
+
+    Raises:
+        ConfigError: everything that is wrong with the peer file; or if that is right, with the federation file.
+    """
+    source = Source.of_file(path)
+    file, problems = examine_peer(source, path.parent)
+    federation = None
+    if file is not None and Path(file.federation).is_file():
+        try:
+            federation = load(Source.of_file(Path(file.federation)), consequence)
+        except ConfigError as error:
+            if not problems:
+                raise
+            text = f"the file has {len(error.problems)} problems too; see fedpeer config check {file.federation}"
+            problems.append(Problem(("federation",), text))
+    if file is not None and federation is not None:
+        problems += _together(file, federation)
+    refuse(source, problems, consequence)
+    assert file is not None
+    assert federation is not None
+    return PeerConfig(file=file, federation=anchored_federation(federation, Path(file.federation).parent))
+
+
+def examine_peer(source: Source, folder: Path) -> tuple[PeerFile | None, list[Problem]]:
+    """The peer file as far as it can be understood, its paths whole, and everything that is wrong with it."""
+    file, problems = typed(PeerFile, source.data)
+    if file is not None:
+        problems += [Problem(path, text) for path, text in file.contradictions()]
+        file = _whole(file, folder)
+        problems += [*_choices(file), *_data(file), *_keys(file), *_others(file)]
+    return file, [*source.marks.problems, *problems]
+
+
+def _whole(file: PeerFile, folder: Path) -> PeerFile:
+    """With whole paths."""
+
+    def whole(path: str) -> str:
+        return str((folder / path).resolve())
+
+    identity, board = file.identity, file.dashboard
+    if identity is not None:
+        identity = IdentitySettings(**{name: whole(path) for name, path in identity})
+    if board is not None:
+        named = {name: getattr(board, name) for name in ("token_file", "certificate", "key")}
+        board = board.model_copy(update={name: whole(path) for name, path in named.items() if path is not None})
+    return file.model_copy(
+        update={
+            "federation": whole(file.federation),
+            "roster": whole(file.roster),
+            "state": whole(file.state or f"{file.id}-state"),
+            "data": file.data.model_copy(update={"source": anchored(file.data.source, folder)}),
+            "identity": identity,
+            "dashboard": board,
+        }
+    )
+
+
+def _choices(file: PeerFile) -> Iterator[Problem]:
+    if file.network is not None and (problem := choice_problem(("network",), file.network)) is not None:
+        yield problem
+    if file.data.part is None and (problem := choice_problem(("simulation", "dataset"), file.data.source)) is not None:
+        yield Problem(("data",), problem.text)
+
+
+def _data(file: PeerFile) -> Iterator[Problem]:
+    """Whether a file of one's own can be read, every row of it."""
+    choice = file.data.source
+    if choice.name in OWN and choice.name != "python" and choice_problem(("simulation", "dataset"), choice) is None:
+        try:
+            OWN[choice.name](**bind(choice, OWN[choice.name]))
+        except DataError as error:
+            yield Problem(("data",), str(error))
+
+
+def _keys(file: PeerFile) -> Iterator[Problem]:
+    """Whether the files of the identity are there, fit together, and are those of the roster."""
+    if file.transport != "https" or file.identity is None:
+        return
+    from fedpeer.peer.core.roster import RosterError
+    from fedpeer.peer.shell.identity import examine_identity, read_roster
+
+    roster = None
+    try:
+        roster = read_roster(Path(file.roster))
+    except RosterError as error:
+        yield Problem(("roster",), str(error))
+    paths = {name: Path(path) for name, path in file.identity}
+    _, flaws = examine_identity(file.id, **paths, roster=roster)
+    for flaw in flaws:
+        yield Problem(("roster",) if flaw.setting == "roster" else ("identity", flaw.setting), flaw.text)
+
+
+def _others(file: PeerFile) -> Iterator[Problem]:
+    """Files of the dashboard, and the federation file itself."""
+    board = file.dashboard
+    named: dict[SettingPath, str | None] = {("federation",): file.federation}
+    if board is not None:
+        named |= {("dashboard", name): getattr(board, name) for name in ("token_file", "certificate", "key")}
+    for path, written in named.items():
+        if written is None:
+            continue
+        if not Path(written).is_file():
+            yield Problem(path, f"there is no file {written}; fedpeer init or join makes it")
+        elif path[-1] in ("token_file", "key") and Path(written).stat().st_mode & 0o077:
+            yield Problem(path, f"{written} can be read by others; say  chmod 600 {written}")
+
+
+def _together(file: PeerFile, federation: Federation) -> Iterator[Problem]:
+    """What does not go with the federation file."""
+    peers, part = federation.simulation.peers, file.data.part
+    if part is not None and peers is not None and part > peers:
+        yield Problem(("data",), f"the simulation has {peers} peers; write a number up to that")
+    if file.network is not None and not federation.partial_models:
+        text = "a network of its own needs partial_models in the federation file, to say which slices are shared"
+        yield Problem(("network",), text)

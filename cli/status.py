@@ -1,0 +1,291 @@
+"""`fedpeer status` and `fedpeer dashboard`: the federation as one running peer sees it.
+
+Both find the peer's dashboard through its file (`--config`), or are told where it is (`--url`, `--token-file`). The
+status comes from that listener and from nowhere else, so what the terminal shows is what the browser shows. Names in it
+come from other peers: they are printed as text, never as markup.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from fedpeer.peer.shell.dashboard.access import Door
+
+#: Seconds between two looks of `--watch`; the peer itself looks once a second.
+EVERY_S = 1.0
+#: Columns of a terminal that has room for addresses and traffic.
+WIDE = 110
+#: Refusals and log lines told below the tables; the dashboard has all of them.
+REFUSALS_MAX, LINES_MAX = 5, 5
+
+Config = Annotated[Path | None, typer.Option(help="The peer's own file, such as peer3.yaml.", show_default=False)]
+Url = Annotated[str | None, typer.Option(help="Its dashboard, such as http://127.0.0.1:7503.", show_default=False)]
+TokenFile = Annotated[Path | None, typer.Option(help="File with the dashboard's token.", show_default=False)]
+Certificate = Annotated[
+    Path | None, typer.Option(help="The dashboard's certificate, if --url is https.", show_default=False)
+]
+
+
+def status(
+    config: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    certificate: Certificate = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole status as JSON.")] = False,
+    watch: Annotated[bool, typer.Option(help="Again every second, until Ctrl-C.")] = False,
+) -> None:
+    """Show the federation as one running peer sees it."""
+    from rich.console import Console
+
+    from fedpeer.peer.shell.dashboard.ask import ask
+
+    door = _door(config, url, token_file, certificate)
+    console = Console(highlight=False)
+    first = ask(door)
+    if as_json:
+        for seen, _ in _looks(door, first) if watch else [(first, "")]:
+            print(json.dumps(seen), flush=True)
+    elif watch:
+        from rich.live import Live
+
+        with Live(screen(first, console.width), console=console, auto_refresh=False) as live:
+            for seen, trouble in _looks(door, first):
+                live.update(screen(seen, console.width, trouble), refresh=True)
+    else:
+        console.print(screen(first, console.width))
+
+
+def dashboard(
+    config: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    certificate: Certificate = None,
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser, too.")] = False,
+) -> None:
+    """Print the address of a running peer's dashboard, with the token that lets a browser in."""
+    from fedpeer.peer.shell.dashboard.ask import ask
+
+    door = _door(config, url, token_file, certificate)
+    ask(door)
+    print(door.login)
+    if show:
+        import webbrowser
+
+        webbrowser.open(door.login)
+
+
+def _looks(door: Door, newest: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """The newest status every second, and what went wrong since; a peer that restarts is seen again."""
+    from fedpeer.peer.shell.dashboard.access import DashboardError
+    from fedpeer.peer.shell.dashboard.ask import ask
+
+    trouble, since = "", time.strftime("%H:%M:%S")
+    while True:
+        yield newest, trouble
+        time.sleep(EVERY_S)
+        try:
+            newest, trouble, since = ask(door), "", time.strftime("%H:%M:%S")
+        except DashboardError as error:
+            trouble = f"As of {since}. {error}"
+
+
+def _door(config: Path | None, url: str | None, token_file: Path | None, certificate: Path | None) -> Door:
+    """The dashboard that the options name.
+
+    Raises:
+        ConfigError: the options or the peer's file are wrong.
+        DashboardError: the token cannot be read.
+    """
+    from fedpeer.cli.errors import ConfigError, Problem
+    from fedpeer.peer.shell.dashboard.access import Door, read_token
+
+    if (config is None) == (url is None):
+        problem = "name the peer's file, or its dashboard with --url and --token-file"
+        raise ConfigError("the command line", [Problem((), problem, "--config")])
+    if config is not None:
+        return _door_of_file(config)
+    assert url is not None
+    problems = []
+    if not _is_address(url):
+        problems.append(Problem((), "write it like http://127.0.0.1:7503", "--url"))
+    if token_file is None:
+        problems.append(Problem((), "name the file with the token, such as keys/peer3.token", "--token-file"))
+    if problems:
+        raise ConfigError("the command line", problems)
+    assert token_file is not None
+    return Door(url.rstrip("/"), read_token(token_file), certificate)
+
+
+def _is_address(url: str) -> bool:
+    """Whether it is http or https, a host, and perhaps a port."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        return known and url.rstrip("/") == f"{parts.scheme}://{parts.netloc}"
+    except ValueError:  # a bracket or a port that is none
+        return False
+
+
+def _door_of_file(config: Path) -> Door:
+    from fedpeer.cli.config import Source, refuse, typed
+    from fedpeer.cli.errors import Problem
+    from fedpeer.peer.core.peer_file import PeerFile
+    from fedpeer.peer.shell.dashboard.access import listener
+
+    source = Source.of_file(config)
+    peer, problems = typed(PeerFile, source.data)
+    problems += source.marks.problems
+    if peer is not None and peer.dashboard is None:
+        problems.append(
+            Problem(("dashboard",), "this peer has none; add dashboard: {listen: 127.0.0.1:7503, token_file: FILE}")
+        )
+    refuse(source, problems)
+    assert peer is not None
+    assert peer.dashboard is not None
+    return listener(peer.dashboard, config.parent).door
+
+
+# --------------------------------------------------------------------------------------------------------- the screen
+
+
+def screen(status: dict[str, Any], width: int, trouble: str = "") -> RenderableType:
+    """A status as tables that fit a terminal of so many columns."""
+    from rich.console import Group
+
+    parts: list[RenderableType] = [_head(status), _peers(status, width), _groups(status, width)]
+    parts += [_text(line, style) for line, style in _below(status)]
+    if trouble:
+        parts.append(_text(trouble, "yellow"))
+    return Group(*parts)
+
+
+def _head(status: dict[str, Any]) -> RenderableType:
+    """Who this is, how far it is, and what it has reached."""
+    from rich.console import Group
+
+    from fedpeer.cli.units import lasting
+    from fedpeer.runs.summary import count_text, score_text
+
+    points = status["scores"].get(status["peer"])
+    name = status["score_name"]
+    reached = f"{name} {score_text(points[-1][1], name)}" if points else f"{name} not measured yet"
+    rounds, traffic = f"round {status['round']} of {status['rounds']}", status["traffic"]
+    facts = [status["mode"], status["device"], status["transport"], f"up {lasting(status['uptime_s'])}"]
+    facts += [f"incarnation {status['incarnation']}", f"roster {status['roster']}"]
+    bytes_sent, bytes_received = (count_text(traffic[f"bytes_{way}"], "B") for way in ("sent", "received"))
+    return Group(
+        _text(f"{status['peer']} in {status['federation']}: {status['state']}, {rounds}", "bold"),
+        _text(" · ".join(facts), "dim"),
+        _text(f"{reached} · sent {bytes_sent} · received {bytes_received}"),
+    )
+
+
+def _peers(status: dict[str, Any], width: int) -> RenderableType:
+    """Every peer of the roster, in the order in which a person counts."""
+    from fedpeer.runs.summary import score_text
+
+    name, wide = status["score_name"], width >= WIDE
+    table = _table(["peer", "state", ">round", f">{name}", ">heard", *(["address"] if wide else [])])
+    own = status["scores"].get(status["peer"])
+    for peer in sorted(status["peers"], key=lambda each: _natural(each["id"])):
+        me = peer["state"] == "me"
+        score = own[-1][1] if me and own else peer["score"]
+        cells = [
+            _text(peer["id"], "bold cyan" if me else ""),
+            _text("this peer" if me else peer["state"], _COLOURS.get(peer["state"], "")),
+            _text(str(peer["round"])),
+            _text("–" if score is None else score_text(score, name)),
+            _text("–" if me else _ago(peer["heard_s"])),
+        ]
+        table.add_row(*cells, *([_text(peer["address"])] if wide else []))
+    return table
+
+
+def _groups(status: dict[str, Any], width: int) -> RenderableType:
+    """The averaging groups of this peer."""
+    from fedpeer.runs.summary import count_text
+
+    if not status["groups"]:
+        return _text("No averaging group yet: the peers are gathering.\n", "dim")
+    wide = width >= WIDE
+    sizes = [">members", ">parameters"] if wide else [">members"]
+    table = _table(["group", *sizes, ">round", ">weight", ">disagreement", *([">sent"] if wide else []), "waiting for"])
+    for group in status["groups"]:
+        apart = group["disagreement"]
+        cells = [group["id"], str(len(group["members"])), *([f"{group['length']:,}"] if wide else [])]
+        cells += [str(group["round"]), f"{group['weight']:.3g}", "–" if apart is None else f"{apart:.2g}"]
+        cells += [count_text(group["bytes_sent"], "B")] if wide else []
+        table.add_row(*map(_text, [*cells, ", ".join(group["waiting_for"]) or "–"]))
+    return table
+
+
+def _below(status: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Refusals, counters that are not 0, and the last lines of the log: (line, style)."""
+    refusals = sorted(status["refusals"], key=lambda row: -row["last"])
+    for row in refusals[:REFUSALS_MAX]:
+        yield (
+            f"refused {row['count']:,} × {row['code']} from {row['sender'] or 'a stranger'}",
+            _KINDS.get(row["kind"], ""),
+        )
+    if len(refusals) > REFUSALS_MAX:
+        yield f"and {len(refusals) - REFUSALS_MAX} more kinds of refusals; --json has all", "dim"
+    counted = [f"{name.replace('_', ' ')} {count:g}" for name, count in status["counters"].items() if count]
+    if counted:
+        yield " · ".join(counted), "dim"
+    for line in status["log"][-LINES_MAX:]:
+        more = f" (and {line['more']:,} more like it)" if line.get("more") else ""
+        clock = time.strftime("%H:%M:%S", time.localtime(line["t"]))
+        yield f"{clock} {line['level']:<7} {line['text']}{more}", _LEVELS.get(line["level"], "")
+
+
+_COLOURS = {"alive": "green", "suspect": "yellow", "dead": "red", "me": "cyan", "unknown": "dim", "left": "dim"}
+_KINDS = {"h": "dim", "s": "yellow", "x": "red", "o": "yellow"}
+_LEVELS = {"warning": "yellow", "error": "red"}
+
+
+def _text(words: str, style: str = "") -> Text:
+    """Words from elsewhere: no markup, and nothing that a terminal would obey."""
+    from rich.text import Text
+
+    return Text("".join(letter if letter.isprintable() else "?" for letter in words), style)
+
+
+def _table(headings: list[str]) -> Table:
+    """A table without lines; a heading that begins with > stands over numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for number, heading in enumerate(headings):
+        right = heading.startswith(">")
+        folds = number in (0, len(headings) - 1)
+        table.add_column(
+            heading.removeprefix(">"), justify="right" if right else "left", no_wrap=not folds, overflow="fold"
+        )
+    return table
+
+
+def _ago(seconds: float | None) -> str:
+    from fedpeer.cli.units import lasting
+
+    if seconds is None:
+        return "never"
+    return "now" if seconds < 1.5 else f"{lasting(round(seconds))} ago"
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key by which peer2 comes before peer10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

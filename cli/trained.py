@@ -1,0 +1,153 @@
+"""Finding what was trained: the model that a command line names, and the examples on which to judge it.
+
+A model is named by a peer's own file, by its state folder, or by a simulation's run with a method, a peer and a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.cli.errors import ConfigError, Problem
+from fedpeer.cli.files import anchored
+from fedpeer.cli.peer_config import PeerConfig, load_peer
+from fedpeer.data.dataset import DataError, Dataset
+from fedpeer.data.held import Held, held
+from fedpeer.data.own import OWN
+from fedpeer.data.own.code import check_allowed, imported
+from fedpeer.peer.core.assembly import Loader
+from fedpeer.peer.core.choice import Choice, parse
+from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.holdings import held_by, load_dataset, split_of
+from fedpeer.peer.models import Model, load
+from fedpeer.runs.folder import RunFolder
+
+#: Raw inputs (N, *F), and targets as the peer sees them, numbers in units of the data.
+Examples = tuple[NDArray[np.generic], NDArray[np.generic]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """What a command line says of a model: the argument, and the options; the first three are for runs only."""
+
+    where: str
+    method: str
+    peer: str | None
+    seed: int | None
+    runs: Path
+    allow_python: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A model, and what loads the examples that its peer kept for testing."""
+
+    model: Model
+    own_test_part: Callable[[], Examples]
+
+
+def trained(named: Named) -> Trained:
+    """The model of that name.
+
+    Raises:
+        ConfigError, RunError, ModelError, DataError: there is none, or it cannot be used.
+    """
+    path = Path(named.where)
+    if path.is_file():
+        return _of_peer(load_peer(path), named)
+    if (path / "model.json").is_file():
+        return Trained(model=_of_state(path, _leave(named.allow_python)), own_test_part=lambda: _nowhere(named.where))
+    return _of_run(named)
+
+
+def _of_peer(config: PeerConfig, named: Named) -> Trained:
+    file = config.file
+    assert file.state is not None, "filled in by `load_peer`"
+    code = imported if file.network is not None else _leave([*file.allow_python, *named.allow_python])
+    return Trained(
+        model=_of_state(Path(file.state), code), own_test_part=lambda: _tested(*held_by(file, config.federation))
+    )
+
+
+def _of_state(folder: Path, code: Loader) -> Model:
+    return load(folder / "model.safetensors", folder / "model.json", None, code)
+
+
+def _of_run(named: Named) -> Trained:
+    run = RunFolder.open(named.runs, named.where)
+    settings: dict[str, Any] = run.read("settings") or {}
+    seed = settings["seeds"][0] if named.seed is None else named.seed
+    tensors = run.models(named.method, seed)
+    if not tensors.is_file():
+        stored = sorted(each.stem for each in tensors.parent.glob("*.safetensors"))
+        there = f"it has {', '.join(stored)}" if stored else "it was not finished"
+        text = f"run {run.id} has no models of {named.method} with seed {seed}; {there}"
+        raise ConfigError("the command line", [Problem((), text, "--method, --seed")])
+    model = load(tensors, tensors.with_suffix(".json"), named.peer, _leave(named.allow_python))
+
+    def own_test_part() -> Examples:
+        if settings.get("objects"):
+            return _nowhere(run.id)
+        federation = Federation.model_validate({name: settings[name] for name in Federation.model_fields})
+        asked = federation.simulation
+        _check_dataset(asked.dataset, named.allow_python)
+        dataset = load_dataset(asked.dataset)
+        assert asked.normalise is not None, "a run's settings have everything filled in"
+        number = list(model.card.peers).index(model.peer)
+        return _tested(dataset, held(dataset, split_of(dataset, federation, seed), number, asked.normalise))
+
+    return Trained(model=model, own_test_part=own_test_part)
+
+
+def _leave(allowed: Sequence[str]) -> Loader:
+    """Imports a network's own code if its package is allowed."""
+
+    def code(name: str) -> Callable[..., Any]:
+        check_allowed(name, allowed, "this model", "say --allow-python {}")
+        return imported(name)
+
+    return code
+
+
+def _check_dataset(choice: Choice, allowed: Sequence[str]) -> None:
+    if choice.name == "python":
+        check_allowed(str(choice.value or choice.settings["function"]), allowed, "this run", "say --allow-python {}")
+
+
+def _tested(dataset: Dataset, holding: Held) -> Examples:
+    y = holding.test_y if holding.targets is None else holding.targets.undo(holding.test_y)
+    return dataset.x[holding.test_M], y
+
+
+def _nowhere(where: str) -> Examples:
+    text = f"{where} does not say where its peer's data are; name a file, such as --data csv:FILE,label=NAME"
+    raise ConfigError("the command line", [Problem((), text, "--data")])
+
+
+def examples_in(text: str, model: Model) -> Examples:
+    """The examples of a data set or file that a command line names, such as `csv:ward3.csv,label=outcome`.
+
+    Raises:
+        ChoiceError, DataError: it cannot be read, or is not what the model was trained for.
+    """
+    card, choice = model.card, anchored(parse(text), Path())
+    if choice.name in OWN and card.classes and "classes" not in choice.settings:
+        choice = Choice(choice.name, choice.value, {**choice.settings, "classes": card.classes})
+    dataset = load_dataset(choice)
+    if (dataset.task, dataset.classes) != (card.shape.task, card.classes):
+        trained_for = f"the classes {', '.join(card.classes)}" if card.classes else "numbers to predict"
+        raise DataError(f"{text}: it has other targets than the model, which was trained for {trained_for}")
+    x = dataset.x
+    if card.features and dataset.feature_names and card.features != dataset.feature_names:
+        missing = [name for name in card.features if name not in dataset.feature_names]
+        if missing:
+            raise DataError(f"{text}: there is no column {', '.join(missing[:8])}, which the model needs")
+        x = x[:, [dataset.feature_names.index(name) for name in card.features]]
+    if tuple(x.shape[1:]) != card.shape.input_shape:
+        raise DataError(f"{text}: an example has shape {x.shape[1:]}, but the model takes {card.shape.input_shape}")
+    return x, dataset.y

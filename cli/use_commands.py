@@ -1,0 +1,171 @@
+"""`fedpeer evaluate / predict / export`: what was trained, put to use."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+
+import typer
+
+from fedpeer.cli.files import runs_folder, writable, write_text
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedpeer.cli.trained import Trained
+    from fedpeer.peer.models import Card
+
+#: Standard input, or standard output.
+STREAM = "-"
+RUN = "For a run"
+
+Where = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A peer's file or state folder; or a run: its id, or last.")
+]
+Method = Annotated[str, typer.Option(metavar="NAME", help="How it was trained.", rich_help_panel=RUN)]
+Peer = Annotated[str | None, typer.Option(metavar="ID", help="Whose model.", rich_help_panel=RUN, show_default=False)]
+Seed = Annotated[
+    int | None, typer.Option(metavar="S", help="Default: the run's first.", rich_help_panel=RUN, show_default=False)
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.",
+        rich_help_panel=RUN,
+        show_default=False,
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PACKAGE", help="A package whose code the model may name (python:...).", show_default=False),
+]
+
+
+def _trained(where: str, method: str, peer: str | None, seed: int | None, out: Path | None, allow: Any) -> Trained:
+    from fedpeer.cli.trained import Named, trained
+
+    named = Named(where=where, method=method, peer=peer, seed=seed, runs=runs_folder(out), allow_python=allow or [])
+    return trained(named)
+
+
+def evaluate(
+    where: Where,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Such as csv:FILE,label=NAME; default: the peer's own test part.", show_default=False
+        ),
+    ] = None,
+    method: Method = "partial-averaging",
+    peer: Peer = None,
+    seed: Seed = None,
+    out: Out = None,
+    allow_python: Allow = None,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object only.")] = False,
+) -> None:
+    """How good a trained model is: on its peer's own test part, or on another file."""
+    import json
+
+    from fedpeer.cli.trained import examples_in
+    from fedpeer.runs.summary import score_text
+
+    found = _trained(where, method, peer, seed, out, allow_python)
+    x, y = found.own_test_part() if data is None else examples_in(data, found.model)
+    score, loss = found.model.evaluate(x, y)
+    measure: Literal["accuracy", "error"] = "accuracy" if found.model.loss.classifies else "error"
+    if as_json:
+        print(json.dumps({"schema": 1, "peer": found.model.peer, measure: score, "loss": loss, "examples": len(x)}))
+        return
+    examples = f"{len(x):,} examples of {'its own test part' if data is None else data}"
+    print(f"{found.model.peer}: {measure} {score_text(score, measure)}, loss {loss:.4g}, {examples}")
+
+
+def predict(
+    where: Where,
+    inputs: Annotated[str, typer.Argument(metavar="FILE", help="CSV with the model's features; - for standard input.")],
+    to: Annotated[str, typer.Option(metavar="FILE", help="CSV to write; - for standard output.")] = STREAM,
+    delimiter: Annotated[str, typer.Option(metavar="X", help="Between the cells of the input; tab for a tab.")] = ",",
+    method: Method = "partial-averaging",
+    peer: Peer = None,
+    seed: Seed = None,
+    out: Out = None,
+    allow_python: Allow = None,
+) -> None:
+    """Answers for new examples: the class with a probability for each, or the numbers predicted.
+
+    The label column may be absent; other columns are passed over. Answers have the order of the rows.
+    """
+    from fedpeer.data.own.inputs import read_inputs
+    from fedpeer.data.own.table import separator_of
+
+    model = _trained(where, method, peer, seed, out, allow_python).model
+    name = "standard input" if inputs == STREAM else inputs
+    with _reading(inputs) as file:
+        x = read_inputs(file, name, model.card.features, model.card.shape.input_shape, separator_of(delimiter))
+    text = _answers(model.card, model.answers(x))
+    if to == STREAM:
+        sys.stdout.write(text)
+    else:
+        write_text(Path(to), text, option="--to")
+
+
+@contextmanager
+def _reading(inputs: str) -> Iterator[TextIO]:
+    from fedpeer.data.own.mistakes import check_there
+
+    if inputs == STREAM:
+        yield sys.stdin
+        return
+    check_there(inputs)
+    with open(inputs, newline="", encoding="utf-8-sig") as file:
+        yield file
+
+
+def _answers(card: Card, answers: NDArray[np.float32]) -> str:
+    """CSV: the class and a probability for each class; or the numbers predicted, one column if it is one."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if card.classes:
+        writer.writerow(["prediction", *(f"probability {name}" for name in card.classes)])
+        writer.writerows([card.classes[row.argmax()], *(f"{value:.6g}" for value in row)] for row in answers)
+    else:
+        outputs = answers.shape[1]
+        writer.writerow(["prediction"] if outputs == 1 else [f"prediction {number + 1}" for number in range(outputs)])
+        writer.writerows([f"{value:.6g}" for value in row] for row in answers)
+    return text.getvalue()
+
+
+def export(
+    where: Where,
+    form: Annotated[
+        Literal["safetensors", "pt2", "onnx"],
+        typer.Option("--format", help="safetensors: parameters; pt2, onnx: programs that take raw inputs."),
+    ] = "safetensors",
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help="Default: PEER.FORMAT.", show_default=False)] = None,
+    method: Method = "partial-averaging",
+    peer: Peer = None,
+    seed: Seed = None,
+    out: Out = None,
+    allow_python: Allow = None,
+) -> None:
+    """Write a trained model for use without fedpeer, and beside it, in JSON, what its numbers mean."""
+    from fedpeer.peer.program import write_onnx, write_pt2, write_state_dict
+    from fedpeer.runs.disk import write_json
+
+    model = _trained(where, method, peer, seed, out, allow_python).model
+    path = to or Path(f"{model.peer}.{form}")
+    card = path.with_suffix(path.suffix + ".json")
+    with writable(path, option="--to"):
+        if form == "safetensors":
+            write_state_dict(model.module, path)
+        else:
+            (write_pt2 if form == "pt2" else write_onnx)(model.program, model.card.shape.example(), path)
+        write_json(card, model.own_card.model_dump(mode="json"))
+    print(f"{path}\n{card}")

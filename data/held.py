@@ -1,0 +1,62 @@
+"""What one peer holds of a data set, as it sees it: rows, targets, and the scale fitted on its own training examples.
+
+The simulators stack this over peers, a real peer has it once. Arrays and indices only; nothing is copied but targets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.data.dataset import Dataset, Split
+from fedpeer.data.normalise import NORMALISERS, Normaliser
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """One peer's examples.
+
+    train_M, test_M      (M,) int64 rows of the data set's x
+    train_y, test_y      their targets as the peer sees them: (M,) int64 classes, or float32 numbers on its own scale
+    feature_map_F        (F,) int64: the peer sees feature `feature_map_F[i]` at place i; None: as they are
+    inputs               brings inputs, as it sees them, to its own scale; None: they are left as they are
+    targets              the scale of regression targets; None for classes
+    """
+
+    train_M: NDArray[np.int64]
+    test_M: NDArray[np.int64]
+    train_y: NDArray[np.generic]
+    test_y: NDArray[np.generic]
+    feature_map_F: NDArray[np.int64] | None
+    inputs: Normaliser | None
+    targets: Normaliser | None
+
+    @property
+    def score_scale(self) -> float:
+        """What one unit of its regression targets is in units of the data; 1 for classes."""
+        return 1.0 if self.targets is None else float(self.targets.scale_F.reshape(-1)[0])
+
+
+def held(dataset: Dataset, split: Split, peer: int, normalise: str) -> Held:
+    """What peer number `peer` (0, 1, ...) holds; `normalise` is a name of `NORMALISERS`."""
+    share = split.shares[peer]
+    train_y, test_y = (split.labels(dataset, peer, test=test) for test in (False, True))
+    targets = inputs = None
+    if dataset.task == "regression":
+        targets = NORMALISERS[normalise](train_y.reshape(-1, 1))
+        train_y, test_y = targets.apply(train_y), targets.apply(test_y)
+    else:
+        train_y, test_y = train_y.astype(np.int64), test_y.astype(np.int64)
+    if normalise != "none" and dataset.input_kind != "tokens":
+        inputs = NORMALISERS[normalise](split.inputs(dataset, peer))
+    return Held(
+        train_M=share.train_M,
+        test_M=share.test_M,
+        train_y=train_y,
+        test_y=test_y,
+        feature_map_F=share.feature_map_F,
+        inputs=inputs,
+        targets=targets,
+    )

@@ -1,0 +1,65 @@
+"""New examples for a trained model: the same features as it was trained on, without labels."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import math
+from collections.abc import Sequence
+from typing import TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.data.own.columns import numbers
+from fedpeer.data.own.mistakes import Mistakes
+from fedpeer.data.own.table import batches
+
+
+def read_inputs(
+    file: TextIO, name: str, features: Sequence[str], shape: tuple[int, ...], delimiter: str = ","
+) -> NDArray[np.float32]:
+    """(N, *shape) from a CSV whose first line names the columns; `name` stands in the messages.
+
+    With names the features are found by them, in any order, and other columns are passed over. Without (`features` is
+    empty) every column is a feature, in order.
+
+    Raises:
+        DataError: columns missing, or cells that are no numbers; all at once, with row and column.
+    """
+    mistakes = Mistakes(name)
+    try:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        header = [cell.strip() for cell in next(reader, [])]
+        columns = _columns(header, features, math.prod(shape), mistakes)
+        found = [
+            np.stack([numbers([row[c] for row in rows], lines, header[c], mistakes) for c in columns], axis=1)
+            for lines, rows in batches(reader, len(header), mistakes)
+        ]
+    except csv.Error as problem:
+        raise mistakes.stop(f"row {reader.line_num}", f"it cannot be read as CSV ({problem})") from None
+    except UnicodeDecodeError:
+        raise mistakes.stop("", "it is not UTF-8 text; save the file as UTF-8") from None
+    mistakes.stop_if_any()
+    if not found:
+        raise mistakes.stop("", "there are column names but no rows")
+    return np.concatenate(found).reshape(-1, *shape)
+
+
+def _columns(header: Sequence[str], features: Sequence[str], count: int, mistakes: Mistakes) -> list[int]:
+    """Which columns are the features, in the model's order; stops if they are not there."""
+    if not any(header):
+        raise mistakes.stop("", "the file is empty; its first line must name the columns")
+    if not features:
+        if len(header) != count:
+            raise mistakes.stop("row 1", f"it has {len(header)} columns, but the model takes {count} inputs")
+        return list(range(count))
+    for feature in features:
+        if feature not in header:
+            near = difflib.get_close_matches(feature, header, n=1)
+            hint = f'; did you mean "{near[0]}"?' if near else ""
+            mistakes.add("row 1", f'there is no column "{feature}", which the model needs{hint}', "missing")
+        elif header.count(feature) > 1:
+            mistakes.add("row 1", f'several columns are called "{feature}"; give each its own name', "twice")
+    mistakes.stop_if_any()
+    return [header.index(feature) for feature in features]

@@ -1,0 +1,235 @@
+"""Which peers do not answer: probes, pings in others' stead, suspicions. It knows ids and ticks, and no claims.
+
+A probe goes through three stages: a ping; helpers asked, and the ping repeated; failed. Probes go to the successor in
+the ring of living ids and to a random peer in turn: the first bounds the time until a death is seen, the second sees
+what the one predecessor cannot. A suspicion, whoever began it, is checked by pings of our own, and ends with the
+verdict *dead* unless `changed` says that the suspect made a new statement.
+
+`Ask` is a message to be filled with claims; `Accuse` a verdict to be signed. Both are `membership.py`'s to carry out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from fedpeer.gossip.awareness import Awareness, Timing, suspicion_wait
+
+#: Pings in others' stead that wait for an answer. Each lasts `answer` ticks, and at 30 % loss a peer is asked for about
+#: one in two ticks; beyond this somebody floods us, and is not answered.
+RELAYS_MAX = 64
+#: Peers that check a suspicion in the same `answer` ticks; of more, each checks more rarely, so that a suspect among
+#: hundreds is not flooded.
+CHECKERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Say this to a peer; `heard` only counts in a pong."""
+
+    to: str
+    kind: Literal["ping", "ping-request", "pong"]
+    number: int
+    target: str
+    heard: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Accuse:
+    """This peer finds another one suspect or dead."""
+
+    peer: str
+    verdict: Literal["suspect", "dead"]
+
+
+@dataclass(slots=True)
+class _Probe:
+    """One probe under way; all its pings have one number.
+
+    helpers     None until they are asked; `next_ping`: when to ping again ourselves, from then on
+    nacks       who of them said that it heard nothing, and so is well itself
+    """
+
+    target: str
+    number: int
+    begun: int
+    helpers: Sequence[str] | None = None
+    next_ping: int = 0
+    nacks: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Relay:
+    """A ping in somebody's stead, waiting for an answer."""
+
+    asker: str
+    number: int
+    target: str
+    until: int
+
+
+@dataclass(slots=True)
+class _Suspicion:
+    """`since` when, when to ask the suspect next, and since when it owes us an answer (None: not asked yet).
+
+    confirmed   how many others found the same, beyond the first
+    ours        whether we are among those who found it
+    """
+
+    since: int
+    next_ask: int
+    asked: int | None = None
+    confirmed: int = 0
+    ours: bool = False
+
+
+class Detector:
+    """One peer's failure detector."""
+
+    def __init__(self, me: str, timing: Timing, draws: np.random.Generator) -> None:
+        self.me = me
+        self.awareness = Awareness()
+        self._timing = timing
+        self._draws = draws
+        self._number = 0
+        self._next_probe = int(draws.integers(timing.probe))  # peers that start together do not probe together
+        self._ring_next = False
+        self._order: list[str] = []
+        self._probes: list[_Probe] = []
+        self._relays: dict[int, _Relay] = {}
+        self._suspicions: dict[str, _Suspicion] = {}
+        self._unsure: set[str] = set()  # a probe of ours failed, and whether they live is not known yet
+
+    # -------------------------------------------------------------------------------------------------- what happens
+
+    def tick(self, clock: int, living: Collection[str]) -> list[Ask | Accuse]:
+        """`living`: the others who are alive or suspect."""
+        self._relays, over = (
+            {n: relay for n, relay in self._relays.items() if relay.until > clock},
+            [relay for relay in self._relays.values() if relay.until <= clock],
+        )
+        out: list[Ask | Accuse] = [Ask(r.asker, "pong", r.number, r.target, heard=False) for r in over]
+        for probe in list(self._probes):
+            out += self._later(probe, clock, living)
+        if clock >= self._next_probe:
+            self._next_probe = clock + self._timing.probe * self.awareness.patience
+            out += self._probe(clock, living)
+        for peer, suspicion in list(self._suspicions.items()):
+            out += self._check(peer, suspicion, clock, len(living))
+        return out
+
+    def relay(self, asker: str, number: int, target: str, clock: int) -> list[Ask]:
+        """Ping a target in somebody's stead; nothing where too many of these are under way."""
+        if len(self._relays) >= RELAYS_MAX:
+            return []
+        ping = self.ping(target)
+        self._relays[ping.number] = _Relay(asker, number, target, clock + self._timing.answer)
+        return [ping]
+
+    def answered(self, sender: str, number: int, target: str, heard: bool) -> list[Ask]:
+        """A pong came in."""
+        if sender == target and target in self._suspicions:
+            self._suspicions[target].asked = None
+        relay = self._relays.get(number)
+        if relay is not None and sender == target == relay.target:
+            del self._relays[number]
+            return [Ask(relay.asker, "pong", relay.number, target)]
+        for probe in self._probes:
+            if (probe.target, probe.number) == (target, number) and sender in (target, *(probe.helpers or ())):
+                if heard:
+                    self._probes.remove(probe)
+                    self.awareness = self.awareness.worse(-1).sampled(lost=probe.helpers is not None)
+                else:
+                    probe.nacks.add(sender)
+                break
+        return []
+
+    def changed(self, peer: str, standing: str, confirmed: int, ours: bool, clock: int) -> None:
+        """What a peer is to us, when that or the number of others that suspect it changes."""
+        if standing == "suspect":
+            suspicion = self._suspicions.get(peer)
+            if suspicion is None:
+                suspicion = self._suspicions[peer] = _Suspicion(clock, clock)
+            suspicion.confirmed, suspicion.ours = confirmed, ours
+            return
+        self._suspicions.pop(peer, None)
+        if peer in self._unsure and standing == "alive":
+            self.awareness = self.awareness.sampled(lost=True)
+        self._unsure.discard(peer)
+        if standing != "alive":
+            self._probes = [probe for probe in self._probes if probe.target != peer]
+        if standing == "unknown":
+            self._relays = {n: r for n, r in self._relays.items() if peer not in (r.asker, r.target)}
+
+    def refuted(self) -> None:
+        """We had to defend ourselves: perhaps we are slow."""
+        self.awareness = self.awareness.worse(1)
+
+    def ping(self, to: str) -> Ask:
+        """A ping that nobody here waits for."""
+        self._number += 1
+        return Ask(to, "ping", self._number, to)
+
+    def some(self, peers: Collection[str], count: int) -> list[str]:
+        """Up to so many of them, at random."""
+        ordered = sorted(peers)
+        return [ordered[i] for i in self._draws.permutation(len(ordered))[:count].tolist()]
+
+    # --------------------------------------------------------------------------------------------------------- probes
+
+    def _probe(self, clock: int, living: Collection[str]) -> Iterator[Ask]:
+        self._ring_next = not self._ring_next
+        target = self._successor(living) if self._ring_next else self._random(living)
+        if target is not None and all(probe.target != target for probe in self._probes):
+            ping = self.ping(target)
+            self._probes.append(_Probe(target, ping.number, clock))
+            yield ping
+
+    def _successor(self, living: Collection[str]) -> str | None:
+        return min(living, key=lambda peer: (peer < self.me, peer), default=None)
+
+    def _random(self, living: Collection[str]) -> str | None:
+        """Every living peer once, in a random order, then over again (SWIM, section 4.3)."""
+        while self._order:
+            peer = self._order.pop()
+            if peer in living:
+                return peer
+        self._order = self.some(living, len(living))
+        return self._order.pop() if self._order else None
+
+    def _later(self, probe: _Probe, clock: int, living: Collection[str]) -> Iterator[Ask | Accuse]:
+        """What a probe without an answer does as time passes."""
+        waited = clock - probe.begun
+        first = self._timing.answer * self.awareness.patience
+        if waited >= first and probe.helpers is None:
+            probe.helpers = self.some(set(living) - {probe.target}, self._timing.helpers)
+            probe.next_ping = clock
+            yield from (Ask(helper, "ping-request", probe.number, probe.target) for helper in probe.helpers)
+        if probe.helpers is None:
+            return
+        if waited >= first + self._timing.helped * self.awareness.patience * self.awareness.stretch:
+            self._probes.remove(probe)
+            self._unsure.add(probe.target)
+            self.awareness = self.awareness.worse(len(probe.helpers) - len(probe.nacks))
+            yield Accuse(probe.target, "suspect")
+        elif clock >= probe.next_ping:
+            probe.next_ping = clock + self._timing.answer
+            yield Ask(probe.target, "ping", probe.number, probe.target)
+
+    # ----------------------------------------------------------------------------------------------------- suspicions
+
+    def _check(self, peer: str, suspicion: _Suspicion, clock: int, living: int) -> Iterator[Ask | Accuse]:
+        stretch = self.awareness.stretch
+        if clock - suspicion.since >= suspicion_wait(self._timing, stretch, suspicion.confirmed, living - 1):
+            yield Accuse(peer, "dead")
+            return
+        if clock >= suspicion.next_ask:
+            suspicion.next_ask = clock + self._timing.answer * max(1, living // CHECKERS)
+            suspicion.asked = clock if suspicion.asked is None else suspicion.asked
+            yield self.ping(peer)
+        unanswered = 0 if suspicion.asked is None else clock - suspicion.asked
+        if not suspicion.ours and unanswered >= self._timing.answer * self.awareness.patience * stretch:
+            yield Accuse(peer, "suspect")

@@ -1,0 +1,354 @@
+"""Who is there: one peer's part in SWIM with Lifeguard, as a pure machine. No clock, no network, no key of its own.
+
+`detector.py` finds who does not answer; `rumours.py` holds what everyone claims and chooses what to tell;
+`awareness.py` says how long to wait. Here they meet: findings become signed claims, claims become changes, and
+whatever is said of this peer is answered by its next statement. News makes a few messages of its own; everything else
+rides along on pings and pongs. The dead are pinged now and then with what is said of them, so that partitions heal by
+themselves.
+
+Time is the ticks handed in; a long gap counts as a pause of this process and not as silence of the others. Methods
+return what is to be done, in order: `Say`, `Change`, `Refusal`, `OtherSelf`.
+
+Sources: Das, Gupta, Motivala, SWIM, 2002; Dadgar, Phillips, Currey, Lifeguard, 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fedpeer.gossip.awareness import Awareness, Timing
+from fedpeer.gossip.claims import Advert as Advert
+from fedpeer.gossip.claims import Claim as Claim
+from fedpeer.gossip.claims import Sign, State, Verify
+from fedpeer.gossip.claims import claim_text as claim_text
+from fedpeer.gossip.detector import Accuse, Ask, Detector
+from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX, Held, Rumours, Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send Ping(number, claims), PingRequest(number, target, claims) or Pong(number, target, heard, claims)."""
+
+    to: str
+    kind: Literal["ping", "ping-request", "pong"]
+    number: int
+    target: str
+    heard: bool
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A peer is something else to us than it was. `reason`: who said so, or "roster"."""
+
+    peer: str
+    before: Standing
+    after: Standing
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A claim was not taken (bad_signature, unknown_peer, stale_incarnation) or was answered (refuted).
+
+    `sender` handed it to us, and need not have made it.
+    """
+
+    code: str
+    sender: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSelf:
+    """A statement with our signature that this process never made; said once for each.
+
+    duplicate   by a later life: another process has our identity and began after us (or our disk was lost, and the
+                statement is from before)
+    forgotten   by an earlier life with a higher incarnation: memory was lost and nobody noticed
+    """
+
+    what: Literal["duplicate", "forgotten"]
+    claim: Claim
+
+
+Out = Say | Change | Refusal | OtherSelf
+
+
+class Membership:
+    """The machine of one peer.
+
+    roster        ids of all peers of the federation, this one among them
+    incarnation   of this peer's memory
+    advert        what it tells of itself; `advertise` changes it
+    draws         whom to ping, and when first; consumed as time goes on
+    sign, verify  by this peer's key; by the keys of the roster
+    """
+
+    def __init__(
+        self,
+        me: str,
+        *,
+        federation: bytes,
+        roster: Collection[str],
+        incarnation: int,
+        advert: Advert,
+        draws: np.random.Generator,
+        sign: Sign,
+        verify: Verify,
+        timing: Timing | None = None,
+    ) -> None:
+        assert me in roster, "a peer is in the roster it goes by"
+        self.me = me
+        self._timing = timing or Timing()
+        self._federation = federation
+        self._sign = sign
+        self._rumours = Rumours(me, federation, verify, self._timing.confirmations)
+        self._rumours.set_roster(roster)
+        self._detector = Detector(me, self._timing, draws)
+        self._clock = 0  # ticks in which this process ran
+        self._now: int | None = None
+        self._next_gossip = 0
+        self._next_revisit = int(draws.integers(self._timing.revisit))
+        self._wanted: tuple[int, State, Advert] = incarnation, "alive", advert
+        self._reported: Claim | None = None
+        self._stated = 0
+        self._restate(1, urgent=True)
+
+    # ------------------------------------------------------------------------------------------------- to be looked at
+
+    @property
+    def statement(self) -> Claim:
+        """This peer's newest statement about itself."""
+        mine = self._rumours[self.me].statement
+        assert mine is not None
+        return mine
+
+    @property
+    def awareness(self) -> Awareness:
+        """Health, and the share of pings without an answer."""
+        return self._detector.awareness
+
+    def standing(self, peer: str) -> Standing:
+        """What a peer of the roster is to us."""
+        return self._rumours[peer].standing
+
+    def last_statement(self, peer: str) -> Claim | None:
+        """What a peer of the roster said last about itself, as far as we know."""
+        return self._rumours[peer].statement
+
+    @property
+    def living(self) -> tuple[str, ...]:
+        """The others that are alive or suspect, in the order of ids."""
+        held = ((peer, self._rumours[peer].standing) for peer in self._rumours.roster if peer != self.me)
+        return tuple(peer for peer, standing in held if standing in ("alive", "suspect"))
+
+    # ---------------------------------------------------------------------------------------------------- what happens
+
+    def tick(self, now: int) -> list[Out]:
+        """Time has passed. After a gap of more than `pause` ticks nobody is blamed for what happened meanwhile."""
+        self._clock += min(now - self._now, self._timing.pause) if self._now is not None else 0
+        self._now = now
+        living = self.living
+        out: list[Out] = []
+        for found in self._detector.tick(self._clock, living):
+            out += self._accuse(found) if isinstance(found, Accuse) else [self._say(found)]
+        if self._overdue():
+            self._restate(self.statement.version + 1, urgent=False)
+        if self._clock >= self._next_gossip and self._rumours.urgent:
+            self._next_gossip = self._clock + self._timing.gossip
+            others = living or [peer for peer in self._rumours.roster if peer != self.me]
+            out += self._pings(self._detector.some(others, self._timing.fan_out))
+        if self._clock >= self._next_revisit:
+            self._next_revisit = self._clock + self._timing.revisit
+            absent = [peer for peer in self._rumours.roster if self._is_absent(peer)]
+            out += self._pings(self._detector.some(absent, 1))
+        return out
+
+    def heard_ping(self, sender: str, number: int, claims: Sequence[Claim]) -> list[Out]:
+        """Answered with a pong, in which what the sender knew badly is put right."""
+        if sender not in self._rumours:
+            return [_stranger(sender, sender)]
+        newcomer = self._is_absent(sender)
+        out, badly = self._learn(sender, claims)
+        return [*out, self._say(Ask(sender, "pong", number, self.me), badly, newcomer=newcomer)]
+
+    def heard_ping_request(self, sender: str, number: int, target: str, claims: Sequence[Claim]) -> list[Out]:
+        """The sender cannot reach `target`, and asks us to try."""
+        if sender not in self._rumours or target not in self._rumours:
+            return [_stranger(sender, target if sender in self._rumours else sender)]
+        out, badly = self._learn(sender, claims)
+        if target == self.me:
+            return [*out, self._say(Ask(sender, "pong", number, self.me), badly)]
+        return out + [self._say(ask) for ask in self._detector.relay(sender, number, target, self._clock)]
+
+    def heard_pong(self, sender: str, number: int, target: str, heard: bool, claims: Sequence[Claim]) -> list[Out]:
+        """An answer to a ping or a request of ours."""
+        if sender not in self._rumours:
+            return [_stranger(sender, sender)]
+        out, _ = self._learn(sender, claims)
+        return out + [self._say(ask) for ask in self._detector.answered(sender, number, target, heard)]
+
+    def advertise(
+        self, advert: Advert, *, state: Literal["alive", "finished", "left"] = "alive", incarnation: int | None = None
+    ) -> None:
+        """What this peer tells of itself from now on; told with the next ticks.
+
+        At once if more than round and score changed, else when the next statement is due.
+        """
+        known, _, before = self._wanted
+        self._wanted = incarnation or known, state, advert
+        mine = self.statement
+        told = replace(before, round=advert.round, score=advert.score)
+        if (mine.incarnation, mine.state, told) != self._wanted:
+            # A new incarnation begins its own count: what was said of the earlier one is fenced off.
+            self._restate(mine.version + 1 if mine.incarnation == self._wanted[0] else 1, urgent=True)
+
+    def set_roster(self, ids: Collection[str]) -> list[Out]:
+        """Another roster counts from now on; who is not in it is forgotten, who is new is unknown."""
+        assert self.me in ids, "who is put out of the roster stops"
+        gone = [peer for peer in self._rumours.roster if peer not in ids]
+        out: list[Out] = [Change(peer, self.standing(peer), "unknown", "roster") for peer in gone]
+        for peer in gone:
+            self._detector.changed(peer, "unknown", 0, ours=False, clock=self._clock)
+        self._rumours.set_roster(ids)
+        return out
+
+    # ---------------------------------------------------------------------------------------------------------- claims
+
+    def _learn(self, sender: str, claims: Sequence[Claim]) -> tuple[list[Out], list[str]]:
+        """Take what is new; also whom the sender knows badly.
+
+        Changes are those over the whole message: an old statement and the death that follows it are one change.
+        """
+        before = {claim.about: self.standing(claim.about) for claim in claims if claim.about in self._rumours}
+        because: dict[str, str] = {}
+        out: list[Out] = []
+        badly: dict[str, None] = {}
+        for claim in claims:
+            if claim.about == self.me:
+                found, right = self._answer(sender, claim)
+                out += found
+            else:
+                right = True
+                match self._rumours.take(claim):
+                    case "new":
+                        because[claim.about] = claim.author
+                        self._tell_detector(claim.about)
+                    case "old":
+                        right = False
+                    case "stale_incarnation" | "bad_signature" | "unknown_peer" as code:
+                        right = code != "stale_incarnation"
+                        out.append(Refusal(code, sender, _described(claim)))
+            if not right:
+                badly[claim.about] = None
+        changes = (
+            Change(peer, before[peer], self.standing(peer), author)
+            for peer, author in because.items()
+            if before[peer] != self.standing(peer)
+        )
+        return [*out, *changes], list(badly)
+
+    def _answer(self, sender: str, claim: Claim) -> tuple[list[Out], bool]:
+        """Somebody's claim about this peer; also whether it is what this peer says itself."""
+        mine = self.statement
+        if claim == mine:
+            return [], True
+        refused = self._rumours.checked(claim)
+        if refused is not None:
+            return [Refusal(refused, sender, _described(claim))], True
+        if claim.advert is not None:
+            return self._answer_statement(claim), False
+        if claim.number < mine.number:
+            stale = claim.state == "dead"
+            return [Refusal("stale_incarnation", sender, _described(claim))] if stale else [], False
+        if claim.number > mine.number or mine.state != "alive":
+            return [], True  # of a statement that I do not know to be mine, or of one that ends everything
+        self._detector.refuted()
+        self._restate(mine.version + 1, urgent=True)
+        return [Refusal("refuted", sender, _described(claim))], False
+
+    def _answer_statement(self, claim: Claim) -> list[Out]:
+        """A statement under this peer's own key that is not its newest."""
+        mine = self.statement
+        assert claim.advert is not None, "statements carry an advert"
+        assert mine.advert is not None, "statements carry an advert"
+        theirs, ours = (claim.advert.life, claim.advert.nonce), (mine.advert.life, mine.advert.nonce)
+        if theirs == ours or (theirs < ours and claim.number < mine.number):
+            return []
+        if theirs < ours and claim.incarnation == mine.incarnation:
+            self._restate(claim.version + 1, urgent=True)  # from before this process was started: outdone
+            return []
+        if claim == self._reported:
+            return []
+        self._reported = claim
+        return [OtherSelf("duplicate" if theirs > ours else "forgotten", claim)]
+
+    def _accuse(self, found: Accuse) -> list[Out]:
+        """Make a finding of our own known, unless the others know it or better."""
+        held = self._rumours[found.peer]
+        if held.statement is None:
+            return []
+        before = held.standing
+        claim = self._signed(found.peer, held.statement.incarnation, held.statement.version, found.verdict, None)
+        if self._rumours.take(claim) != "new":
+            return []
+        self._tell_detector(found.peer)
+        after = self.standing(found.peer)
+        return [Change(found.peer, before, after, self.me)] if after != before else []
+
+    def _tell_detector(self, peer: str) -> None:
+        held = self._rumours[peer]
+        ours = any(verdict.author == self.me for verdict in held.verdicts)
+        self._detector.changed(peer, held.standing, len(held.verdicts) - 1, ours, self._clock)
+
+    # ------------------------------------------------------------------------------------------------- this peer's own
+
+    def _overdue(self) -> bool:
+        wait = max(self._timing.restate, 4 * len(self._rumours.roster))
+        return self.statement.advert != self._wanted[2] and self._clock >= self._stated + wait
+
+    def _restate(self, version: int, *, urgent: bool) -> None:
+        """Make the next statement; what is not urgent goes along with messages that are there anyway."""
+        incarnation, state, advert = self._wanted
+        claim = self._signed(self.me, incarnation, version, state, advert)
+        size = len(claim_text(self._federation, claim)) + len(claim.signature)
+        assert size <= STATEMENT_BYTES_MAX, f"a statement of {size} bytes leaves no room for another claim"
+        self._rumours.put(Held(claim), urgent=urgent)
+        self._stated = self._clock
+
+    def _signed(self, about: str, incarnation: int, version: int, state: State, advert: Advert | None) -> Claim:
+        claim = Claim(
+            about=about,
+            incarnation=incarnation,
+            version=version,
+            state=state,
+            author=self.me,
+            advert=advert,
+            signature=b"",
+        )
+        return replace(claim, signature=self._sign(claim_text(self._federation, claim)))
+
+    def _pings(self, peers: Iterable[str]) -> list[Out]:
+        return [self._say(self._detector.ping(peer)) for peer in peers]
+
+    def _is_absent(self, peer: str) -> bool:
+        return self.standing(peer) in ("dead", "unknown")
+
+    def _say(self, ask: Ask, badly: Sequence[str] = (), *, newcomer: bool = False) -> Say:
+        newcomer = newcomer or self._is_absent(ask.to) or ask.to in badly
+        claims = self._rumours.choose(ask.to, badly, newcomer=newcomer)
+        return Say(ask.to, ask.kind, ask.number, ask.target, ask.heard, claims)
+
+
+def _stranger(sender: str, peer: str) -> Refusal:
+    return Refusal("unknown_peer", sender, f"{peer} is not in the roster")
+
+
+def _described(claim: Claim) -> str:
+    of = f"{claim.about} (incarnation {claim.incarnation}, version {claim.version})"
+    return f"{claim.author} says that {of} is {claim.state}"

@@ -1,0 +1,201 @@
+"""What a peer holds of every other one, and what of it goes along with the next message. No time, nothing is sent.
+
+The table has one place for each id of the roster: the newest statement that this peer made about itself, and what
+others think of that statement. A verdict counts only against the very statement that it names and that is held here,
+so nobody can be buried under a number that it never used. Order: the higher (incarnation, version); at the same number
+left > finished > dead > suspect > alive.
+
+News is passed on a bounded number of times, the least told first; room left over is filled with the table in turn, so
+that whoever missed something gets it in the end (SWIM, 2002, section 4.1; memberlist's push-pull).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fedpeer.gossip.claims import VERDICTS, Claim, State, Verify, claim_text, well_formed
+
+#: What a peer is to us: as its claims say, or never heard.
+Standing = State | Literal["unknown"]
+
+#: What became of a claim. new: taken. known: nothing in it. old: we know better, and the sender should. early: about a
+#: statement that we do not hold. The others are refusals by name.
+Taken = Literal["new", "known", "old", "early", "bad_signature", "unknown_peer", "stale_incarnation"]
+
+#: Claims in one message; memberlist fills an UDP packet, we the 4 KiB of metadata.
+CLAIMS_MAX = 8
+#: Bytes of them: what 4 KiB leave beside an envelope with two ids of 64 letters.
+CLAIMS_BYTES_MAX = 3_500
+#: Of these for one statement, so that any two claims fit into a message: 40 partial models of 30 letters each.
+STATEMENT_BYTES_MAX = 1_700
+#: Each news is told this many times log2 of the peers (memberlist's multiplier is 4 times log10, and it gossips in
+#: bigger rounds). At 30 % loss 3 * log2(16) = 12 tellings by each peer leave nobody out.
+TELLINGS = 3
+#: Places of the table that fill up an ordinary message; all that fits goes to a newcomer.
+FILL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The newest statement of a peer and the verdicts about it: up to confirmations + 1 suspicions, or one death."""
+
+    statement: Claim | None = None
+    verdicts: tuple[Claim, ...] = ()
+
+    @property
+    def standing(self) -> Standing:
+        if self.statement is None:
+            return "unknown"
+        return self.verdicts[0].state if self.verdicts else self.statement.state
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The statement first, so that who receives both can make sense of the verdict."""
+        return () if self.statement is None else (self.statement, *self.verdicts)
+
+
+class Rumours:
+    """The table of one peer and its queue of news; both bounded by the roster.
+
+    confirmations   suspicions of one peer beyond the first that are kept and passed on
+    """
+
+    def __init__(self, me: str, federation: bytes, verify: Verify, confirmations: int) -> None:
+        self.me = me
+        self._federation = federation
+        self._verify = verify
+        self._confirmations = confirmations
+        self._held: dict[str, Held] = {}
+        self._told: dict[Claim, int] = {}  # news, and how often each was told
+        self._urgent: set[Claim] = set()  # of these, what is worth messages of its own
+        self._turn = 0
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """All ids, in order."""
+        return tuple(self._held)
+
+    def set_roster(self, ids: Collection[str]) -> None:
+        """Forget those who are not in it; the new ones are unknown."""
+        self._held = {peer: self._held.get(peer, Held()) for peer in sorted(ids)}
+
+    def __contains__(self, peer: str) -> bool:
+        return peer in self._held
+
+    def __getitem__(self, peer: str) -> Held:
+        return self._held[peer]
+
+    @property
+    def urgent(self) -> bool:
+        """Whether there is news that should not wait for the next probe."""
+        self._forget_old_news()
+        return not self._urgent.isdisjoint(self._told)
+
+    def checked(self, claim: Claim) -> Taken | None:
+        """The refusal of a claim that cannot be genuine, or None. Costs a signature check."""
+        if claim.about not in self._held or claim.author not in self._held:
+            return "unknown_peer"
+        if not well_formed(claim) or not self._verify(
+            claim.author, claim_text(self._federation, claim), claim.signature
+        ):
+            return "bad_signature"
+        return None
+
+    def take(self, claim: Claim) -> Taken:
+        """Take a claim about another peer, if it is genuine and news."""
+        held = self._held.get(claim.about)
+        if held is None:
+            return "unknown_peer"
+        if claim in held.claims:
+            return "known"
+        refused = self.checked(claim)
+        if refused is not None:
+            return refused
+        return self._take_verdict(held, claim) if claim.state in VERDICTS else self._take_statement(held, claim)
+
+    def _take_statement(self, held: Held, claim: Claim) -> Taken:
+        if held.statement is not None and _order(claim) < _order(held.statement):
+            return "old"
+        self.put(Held(claim), urgent=held.standing != claim.state)
+        return "new"
+
+    def _take_verdict(self, held: Held, claim: Claim) -> Taken:
+        statement = held.statement
+        if statement is None or claim.number > statement.number:
+            return "early"
+        if claim.number < statement.number:
+            return "stale_incarnation" if claim.state == "dead" else "old"
+        if statement.state != "alive" or held.standing == "dead":
+            return "known"  # who finished or left has nothing to be suspected of, and the dead are dead
+        if claim.state == "dead":
+            self.put(Held(statement, (claim,)), urgent=True)
+        elif len(held.verdicts) > self._confirmations or any(claim.author == v.author for v in held.verdicts):
+            return "known"
+        else:
+            self.put(Held(statement, (*held.verdicts, claim)), urgent=True)
+        return "new"
+
+    def put(self, held: Held, *, urgent: bool) -> None:
+        """Hold this of a peer, and tell what is new in it; a verdict takes its statement along."""
+        assert held.statement is not None
+        before = self._held[held.statement.about]
+        self._held[held.statement.about] = held
+        fresh = set(held.claims) - set(before.claims)
+        if held.standing != before.standing:
+            fresh.add(held.statement)
+        self._told.update(dict.fromkeys(fresh, 0))
+        if urgent:
+            self._urgent |= fresh
+
+    def choose(self, to: str, known_badly: Sequence[str] = (), *, newcomer: bool = False) -> tuple[Claim, ...]:
+        """The claims that go along with a message to `to`, at most CLAIMS_MAX and CLAIMS_BYTES_MAX.
+
+        First what others think of it, so that it can answer (Lifeguard's buddy system); then what it knows
+        badly; then the news; then the table in turn, for a newcomer everything that fits and ourselves first.
+        """
+        self._forget_old_news()
+        news = heapq.nsmallest(CLAIMS_MAX, self._told, key=lambda claim: self._told[claim])
+        chosen: dict[Claim, None] = {}
+        room = CLAIMS_BYTES_MAX
+        for claim in self._offered(to, known_badly, news, newcomer):
+            size = len(claim_text(self._federation, claim)) + len(claim.signature)
+            if claim in chosen or size > room:
+                continue
+            chosen[claim] = None
+            room -= size
+            if len(chosen) == CLAIMS_MAX:
+                break
+        for claim in chosen:
+            if claim in self._told:
+                self._told[claim] += 1
+        return tuple(chosen)
+
+    def _offered(self, to: str, known_badly: Sequence[str], news: Sequence[Claim], newcomer: bool) -> Iterable[Claim]:
+        yield from self._held[to].verdicts[:1]
+        for peer in (*known_badly, *([self.me] if newcomer else [])):
+            yield from self._held[peer].claims[:2]
+        yield from news
+        for _ in range(len(self._held) if newcomer else FILL):
+            self._turn = (self._turn + 1) % len(self._held)
+            peer = self.roster[self._turn]
+            if peer != to:
+                yield from self._held[peer].claims[:2]
+
+    def _forget_old_news(self) -> None:
+        limit = TELLINGS * math.ceil(math.log2(len(self._held) + 1))
+        self._told = {
+            claim: count
+            for claim, count in self._told.items()
+            if count < limit and claim.about in self._held and claim in self._held[claim.about].claims
+        }
+        self._urgent &= self._told.keys()
+
+
+def _order(claim: Claim) -> tuple[object, ...]:
+    """The later statement is the larger; of two with one number, by two processes with one identity, the later life."""
+    assert claim.advert is not None
+    return claim.number, ("alive", "finished", "left").index(claim.state), claim.advert.life, claim.advert.nonce

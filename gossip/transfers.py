@@ -1,0 +1,412 @@
+"""Lanes: numbered transfers of mass along one directed edge in one averaging group. Nothing is lost, nothing twice.
+
+A sender gives a share away by making the next transfer of a lane. What is debited is what the payload restores to, so
+a transfer is the mass that travels, and a repeat of it the same bytes. It stays open until the receiver says that it
+has taken it. At most WINDOW transfers are open on a lane; then the lane rests and only repeats, so that a cut edge
+cannot drain its peer. The receiver takes each number once and in order. So at every moment, for all lanes together:
+
+    held + open transfers not yet taken = put in
+
+All functions follow from their arguments alone, draws included, so that a journal gives the same lanes and masses
+again, and a transfer made again is the same bytes.
+
+Lost memory. Both ends of a lane know sums of weight, made and taken, and `meet` compares them. Who remembers less than
+the other comes back as a new incarnation with weight 1 and fresh lanes, and says so; the other then does `reopened`.
+Let one incarnation of a peer, in one group, have an account: what it put in (its weight at the start) and what it
+wrote off. Then, of weights, for each peer by itself at every moment,
+
+    held = put in - written off + sum over its lanes as they are now (taken - made)                              (1)
+
+Each event keeps it: `give` lowers held and raises made by the same weight, `take` raises held and taken. When the
+neighbour is a new incarnation, `reopened` sets made and taken of the lanes to 0 and gives the open transfers back:
+the right side gains made - taken, the left one the returned weight r, so that written off grows by
+
+    (made - r) - taken                                                                                           (2)
+
+which is what went to the earlier incarnation less what came from it: its net gain on this lane, known here exactly. A
+new incarnation opens a new account with put in 1, written off 0, held 1, no lanes: (1) holds, and the old account
+disappears whole, with what it wrote off. On a lane between two incarnations that both live, made = taken + open, open
+counting transfers not yet taken. Summed over all who live, the lanes cancel to those open transfers:
+
+    held + open not yet taken = put in - written off                                                             (3)
+
+exactly, once every neighbour has met the new incarnation; until then an old lane counts as if already reopened. (2)
+may be negative: mass that the earlier incarnation had passed on before it forgot is there twice. Two that forget at
+once need no rule: both open new accounts, and the lane between them has no end that remembers it. Values follow the
+weights: every share is a positive part of some estimate, so estimates stay in the hull of the inputs (up to the
+rounding of the form).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.reductions import FLOAT32, Form, as_reference, pack, restore
+
+#: Transfers that a lane may have open before it rests. With one, a lane rests while an answer travels; with more than
+#: two, a cut edge takes more than its peer can spare.
+WINDOW = 2
+
+#: A peer with less than this part of the weight it started with waits until it has received. Its estimate is a
+#: quotient of two small numbers by then, and the shares it could give would not help anybody.
+REST_BELOW = 1 / 16
+
+
+#: Weight under way, as a part of what is held, above which a peer waits: it then has at least two thirds of its own.
+UNDER_WAY_MAX = 1 / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Parcel:
+    """One transfer: what the message says, without the group.
+
+    seq        1, 2, 3, ... on this lane and incarnation
+    round, exchange    for which averaging it was made; never smaller than in the transfer before it
+    weight     push-sum weight, finite, > 0
+    form       name of the form of the payload: the group's, or "float32"
+    payload    what travels, (D,) for plain types, else (bytes,) uint8
+    """
+
+    seq: int
+    round: int
+    exchange: int
+    weight: float
+    form: str
+    payload: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outgoing:
+    """The sender's end of a lane.
+
+    made          highest number made
+    open          transfers made and not known to be taken, oldest first
+    acked_weight  sum of the weights of all before those
+    reference_D   (D,) float32, what the receiver knew of the estimate before them; None before the first transfer,
+                  and always where the form needs none
+    """
+
+    made: int = 0
+    open: tuple[Parcel, ...] = ()
+    acked_weight: float = 0.0
+    reference_D: Tensor | None = None
+
+    @property
+    def acked(self) -> int:
+        """The highest number known to be taken."""
+        return self.made - len(self.open)
+
+    def weight_until(self, seq: int) -> float:
+        """Sum of the weights of the transfers up to `seq`, which is not below `acked`: added in the order in which the
+        receiver adds them, so that both have the same bits."""
+        weight = self.acked_weight
+        for parcel in self.open[: seq - self.acked]:
+            weight += parcel.weight
+        return weight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Incoming:
+    """The receiver's end of a lane.
+
+    taken, taken_weight   highest number taken, and the sum of the weights of all that were
+    recent        digests of the last WINDOW taken, oldest first
+    place         (round, exchange) of the last taken
+    reference_D   (D,) float32, as the sender has it behind the same transfer
+    """
+
+    taken: int = 0
+    taken_weight: float = 0.0
+    recent: tuple[bytes, ...] = ()
+    place: tuple[int, int] = (0, 0)
+    reference_D: Tensor | None = None
+
+
+class Verdict(StrEnum):
+    """What is to be done with a transfer that came; all but TAKE are codes of refusals."""
+
+    TAKE = "take"
+    REPEATED = "repeated"
+    EARLY = "early"
+    JUMP = "sequence_jump"
+    REUSED = "sequence_reused"
+    STALE = "stale_epoch"
+
+
+# ------------------------------------------------------------------------------------------------------------- giving
+
+
+def resting(lane: Outgoing) -> bool:
+    """Whether the window is full, so that the lane only repeats."""
+    return len(lane.open) >= WINDOW
+
+
+def exhausted(held: Mass, start_weight: float) -> bool:
+    """Whether a peer that started with this weight rests all its lanes until it has received."""
+    return float(held.weight) < REST_BELOW * start_weight
+
+
+def overdrawn(held: Mass, lanes: Iterable[Outgoing]) -> bool:
+    """Whether so much of a peer's weight is under way that it had better wait for acknowledgements before it gives.
+
+    Behind a cut the window alone lets a peer give twice what it will not get back for hours. With this, halves of 12
+    peers on 4-regular graphs keep 0.33 to 0.62 of their weight, whatever way they are cut (120 cuts); without, 0.12 to
+    0.67. A peer of degree d cut off from everyone keeps 1 / (d + 1), without this the square of it.
+    """
+    return sum(parcel.weight for lane in lanes for parcel in lane.open) > UNDER_WAY_MAX * float(held.weight)
+
+
+def give(
+    held: Mass,
+    lanes: Mapping[str, Outgoing],
+    fraction: float,
+    form: Form,
+    at: tuple[int, int],
+    draws: np.random.Generator,
+    *,
+    whole: bool = False,
+) -> tuple[Mass, dict[str, Outgoing], dict[str, Parcel]]:
+    """An equal share of what is held to each of these lanes, none of which rests: (kept, lanes, parcels by peer).
+
+    What is debited is what travels. Plain forms make one payload for all, and are `push_sum.share` with as many copies,
+    to the last bit. A lane without a reference gets plain float32 where the form needs one; with `whole` every lane
+    does: the last gift of one who leaves, in which a reduction would keep value without weight.
+
+    at: (round, exchange) for which the shares are made.
+    """
+    assert fraction > 0, "a share is a part of what is held"
+    assert len(lanes) * fraction <= 1, "no one can give more than is held"
+    assert not any(resting(lane) for lane in lanes.values()), "a lane whose window is full rests"
+    share = held.scaled(fraction if whole else fraction * form.pace)
+    alike: dict[str, Tensor] = {}
+    parcels = {}
+    for peer, lane in lanes.items():
+        reference_D = _reference(lane, form)
+        chosen = _chosen(form, reference_D, whole)
+        payload = alike.get(chosen.name)
+        if payload is None:
+            payload = pack(chosen, share.value_D, float(share.weight), reference_D, draws)
+            if not chosen.relative:
+                alike[chosen.name] = payload
+        parcels[peer] = Parcel(
+            seq=lane.made + 1,
+            round=at[0],
+            exchange=at[1],
+            weight=float(share.weight),
+            form=chosen.name,
+            payload=payload,
+        )
+    opened = {peer: replace(lane, made=lane.made + 1, open=(*lane.open, parcels[peer])) for peer, lane in lanes.items()}
+    return _debited(held, lanes, parcels, form), opened, parcels
+
+
+def _debited(held: Mass, lanes: Mapping[str, Outgoing], parcels: Mapping[str, Parcel], form: Form) -> Mass:
+    """What is left when these parcels, all of one weight, are gone, each as its receiver will restore it."""
+    carried: dict[str, Tensor] = {}
+    copies: Counter[str] = Counter()
+    for peer, parcel in parcels.items():
+        one = peer if form.relative and parcel.form == form.name else parcel.form
+        if one not in carried:
+            reference_D = _reference(lanes[peer], form)
+            carried[one], _ = _carried(parcel, form, held.value_D.shape[-1], reference_D)
+        copies[one] += 1
+    for one, value_D in carried.items():
+        held = Mass(held.value_D - value_D * copies[one], held.weight)
+    weights = Counter(parcel.weight for parcel in parcels.values())
+    return Mass(held.value_D, held.weight - sum(weight * count for weight, count in weights.items()))
+
+
+def repeats(lane: Outgoing) -> tuple[Parcel, ...]:
+    """What is said again: the very parcels that were made."""
+    return lane.open
+
+
+class Receipt(StrEnum):
+    """What an acknowledgement told us."""
+
+    NEWS = "news"
+    NOTHING = "nothing"
+    #: It names transfers that we do not remember making, or that were never made: the two must meet.
+    UNKNOWN = "unknown"
+
+
+def acknowledged(lane: Outgoing, taken: int, form: Form) -> tuple[Outgoing, Receipt]:
+    """All transfers up to `taken` are taken and durable. Anything but NEWS leaves the lane as it is."""
+    if taken > lane.made:
+        return lane, Receipt.UNKNOWN
+    if taken <= lane.acked:
+        return lane, Receipt.NOTHING
+    done = taken - lane.acked
+    reference_D = _reference(replace(lane, open=lane.open[:done]), form)
+    weight = lane.weight_until(taken)
+    return replace(lane, open=lane.open[done:], acked_weight=weight, reference_D=reference_D), Receipt.NEWS
+
+
+# ------------------------------------------------------------------------------------------------------------- taking
+
+
+def judge(lane: Incoming, parcel: Parcel) -> Verdict:
+    """What is to be done with a transfer whose form and numbers are found good."""
+    if _known(lane, parcel):
+        return Verdict.REPEATED if _same(lane, parcel) else Verdict.REUSED
+    if parcel.seq > lane.taken + WINDOW:
+        return Verdict.JUMP
+    if not _next(lane, parcel):
+        return Verdict.EARLY
+    return Verdict.TAKE if (parcel.round, parcel.exchange) >= lane.place else Verdict.STALE
+
+
+def take(lane: Incoming, parcel: Parcel, form: Form, length: int) -> tuple[Incoming, Mass]:
+    """Take a transfer whose verdict is TAKE, of a group of this length: the mass is the receiver's from now on."""
+    assert judge(lane, parcel) is Verdict.TAKE, "each transfer is taken once and in order"
+    carried_D, reference_D = _carried(parcel, form, length, lane.reference_D)
+    taken = Incoming(
+        taken=parcel.seq,
+        taken_weight=lane.taken_weight + parcel.weight,
+        recent=(*lane.recent, _digest(parcel))[-WINDOW:],
+        place=(parcel.round, parcel.exchange),
+        reference_D=reference_D,
+    )
+    return taken, Mass(carried_D, torch.tensor(parcel.weight, dtype=torch.float64))
+
+
+def _known(lane: Incoming, parcel: Parcel) -> bool:
+    return parcel.seq <= lane.taken
+
+
+def _next(lane: Incoming, parcel: Parcel) -> bool:
+    return parcel.seq == lane.taken + 1
+
+
+def _same(lane: Incoming, parcel: Parcel) -> bool:
+    """Whether a number that was taken came with the same content. Older than the digests kept, nobody can tell; an
+    honest sender does not repeat them, since it knew them taken when it made the last one."""
+    back = lane.taken - parcel.seq
+    return back >= len(lane.recent) or lane.recent[-1 - back] == _digest(parcel)
+
+
+def _digest(parcel: Parcel) -> bytes:
+    """BLAKE2b (16 bytes) of all that a repeat must not change."""
+    head = f"{parcel.round} {parcel.exchange} {parcel.weight.hex()} {parcel.form} ".encode()
+    digest = blake2b(head, digest_size=16)
+    digest.update(parcel.payload.contiguous().view(torch.uint8).numpy().data)
+    return digest.digest()
+
+
+# ------------------------------------------------------------------------------------------------------------ meeting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What one end remembers of the two lanes between two peers, and says in a Hello: of its own transfers the highest
+    made and known to be taken, of the other's the highest taken, and the weights of all made and of all taken."""
+
+    made: int
+    acked: int
+    taken: int
+    made_weight: float
+    taken_weight: float
+
+
+def memory(out: Outgoing, incoming: Incoming) -> Memory:
+    return Memory(
+        made=out.made,
+        acked=out.acked,
+        taken=incoming.taken,
+        made_weight=out.weight_until(out.made),
+        taken_weight=incoming.taken_weight,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Which of two peers that meet has lost memory. Neither: `acknowledged` with what the other has taken, go on."""
+
+    mine: bool
+    theirs: bool
+
+
+def meet(out: Outgoing, incoming: Incoming, theirs: Memory) -> Loss:
+    """Compare what I remember with what the other says; each finds its own loss and the other's, and both the same.
+
+    Of what I made, they must have taken between what I know to be taken and what I made, and with the same weights; so
+    the other way round. A maker that forgot and then made other transfers under the old numbers is betrayed by the
+    sums, which are sums of the same numbers in the same order and so equal to the last bit; one that made them with the
+    very same weights by the verdict REUSED, which tells it the same.
+    """
+    mine = (
+        theirs.taken > out.made
+        or theirs.acked > incoming.taken
+        or (theirs.taken >= out.acked and out.weight_until(theirs.taken) != theirs.taken_weight)
+    )
+    forgot = (
+        theirs.taken < out.acked
+        or theirs.made < incoming.taken
+        or (theirs.made == incoming.taken and theirs.made_weight != incoming.taken_weight)
+    )
+    return Loss(mine=mine, theirs=forgot)
+
+
+def reopened(held: Mass, out: Outgoing, incoming: Incoming, form: Form) -> tuple[Mass, float]:
+    """The other is a new incarnation: (held with my open transfers back, weight written off).
+
+    From here on both lanes are new: `Outgoing()` and `Incoming()`. Written off is what went to the earlier incarnation
+    for good, `out.acked_weight`, less what came from it, `incoming.taken_weight`; see (2) above.
+    """
+    written_off = out.acked_weight - incoming.taken_weight
+    reference_D = out.reference_D
+    for parcel in out.open:
+        carried_D, reference_D = _carried(parcel, form, held.value_D.shape[-1], reference_D)
+        held = held + Mass(carried_D, torch.tensor(parcel.weight, dtype=torch.float64))
+    return held, written_off
+
+
+#: How far an incarnation may be ahead of the one known: nobody loses memory that often between two meetings.
+INCARNATION_AHEAD_MAX = 2**16
+
+
+def fence(spoken: int, known: int) -> str | None:
+    """The refusal of something said by, or to, this incarnation of a peer when another is known; None if it is right.
+
+    A newer one is right only in a Hello, which makes it the known one.
+    """
+    if spoken < known:
+        return "stale_incarnation"
+    return "incarnation_jump" if spoken > known + INCARNATION_AHEAD_MAX else None
+
+
+# -------------------------------------------------------------------------------------------------------------- forms
+
+
+def _chosen(form: Form, reference_D: Tensor | None, whole: bool) -> Form:
+    if whole:
+        return form if form.dtype == torch.float64 else FLOAT32
+    return FLOAT32 if form.relative and reference_D is None else form
+
+
+def _carried(parcel: Parcel, form: Form, length: int, reference_D: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The value (D,) float64 of a parcel on a lane of this form, and the reference behind it."""
+    if parcel.form == form.name:
+        return restore(form, parcel.payload, length, parcel.weight, reference_D)
+    assert parcel.form == FLOAT32.name, "a lane knows its form and float32"
+    carried_D = FLOAT32.unpack(parcel.payload, length)
+    return carried_D, as_reference(carried_D / parcel.weight) if form.relative else None
+
+
+def _reference(lane: Outgoing, form: Form) -> Tensor | None:
+    """The reference behind the last transfer made."""
+    reference_D = lane.reference_D
+    if form.relative:
+        for parcel in lane.open:
+            length = len(parcel.payload if reference_D is None else reference_D)
+            reference_D = _carried(parcel, form, length, reference_D)[1]
+    return reference_D

@@ -1,0 +1,51 @@
+"""What a running peer knows of each other peer beside what is durable: whether they have met in this life, on which
+groups they agree, how far the other is. Forgotten at a restart, and learnt again by Hello.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: Ticks between two Hellos to a peer that has not answered: at first as often as a person watches two machines start
+#: one after the other, later as rarely as a peer that is switched off deserves (10 s at 25 ms).
+HELLO_MIN, HELLO_MAX = 20, 400
+
+
+@dataclass
+class Acquaintance:
+    """One other peer.
+
+    met          whether each has heard the other's Hello with the incarnations and lives that hold now
+    compare      whether there is reason to say Hello again all the same
+    life, nonce  of its process, as it said last
+    agreed       groups in which both see the same scalars under the same contract
+    giving       groups in which it said that it has made a transfer to us: by then it may reach us along an edge that
+                 it added when it believed somebody dead, and what it made must not be refused for ever
+    round        the furthest in which it was seen; `begun`: whether it has begun to learn
+    roster       number of the roster it goes by
+    hello_at     tick at which it is greeted next; `hello_wait`: ticks until the greeting after that
+    differs      whether it was said already where the contracts differ
+    """
+
+    met: bool = False
+    compare: bool = False
+    life: int = 0
+    nonce: int = 0
+    agreed: set[str] = field(default_factory=set)
+    giving: set[str] = field(default_factory=set)
+    round: int = 0
+    begun: bool = False
+    roster: int = 0
+    hello_at: int = 0
+    hello_wait: int = HELLO_MIN
+    differs: bool = False
+
+    def greeted(self, now: int) -> None:
+        """A Hello is sent; the next only after a while."""
+        self.hello_at, self.hello_wait = now + self.hello_wait, min(2 * self.hello_wait, HELLO_MAX)
+
+    def greet_soon(self, now: int) -> None:
+        """There is reason to compare again what both remember; not more often than Hellos are said at all."""
+        if not self.compare:
+            self.compare, self.hello_wait = True, HELLO_MIN
+            self.hello_at = max(now, min(self.hello_at, now + HELLO_MIN))

@@ -1,0 +1,112 @@
+"""What changes a peer's durable state, one kind of entry each: facts and decisions, small and complete.
+
+The journal is a list of these. The same entries applied to the same ledger give the same ledger to the last bit, so
+that a peer killed at any instant is rebuilt from its last snapshot and the entries after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedpeer.gossip.transfers import Parcel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A process begins on this ledger, with a number higher than all that its federation knows of it."""
+
+    life: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """The averaging before this round is over: every estimate goes into the parameters, and training begins."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """The local steps of a round: parameters (n,) and optimiser state (k,) after them."""
+
+    round: int
+    x_n: Tensor
+    s_k: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """One exchange of a group begins: a share to each of `to`, and one is waited for from each of `expect`.
+
+    afresh   the first exchange of an averaging that starts from the weight of the peer's examples
+    whole    all that is held and waits is given away: the peer leaves
+    """
+
+    group: str
+    round: int
+    exchange: int
+    to: tuple[str, ...]
+    expect: tuple[str, ...]
+    fraction: float
+    afresh: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """The exchange that a group is in is over: what arrived for it is added, with or without those who are missing."""
+
+    group: str
+    without: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Took:
+    """A share arrived from a neighbour and passed every check."""
+
+    group: str
+    sender: str
+    parcel: Parcel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acked:
+    """A neighbour has all transfers of a group up to number `taken`."""
+
+    group: str
+    peer: str
+    taken: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """A neighbour is known by this incarnation from now on; an earlier one of it is closed, and what was under way to
+    it comes back."""
+
+    peer: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reborn:
+    """This peer has lost memory and comes back as a new incarnation, with its last model and its first weight."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """A late joiner takes over the value (D,) float32 of a group, with its first weight."""
+
+    group: str
+    value_D: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """All that could be handed over was: the rest is written off, and the next start is a late join."""
+
+
+Entry = Started | Began | Learnt | Opened | Closed | Took | Acked | Met | Reborn | Adopted | Left

@@ -1,0 +1,158 @@
+"""What happens to a peer, and what it wants done: the two sides of `Node.step(event) -> effects`.
+
+Effects are to be carried out in their order, and the order is binding: what stands after a `Persist` leaves only when
+that is durable. Everything else (sockets, threads, clocks, disks) belongs to who carries them out, which is a real
+process or a simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from fedpeer.peer.core.messages import Message
+from fedpeer.peer.core.roster import Roster
+
+# ---------------------------------------------------------------------------------------------------- what happens
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: `now` counts ticks since the process began, by a clock that never goes back."""
+
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A message that passed the codec, from a peer whose identity is certain.
+
+    incarnation, to_incarnation   the sender's own, and this peer's as the sender knows it (0: not at all)
+    """
+
+    sender: str
+    incarnation: int
+    to_incarnation: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedAtDoor:
+    """Something of a peer was refused before it became a message; it counts for the peer's standing."""
+
+    code: str
+    sender: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A `Train` is done: parameters (n,) and optimiser state (k,) after it."""
+
+    round: int
+    x_n: Tensor
+    s_k: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """An `Evaluate` is done: accuracy as a fraction or error, and mean loss, on the peer's own test part."""
+
+    round: int
+    score: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The person at this machine: stop for now and keep everything, or hand all over and go."""
+
+    what: Literal["pause", "leave"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewRoster:
+    """A roster was read from this machine's disk (by `fedpeer revoke` and the like); its signature is checked."""
+
+    roster: Roster
+
+
+Event = Tick | Heard | RefusedAtDoor | Trained | Evaluated | Asked | NewRoster
+
+# ------------------------------------------------------------------------------------------------- what is to be done
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make this durable, after everything persisted before it: a journal entry (frames of bytes, see `journal.py`),
+    or a whole snapshot, which makes the entries before it unnecessary."""
+
+    kind: Literal["entry", "snapshot"]
+    content: object
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Say this to a peer, once, if it can be reached; who repeats is the core. The incarnations go on the envelope."""
+
+    to: str
+    message: Message
+    incarnation: int
+    to_incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Take the local steps of this round from parameters (n,) and optimiser state (k,); `fresh`: there is none yet."""
+
+    round: int
+    x_n: Tensor
+    s_k: Tensor
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Measure these parameters (n,) on the peer's own test part."""
+
+    round: int
+    x_n: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Count a refusal: its code in `refusals.REFUSALS`, who is concerned, what exactly. One log line, one metric."""
+
+    code: str
+    sender: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something worth a log line: `what` is a fixed name, `text` the sentence, `fields` the numbers in it."""
+
+    level: Literal["debug", "info", "warning", "error"]
+    what: str
+    text: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Enrol:
+    """Keep this roster on disk, and let in by it from now on."""
+
+    roster: Roster
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Everything is said and saved; the process may end. `code`: 0, or 2 where the person has to do something."""
+
+    code: int
+    text: str
+
+
+Effect = Persist | Send | Train | Evaluate | Refuse | Note | Enrol | Stop

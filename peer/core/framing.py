@@ -1,0 +1,164 @@
+"""Values and tensors as bytes for a disk, and back: what snapshots and journal entries are made of.
+
+A frame has a fixed head, msgpack fields, raw little-endian tensors and a BLAKE2b digest of all that. It is read whole
+or not at all: a flipped bit, a cut, zeros and bytes at the end are a `FrameError` that says which. Nothing in it can
+become code, and reading allocates no more than what it was given. What the fields mean, who calls knows.
+
+    magic 4 | version u16 | reserved u16 | metadata length u32 | tensors length u64 | metadata | tensors | digest 16
+
+Metadata is [kind, fields, [[name, dtype, shape], ...]]; the tensors stand in that order, one directly after the other.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from hashlib import blake2b
+from struct import Struct
+from typing import Any
+
+import msgpack
+import torch
+from torch import Tensor
+
+MAGIC = b"FDPF"
+#: Of this format. Files of the version before are read; there is none yet.
+VERSION = 1
+DIGEST_BYTES = 16
+
+_HEAD = Struct("<4sHHIQ")
+#: What is kept: parameters, masses, counters and indices, payloads, and all plain forms of the wire.
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8)
+}
+
+
+#: Bytes of any kind.
+Bytes = bytes | bytearray | memoryview
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame; the message says what is wrong with them."""
+
+
+class FrameNewerError(FrameError):
+    """An undamaged frame of a later version of the format."""
+
+
+def pack(fields: object) -> bytes:
+    """None, bool, int, float, str, bytes, and tuples, lists and dicts (with str keys) of them, as msgpack."""
+    return bytes(msgpack.packb(fields, use_bin_type=True))
+
+
+def unpack(data: Bytes, *, str_max: int, bin_max: int, array_max: int, map_max: int) -> Any:
+    """The value in exactly these bytes, with tuples for arrays. No extension types, hence no timestamps.
+
+    `str_max` and `bin_max` are bytes, the others elements. An unpacker makes room for as many elements as an array
+    declares, at each of up to 1024 levels, so for a stranger's bytes the limits have to be small.
+
+    Raises:
+        FrameError: if this is not msgpack, is cut short, goes on behind the value, or passes a limit.
+    """
+    try:
+        return msgpack.unpackb(
+            data, raw=False, use_list=False, strict_map_key=True, max_ext_len=0,
+            max_str_len=str_max, max_bin_len=bin_max, max_array_len=array_max, max_map_len=map_max,
+        )  # fmt: skip
+    except (ValueError, msgpack.UnpackException) as error:  # the first: limits, UTF-8, depth, a cut; all by msgpack
+        raise FrameError(f"not msgpack within the limits: {type(error).__name__}") from error
+
+
+def raw(tensor: Tensor) -> memoryview:
+    """A tensor's bytes, little-endian; a view where it is contiguous."""
+    assert sys.byteorder == "little", "bytes of tensors are little-endian; this machine would have to swap them"
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def frame(kind: str, fields: object, tensors: Mapping[str, Tensor]) -> bytes:
+    """One frame; see the head of this file.
+
+    Args:
+        kind: what this is, such as "snapshot"; has to be asked for when reading.
+        fields: see `pack`.
+        tensors: on the CPU, float32, float64, bfloat16, int64 or uint8, of any shape.
+    """
+    entries = [(name, str(each.dtype).removeprefix("torch."), tuple(each.shape)) for name, each in tensors.items()]
+    assert all(dtype in _DTYPES for _, dtype, _ in entries), f"one of the types {', '.join(_DTYPES)}"
+    metadata = pack((kind, fields, entries))
+    bodies = [raw(each) for each in tensors.values()]
+    head = _HEAD.pack(MAGIC, VERSION, 0, len(metadata), sum(map(len, bodies)))
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    parts: list[Bytes] = [head, metadata, *bodies]
+    for part in parts:
+        digest.update(part)
+    return b"".join((*parts, digest.digest()))
+
+
+def unframe(kind: str, data: Bytes) -> tuple[Any, dict[str, Tensor]]:
+    """The fields and the tensors of a frame of this kind; raises as `unframe_any`, and FrameError for another kind."""
+    found, fields, tensors = unframe_any(data)
+    if found != kind:
+        raise FrameError(f"a frame of kind {found[:40]!r} where {kind!r} belongs")
+    return fields, tensors
+
+
+def unframe_any(data: Bytes) -> tuple[str, Any, dict[str, Tensor]]:
+    """The kind, the fields (tuples for lists) and the tensors of a frame. They share no memory with `data`.
+
+    Raises:
+        FrameNewerError: if the frame is whole, but of a later version.
+        FrameError: if it is not whole.
+    """
+    view = memoryview(data).cast("B")
+    if len(view) < _HEAD.size + DIGEST_BYTES:
+        raise FrameError(f"cut short: {len(view)} bytes, fewer than the shortest frame has")
+    magic, version, _, metadata_bytes, tensors_bytes = _HEAD.unpack_from(view)
+    body = view[:-DIGEST_BYTES]
+    # The digest first: else a flipped bit in the version would pass for a newer release, which is another advice.
+    if blake2b(body, digest_size=DIGEST_BYTES).digest() != view[-DIGEST_BYTES:]:
+        whole = _HEAD.size + metadata_bytes + tensors_bytes + DIGEST_BYTES
+        raise FrameError(_damage(view, magic, whole))
+    if magic != MAGIC:
+        raise FrameError("another kind of file")
+    if version > VERSION:
+        raise FrameNewerError(f"version {version} of the format; this release reads up to {VERSION}")
+    most = metadata_bytes
+    metadata = unpack(
+        body[_HEAD.size : _HEAD.size + metadata_bytes], str_max=most, bin_max=most, array_max=most, map_max=most
+    )
+    match metadata:
+        case (str(kind), fields, tuple(entries)):
+            return kind, fields, _tensors(entries, body[_HEAD.size + metadata_bytes :])
+    raise FrameError("its metadata is not [kind, fields, tensors]")
+
+
+def _damage(view: memoryview, magic: bytes, whole: int) -> str:
+    if not any(view[: _HEAD.size]):
+        return "zero bytes where its head belongs"
+    if magic == MAGIC and len(view) < whole:
+        return f"cut short: {len(view)} of {whole} bytes"
+    if magic == MAGIC and len(view) > whole:
+        return f"{len(view) - whole} bytes after its end"
+    return "its digest is wrong: it was changed after it was written"
+
+
+def _tensors(entries: tuple[Any, ...], body: memoryview) -> dict[str, Tensor]:
+    tensors = {}
+    at = 0
+    for entry in entries:
+        match entry:
+            case (str(name), str(named), tuple(shape)) if named in _DTYPES and all(type(n) is int for n in shape):
+                dtype, end = _DTYPES[named], at + math.prod(shape) * _DTYPES[named].itemsize
+            case _:
+                raise FrameError("an entry of its list of tensors is not [name, dtype, shape]")
+        if min(shape, default=0) < 0 or end > len(body):
+            raise FrameError(f"tensor {name[:40]!r} is longer than its bytes")
+        # torch cannot view nothing, and a copy is aligned and outlives the file's bytes.
+        flat = torch.frombuffer(bytearray(body[at:end]), dtype=dtype) if end > at else torch.empty(0, dtype=dtype)
+        tensors[name] = flat.reshape(shape)
+        at = end
+    if at != len(body):
+        raise FrameError("bytes behind its last tensor")
+    return tensors

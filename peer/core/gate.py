@@ -1,0 +1,174 @@
+"""Whether a message may come in: what its metadata says, held against what we know of the other side.
+
+Nothing of the tail is read here, and no memory of earlier messages is needed: an `Opening` passes, with what its tail
+has to be, or is `Rejected`. In the order of the table of bad inputs: who and to whom, then the group, then the shape
+and the number of bytes, then the weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedpeer.gossip.reductions import FLOAT32, Form
+from fedpeer.peer.core.messages import (
+    Ack,
+    Contract,
+    Envelope,
+    Fetch,
+    Hello,
+    Message,
+    RosterNews,
+    Transfer,
+    Value,
+)
+from fedpeer.peer.core.refusals import Rejected
+from fedpeer.peer.core.roster import ROSTER_BYTES_MAX
+
+#: Bytes of a contract's text: a federation file with a thousand lines has about 40,000.
+CONTRACT_BYTES_MAX = 1 << 16
+#: Bytes of the tails that are texts.
+TEXTS: Mapping[type[Message], int] = {Contract: CONTRACT_BYTES_MAX, RosterNews: ROSTER_BYTES_MAX}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSpec:
+    """What may be said about one averaging group.
+
+    length       D
+    forms        in which a transfer may travel, by name
+    members      all of the group; `neighbours`: those who may make transfers to us
+    weight_max   finite: the most weight that a share can have, the sum of all members'
+    """
+
+    length: int
+    forms: Mapping[str, Form]
+    members: Set[str]
+    neighbours: Set[str]
+    weight_max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What a message is held against.
+
+    federation, me, incarnation    ours
+    other    who speaks, as the certificate says; None without certificates (plain HTTP): then the envelope says it
+    peers    all in the roster
+    groups   every group of the federation by id, also those in which we have no part
+    """
+
+    federation: bytes
+    me: str
+    incarnation: int
+    other: str | None
+    peers: Set[str]
+    groups: Mapping[str, GroupSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A message without its tail, everything else of it checked.
+
+    `fields` by name; `form` and `length` say how the tail is to be read where it is a tensor.
+    """
+
+    envelope: Envelope
+    kind: type[Message]
+    fields: Mapping[str, Any]
+    tail_bytes: int
+    form: Form | None = None
+    length: int = 0
+
+    @property
+    def group(self) -> str:
+        """The group that it is about; "" where there is none."""
+        return str(self.fields.get("group", ""))
+
+
+def admitted(opening: Opening, gate: Gate) -> Opening | Rejected:
+    """The message, with the form of its tail, or why it may not come in."""
+    wrong = _misdirected(opening, gate)
+    if wrong is not None:
+        return wrong
+    if opening.kind in (Transfer, Ack, Fetch, Value):
+        return _grouped(opening, gate)
+    return _texted(opening)
+
+
+def tail_bytes_max(gate: Gate) -> int:
+    """Bytes of the longest tail that this other side may send."""
+    us = {gate.me} if gate.other is None else {gate.me, gate.other}
+    shared = [each for each in gate.groups.values() if us <= each.members]
+    tails = [form.bytes_bounds(each.length)[1] for each in shared for form in (FLOAT32, *each.forms.values())]
+    return max([*TEXTS.values(), *tails])
+
+
+def about(opening: Opening, code: str, text: str = "") -> Rejected:
+    """The refusal of this message, naming the transfer where it is one."""
+    return Rejected(code, text, opening.group, opening.fields.get("seq", 0))
+
+
+def _misdirected(opening: Opening, gate: Gate) -> Rejected | None:
+    """What is wrong with from whom and to whom."""
+    envelope = opening.envelope
+    if envelope.federation != gate.federation:
+        return about(opening, "wrong_federation", "another federation's name on the envelope")
+    if envelope.sender == gate.me:
+        return about(opening, "own_message")
+    if gate.other is not None and envelope.sender != gate.other:
+        return about(opening, "sender_mismatch", f"{gate.other} in the name of {envelope.sender}")
+    if envelope.sender not in gate.peers:
+        return about(opening, "unknown_peer", envelope.sender)
+    if envelope.recipient != gate.me:
+        return about(opening, "wrong_recipient", f"meant for {envelope.recipient}")
+    # Lanes belong to a pair of incarnations; whoever has not met ours yet may say anything else, but no transfer.
+    unmet = envelope.to_incarnation == 0 and opening.kind not in (Transfer, Ack)
+    if opening.kind is Hello or unmet or envelope.to_incarnation == gate.incarnation:
+        return None
+    return about(opening, "stale_incarnation", f"to incarnation {envelope.to_incarnation}; ours is {gate.incarnation}")
+
+
+def _grouped(opening: Opening, gate: Gate) -> Opening | Rejected:
+    """A message about one group: whether the group, its numbers and the tail are what they have to be."""
+    spec = gate.groups.get(opening.group)
+    if spec is None:
+        return about(opening, "unknown_group", opening.group)
+    if not {gate.me, opening.envelope.sender} <= spec.members:
+        return about(opening, "group_not_shared", opening.group)
+    if opening.kind in (Ack, Fetch):
+        return _texted(opening)
+    if opening.kind is Value:
+        return _shaped(opening, opening.fields["value_D"], FLOAT32, spec.length)
+    if opening.envelope.sender not in spec.neighbours:
+        return about(opening, "not_a_neighbour", opening.group)
+    form = spec.forms.get(opening.fields["form"])
+    if form is None:
+        return about(opening, "wrong_dtype", f"{opening.fields['form']}; allowed: {', '.join(spec.forms)}")
+    shaped = _shaped(opening, opening.fields["payload"], form, spec.length)
+    if isinstance(shaped, Rejected):
+        return shaped
+    weight = opening.fields["weight"]
+    if not 0 < weight <= spec.weight_max:  # false for NaN too
+        return about(opening, "bad_weight", f"{weight}; at most {spec.weight_max:g}")
+    return shaped
+
+
+def _shaped(opening: Opening, shape: tuple[int, ...], form: Form, length: int) -> Opening | Rejected:
+    """The tail has to be one vector: of the group's length, or within what a reduction makes of it."""
+    least, most = (bound // form.dtype.itemsize for bound in form.bytes_bounds(length))
+    if len(shape) != 1 or not least <= shape[0] <= most:
+        wanted = f"({least},)" if least == most else f"({least}..{most},)"
+        return about(opening, "wrong_shape", f"{shape} instead of {wanted}")
+    if opening.tail_bytes != shape[0] * form.dtype.itemsize:
+        return about(opening, "tail_length_wrong", f"{opening.tail_bytes} bytes for {shape[0]} of {form.name}")
+    return replace(opening, form=form, length=length)
+
+
+def _texted(opening: Opening) -> Opening | Rejected:
+    """A message without a tensor: the tail is a bounded text, or nothing."""
+    most = TEXTS.get(opening.kind, 0)
+    if opening.tail_bytes > most:
+        return about(opening, "tail_length_wrong", f"{opening.tail_bytes} bytes, more than {most}")
+    return opening

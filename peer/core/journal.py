@@ -1,0 +1,212 @@
+"""Entries and ledgers as bytes, and back: what a disk keeps of a peer.
+
+Each is one frame (`framing.py`) with a digest. Reading is strict: what does not fit the types of the entries, or was
+made for another peer, federation or plan, is refused by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
+from fedpeer.peer.core import entries
+from fedpeer.peer.core.entries import Entry, Took
+from fedpeer.peer.core.framing import FrameError, frame, unframe
+from fedpeer.peer.core.ledger import Holding, Ledger, Rules
+
+
+class SnapshotForeignError(Exception):
+    """A snapshot of another peer, federation or plan (D02). The message is a sentence for the user."""
+
+
+_KINDS: Mapping[str, type] = {kind.__name__: kind for kind in entries.Entry.__args__}
+
+
+def entry_bytes(entry: Entry) -> bytes:
+    """One entry of a journal."""
+    fields, tensors = _taken_apart(entry)
+    return frame(type(entry).__name__, fields, tensors)
+
+
+def entry_of(data: bytes) -> Entry:
+    """The entry again.
+
+    Raises:
+        FrameError: if these bytes are no entry.
+    """
+    for name, kind in _KINDS.items():
+        # The kind stands in the frame; the short name is looked for before the whole frame is checked against it.
+        if name.encode() in data[:64]:
+            try:
+                fields, tensors = unframe(name, data)
+            except FrameError:
+                continue
+            made: Entry = _put_together(kind, fields, tensors)
+            return made
+    raise FrameError("no entry of a journal")
+
+
+def _taken_apart(entry: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    fields: dict[str, Any] = {}
+    tensors: dict[str, Tensor] = {}
+    for each in dataclasses.fields(entry):
+        value = getattr(entry, each.name)
+        if isinstance(value, Tensor):
+            tensors[each.name] = value
+        elif isinstance(value, Parcel):
+            fields[each.name], inner = _taken_apart(value)
+            tensors |= inner
+        else:
+            fields[each.name] = value
+    return fields, tensors
+
+
+def _put_together(kind: Any, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    given = {**fields, **tensors}
+    try:
+        if kind is Took:
+            given["parcel"] = Parcel(**given["parcel"], payload=given.pop("payload"))
+        return kind(**given)
+    except (TypeError, KeyError) as error:
+        raise FrameError(f"an entry of kind {kind.__name__} with other fields: {error}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------- snapshots
+
+
+def snapshot_bytes(ledger: Ledger, owner: Mapping[str, str]) -> bytes:
+    """The whole ledger. `owner` says whose it is: peer, federation, contract; `ledger_of` compares it."""
+    tensors: dict[str, Tensor] = {"x": ledger.x_n, "s": ledger.s_k}
+    groups = {
+        name: _holding_fields(holding, f"group {number} ", tensors)
+        for number, (name, holding) in enumerate(ledger.groups.items())
+    }
+    fields = {
+        "owner": dict(owner),
+        "groups": groups,
+        "fresh": ledger.fresh,
+        "round": ledger.round,
+        "trained": ledger.trained,
+        "incarnation": ledger.incarnation,
+        "life": ledger.life,
+        "met": ledger.met,
+        "left": ledger.left,
+    }
+    return frame("snapshot", fields, tensors)
+
+
+def ledger_of(
+    snapshot: bytes, journal: Iterable[bytes], rules: Rules, index: Mapping[str, Tensor], owner: Mapping[str, str]
+) -> Ledger:
+    """The ledger as it was when the last of these entries was made.
+
+    Raises:
+        SnapshotForeignError: if it belongs to another peer, federation, contract or network.
+        FrameError: if the bytes are damaged, which who read them from a disk has looked for already.
+    """
+    fields, tensors = unframe("snapshot", snapshot)
+    wrong = [f"{what} {fields['owner'].get(what)} and not {own}" for what, own in owner.items()
+             if fields["owner"].get(what) != own]  # fmt: skip
+    if wrong:
+        raise SnapshotForeignError(f"the state is of {', '.join(wrong)}; name another folder, or remove this one")
+    groups = {
+        name: _holding(each, f"group {number} ", tensors)
+        for number, (name, each) in enumerate(fields["groups"].items())
+    }
+    for group, place_D in index.items():
+        if group in groups and groups[group].held.value_D.shape != place_D.shape:
+            text = f'the state has {len(groups[group].held.value_D)} numbers in the group "{group}"'
+            raise SnapshotForeignError(f"{text}; the network has changed: name another folder, or remove this one")
+    ledger = Ledger(
+        rules,
+        {name: index.get(name, torch.empty(0, dtype=torch.int64)) for name in groups},
+        tensors["x"],
+        tensors["s"],
+        groups,
+        fresh=fields["fresh"],
+        round=fields["round"],
+        trained=fields["trained"],
+        incarnation=fields["incarnation"],
+        life=fields["life"],
+        met=dict(fields["met"]),
+        left=fields["left"],
+    )
+    for data in journal:
+        ledger.apply(entry_of(data))
+    return ledger
+
+
+def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    tensors[f"{prefix}held"] = holding.held.value_D
+    waiting = []
+    for number, (place, mass) in enumerate(holding.waiting.items()):
+        tensors[f"{prefix}waiting {number}"] = mass.value_D
+        waiting.append((*place, float(mass.weight)))
+    out = {}
+    for number, (peer, lane) in enumerate(holding.out.items()):
+        parcels = []
+        for at, parcel in enumerate(lane.open):
+            fields, inner = _taken_apart(parcel)
+            tensors[f"{prefix}out {number} open {at}"] = inner["payload"]
+            parcels.append(fields)
+        if lane.reference_D is not None:
+            tensors[f"{prefix}out {number} reference"] = lane.reference_D
+        out[peer] = {"made": lane.made, "acked_weight": lane.acked_weight, "open": parcels}
+    into = {}
+    for number, (peer, incoming) in enumerate(holding.into.items()):
+        if incoming.reference_D is not None:
+            tensors[f"{prefix}into {number} reference"] = incoming.reference_D
+        into[peer] = {
+            "taken": incoming.taken,
+            "taken_weight": incoming.taken_weight,
+            "recent": incoming.recent,
+            "place": incoming.place,
+        }
+    return {
+        "weight": float(holding.held.weight),
+        "waiting": waiting,
+        "out": out,
+        "into": into,
+        "at": holding.at,
+        "expect": holding.expect,
+        "put": holding.put,
+        "written_off": holding.written_off,
+    }
+
+
+def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tensor]) -> Holding:
+    def mass(name: str, weight: float) -> Mass:
+        return Mass(tensors[f"{prefix}{name}"], torch.tensor(weight, dtype=torch.float64))
+
+    waiting = {
+        (round, exchange, sender): mass(f"waiting {number}", weight)
+        for number, (round, exchange, sender, weight) in enumerate(fields["waiting"])
+    }
+    out = {}
+    for number, (peer, lane) in enumerate(fields["out"].items()):
+        parcels = tuple(
+            Parcel(**each, payload=tensors[f"{prefix}out {number} open {place}"])
+            for place, each in enumerate(lane["open"])
+        )
+        reference = tensors.get(f"{prefix}out {number} reference")
+        out[peer] = Outgoing(**{**lane, "open": parcels}, reference_D=reference)
+    into = {
+        peer: Incoming(**lane, reference_D=tensors.get(f"{prefix}into {number} reference"))
+        for number, (peer, lane) in enumerate(fields["into"].items())
+    }
+    return Holding(
+        mass("held", fields["weight"]),
+        waiting,
+        out,
+        into,
+        at=fields["at"],
+        expect=fields["expect"],
+        put=fields["put"],
+        written_off=fields["written_off"],
+    )

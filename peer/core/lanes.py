@@ -1,0 +1,133 @@
+"""Transfers in and out: what is judged before a share is taken, what is acknowledged, what is said again.
+
+Checks stand in the order of cost and of suspicion: who and which life, which group, which number, which round,
+whether it is plausible. Only then is it taken, made durable and acknowledged. Everything refused stays open at its
+sender, which says it again, so a refusal never loses mass.
+"""
+
+from __future__ import annotations
+
+from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict, judge, take
+from fedpeer.peer.core.entries import Acked, Took
+from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.messages import Ack, Transfer
+from fedpeer.peer.core.plausible import Gauge
+from fedpeer.peer.core.repeats import Repeats
+
+
+def parcel_of(transfer: Transfer) -> Parcel:
+    """The transfer as lanes know it."""
+    return Parcel(
+        seq=transfer.seq,
+        round=transfer.round,
+        exchange=transfer.exchange,
+        weight=transfer.weight,
+        form=transfer.form,
+        payload=transfer.payload,
+    )
+
+
+def transfer_of(group: str, parcel: Parcel) -> Transfer:
+    """The parcel as it travels."""
+    return Transfer(
+        group=group,
+        seq=parcel.seq,
+        round=parcel.round,
+        exchange=parcel.exchange,
+        weight=parcel.weight,
+        form=parcel.form,
+        payload=parcel.payload,
+    )
+
+
+def ship(life: Life, repeats: Repeats, group: str, made: dict[str, Parcel]) -> None:
+    """Say new transfers."""
+    for peer, parcel in made.items():
+        repeats.sent((peer, group, parcel.seq), life.now)
+        life.send(peer, transfer_of(group, parcel))
+
+
+def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, Gauge]) -> bool:
+    """Take it, or refuse it by name; whether it was taken."""
+    group, parcel = transfer.group, parcel_of(transfer)
+    other, holding = life.others[peer], life.ledger.groups[group]
+
+    def refuse(code: str, text: str = "") -> bool:
+        life.refuse(code, peer, text, group=group, seq=parcel.seq)
+        return False
+
+    if not other.met:
+        other.greet_soon(life.now)
+        return refuse("early", "we have not met in this life")
+    if group not in other.agreed:
+        return refuse("plan_mismatch", f'the group "{group}"')
+    lane = holding.into.get(peer, Incoming())
+    verdict = judge(lane, parcel)
+    if verdict is Verdict.REPEATED:
+        life.count("repeated", peer)
+        acknowledge(life, peer, group)
+        return False
+    if verdict is not Verdict.TAKE:
+        if verdict is Verdict.REUSED:
+            other.greet_soon(life.now)
+        return refuse(verdict.value, f"number {parcel.seq} where {lane.taken + 1} is next")
+    last = life.setup.federation.learning.rounds
+    if parcel.round > last + 1:
+        return refuse("epoch_too_early", f"round {parcel.round}, and the last is {last}")
+    _, mass = take(lane, parcel, life.ledger.rules.form, len(life.ledger.index[group]))
+    absurd = gauges[group].absurd(mass.estimate_D, holding.held.estimate_D)
+    if absurd is not None:
+        return refuse("implausible", absurd)
+    other.round, other.begun = max(other.round, parcel.round), True
+    life.write(Took(group=group, sender=peer, parcel=parcel))
+    acknowledge(life, peer, group)
+    return True
+
+
+def acknowledge(life: Life, peer: str, group: str) -> None:
+    """Say what is taken; it is durable by then, since it was written before."""
+    taken = life.ledger.groups[group].into.get(peer, Incoming()).taken
+    life.send(peer, Ack(group=group, taken=taken, round=life.ledger.round))
+
+
+def hear_ack(life: Life, repeats: Repeats, peer: str, ack: Ack) -> None:
+    """Close what the neighbour has; knowing of more than was made means that somebody lost memory."""
+    other, holding = life.others[peer], life.ledger.groups[ack.group]
+    if not other.met:
+        other.greet_soon(life.now)
+        return
+    lane = holding.out.get(peer, Outgoing())
+    if ack.taken > lane.made:
+        life.refuse("sequence_jump", peer, f"it has {ack.taken}, and {lane.made} were made", group=ack.group)
+        other.greet_soon(life.now)
+        return
+    other.round = max(other.round, min(ack.round, life.setup.federation.learning.rounds + 1))
+    repeats.answered(peer, ack.group, ack.taken, life.now)
+    if ack.taken > lane.acked:
+        life.write(Acked(group=ack.group, peer=peer, taken=ack.taken))
+
+
+def say_again(life: Life, repeats: Repeats) -> int:
+    """Repeat what is overdue, the same bytes; how many."""
+    said = 0
+    for peer, group, seq in repeats.due(life.now):
+        if group not in life.ledger.groups or not life.available(peer, group):
+            continue
+        lane = life.ledger.groups[group].out.get(peer, Outgoing())
+        parcel = next((parcel for parcel in lane.open if parcel.seq == seq), None)
+        if parcel is None:  # of a lane that was closed: one of the two is a new incarnation
+            repeats.drop((peer, group, seq))
+            continue
+        repeats.sent((peer, group, seq), life.now)
+        life.send(peer, transfer_of(group, parcel))
+        said += 1
+    return said
+
+
+def say_all_open(life: Life, repeats: Repeats, peer: str) -> None:
+    """To a neighbour just met: whatever it may not have."""
+    repeats.forget(peer)
+    for group, holding in life.ledger.groups.items():
+        if peer in holding.out and group in life.others[peer].agreed:
+            for parcel in holding.out[peer].open:
+                ship(life, repeats, group, {peer: parcel})

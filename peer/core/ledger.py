@@ -1,0 +1,268 @@
+"""The ledger: all that a peer must not forget, and the only ways in which it changes.
+
+A peer's parameters, its optimiser state, and for each averaging group what it holds, what has arrived too early, the
+lanes to and from its neighbours, and where in an averaging it stands. `apply` takes one entry (`entries.py`), changes
+the ledger, and returns the transfers that the entry made. It decides nothing: who is alive, who is late and whom to
+believe is `Node`'s business. So a ledger is a snapshot and the entries after it, to the last bit.
+
+The law: over all peers, what is held, what waits and what is under way and not yet taken is all that was put in less
+what was written off (`gossip/transfers.py` has the proof). A weight is put in when a peer comes in, and the change to
+it when an averaging starts afresh; a peer that lost memory opens a new account, and each neighbour writes off what
+its lanes with the earlier life had gained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from torch import Tensor
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.push_sum import absorb
+from fedpeer.gossip.reductions import Form
+from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, reopened, take
+from fedpeer.peer.core.entries import (
+    Acked,
+    Adopted,
+    Began,
+    Closed,
+    Entry,
+    Learnt,
+    Left,
+    Met,
+    Opened,
+    Reborn,
+    Started,
+    Took,
+)
+
+#: (round, exchange, sender) of a share that waits.
+Place = tuple[int, int, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """One group, as this peer holds it.
+
+    held         what it has; with `waiting` and what is open on the lanes, all that is its own to give
+    waiting      shares of exchanges that it has not closed yet
+    out, into    the lanes to and from each neighbour that it ever exchanged with, by id
+    at           (round, exchange) that it is in, or waits to open
+    expect       whose shares of this exchange it waits for; None between two exchanges
+    put          weight put in by this incarnation
+    written_off  weight that went to, less weight that came from, earlier incarnations of neighbours
+    """
+
+    held: Mass
+    waiting: Mapping[Place, Mass] = field(default_factory=dict)
+    out: Mapping[str, Outgoing] = field(default_factory=dict)
+    into: Mapping[str, Incoming] = field(default_factory=dict)
+    at: tuple[int, int] = (0, 0)
+    expect: tuple[str, ...] | None = None
+    put: float = 1.0
+    written_off: float = 0.0
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Those whose share of this exchange has not come."""
+        return tuple(peer for peer in self.expect or () if (*self.at, peer) not in self.waiting)
+
+    @property
+    def weight(self) -> float:
+        """All weight that is this peer's own: held and waiting."""
+        return float(self.held.weight) + sum(float(mass.weight) for mass in self.waiting.values())
+
+    def with_lane(self, peer: str, lane: Outgoing) -> Holding:
+        return replace(self, out={**self.out, peer: lane})
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides how entries change the ledger, the same for all of a peer's life in one federation.
+
+    form          how values travel
+    eager         asynchronous: what arrives is added at once
+    start_weight  of this peer: 1, or its number of examples
+    """
+
+    me: str
+    draws: Draws
+    form: Form
+    eager: bool = False
+    start_weight: float = 1.0
+
+
+@dataclass
+class Ledger:
+    """See the top of this file.
+
+    index        of each group, the places (D,) int64 of its scalars in the parameters
+    x_n          (n,) float32: what the round's training begins, or began, with; after it, what it made
+    s_k          (k,) float32: the optimiser's state; `fresh` while there is none
+    round        1, 2, ...: the round in which it trains, or after whose training it averages; 0 before the first
+    trained      whether the training of this round is done
+    incarnation  of this peer: 1, and one more whenever it lost memory; `life`: number of its last start
+    met          incarnation by which each neighbour is known
+    left         whether it handed everything over and went
+    """
+
+    rules: Rules
+    index: Mapping[str, Tensor]
+    x_n: Tensor
+    s_k: Tensor
+    groups: dict[str, Holding]
+    fresh: bool = True
+    round: int = 0
+    trained: bool = False
+    incarnation: int = 1
+    life: int = 0
+    met: dict[str, int] = field(default_factory=dict)
+    left: bool = False
+
+    @staticmethod
+    def blank(rules: Rules, index: Mapping[str, Tensor], x_n: Tensor, state_size: int) -> Ledger:
+        """Before anything happened: the initial parameters, with the peer's first weight in every group."""
+        groups = {group: _entered(x_n[place_D], rules) for group, place_D in index.items()}
+        return Ledger(rules, index, x_n, x_n.new_zeros(state_size), groups)
+
+    def copy(self) -> Ledger:
+        """As it is now; later entries do not change it. Tensors are never changed in place, so none is copied."""
+        return replace(self, groups=dict(self.groups), met=dict(self.met))
+
+    def regrouped(self, index: Mapping[str, Tensor]) -> dict[str, float]:
+        """Go on with other groups: the weight written off in those that are gone, by group.
+
+        Their values stay in the parameters; new groups begin with what the parameters are.
+        """
+        self.x_n = self._assembled() if not self.trained else self.x_n
+        gone = {group: holding.weight for group, holding in self.groups.items() if group not in index}
+        self.groups = {
+            group: self.groups[group] if group in self.groups else _entered(self.x_n[place_D], self.rules)
+            for group, place_D in index.items()
+        }
+        self.index = index
+        return gone
+
+    def estimate_D(self, group: str) -> Tensor:
+        """(D,) float64: what the peer takes the group's average to be."""
+        return self.groups[group].held.estimate_D
+
+    def apply(self, entry: Entry) -> dict[str, Parcel]:
+        """Change the ledger; the transfers that were made, by recipient, all in the entry's group."""
+        match entry:
+            case Opened():
+                return self._open(entry)
+            case Took():
+                self._take(entry)
+            case Closed():
+                round, exchange = self.groups[entry.group].at
+                holding = _added(self.groups[entry.group], (round, exchange + 1))
+                self.groups[entry.group] = replace(holding, at=(round, exchange + 1), expect=None)
+            case Acked():
+                holding = self.groups[entry.group]
+                lane, _ = acknowledged(holding.out[entry.peer], entry.taken, self.rules.form)
+                self.groups[entry.group] = holding.with_lane(entry.peer, lane)
+            case Learnt():
+                self._learn(entry)
+            case Began():
+                self.x_n = self._assembled()
+                self.round, self.trained = entry.round, False
+            case Started():
+                self.life = entry.life
+            case Met():
+                self._meet(entry)
+            case Reborn():
+                self.x_n = self.x_n if self.trained else self._assembled()
+                for group, holding in self.groups.items():
+                    held = Mass.of(holding.held.estimate_D, self.rules.start_weight)
+                    self.groups[group] = Holding(held, at=holding.at, put=self.rules.start_weight)
+                self.incarnation, self.met, self.left = entry.incarnation, {}, False
+            case Adopted():
+                holding = self.groups[entry.group]
+                held = Mass.of(entry.value_D, float(holding.held.weight))
+                self.groups[entry.group] = replace(holding, held=held)
+            case Left():
+                self.left = True
+            case _:
+                assert_never(entry)
+        return {}
+
+    def _assembled(self) -> Tensor:
+        x_n = self.x_n.clone()
+        for group, place_D in self.index.items():
+            x_n[place_D] = self.estimate_D(group).to(x_n.dtype)
+        return x_n
+
+    def _learn(self, entry: Learnt) -> None:
+        for group, place_D in self.index.items():
+            holding = self.groups[group]
+            held = absorb(holding.held, self.x_n[place_D], entry.x_n[place_D])
+            self.groups[group] = replace(holding, held=held)
+        self.x_n, self.s_k, self.fresh = entry.x_n, entry.s_k, False
+        self.round, self.trained = entry.round, True
+
+    def _open(self, entry: Opened) -> dict[str, Parcel]:
+        at = (entry.round, entry.exchange)
+        holding = _added(self.groups[entry.group], at, everything=entry.whole)
+        held, put = holding.held, holding.put
+        if entry.afresh:
+            put += self.rules.start_weight - float(held.weight)
+            held = Mass.of(held.estimate_D, self.rules.start_weight)
+        lanes = {peer: holding.out.get(peer, Outgoing()) for peer in entry.to}
+        purpose = f"wire {entry.group} {self.incarnation} {sum(lane.made for lane in lanes.values())}"
+        held, lanes, parcels = give(
+            held,
+            lanes,
+            entry.fraction,
+            self.rules.form,
+            at,
+            self.rules.draws.numpy(purpose, self.rules.me, entry.round),
+            whole=entry.whole,
+        )
+        self.groups[entry.group] = replace(
+            holding, held=held, put=put, out={**holding.out, **lanes}, at=at, expect=entry.expect
+        )
+        return parcels
+
+    def _take(self, entry: Took) -> None:
+        holding, parcel = self.groups[entry.group], entry.parcel
+        length = len(self.index[entry.group])
+        lane, mass = take(holding.into.get(entry.sender, Incoming()), parcel, self.rules.form, length)
+        holding = replace(holding, into={**holding.into, entry.sender: lane})
+        if self.rules.eager or (parcel.round, parcel.exchange) < holding.at:
+            holding = replace(holding, held=holding.held + mass)
+        else:
+            place = (parcel.round, parcel.exchange, entry.sender)
+            before = holding.waiting.get(place)
+            holding = replace(holding, waiting={**holding.waiting, place: mass if before is None else before + mass})
+        self.groups[entry.group] = holding
+
+    def _meet(self, entry: Met) -> None:
+        for group, holding in self.groups.items():
+            if entry.peer not in holding.out and entry.peer not in holding.into:
+                continue
+            out, into = holding.out.get(entry.peer, Outgoing()), holding.into.get(entry.peer, Incoming())
+            held, lost = reopened(holding.held, out, into, self.rules.form)
+            self.groups[group] = replace(
+                holding,
+                held=held,
+                out={peer: lane for peer, lane in holding.out.items() if peer != entry.peer},
+                into={peer: lane for peer, lane in holding.into.items() if peer != entry.peer},
+                written_off=holding.written_off + lost,
+            )
+        self.met[entry.peer] = entry.incarnation
+
+
+def _entered(estimate_D: Tensor, rules: Rules) -> Holding:
+    return Holding(Mass.of(estimate_D, rules.start_weight), put=rules.start_weight)
+
+
+def _added(holding: Holding, at: tuple[int, int], *, everything: bool = False) -> Holding:
+    """What waits for exchanges before `at` is added, in the order of exchanges and of ids."""
+    held, waiting = holding.held, dict(holding.waiting)
+    for place in sorted(place for place in holding.waiting if everything or place[:2] < at):
+        held = held + waiting.pop(place)
+    return replace(holding, held=held, waiting=waiting)

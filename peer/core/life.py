@@ -1,0 +1,196 @@
+"""What the parts of a node share: the setup, the ledger, who else there is, and the effects of the step under way.
+
+`write` is the only way to change the ledger: the entry is applied and at once among the effects, before whatever is
+said because of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fedpeer.gossip.averaging import Averaging
+from fedpeer.gossip.membership import Advert, Membership
+from fedpeer.gossip.transfers import Parcel
+from fedpeer.peer.core.acquaintance import Acquaintance
+from fedpeer.peer.core.entries import Entry, Learnt, Took
+from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send
+from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.groups import PeerGroup
+from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.messages import Message, Refused
+from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.roster import Roster
+from fedpeer.peer.core.standing import Standing
+
+#: A journal may grow to so many times the size of a snapshot before the next one is taken, so that saving whole
+#: states costs at most a quarter more; and to this many bytes in any case, so that small peers save seldom.
+JOURNAL_TIMES, JOURNAL_BYTES_MIN = 4, 4 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Circle:
+    """With whom a peer learns, by one roster: its groups, and how each averages."""
+
+    roster: Roster
+    groups: Mapping[str, PeerGroup]
+    averaging: Mapping[str, Averaging]
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        return tuple(entry.id for entry in self.roster.entries)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Setup:
+    """What is fixed for a process.
+
+    federation   with everything filled in
+    contract     (32 bytes) digest of the learning contract; `contract_text` is it as JSON
+    circle       by the roster at the start; `circle_of` makes it for a later roster
+    address      the URL others reach this peer by
+    models       partial models that it implements
+    nonce        drawn at this start
+    """
+
+    me: str
+    federation: Federation
+    contract: bytes
+    contract_text: bytes
+    circle: Circle
+    circle_of: Callable[[Roster], Circle]
+    address: str = ""
+    models: tuple[str, ...] = ()
+    nonce: int = 0
+
+    def ticks(self, seconds: float) -> int:
+        """As many ticks as these seconds, at least one."""
+        return max(1, round(seconds / self.federation.gossip.tick))
+
+
+#: gathering: waits for the others before the first round; joining: fetches values from those who are further;
+#: leaving: hands everything over; stopped: has said its last effect.
+Phase = Literal["gathering", "joining", "learning", "finished", "leaving", "stopped"]
+
+
+@dataclass
+class Life:
+    """This life of the peer, from its start to its end."""
+
+    setup: Setup
+    ledger: Ledger
+    membership: Membership
+    circle: Circle
+    others: dict[str, Acquaintance]
+    phase: Phase = "learning"
+    now: int = 0
+    effects: list[Effect] = field(default_factory=list)
+    standing: dict[str, Standing] = field(default_factory=dict)
+    journal_bytes: int = 0
+    digests: dict[str, bytes] = field(default_factory=dict)
+    score: float | None = None
+
+    @property
+    def me(self) -> str:
+        return self.setup.me
+
+    @property
+    def synchronous(self) -> bool:
+        return self.setup.federation.learning.mode == "synchronous"
+
+    def write(self, entry: Entry) -> dict[str, Parcel]:
+        """Apply an entry and persist it; the parcels that it made."""
+        made = self.ledger.apply(entry)
+        self.effects.append(Persist("entry", entry))
+        self.journal_bytes += _bytes_of(entry)
+        return made
+
+    def snapshot(self) -> None:
+        """Persist the whole ledger."""
+        self.effects.append(Persist("snapshot", self.ledger.copy()))
+        self.journal_bytes = 0
+
+    def snapshot_if_due(self) -> None:
+        """Where the journal has grown long; between rounds, when least is under way."""
+        held = 8 * sum(group.length for group in self.circle.groups.values())
+        size = held + 4 * (len(self.ledger.x_n) + len(self.ledger.s_k))
+        if self.journal_bytes > max(JOURNAL_TIMES * size, JOURNAL_BYTES_MIN):
+            self.snapshot()
+
+    def send(self, to: str, message: Message) -> None:
+        self.effects.append(Send(to, message, self.ledger.incarnation, self.ledger.met.get(to, 0)))
+
+    def note(self, level: Literal["debug", "info", "warning", "error"], what: str, text: str, **fields: object) -> None:
+        self.effects.append(Note(level, what, text, fields))
+
+    def refuse(self, code: str, sender: str, text: str = "", *, group: str = "", seq: int = 0) -> None:
+        """Count it, let it cost what it costs, and tell the one refused."""
+        self.count(code, sender, text)
+        advice = REFUSALS[code].advice
+        self.send(sender, Refused(code=code, group=group, seq=seq, text=f"{advice} ({text})" if text else advice))
+
+    def count(self, code: str, sender: str, text: str = "") -> None:
+        """The same without a word to the one refused."""
+        self.effects.append(Refuse(code, sender, text))
+        self.charge(code, sender)
+
+    def charge(self, code: str, sender: str) -> None:
+        """What a refusal does to the standing of the one refused."""
+        before = self.standing.get(sender, Standing())
+        after = before.after(code, self.now, self.setup.federation.gossip.tick)
+        self.standing[sender] = after
+        if before.listens(self.now) and not after.listens(self.now):
+            for_now = "for good" if after.closed else f"for {after.paused_until - self.now} ticks"
+            self.note("warning", "edge_paused", f"{sender} is not listened to {for_now}", peer=sender)
+
+    def listens(self, peer: str) -> bool:
+        """Whether messages of this peer are taken now."""
+        return self.standing.get(peer, Standing()).listens(self.now)
+
+    def available(self, peer: str, group: str) -> bool:
+        """Whether shares can go to and come from this peer now, as far as one can know."""
+        other = self.others.get(peer)
+        if other is None or not other.met or group not in other.agreed or not self.listens(peer):
+            return False
+        return self.membership.standing(peer) not in ("dead", "left")
+
+    def digest_of(self, group: str) -> bytes:
+        """(32 bytes) of what the group's scalars are and under which contract they are averaged."""
+        if group not in self.digests:
+            parts = self.setup.contract + self.circle.groups[group].digest
+            self.digests[group] = hashlib.blake2b(parts, digest_size=32).digest()
+        return self.digests[group]
+
+    def advertise(self, score: float | None = None, state: Literal["alive", "finished", "left"] = "alive") -> None:
+        """Let the others know how far this peer is."""
+        if score is not None:
+            self.score = score
+        advert = Advert(
+            address=self.setup.address,
+            roster=self.circle.roster.number,
+            life=self.ledger.life,
+            nonce=self.setup.nonce,
+            round=self.ledger.round,
+            score=self.score,
+            begun=self.ledger.round > 0,
+            models=self.setup.models,
+        )
+        self.membership.advertise(advert, state=state, incarnation=self.ledger.incarnation)
+
+    def furthest(self) -> int:
+        """The round in which at least two others are, or the only one: one alone might say anything."""
+        rounds = sorted((other.round for other in self.others.values() if other.met), reverse=True)
+        last = self.setup.federation.learning.rounds
+        return min(rounds[min(1, len(rounds) - 1)], last) if rounds else 0
+
+
+def _bytes_of(entry: Entry) -> int:
+    """About what an entry takes in the journal."""
+    match entry:
+        case Learnt():
+            return 4 * (len(entry.x_n) + len(entry.s_k))
+        case Took():
+            return entry.parcel.payload.numel() * entry.parcel.payload.element_size() + 200
+    return 200

@@ -1,0 +1,118 @@
+"""From a federation's settings and a roster to a node: what a real process and every simulator do alike at a start.
+
+The first weights, the groups and the randomness follow from the federation file and the seed alone, so peers on
+different machines, and simulated ones, make the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.gossip.reductions import FORMS, PACKERS, Form
+from fedpeer.peer.core.assembly import Assembly, averaging_of, method_of, plan_for
+from fedpeer.peer.core.choice import Choice, bind, lookup
+from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.groups import peer_plan
+from fedpeer.peer.core.journal import ledger_of
+from fedpeer.peer.core.ledger import Ledger, Rules
+from fedpeer.peer.core.life import Circle, Setup
+from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.roster import Roster
+from fedpeer.peer.core.saving import Recovered
+
+
+def form_of(wire: Sequence[Choice]) -> Form:
+    """How values travel, from `gossip.wire`.
+
+    Raises:
+        ChoiceError, FormError: a form that is not known, or its settings are out of range.
+    """
+    first, *packers = wire
+    function = lookup(first, FORMS, "form")
+    form = function(**bind(first, function))
+    for each in packers:
+        packer = lookup(each, PACKERS, "form")
+        form = packer(**bind(each, packer))(form)
+    return form
+
+
+def rules_of(federation: Federation, seed: int, me: str, examples: int) -> Rules:
+    """How this peer's ledger changes."""
+    by_examples = federation.learning.weights == "samples"
+    return Rules(
+        me=me,
+        draws=Draws(seed),
+        form=form_of(federation.gossip.wire),
+        eager=federation.learning.mode == "asynchronous",
+        start_weight=float(examples) if by_examples else 1.0,
+    )
+
+
+def setup_of(assembly: Assembly, roster: Roster, me: str, *, nonce: int, method: Choice | None = None) -> Setup:
+    """What is fixed for a process of peer `me`; `method` stands in for the federation's own algorithm."""
+    federation = assembly.federation
+    chosen = method or federation.learning.algorithm
+
+    def circle_of(roster: Roster) -> Circle:
+        peers = tuple(entry.id for entry in roster.entries)
+        plan = plan_for(federation, assembly.network, peers, method_of(chosen))
+        groups = peer_plan(plan, me).groups
+        averaging = averaging_of(plan, federation, assembly.seed)
+        return Circle(roster, groups, {group: averaging[group] for group in groups})
+
+    contract = federation.model_dump(mode="json", exclude={"simulation"}) | {"algorithm": str(chosen)}
+    text = json.dumps(contract, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    models = tuple(name for name, each in federation.partial_models.items() if each.members == "all" or me in each.members)
+    return Setup(
+        me=me,
+        federation=federation,
+        contract=hashlib.blake2b(text, digest_size=32).digest(),
+        contract_text=text,
+        circle=circle_of(roster),
+        circle_of=circle_of,
+        address=roster.by_id[me].address,
+        models=models,
+        nonce=nonce,
+    )
+
+
+def owner_of(setup: Setup) -> dict[str, str]:
+    """Whose state on disk it is: another peer's, federation's or contract's is not taken."""
+    return {
+        "peer": setup.me,
+        "federation": setup.circle.roster.federation_id.hex(),
+        "contract": setup.contract.hex(),
+    }
+
+
+def node_of(
+    setup: Setup,
+    rules: Rules,
+    recovered: Recovered,
+    *,
+    start_n: Tensor,
+    state_size: int,
+    sign: Sign,
+    verify: Verify,
+) -> Node:
+    """The node of a peer that found this on its disk; `start_n` (n,) are its initial parameters.
+
+    Raises:
+        SnapshotForeignError: the state is somebody else's.
+    """
+    index: Mapping[str, Tensor] = {group.id: group.index_D for group in setup.circle.groups.values()}
+    if recovered.snapshot is None:
+        ledger = Ledger.blank(rules, index, start_n, state_size)
+    else:
+        ledger = ledger_of(recovered.snapshot, recovered.entries, rules, index, owner_of(setup))
+        if set(index) != set(ledger.groups):
+            ledger.regrouped(index)
+    draws = np.random.Generator(np.random.PCG64(rules.draws.key(f"membership {setup.nonce}", setup.me, ledger.life)))
+    return Node(setup, ledger, blank=recovered.snapshot is None, draws=draws, sign=sign, verify=verify)

@@ -1,0 +1,250 @@
+"""How two peers meet: each says Hello with what it remembers of the lanes between them, and both compare.
+
+Nothing is exchanged before each has the other's Hello with the lives and incarnations that hold now. What is compared
+can be old, since messages are delayed and overtaken; so only that counts which no delay can cause: if the other has
+taken a transfer that I do not remember making, or knows that I took one that I do not remember taking, then it was I
+who lost memory, since both are made durable before they are said. Each finds its own loss; the other's it learns from
+the new incarnation in the next Hello.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fedpeer.gossip.transfers import Incoming, Memory, Outgoing, fence, meet, memory
+from fedpeer.peer.core.entries import Acked, Met, Reborn, Started
+from fedpeer.peer.core.events import Enrol, Heard, Stop
+from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.messages import Contract, Hello, LaneState, RosterNews
+from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, newer, to_bytes
+
+
+def greet(life: Life) -> None:
+    """Say Hello to all with whom there is reason to compare, each in its time."""
+    for peer, other in life.others.items():
+        shares = any(peer in group.members for group in life.circle.groups.values())
+        gone = life.membership.standing(peer) in ("dead", "left", "finished")
+        if shares and (other.compare or not other.met) and not gone and other.hello_at <= life.now:
+            other.greeted(life.now)
+            other.compare = False
+            say_hello(life, peer, answer=False)
+
+
+def say_hello(life: Life, peer: str, *, answer: bool) -> None:
+    """What this peer is, and what it remembers of its lanes with that one."""
+    ledger, setup = life.ledger, life.setup
+    shared = [group for group in life.circle.groups.values() if peer in group.members]
+    lanes = []
+    for group in shared:
+        holding = ledger.groups[group.id]
+        own = memory(holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming()))
+        lanes.append(
+            LaneState(
+                group=group.id,
+                made=own.made,
+                acked=own.acked,
+                taken=own.taken,
+                made_weight=own.made_weight,
+                taken_weight=own.taken_weight,
+            )
+        )
+    life.send(
+        peer,
+        Hello(
+            life=ledger.life,
+            nonce=setup.nonce,
+            known_life=life.others[peer].life,
+            contract=setup.contract,
+            groups=tuple((group.id, life.digest_of(group.id)) for group in shared),
+            lanes=tuple(lanes),
+            round=ledger.round,
+            begun=ledger.round > 0,
+            roster=life.circle.roster.number,
+            answer=answer,
+        ),
+    )
+
+
+def hear_hello(life: Life, heard: Heard, hello: Hello, *, blank: bool) -> bool:
+    """Compare; whether the two have met now. `blank`: this process began without any memory of its own."""
+    peer, ledger = heard.sender, life.ledger
+    other = life.others[peer]
+    known = ledger.met.get(peer, 0)
+    if (hello.life, hello.nonce) < (other.life, other.nonce):
+        life.refuse("duplicate_peer", peer, f"life {hello.life} is over, life {other.life} is known")
+        say_hello(life, peer, answer=True)
+        return False
+    if known and (code := fence(heard.incarnation, known)) is not None:
+        life.refuse(code, peer, f"incarnation {heard.incarnation}, and {known} is known")
+        say_hello(life, peer, answer=True)
+        return False
+    if not _outlives(life, hello, blank=blank):
+        return False
+    if (hello.life, hello.nonce) > (other.life, other.nonce):
+        other.met, other.life, other.nonce = False, hello.life, hello.nonce
+    if heard.incarnation > known:
+        if known:
+            life.note("warning", "reborn_neighbour", f"{peer} lost memory and is new", peer=peer)
+        life.write(Met(peer=peer, incarnation=heard.incarnation))
+    other.round, other.begun, other.roster = max(other.round, hello.round), hello.begun, hello.roster
+    if _lost(life, heard, hello):
+        born_again(life, max(heard.to_incarnation, ledger.incarnation) + 1, f"{peer} remembers more than this peer")
+        return False
+    _agree(life, peer, hello)
+    other.giving |= {lane.group for lane in hello.lanes if lane.made}
+    met = other.met
+    if heard.to_incarnation == ledger.incarnation:
+        for lane in hello.lanes:
+            holding = ledger.groups.get(lane.group)
+            if holding and peer in holding.out and lane.taken > holding.out[peer].acked:
+                life.write(Acked(group=lane.group, peer=peer, taken=lane.taken))
+        other.met = True
+    if not hello.answer or not other.met:
+        # An answer that does not name our incarnation yet is answered too; it then does, so this ends.
+        say_hello(life, peer, answer=hello.answer or other.met)
+    if hello.roster < life.circle.roster.number:
+        news = life.circle.roster
+        life.send(peer, RosterNews(number=news.number, text=to_bytes(news)))
+    if other.met and not met:
+        life.note("info", "met", f"met {peer}", peer=peer)
+    return other.met and not met
+
+
+def _outlives(life: Life, hello: Hello, *, blank: bool) -> bool:
+    """E15: of two living processes with one identity the later life wins.
+
+    A process without memory cannot know how many lives there were before it, so it takes the next number.
+    """
+    if hello.known_life <= life.ledger.life:
+        return True
+    if blank:
+        life.write(Started(life=hello.known_life + 1))
+        return True
+    text = (
+        f"another process with the identity of {life.me} started after this one (its life {hello.known_life}, this "
+        f"{life.ledger.life}), so this one stops; start {life.me} on one machine only"
+    )
+    life.note("error", "duplicate_peer", text)
+    life.phase = "stopped"
+    life.effects.append(Stop(2, text))
+    return False
+
+
+def _lost(life: Life, heard: Heard, hello: Hello) -> bool:
+    """Whether this Hello proves that this peer has lost memory."""
+    ledger = life.ledger
+    if heard.to_incarnation != ledger.incarnation:
+        return heard.to_incarnation > ledger.incarnation
+    for lane in hello.lanes:
+        if lane.group not in ledger.groups:
+            continue
+        holding = ledger.groups[lane.group]
+        theirs = Memory(
+            made=lane.made,
+            acked=lane.acked,
+            taken=lane.taken,
+            made_weight=lane.made_weight,
+            taken_weight=lane.taken_weight,
+        )
+        out, into = holding.out.get(heard.sender, Outgoing()), holding.into.get(heard.sender, Incoming())
+        if meet(out, into, theirs).mine:
+            return True
+    return False
+
+
+def born_again(life: Life, incarnation: int, why: str) -> None:
+    """This peer lost memory: a new incarnation, which everybody has to meet anew."""
+    life.write(Reborn(incarnation=incarnation))
+    life.note("warning", "reborn", f"memory was lost: {why}; going on as incarnation {incarnation}")
+    life.advertise()
+    for other in life.others.values():
+        other.met, other.hello_at = False, life.now
+
+
+def _agree(life: Life, peer: str, hello: Hello) -> None:
+    """In which groups the two may average; where they differ, each tells the other its contract, once."""
+    other = life.others[peer]
+    theirs = dict(hello.groups)
+    mine = {id for id, group in life.circle.groups.items() if peer in group.members}
+    other.agreed = {id for id in mine if theirs.get(id) == life.digest_of(id)}
+    if other.agreed == mine == set(theirs) or other.differs:
+        return
+    other.differs = True
+    if hello.contract != life.setup.contract:
+        life.send(peer, Contract(text=life.setup.contract_text))
+        return
+    for id in sorted(mine ^ set(theirs) | mine - other.agreed):
+        there = "differs there" if id in theirs and id in mine else f"is known to {'it' if id in theirs else 'us'} only"
+        life.refuse(
+            "plan_mismatch", peer, f'the group "{id}" {there}; compare partial_models and the networks', group=id
+        )
+
+
+def hear_contract(life: Life, peer: str, contract: Contract) -> None:
+    """Name the first difference between the two contracts."""
+    if contract.text == life.setup.contract_text:
+        return
+    try:
+        theirs = json.loads(contract.text)
+    except (ValueError, RecursionError):
+        life.refuse("bad_metadata", peer, "its contract is not JSON")
+        return
+    other = life.others[peer]
+    if not other.differs:
+        other.differs = True
+        life.send(peer, Contract(text=life.setup.contract_text))
+    where = first_difference(json.loads(life.setup.contract_text), theirs)
+    life.refuse("plan_mismatch", peer, f"the federation files differ: {where}")
+
+
+def first_difference(mine: Any, theirs: Any, path: str = "") -> str:
+    """Where two contracts differ first, in words: the dotted path, and both values."""
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        for key in sorted({*mine, *theirs}, key=str):
+            if mine.get(key) != theirs.get(key):
+                return first_difference(mine.get(key), theirs.get(key), f"{path}.{key}" if path else str(key))
+    return f"{path} is {_shown(mine)} here and {_shown(theirs)} there"
+
+
+def _shown(value: Any) -> str:
+    """As YAML has it, and short."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def hear_roster(life: Life, peer: str, news: RosterNews) -> Roster | None:
+    """The roster, if it is a later one by the same authority."""
+    if news.number <= life.circle.roster.number:
+        return None
+    try:
+        return newer(life.circle.roster, from_bytes(news.text))
+    except RosterError as error:
+        life.refuse(error.code if error.code != "repeated" else "stale_epoch", peer, str(error))
+        return None
+
+
+def enrol(life: Life, roster: Roster) -> None:
+    """Go by a later roster: who is new is greeted, who is gone is not spoken to, and the groups are what it says."""
+    before = set(life.circle.peers)
+    if life.me not in roster.by_id:
+        life.effects.append(Enrol(roster))
+        life.phase = "stopped"
+        life.note("error", "put_out", f"{life.me} is not in roster {roster.number} any more")
+        life.effects.append(Stop(2, f"{life.me} was put out of the federation by roster {roster.number}"))
+        return
+    life.circle = life.setup.circle_of(roster)
+    life.digests.clear()
+    life.membership.set_roster(life.circle.peers)
+    life.effects.append(Enrol(roster))
+    for group, weight in life.ledger.regrouped({g.id: g.index_D for g in life.circle.groups.values()}).items():
+        life.note("warning", "written_off", f'the group "{group}" is gone', group=group, weight=weight)
+    life.snapshot()
+    gone, new = sorted(before - set(life.circle.peers)), sorted(set(life.circle.peers) - before)
+    said = [*(f"{peer} is new" for peer in new), *(f"{peer} is put out" for peer in gone)]
+    life.note("info", "roster", f"roster {roster.number}: {', '.join(said) or 'other addresses'}", number=roster.number)
+    for peer in gone:
+        life.others.pop(peer, None)
+    for peer, other in life.others.items():
+        other.greet_soon(life.now)
+        life.send(peer, RosterNews(number=roster.number, text=to_bytes(roster)))

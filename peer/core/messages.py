@@ -1,0 +1,177 @@
+"""What peers say to one another: small, frozen, complete. A message that exists is already valid.
+
+Bytes become messages, or named refusals, in `codec.py`; nothing behind it checks a shape again. Every message
+travels in an envelope that binds it to one federation, sender, recipient and incarnation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedpeer.gossip.membership import Claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """From whom to whom.
+
+    federation       (16 bytes) names the federation: the beginning of the BLAKE2b of its authority's public key
+    incarnation      of the sender: 1 from its first start on; one more whenever it lost memory
+    to_incarnation   of the recipient, as the sender knows it; 0: not known yet (only in a Hello)
+    """
+
+    federation: bytes
+    sender: str
+    recipient: str
+    incarnation: int
+    to_incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneState:
+    """What the sender of a Hello remembers of the two lanes between it and the recipient in one group.
+
+    made, acked     of its own transfers to the recipient: the highest number made, and the highest known to be taken
+    taken           the highest number taken of the recipient's
+    made_weight, taken_weight    sums of the push-sum weights of all that were made, and of all that were taken
+    """
+
+    group: str
+    made: int
+    acked: int
+    taken: int
+    made_weight: float
+    taken_weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """When two peers meet, and whenever one of them has reason to compare what both remember.
+
+    life, nonce     number of this start of the process, and a number drawn at it: two living processes with one
+                    identity are told apart by the pair, and the larger one wins
+    known_life      the recipient's life as the sender knows it; 0: not known
+    contract        (32 bytes) digest of the federation file's learning contract
+    groups          id and (32 bytes) digest of each group of which both are members, as the sender sees it
+    lanes           one for each of these groups, with the recipient's incarnation that the envelope names
+    round           in which the sender is; `begun`: whether it has begun to learn
+    roster          number of the roster that the sender goes by
+    answer          whether this answers a Hello (and wants none back)
+    """
+
+    life: int
+    nonce: int
+    known_life: int
+    contract: bytes
+    groups: tuple[tuple[str, bytes], ...]
+    lanes: tuple[LaneState, ...]
+    round: int
+    begun: bool
+    roster: int
+    answer: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """The learning contract as JSON (at most 64 KiB, in the tail), so that two who differ can name where."""
+
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One numbered share of one group's mass.
+
+    seq        1, 2, 3, ... on this lane and incarnation; never used for two different shares
+    round, exchange    for which averaging it was made; never smaller than in the transfer before it
+    weight     push-sum weight, finite, > 0
+    form       how the value travels: "float32", "bfloat16", "float64" or the name of a reduction
+    payload    what travels, as it travels: a tensor of the wire's own type, (D,) for plain types, else (bytes,) uint8
+    """
+
+    group: str
+    seq: int
+    round: int
+    exchange: int
+    weight: float
+    form: str
+    payload: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """All transfers of this group up to number `taken` are taken and durable. `round` is where the sender is."""
+
+    group: str
+    taken: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """Are you there? Membership claims ride along (at most 8)."""
+
+    number: int
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PingRequest:
+    """Please ping `target` for me; its answer comes back as a Pong about it."""
+
+    number: int
+    target: str
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    """`target` is there: the sender itself, or one that it was asked to ping. `heard` False: it did not answer it
+    (Lifeguard's nack: the one who asks learns that the helper itself is well)."""
+
+    number: int
+    target: str
+    heard: bool
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """A late joiner asks for the current value of a group."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """The answer to a Fetch: an estimate (D,) float32, without any weight; what the sender holds stays with it."""
+
+    group: str
+    round: int
+    value_D: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RosterNews:
+    """A signed roster (at most 1 MiB, in the tail); the highest number wins."""
+
+    number: int
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The recipient's message was refused: the code of `refusals.py`, and a sentence for its log.
+
+    `group` and `seq` say which transfer, where it was one ("" and 0 elsewhere).
+    """
+
+    code: str
+    group: str
+    seq: int
+    text: str
+
+
+Message = Hello | Contract | Transfer | Ack | Ping | PingRequest | Pong | Fetch | Value | RosterNews | Refused

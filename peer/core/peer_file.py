@@ -1,0 +1,212 @@
+"""The content of a peer's own file, `peer3.yaml`, as typed settings: what is this machine's alone and nobody else's.
+
+What all peers agree on is `federation.py`. Here are types, ranges, defaults and the checks that need several settings
+of this file; reading YAML, line numbers, and whether keys and data are there is the command line's business (`cli/`).
+Paths are as written: relative to the file's folder, until who read the file makes them whole.
+
+Pure, and imports no torch: checking a file must be quick.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, model_validator
+
+from fedpeer.peer.core.choice import Choice, ChoiceError, from_data, plain
+from fedpeer.peer.core.federation import ChoiceField, Strict
+
+#: Where a setting stands in the file.
+Path = tuple[str | int, ...]
+#: The port of a peer whose file names none.
+PORT = 7400
+
+
+def endpoint(text: str) -> tuple[str, int]:
+    """Host and port of `host:port`, with an IPv6 address in brackets.
+
+    >>> endpoint("0.0.0.0:7403"), endpoint("[::1]:7403")
+    (('0.0.0.0', 7403), ('::1', 7403))
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        split = urlsplit(f"//{text}")
+        host, port = split.hostname, split.port
+    except ValueError:
+        host = port = None
+    if not host or port is None or split.netloc != text or split.username is not None:
+        raise ValueError(f'"{text}" is not host:port; write it like 0.0.0.0:{PORT}')
+    return host, port
+
+
+def loopback(host: str) -> bool:
+    """Whether this host is this machine, and nobody else can reach it there."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listen(text: str) -> str:
+    endpoint(text)
+    return text
+
+
+def _url(text: str) -> str:
+    scheme, _, rest = text.partition("://")
+    if scheme not in ("https", "http") or not rest:
+        raise ValueError(f'"{text}" is not the address of a peer; write it like https://host1:{PORT}')
+    endpoint(rest.removesuffix("/"))
+    return text.removesuffix("/")
+
+
+Listen = Annotated[str, AfterValidator(_listen)]
+Url = Annotated[str, AfterValidator(_url)]
+
+
+class IdentitySettings(Strict):
+    """Who this peer is: files that `fedpeer init` or `fedpeer join` made."""
+
+    certificate: str = Field(description="this peer's certificate")
+    key: str = Field(description="its private key (Ed25519), readable by its owner only")
+    authority: str = Field(description="the certificate of the federation's authority")
+
+
+class DashboardSettings(Strict):
+    """A listener of its own for people: dashboard, status and metrics."""
+
+    listen: Listen = Field(description="such as 127.0.0.1:7503; beyond this machine only with a certificate")
+    token_file: str = Field(description="file with the token that opens it")
+    certificate: str | None = Field(default=None, description="for browsers elsewhere: an ECDSA P-256 certificate")
+    key: str | None = Field(default=None, description="the private key of that certificate")
+    metrics: bool = Field(default=True, description="whether /metrics is served here too")
+
+
+class DataSettings(Strict):
+    """What this peer learns from: a file of its own, a known data set, or its part of the federation's simulation."""
+
+    source: ChoiceField = Field(
+        description="KIND is csv, parquet, npz, images or python, and its settings are keys beside it; or the name "
+        "of a data set; simulation: 3 is what peer3 has in fedpeer simulate",
+    )
+    test_fraction: float | None = Field(
+        default=None, gt=0, lt=1, description="held back for testing; default: the data's own test part, else 0.25"
+    )
+    normalise: Literal["none", "standard", "minmax"] | None = Field(
+        default=None, description="default: standard for one's own files and for regression, else none"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelled(cls, found: Any) -> Any:
+        """`{csv: ward3.csv, label: outcome, test_fraction: 0.25}`, or the same as one choice."""
+        if isinstance(found, DataSettings) or (isinstance(found, Mapping) and "source" in found):
+            return found
+        ours = ("test_fraction", "normalise")
+        if isinstance(found, Mapping) and len(found) > 1:
+            name, *others = [key for key in found if key not in ours] or [""]
+            if not isinstance(found.get(name), (str, int, float)):
+                raise ChoiceError("the first line names the kind and the file, such as csv: ward3.csv")
+            choice = Choice(str(name), found[name], {key: found[key] for key in others})
+            return {"source": choice, **{key: found[key] for key in ours if key in found}}
+        choice = from_data(found)
+        kept = {key: value for key, value in choice.settings.items() if key not in ours}
+        settings = {key: plain(choice.settings[key]) for key in ours if key in choice.settings}
+        return {"source": Choice(choice.name, choice.value, kept), **settings}
+
+    @model_serializer
+    def _mapping(self) -> dict[str, Any]:
+        written = {"test_fraction": self.test_fraction, "normalise": self.normalise}
+        settings = {**self.source.settings, **{key: value for key, value in written.items() if value is not None}}
+        if self.source.value is not None:
+            return {self.source.name: self.source.value, **settings}
+        return {self.source.name: settings} if settings else {"source": self.source.name}
+
+    @property
+    def part(self) -> int | None:
+        """The number of the simulation's peer whose data these are, or None."""
+        return int(self.source.value) if self.source.name == "simulation" else None
+
+    @model_validator(mode="after")
+    def _simulated(self) -> DataSettings:
+        if self.source.name == "simulation":
+            number = plain(self.source.value)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError("simulation takes the number of a peer, 1 or more, such as simulation: 3")
+            if self.source.settings or self.test_fraction is not None or self.normalise is not None:
+                raise ValueError("simulation takes nothing but a number; the rest stands in the federation file")
+        return self
+
+
+DataField = Annotated[
+    DataSettings,
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1}],
+            "description": "such as {csv: ward3.csv, label: outcome, test_fraction: 0.25}, or {simulation: 3}",
+        }
+    ),
+]
+
+
+class PeerFile(Strict):
+    """The content of `peer3.yaml`."""
+
+    federation: str = Field(description="the federation file")
+    id: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+        description="this peer's name in the federation: letters, digits, dots and hyphens, at most 63",
+    )
+    listen: Listen = Field(default=f"0.0.0.0:{PORT}", description="where other peers reach this machine")
+    address: Url | None = Field(
+        default=None, description="the URL by which others reach it; default: that of the roster, else of listen"
+    )
+    seeds: list[Url] = Field(default=[], max_length=64, description="addresses of some peers to begin with")
+    identity: IdentitySettings | None = Field(default=None, description="keys and certificates")
+    roster: str = Field(default="roster.json", description="the list of all peers, signed by the authority")
+    data: DataField = Field(description="what this peer learns from; see the page on data")
+    network: ChoiceField | None = Field(
+        default=None, description="a bigger or smaller network than the federation's, if the shared slices fit"
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="where it trains")
+    dashboard: DashboardSettings | None = Field(default=None, description="a listener for people; default: none")
+    state: str | None = Field(default=None, description="folder of what it must not forget; default: ID-state")
+    transport: Literal["https", "plain-http"] = Field(
+        default="https", description="plain-http: without identities, on this machine only, for trials"
+    )
+    discovery: bool = Field(default=False, description="look for peers on the local network (fedpeer[discovery])")
+    allow_python: list[str] = Field(
+        default=[], description="top packages whose code the federation file may name (python:package.module:function)"
+    )
+
+    def contradictions(self) -> list[tuple[Path, str]]:
+        """What is wrong between well-typed settings: (path, words)."""
+        found: list[tuple[Path, str]] = []
+        plainly = self.transport == "plain-http"
+        if plainly:
+            hosts: dict[Path, str] = {("listen",): endpoint(self.listen)[0]}
+            hosts |= {("seeds", n): urlsplit(seed).hostname or "" for n, seed in enumerate(self.seeds)}
+            for path, host in hosts.items():
+                if not loopback(host):
+                    found.append((path, f"plain-http only goes to this machine, and {host} is not; use 127.0.0.1"))
+        elif self.identity is None:
+            found.append((("identity",), "https needs certificate, key and authority; fedpeer init makes them"))
+        for number, seed in enumerate(self.seeds):
+            wanted = "http" if plainly else "https"
+            if urlsplit(seed).scheme != wanted:
+                found.append((("seeds", number), f"transport {self.transport} needs {wanted}://; change one"))
+        board = self.dashboard
+        if board is not None:
+            if (board.certificate is None) != (board.key is None):
+                found.append((("dashboard",), "certificate and key belong together; write both or neither"))
+            elif board.certificate is None and not loopback(endpoint(board.listen)[0]):
+                text = "beyond this machine it needs certificate and key (ECDSA P-256); or listen on 127.0.0.1"
+                found.append((("dashboard", "listen"), text))
+            if endpoint(board.listen) == endpoint(self.listen):
+                found.append((("dashboard", "listen"), "the same place as listen; choose another port"))
+        return found

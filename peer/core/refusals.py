@@ -1,0 +1,340 @@
+"""Every refusal that a peer can utter or count: its name, what it costs the other side, and the words.
+
+One table, from which the metric's labels, the log lines, the answers to those who are refused and the documentation
+follow. A refusal changes nothing but its counter and, where an honest peer could not have caused it, the standing of
+the one refused (`standing.py`). Nothing here decides; who finds something wrong names its code.
+
+Light on purpose: metrics, documentation and the command line read this table without torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: h harmless: an honest peer can cause it under faults; it costs nothing.
+#: s suspicious: ten in a minute pause the edge.
+#: x: closes the edge at once.
+#: o operational: our own machine's trouble, nobody is refused.
+Kind = Literal["h", "s", "x", "o"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One row: the name in snake case, the inputs that cause it (ids of the table of bad inputs), and two sentences.
+
+    log      for the one who refuses; who and where stand before it
+    advice   for the one refused (or, with kind o, for the person at this machine): what to do
+    """
+
+    code: str
+    ids: tuple[str, ...]
+    kind: Kind
+    log: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """What stands in place of a message that is refused: the code, what exactly is wrong, and which transfer it was."""
+
+    code: str
+    text: str = ""
+    group: str = ""
+    seq: int = 0
+
+
+_BROKEN = "Your message is not what this version of fedpeer writes; check that both run the same release."
+
+_ROWS = (
+    # ------------------------------------------------------------------------------------------------ who, how much
+    Refusal(
+        "tls_refused",
+        ("T01",),
+        "s",
+        "the TLS handshake failed",
+        "Speak TLS 1.3 with the certificate that this federation's authority gave you, and check that it has not "
+        "expired and that your clock is right.",
+    ),
+    Refusal(
+        "unknown_peer",
+        ("T02", "R03"),
+        "s",
+        "names a peer that is not in the roster",
+        "You, or the peer you speak about, is not in my roster: ask whoever holds the authority's key for an "
+        "invitation, or wait until I have the newest roster.",
+    ),
+    Refusal(
+        "sender_mismatch",
+        ("T03",),
+        "x",
+        "signs as one peer and speaks in the name of another",
+        "The sender in your message is not the owner of your certificate: each peer needs its own id, key and folder.",
+    ),
+    Refusal(
+        "body_too_large",
+        ("T04", "T05"),
+        "s",
+        "the body is longer than anything we could share",
+        "Your message is larger than the largest group we share; compare the two federation files.",
+    ),
+    Refusal(
+        "body_truncated",
+        ("T06",),
+        "h",
+        "the body ended early",
+        "The connection was cut in the middle of your message; it will be taken when it is repeated.",
+    ),
+    Refusal(
+        "body_too_slow",
+        ("T07",),
+        "s",
+        "the body came slower than the floor rate",
+        "Your message came too slowly to hold a buffer for it; send less over this link (`gossip.wire: int8`).",
+    ),
+    Refusal(
+        "too_many_requests",
+        ("T08",),
+        "h",
+        "more requests than one peer may have",
+        "Slow down: I take a bounded number of messages at once and a second; repeat this one later.",
+    ),
+    Refusal(
+        "unknown_route",
+        ("T09", "T10"),
+        "s",
+        "asked for a path, method, content type or encoding that there is not",
+        "Peers speak by POST to /v1/message, with Content-Type application/octet-stream and no Content-Encoding or "
+        "Expect header; pages for people are on the dashboard's own listener.",
+    ),
+    # ------------------------------------------------------------------------------------------------------ envelope
+    Refusal("not_fedpeer", ("E01",), "s", "the first bytes are not those of a fedpeer message", _BROKEN),
+    Refusal(
+        "version_unsupported",
+        ("E02",),
+        "h",
+        "a wire version that this release does not speak",
+        "We speak different versions of the wire; bring the older of the two peers up to the newer release.",
+    ),
+    Refusal("header_truncated", ("E03",), "s", "the message is shorter than its header says", _BROKEN),
+    Refusal("metadata_too_large", ("E04",), "s", "more metadata declared than a message may have", _BROKEN),
+    Refusal(
+        "tail_length_wrong",
+        ("E05",),
+        "s",
+        "the number of tensor bytes is not the group's",
+        "The tensor you sent is longer or shorter than your own message says; both sides must cut the group alike: "
+        "compare the two federation files.",
+    ),
+    Refusal("trailing_bytes", ("E06",), "s", "bytes after the end of the message", _BROKEN),
+    Refusal(
+        "bad_signature",
+        ("E07",),
+        "x",
+        "a statement whose signature is not its author's",
+        "A statement you passed on is not signed by its author; you should have refused it yourself.",
+    ),
+    Refusal(
+        "wrong_recipient",
+        ("E08",),
+        "s",
+        "meant for another peer",
+        "Your message names another recipient: check that the address in the roster belongs to the peer you want.",
+    ),
+    Refusal(
+        "wrong_federation",
+        ("E09",),
+        "h",
+        "from another federation, or under another learning contract",
+        "We do not belong to the same federation or do not learn by the same federation file; take this federation's "
+        "files and start again.",
+    ),
+    Refusal(
+        "repeated",
+        ("E10",),
+        "h",
+        "a transfer that was taken before; acknowledged again",
+        "This transfer is taken already; nothing is to be done.",
+    ),
+    Refusal(
+        "sequence_jump",
+        ("E11",),
+        "s",
+        "a number further ahead than the window",
+        "Transfers are numbered one by one and at most two are under way; greet me to compare the lanes.",
+    ),
+    Refusal(
+        "stale_incarnation",
+        ("E12", "R02"),
+        "h",
+        "from or to an incarnation that is gone",
+        "One of us lost its memory and came back as a new incarnation; greet me, then go on from there.",
+    ),
+    Refusal(
+        "incarnation_jump",
+        ("E13",),
+        "s",
+        "an incarnation that leaps ahead",
+        "Your incarnation leapt further than losing memory explains; start again from your newest snapshot.",
+    ),
+    Refusal(
+        "own_message",
+        ("E14",),
+        "s",
+        "our own message, sent back to us",
+        "You sent my own message back to me; check that no proxy stands between us.",
+    ),
+    Refusal(
+        "duplicate_peer",
+        ("E15",),
+        "o",
+        "two living processes with one identity; the later one goes on",
+        "This peer was started a second time: the later process goes on, this one stops. Keep one of the two.",
+    ),
+    # ------------------------------------------------------------------------------------------------------ metadata
+    Refusal("bad_metadata", ("M01", "M02", "M03", "M04", "M05", "M06"), "s", "metadata that cannot be read", _BROKEN),
+    Refusal("unknown_kind", ("M07",), "s", "an unknown kind of message", _BROKEN),
+    Refusal("field_out_of_range", ("M08",), "s", "a number out of its range", _BROKEN),
+    # ------------------------------------------------------------------------------------------------ groups, numbers
+    Refusal(
+        "unknown_group",
+        ("S01",),
+        "s",
+        "an averaging group that nobody here knows",
+        "I know no such averaging group; compare the partial models in the two federation files.",
+    ),
+    Refusal(
+        "group_not_shared",
+        ("S02",),
+        "s",
+        "an averaging group in which not both of us are",
+        "Not both of us implement the partial models of this group; compare `members` in the two federation files.",
+    ),
+    Refusal(
+        "plan_mismatch",
+        ("S03",),
+        "h",
+        "cuts the group in another way",
+        "Our networks or partial models differ, so this group is not averaged between us; the log names the first "
+        "difference.",
+    ),
+    Refusal(
+        "wrong_shape",
+        ("S04",),
+        "s",
+        "a tensor of another shape than the group's",
+        "A group travels as one vector of the group's length; compare the two federation files.",
+    ),
+    Refusal(
+        "wrong_dtype",
+        ("S05",),
+        "s",
+        "a form of numbers that this group does not use",
+        "Use the form that `gossip.wire` of the federation file names; all of them are little-endian.",
+    ),
+    Refusal(
+        "not_finite",
+        ("S06",),
+        "s",
+        "numbers among which are NaN or infinity",
+        "Your values contain NaN or infinity: your training has diverged; lower its learning rate.",
+    ),
+    Refusal(
+        "bad_weight",
+        ("S07",),
+        "s",
+        "a push-sum weight that nobody can have",
+        "A push-sum weight is finite, above 0 and at most the sum of all members'; compare `learning.weights`.",
+    ),
+    Refusal(
+        "sequence_reused",
+        ("S08",),
+        "h",
+        "other bytes under a number that was taken; the lane is opened anew",
+        "One of us lost its memory: the lane is opened anew and the difference is written off.",
+    ),
+    Refusal(
+        "early",
+        ("S14",),
+        "h",
+        "a number beyond the next one",
+        "The transfer before this one is still under way; repeat both.",
+    ),
+    Refusal(
+        "implausible",
+        ("S09",),
+        "s",
+        "finite, but absurdly far from our estimate",
+        "Your value is further from the others' than this group has ever moved; look for a diverged training or data "
+        "that is not normalised.",
+    ),
+    Refusal("stale_epoch", ("S10",), "h", "of an averaging that is over", "This averaging is over; go on to the next."),
+    Refusal(
+        "epoch_too_early",
+        ("S11",),
+        "s",
+        "of an averaging that is not due",
+        "You are further ahead than the rules of the federation allow; wait for the others.",
+    ),
+    Refusal(
+        "not_a_neighbour",
+        ("S12",),
+        "h",
+        "a peer, but not a neighbour in this group",
+        "You are not my neighbour in this group; we see different peers alive, which settles by itself.",
+    ),
+    # ---------------------------------------------------------------------------------------------------- membership
+    Refusal(
+        "refuted",
+        ("R01",),
+        "h",
+        "told that we are suspect or dead; answered by a newer statement",
+        "I am alive: take my newer statement.",
+    ),
+    # -------------------------------------------------------------------------------------------- our own machine's
+    Refusal(
+        "snapshot_corrupt",
+        ("D01",),
+        "o",
+        "the newest snapshot cannot be read; the one before is used",
+        "The newest snapshot on this disk is damaged; the peer goes on from the one before. Check the disk.",
+    ),
+    Refusal(
+        "journal_corrupt",
+        ("D01",),
+        "o",
+        "an entry of the journal cannot be read; what stands behind it is lost",
+        "The journal on this disk is damaged; the peer goes on from the last good entry. Check the disk.",
+    ),
+    Refusal(
+        "persist_failed",
+        ("D03",),
+        "o",
+        "nothing could be saved; nothing is sent until a save succeeds",
+        "This peer cannot save and therefore says nothing; free some space on its disk or make it writable.",
+    ),
+    Refusal(
+        "bind_failed",
+        ("D04",),
+        "o",
+        "the address cannot be listened on",
+        "Another process has this port, or the address is not this machine's; change `listen` in the peer's file.",
+    ),
+    Refusal(
+        "link_down",
+        ("D04",),
+        "o",
+        "a peer cannot be reached",
+        "The address cannot be resolved or nobody answers there; the peer keeps trying.",
+    ),
+    Refusal(
+        "out_of_handles",
+        ("D04",),
+        "o",
+        "no file handles are left",
+        "This process may open no more files or connections; raise its limit (ulimit -n).",
+    ),
+)
+
+#: All refusals by code, in the order of the table of bad inputs.
+REFUSALS = {row.code: row for row in _ROWS}

@@ -1,0 +1,74 @@
+"""When to say a transfer again: timers of what was sent and not acknowledged, in ticks.
+
+A transfer that is lost is repeated until it is acknowledged. How long to wait follows from how long answers took
+lately (Jacobson and Karels 1988, as in RFC 6298), with the wait doubled after each repeat and bounded at both ends.
+Forgotten at a restart: everything that is open is said again then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: Ticks. Below the first, a busy neighbour would be asked again before it could answer; above the second, a link that
+#: has come back would rest for longer than a person believes that it works (5 s at 25 ms).
+WAIT_MIN, WAIT_MAX = 8, 200
+
+#: (peer, group, seq)
+Key = tuple[str, str, int]
+
+
+@dataclass
+class _Timer:
+    first: int
+    last: int
+    wait: float
+    repeats: int = 0
+
+
+@dataclass
+class Repeats:
+    """Timers of open transfers, and of each neighbour how long its answers take."""
+
+    timers: dict[Key, _Timer] = field(default_factory=dict)
+    smoothed: dict[str, float] = field(default_factory=dict)
+    varies: dict[str, float] = field(default_factory=dict)
+
+    def wait(self, peer: str) -> float:
+        """Ticks after which an answer of this peer is overdue."""
+        if peer not in self.smoothed:
+            return float(4 * WAIT_MIN)
+        return min(max(self.smoothed[peer] + 4 * self.varies[peer], WAIT_MIN), WAIT_MAX)
+
+    def sent(self, key: Key, now: int) -> None:
+        """A transfer was said for the first time, or again."""
+        timer = self.timers.get(key)
+        if timer is None:
+            self.timers[key] = _Timer(now, now, self.wait(key[0]))
+        else:
+            timer.last, timer.wait, timer.repeats = now, min(timer.wait * 2, WAIT_MAX), timer.repeats + 1
+
+    def answered(self, peer: str, group: str, taken: int, now: int) -> None:
+        """All up to number `taken` are acknowledged. Only what was said once tells how long an answer takes."""
+        for key in [key for key in self.timers if key[0] == peer and key[1] == group and key[2] <= taken]:
+            timer = self.timers.pop(key)
+            if timer.repeats:
+                continue
+            took = float(now - timer.first)
+            if peer not in self.smoothed:
+                self.smoothed[peer], self.varies[peer] = took, took / 2
+            else:
+                self.varies[peer] += (abs(took - self.smoothed[peer]) - self.varies[peer]) / 4
+                self.smoothed[peer] += (took - self.smoothed[peer]) / 8
+
+    def drop(self, key: Key) -> None:
+        """This transfer is not open any more."""
+        del self.timers[key]
+
+    def forget(self, peer: str) -> None:
+        """Nothing is open to this peer any more, or all of it is to be said anew."""
+        for key in [key for key in self.timers if key[0] == peer]:
+            del self.timers[key]
+
+    def due(self, now: int) -> list[Key]:
+        """What is to be said again now, oldest number first."""
+        return sorted(key for key, timer in self.timers.items() if now - timer.last >= timer.wait)

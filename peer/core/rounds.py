@@ -1,0 +1,218 @@
+"""The two ways to go on: synchronous rounds with a soft barrier, and training and exchanging without any.
+
+Both only decide and write entries; they are called after every event and go as far as they can. Every wait has a limit
+and ends in going on without those who are missing, which is said in one line: they are late for the rest of this
+averaging, what they sent is added when it comes, and they catch up by taking part in the round in which the others
+are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from fedpeer.gossip.averaging import Averaging, Turn, turn
+from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, resting
+from fedpeer.peer.core.entries import Began, Closed, Learnt, Opened
+from fedpeer.peer.core.events import Evaluate, Train, Trained
+from fedpeer.peer.core.lanes import ship
+from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.plausible import Gauge
+from fedpeer.peer.core.repeats import Repeats
+from fedpeer.topology.repair import repaired
+
+#: Ticks between two pushes of an asynchronous peer: an answer takes a few, and a lane rests until it is there.
+PUSH_EVERY = 4
+
+
+@dataclass
+class Rounds:
+    """Where the peer is in its rounds, beside what the ledger says.
+
+    opened_at    tick at which each group's exchange was opened
+    late         members that this round goes on without
+    living       each group's averaging among those who are there, and who they are
+    pushed_at    tick of each group's last push; `news`: groups with something that was not pushed yet
+    training     whether a `Train` is out
+    """
+
+    opened_at: dict[str, int] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
+    living: dict[str, tuple[frozenset[str], Averaging]] = field(default_factory=dict)
+    pushed_at: dict[str, int] = field(default_factory=dict)
+    news: set[str] = field(default_factory=set)
+    training: bool = False
+    disagreement: dict[str, float] = field(default_factory=dict)
+
+
+def begin(life: Life, rounds: Rounds, gauges: dict[str, Gauge], round: int) -> None:
+    """The next round: what was averaged goes into the parameters, is evaluated if due, and is trained on."""
+    ledger, learning = life.ledger, life.setup.federation.learning
+    before = {group: ledger.x_n[place_D] for group, place_D in ledger.index.items()}
+    life.write(Began(round=round))
+    rounds.late.clear()
+    rounds.training = False
+    done = round - 1
+    for group, place_D in ledger.index.items():
+        gauges[group].moved(before[group], ledger.x_n[place_D])
+    if done:
+        weights = {group: float(holding.held.weight) for group, holding in ledger.groups.items()}
+        life.note(
+            "debug",
+            "round",
+            f"round {done} is done",
+            round=done,
+            weights=weights,
+            disagreement=dict(rounds.disagreement),
+        )
+        if done % learning.evaluate_every == 0 or done >= learning.rounds:
+            life.effects.append(Evaluate(min(done, learning.rounds), ledger.x_n))
+    life.snapshot_if_due()
+    if round > learning.rounds:
+        life.phase = "finished"
+        life.note("info", "finished", f"all {learning.rounds} rounds are done")
+        life.snapshot()
+        return
+    train(life, rounds)
+
+
+def train(life: Life, rounds: Rounds) -> None:
+    """Have the steps of this round taken; again after a restart, since a `Train` that was under way is forgotten."""
+    ledger = life.ledger
+    rounds.training = True
+    life.effects.append(Train(ledger.round, ledger.x_n, ledger.s_k, ledger.fresh))
+
+
+def trained(life: Life, rounds: Rounds, event: Trained) -> None:
+    """The steps are taken. They are booked under the round in which the others are, if this peer fell behind."""
+    if not rounds.training or event.round != life.ledger.round:
+        return
+    rounds.training = False
+    round = life.ledger.round
+    if life.synchronous and life.furthest() > round + _ahead(life):
+        round = life.furthest()
+        text = f"behind: round {life.ledger.round} counts as round {round}, in which the others are"
+        life.note("info", "caught_up", text, round=round)
+    life.write(Learnt(round=round, x_n=event.x_n, s_k=event.s_k))
+    rounds.news |= set(life.ledger.groups)
+
+
+def _ahead(life: Life) -> int:
+    """How many rounds a neighbour can be ahead of a peer that is not late at all.
+
+    Where each exchange goes both ways with all neighbours, one. Along directed phases and matchings news of a peer
+    takes several exchanges to come back, up to one for each member.
+    """
+    most = 1
+    for group, policy in life.circle.averaging.items():
+        mutual = len(policy.overlay.phases) == 1 and not policy.overlay.union.is_directed()
+        if policy.exchanges and not (mutual and policy.protocol != "push-pull"):
+            most = max(most, 1 + math.ceil(len(life.circle.groups[group].members) / policy.exchanges))
+    return most
+
+
+# ------------------------------------------------------------------------------------------------- synchronous rounds
+
+
+def average(life: Life, rounds: Rounds, repeats: Repeats) -> bool:
+    """Take every group as far as it can go; whether the averaging of this round is over in all of them."""
+    over = [_average(life, rounds, repeats, group) for group in life.ledger.groups]  # all of them go on, not the first
+    return all(over)
+
+
+def _average(life: Life, rounds: Rounds, repeats: Repeats, group: str) -> bool:
+    policy, round = life.circle.averaging[group], life.ledger.round
+    while True:
+        holding = life.ledger.groups[group]
+        at = holding.at if holding.at[0] == round else (round, 0)
+        if holding.expect is None or holding.at[0] < round:
+            if at[1] >= policy.exchanges:
+                return True
+            _open(life, rounds, repeats, group, at[1])
+            continue
+        missing = [peer for peer in holding.missing if _awaited(life, rounds, group, peer)]
+        overdue = life.now - rounds.opened_at.get(group, life.now) >= life.setup.ticks(
+            life.setup.federation.gossip.deadline
+        )
+        if missing and not overdue:
+            rounds.opened_at.setdefault(group, life.now)
+            return False
+        if missing:
+            rounds.late.update(missing)
+        gone = holding.missing
+        if gone:
+            why = "after the deadline" if missing else "which are gone or ahead"
+            text = f'went on without {", ".join(gone)} in "{group}", exchange {at[1] + 1} of round {round}, {why}'
+            life.note(
+                "info" if missing else "debug", "went_on_without", text, group=group, without=list(gone), round=round
+            )
+        _measure(life, rounds, group, last=at[1] + 1 == policy.exchanges)
+        life.write(Closed(group=group, without=gone))
+        rounds.opened_at.pop(group, None)
+
+
+def _awaited(life: Life, rounds: Rounds, group: str, peer: str) -> bool:
+    """Whether a missing share may still come in time: not from who is gone, was late already, or is past this."""
+    holding = life.ledger.groups[group]
+    if peer in rounds.late or not life.available(peer, group):
+        return False
+    return holding.into.get(peer, Incoming()).place <= holding.at
+
+
+def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: int) -> None:
+    round, holding = life.ledger.round, life.ledger.groups[group]
+    policy = among_the_living(life, rounds, group)
+    alone = len(policy.overlay.members) == 1
+    plan = Turn((), 1.0, ()) if alone else turn(policy, life.me, round - 1, exchange)
+    tired = exhausted(holding.held, life.ledger.rules.start_weight)
+    to = tuple(peer for peer in plan.to if not tired and not resting(holding.out.get(peer, Outgoing())))
+    afresh = exchange == 0 and life.setup.federation.learning.weights == "samples"
+    opened = Opened(
+        group=group, round=round, exchange=exchange, to=to, expect=plan.expect, fraction=plan.fraction, afresh=afresh
+    )
+    rounds.opened_at[group] = life.now
+    ship(life, repeats, group, life.write(opened))
+
+
+def among_the_living(life: Life, rounds: Rounds, group: str) -> Averaging:
+    """The group's averaging among those who are there, by the overlay repaired; the group's own if all of them are."""
+    policy = life.circle.averaging[group]
+    alive = frozenset(p for p in policy.overlay.members if p == life.me or life.available(p, group))
+    before = rounds.living.get(group)
+    if before is None or before[0] != alive:
+        whole = len(alive) == len(policy.overlay.members)
+        rounds.living[group] = alive, policy if whole else replace(policy, overlay=repaired(policy.overlay, alive))
+    return rounds.living[group][1]
+
+
+def _measure(life: Life, rounds: Rounds, group: str, *, last: bool) -> None:
+    """How far the neighbours are from this peer, relative to its norm, as their last shares show it."""
+    holding = life.ledger.groups[group]
+    if not last:
+        return
+    own_D = holding.held.estimate_D
+    shares = [mass for place, mass in holding.waiting.items() if place[:2] == holding.at]
+    far = max((float((mass.estimate_D - own_D).norm()) for mass in shares), default=0.0)
+    rounds.disagreement[group] = far / max(float(own_D.norm()), 1e-30)
+
+
+# ------------------------------------------------------------------------------------------------------- asynchronous
+
+
+def push(life: Life, rounds: Rounds, repeats: Repeats) -> None:
+    """Give shares to all neighbours whose lanes are free, where there is news and the last push is a while ago."""
+    for group in sorted(rounds.news):
+        if life.now - rounds.pushed_at.get(group, -PUSH_EVERY) < PUSH_EVERY:
+            continue
+        policy, holding = among_the_living(life, rounds, group), life.ledger.groups[group]
+        me = policy.overlay.members.index(life.me)
+        neighbours = [policy.overlay.members[i] for i in sorted(policy.overlay.union.neighbors(me))]
+        free = tuple(peer for peer in neighbours if not resting(holding.out.get(peer, Outgoing())))
+        if not free or exhausted(holding.held, life.ledger.rules.start_weight):
+            continue
+        opened = Opened(
+            group=group, round=life.ledger.round, exchange=0, to=free, expect=(), fraction=1 / (len(neighbours) + 1)
+        )
+        ship(life, repeats, group, life.write(opened))
+        rounds.pushed_at[group] = life.now
+        rounds.news.discard(group)

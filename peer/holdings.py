@@ -1,0 +1,112 @@
+"""What a peer has to learn from: a federation's or a peer file's words, turned into data and into a `Learner`.
+
+The bridge between `data/` and `peer/core/`, which know nothing of each other. Simulators and real peers use it alike,
+so a real peer whose file says `data: {simulation: 3}` holds to the last example what peer3 holds in a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.data.dataset import DataError, Dataset, Split
+from fedpeer.data.held import Held, held
+from fedpeer.data.own import OWN
+from fedpeer.data.own.code import check_allowed, imported
+from fedpeer.data.registry import DATASETS
+from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, undivided
+from fedpeer.peer.core.assembly import Assembly, DataShape, assemble
+from fedpeer.peer.core.choice import Choice, called, parse
+from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.learner import Learner
+from fedpeer.peer.core.peer_file import PeerFile
+
+
+def load_dataset(choice: Choice) -> Dataset:
+    """A data set by name, or a user's own file."""
+    registry: Mapping[str, Callable[..., Dataset]] = {**DATASETS, **OWN}
+    dataset: Dataset = called(choice, registry, "data set")()
+    return dataset
+
+
+def rule_of(dataset: Dataset, federation: Federation) -> tuple[Choice, ...]:
+    """The federation's split, or the data set's own."""
+    asked = federation.simulation
+    return asked.split or tuple(parse(piece) for piece in pieces(default_split(dataset, asked.peers)))
+
+
+def split_of(dataset: Dataset, federation: Federation, seed: int) -> Split:
+    """Who holds what, drawn from the stream (seed, "split")."""
+    base, *changes = rule_of(dataset, federation)
+    rule = [called(base, SPLITS, "split"), *(called(each, MODIFIERS, "change of a split") for each in changes)]
+    return make_split(rule, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
+
+
+def normalisation_of(dataset: Dataset, choice: Choice) -> str:
+    """Where nobody says: one's own files and regression on a common scale; the known data sets as their papers do."""
+    return "standard" if choice.name in OWN or dataset.task == "regression" else "none"
+
+
+def inputs_of(dataset: Dataset) -> Tensor:
+    """(N, *F) the inputs of all examples, in the type that networks take."""
+    return torch.from_numpy(np.ascontiguousarray(dataset.x)).to(DataShape.of(dataset).dtype)
+
+
+def held_by(file: PeerFile, federation: Federation) -> tuple[Dataset, Held]:
+    """The data set that a real peer learns from, and what of it the peer holds.
+
+    Raises:
+        DataError, ChoiceError: the user's mistakes.
+    """
+    part = file.data.part
+    choice = file.data.source if part is None else federation.simulation.dataset
+    if part is not None and choice.name == "python":
+        name = str(choice.value or choice.settings.get("function"))
+        check_allowed(name, file.allow_python, "the federation file")
+    dataset = load_dataset(choice)
+    asked = file.data.normalise if part is None else federation.simulation.normalise
+    normalise = asked or normalisation_of(dataset, choice)
+    if part is None:
+        split = undivided(dataset, file.data.test_fraction, Draws(federation.seed).numpy("test part", file.id))
+        return dataset, held(dataset, split, 0, normalise)
+    split = split_of(dataset, federation, federation.seed)
+    if part > len(split.shares):
+        raise DataError(f"data: simulation: {part}: the simulation has {len(split.shares)} peers; name one of them")
+    return dataset, held(dataset, split, part - 1, normalise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outfit:
+    """One real peer's learning side, with what it was made of.
+
+    assembly     of the federation, with the peer's own network where its file names one
+    """
+
+    assembly: Assembly
+    dataset: Dataset
+    held: Held
+    learner: Learner
+
+
+def outfit(file: PeerFile, federation: Federation, device: str) -> Outfit:
+    """Load the data, build the network, make the learner. Paths in both files are whole by now.
+
+    Raises:
+        DataError, NetworkError, ChoiceError, SlicingError, OptimizerError: the user's mistakes.
+    """
+    dataset, found = held_by(file, federation)
+
+    def load(name: str) -> Callable[..., Any]:
+        if file.network is None:
+            check_allowed(name, file.allow_python, "the federation file")
+        return imported(name)
+
+    assembly = assemble(federation, DataShape.of(dataset), federation.seed, load, network=file.network)
+    learner = Learner.of(assembly, found, inputs_of(dataset), file.id, device)
+    return Outfit(assembly=assembly, dataset=dataset, held=found, learner=learner)

@@ -1,0 +1,57 @@
+"""Telling running peers of a new roster: the authority speaks to some of them as itself, and gossip does the rest.
+
+A roster carries its own signature, so it does not matter who brings it. But until a peer has the roster that lets
+another one in, it refuses that one; so the authority, whom every peer knows by its key, is the one who can begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from fedpeer.peer.core import codec
+from fedpeer.peer.core.messages import Envelope, Refused, RosterNews
+from fedpeer.peer.core.roster import Roster, to_bytes
+from fedpeer.peer.shell.authority import Authority
+from fedpeer.peer.shell.certificates import AUTHORITY
+from fedpeer.peer.shell.client import LinkDown, Links, Outcome
+from fedpeer.peer.shell.identity import client_context
+
+#: Peers that are told. One would do, since each passes it on; so many are not all down or cut off at once.
+TOLD_MAX = 32
+#: Seconds for all of them: a machine that is off takes the five seconds of a connection attempt.
+ANNOUNCE_SECONDS = 15.0
+
+
+async def announce(authority: Authority, roster: Roster, *, without: str = "") -> dict[str, str]:
+    """Bring the roster to the peers in it; for each, "" if it took it, else why not. Never raises for a peer."""
+    entries = [entry for entry in roster.entries if entry.id != without][:TOLD_MAX]
+    found: dict[str, str] = {}
+    done = asyncio.Event()
+
+    def report(peer: str, outcome: Outcome) -> None:
+        match outcome:
+            case LinkDown(reason=reason):
+                found[peer] = reason
+            case Refused(text=text):
+                found[peer] = f"refused: {text}"
+            case _:
+                found[peer] = ""
+        if len(found) == len(entries):
+            done.set()
+
+    news = RosterNews(number=roster.number, text=to_bytes(roster))
+    links = Links(lambda peer: client_context(authority.identity, roster.by_id[peer].key), report)
+    try:
+        for entry in entries:
+            envelope = Envelope(
+                federation=roster.federation_id, sender=AUTHORITY, recipient=entry.id, incarnation=1, to_incarnation=0
+            )
+            links.send(entry.id, entry.address, *codec.encode(envelope, news))
+        if entries:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), ANNOUNCE_SECONDS)
+    finally:
+        await links.close()
+    return {entry.id: found.get(entry.id, "no answer in time") for entry in entries}
+

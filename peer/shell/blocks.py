@@ -1,0 +1,179 @@
+"""The bytes of a peer's snapshot and journal files: blocks whose digest says whether they are what was written.
+
+    snapshot   head, block: the bytes of one state
+    journal    head, block, block, ...: each a batch of entries (how many, the length of each, then their bytes)
+
+A head is magic, version, the file's number and their checksum; a block is its length and digest, then its bytes. A
+digest is bound to the file's number and the place in it, so a block moved elsewhere does not pass for one that belongs.
+Numbers are little-endian. What the bytes mean is not known here, nor which files there are.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+#: Version of the files written here; those of a later version are not touched.
+VERSION = 1
+SNAPSHOT, JOURNAL = b"FDPS", b"FDPJ"
+#: Magic, version, number of the file; and the CRC-32 of these, so that a flipped bit does not pass for a later version.
+_NAME, _CHECK = struct.Struct("<4sHQ"), struct.Struct("<I")
+HEAD_BYTES = _NAME.size + _CHECK.size
+#: Bytes that follow, and their digest.
+_BLOCK = struct.Struct("<Q16s")
+#: Read at once where only a digest is wanted: a journal may be much larger than what a peer is meant to hold in memory.
+READ_BYTES = 1 << 20
+
+
+class DamagedError(Exception):
+    """A file is not what was written. `later`: or a later version of fedpeer wrote it."""
+
+    def __init__(self, text: str, *, later: bool = False) -> None:
+        super().__init__(text)
+        self.later = later
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Where the entries of one batch stand in a journal."""
+
+    path: Path
+    offset: int
+    lengths: tuple[int, ...]
+
+    def entries(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            for length in self.lengths:
+                yield file.read(length)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a journal holds: its sound batches, and the bytes up to the end of the last one.
+
+    torn   whether what follows looks like a write that was cut short, and not like damage to what was once sound
+    """
+
+    batches: tuple[Batch, ...]
+    sound_bytes: int
+    torn: bool
+
+
+def head(magic: bytes, number: int) -> bytes:
+    """The beginning of a file."""
+    name = _NAME.pack(magic, VERSION, number)
+    return name + _CHECK.pack(zlib.crc32(name))
+
+
+def block(number: int, offset: int, parts: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The parts as one block at this place of file `number`."""
+    return _BLOCK.pack(sum(map(len, parts)), _digest(number, offset, parts)), *parts
+
+
+def batch(number: int, offset: int, entries: Sequence[bytes]) -> tuple[bytes, ...]:
+    """The entries as one block."""
+    table = struct.pack(f"<I{len(entries)}Q", len(entries), *map(len, entries))
+    return block(number, offset, (table, *entries))
+
+
+def write(descriptor: int, parts: Sequence[bytes]) -> int:
+    """Write all of it and flush it to the disk; the number of bytes. A write may take a part only on a full disk."""
+    total = 0
+    for part in parts:
+        left = memoryview(part)
+        while left:
+            taken = os.write(descriptor, left)
+            if not taken:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            left, total = left[taken:], total + taken
+    os.fsync(descriptor)
+    return total
+
+
+def read_snapshot(path: Path, number: int) -> bytes:
+    """The state in a snapshot.
+
+    Raises:
+        DamagedError: it is not what was written.
+    """
+    with path.open("rb") as file:
+        _check_head(file.read(HEAD_BYTES), SNAPSHOT, number)
+        length, digest = _block_head(file)
+        data = file.read()
+    if len(data) != length:
+        raise DamagedError(f"holds {len(data)} bytes of {length}")
+    if _digest(number, HEAD_BYTES, (data,)) != digest:
+        raise DamagedError("does not have its digest")
+    return data
+
+
+def scan(path: Path, number: int) -> Scan:
+    """Check a journal from its beginning to the first byte that is not sound.
+
+    Raises:
+        DamagedError: its head is not what was written.
+    """
+    size, good = path.stat().st_size, HEAD_BYTES
+    batches: list[Batch] = []
+    with path.open("rb") as file:
+        _check_head(file.read(HEAD_BYTES), JOURNAL, number)
+        while good < size:
+            try:
+                length, digest = _block_head(file)
+            except DamagedError:
+                return Scan(tuple(batches), good, torn=True)
+            first = good + _BLOCK.size
+            # Room that a file system gave before the bytes came reads as zeros.
+            if first + length > size or not (length or any(digest)):
+                return Scan(tuple(batches), good, torn=True)
+            if _digest(number, good, _pieces(file, length)) != digest:
+                return Scan(tuple(batches), good, torn=first + length == size)
+            file.seek(first)
+            (count,) = struct.unpack("<I", file.read(4))
+            lengths = struct.unpack(f"<{count}Q", file.read(8 * count))
+            batches.append(Batch(path, file.tell(), lengths))
+            good = first + length
+            file.seek(good)
+    return Scan(tuple(batches), good, torn=False)
+
+
+def _check_head(data: bytes, magic: bytes, number: int) -> None:
+    if len(data) < HEAD_BYTES:
+        raise DamagedError(f"ends after {len(data)} bytes")
+    found, version, named = _NAME.unpack_from(data)
+    if found != magic or _CHECK.unpack_from(data, _NAME.size)[0] != zlib.crc32(data[: _NAME.size]):
+        raise DamagedError("has a damaged head")
+    if version > VERSION:
+        raise DamagedError(f"is of version {version}", later=True)
+    if named != number:
+        raise DamagedError(f"is number {named} under another name")
+
+
+def _block_head(file: BinaryIO) -> tuple[int, bytes]:
+    data = file.read(_BLOCK.size)
+    if len(data) < _BLOCK.size:
+        raise DamagedError("ends early")
+    length, digest = _BLOCK.unpack(data)
+    return length, digest
+
+
+def _pieces(file: BinaryIO, length: int) -> Iterator[bytes]:
+    while length:
+        piece = file.read(min(length, READ_BYTES))
+        length -= len(piece)
+        yield piece
+
+
+def _digest(number: int, offset: int, parts: Iterable[bytes]) -> bytes:
+    digest = hashlib.blake2b(struct.pack("<QQ", number, offset), digest_size=16)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()

@@ -1,0 +1,226 @@
+"""Links to other peers: frames go out as HTTP posts, each once; who repeats what was lost is the core.
+
+A neighbour has at most two connections, one for small messages and one for bulk, so that a ping does not wait behind a
+model. Each has a bounded queue; what stands in it already is not queued again, and when it is full the oldest gives
+way. Everything has a time limit (`limits.py`), and a neighbour that cannot be reached rests for a moment. What became
+of a frame is told by `report`: taken, refused by name, or the link is down.
+
+That the other side is who it should be is checked in the TLS handshake (`identity.client_context`), before a byte of
+ours is sent. Plain HTTP goes to loopback only, and only where no TLS is asked for at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, Payload, StreamReader, TCPConnector
+from aiohttp.abc import AbstractStreamWriter
+
+from fedpeer.peer.core import codec
+from fedpeer.peer.core.messages import Refused
+from fedpeer.peer.shell.identity import tls_reason
+from fedpeer.peer.shell.limits import CHUNK_BYTES, Limits, pace
+from fedpeer.peer.shell.listener import require_loopback
+from fedpeer.peer.shell.server import CONTENT_TYPE, ROUTE
+
+#: Bytes of tail from which a message is bulk: what a slow link (1 Mbit/s) carries in one tick of 25 ms, and some.
+BULK_BYTES = 4096
+#: Bytes that a kernel may hold of ours when a body seems to have left: as much as it gives a slow link.
+KERNEL_BYTES = 1 << 20
+#: Bytes of an answer: a frame without a tail.
+ANSWER_BYTES_MAX = codec.HEAD_BYTES + codec.METADATA_BYTES_MAX
+#: Seconds that an unused connection stays open; less than the other side keeps it.
+_KEEP_S = 60.0
+#: Headers that aiohttp would add and nobody reads.
+_NEEDLESS = ("Accept", "Accept-Encoding", "User-Agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The other side has the message: its bytes on the wire, and seconds until it said so."""
+
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """Nobody knows whether it arrived: why, as a sentence."""
+
+    reason: str
+
+
+Outcome = Taken | Refused | LinkDown
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Frames waiting for one connection, by their heads: two frames with one head are one message."""
+
+    waiting: dict[bytes, tuple[str, memoryview]] = field(default_factory=dict)
+    leaving: bytes = b""
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True)
+class _Link:
+    """One neighbour. After a failure it rests until `rest_until`, and `rest` is how long."""
+
+    tls: ssl.SSLContext | None
+    small: _Queue = field(default_factory=_Queue)
+    bulk: _Queue = field(default_factory=_Queue)
+    rest: float = 0.0
+    rest_until: float = 0.0
+
+
+class Links:
+    """All links of one peer. To be made on the running loop, and closed there.
+
+    contexts   TLS to this peer, made once for each; None: plain HTTP, to loopback only
+    report     what became of a frame to a peer; called on the loop, must not block
+    """
+
+    def __init__(
+        self,
+        contexts: Callable[[str], ssl.SSLContext | None],
+        report: Callable[[str, Outcome], None],
+        limits: Limits | None = None,
+    ) -> None:
+        self._contexts, self._report, self._limits = contexts, report, limits or Limits()
+        self._links: dict[str, _Link] = {}
+        self._session = ClientSession(
+            connector=TCPConnector(
+                limit=self._limits.connections,
+                limit_per_host=2,
+                keepalive_timeout=_KEEP_S,
+                socket_factory=lambda info: _socket(info, self._limits),
+            ),
+            timeout=ClientTimeout(total=None, sock_connect=self._limits.connect_s),
+            cookie_jar=DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=_NEEDLESS,
+        )
+
+    def send(self, peer: str, address: str, head: bytes, tail: memoryview) -> None:
+        """Queue one frame (`codec.encode`) for the peer at this URL. The tail must not change until it is reported.
+
+        Raises ListenError where this is plain HTTP beyond loopback.
+        """
+        link = self._links.get(peer)
+        if link is None:
+            link = self._links[peer] = _Link(self._contexts(peer))
+        if link.tls is None:
+            require_loopback(urlsplit(address).hostname or "")
+        elif not address.startswith("https://"):  # an address comes from a claim; it cannot talk us out of TLS
+            self._report(peer, LinkDown(f"its address is {address}, and we speak TLS only"))
+            return
+        queue = link.bulk if len(tail) > BULK_BYTES else link.small
+        if head in queue.waiting or head == queue.leaving:
+            return
+        if len(queue.waiting) >= self._limits.queue:
+            del queue.waiting[next(iter(queue.waiting))]
+            self._report(peer, LinkDown("it takes messages slower than they are made; the oldest was dropped"))
+        queue.waiting[head] = address, tail
+        if queue.task is None:
+            queue.task = asyncio.create_task(self._drain(peer, link, queue))
+
+    def forget(self, peer: str) -> None:
+        """Drop what waits for a peer, and its TLS context: it left, or its key changed."""
+        link = self._links.pop(peer, None)
+        for queue in (link.small, link.bulk) if link else ():
+            queue.waiting.clear()
+            if queue.task is not None:
+                queue.task.cancel()
+
+    async def close(self) -> None:
+        """End all connections; what waits is dropped without a report."""
+        tasks = [queue.task for link in self._links.values() for queue in (link.small, link.bulk) if queue.task]
+        for peer in list(self._links):
+            self.forget(peer)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._session.close()
+
+    async def _drain(self, peer: str, link: _Link, queue: _Queue) -> None:
+        """Send what waits, one after another, until nothing does."""
+        loop = asyncio.get_running_loop()
+        while queue.waiting:
+            queue.leaving = next(iter(queue.waiting))
+            address, tail = queue.waiting.pop(queue.leaving)
+            outcome: Outcome = LinkDown("it could not be reached a moment ago")
+            if loop.time() >= link.rest_until:
+                outcome = await self._post(link.tls, address, _Frame(queue.leaving, tail))
+                self._judge(link, outcome, loop.time())
+            queue.leaving = b""
+            self._report(peer, outcome)
+        queue.task = None
+
+    def _judge(self, link: _Link, outcome: Outcome, now: float) -> None:
+        """Rest after a failure, twice as long after each further one."""
+        limits = self._limits
+        failed = isinstance(outcome, LinkDown)
+        link.rest = min(2 * link.rest or limits.backoff_s, limits.backoff_max_s) if failed else 0.0
+        link.rest_until = now + link.rest
+
+    async def _post(self, tls: ssl.SSLContext | None, address: str, frame: _Frame) -> Outcome:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        slack = self._limits.answer_s + min(frame.size, KERNEL_BYTES) / self._limits.floor_bytes_per_s
+        try:
+            async with (
+                pace(self._limits, slack) as frame.moved,
+                self._session.post(f"{address}{ROUTE}", data=frame, ssl=tls or True, allow_redirects=False) as answer,
+            ):
+                if answer.status == 204:
+                    return Taken(frame.size, loop.time() - began)
+                said = codec.decode_answer(await _at_most(answer.content, ANSWER_BYTES_MAX))
+                return said or LinkDown(f"it answered {answer.status}, not as a peer does")
+        except TimeoutError:
+            return LinkDown("it did not answer, or too slowly")
+        except (ClientError, OSError, ValueError) as error:
+            return LinkDown(tls_reason(error) or str(error) or type(error).__name__)
+
+
+class _Frame(Payload):
+    """A frame as aiohttp takes a body: written piece by piece, without a copy of the whole."""
+
+    def __init__(self, head: bytes, tail: memoryview) -> None:
+        super().__init__(head, content_type=CONTENT_TYPE)
+        self._tail = tail
+        self.moved: Callable[[int], None] = lambda count: None
+
+    @property
+    def size(self) -> int:
+        return len(self._value) + len(self._tail)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        raise TypeError("a frame is not text")
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await writer.write(self._value)
+        for start in range(0, len(self._tail), CHUNK_BYTES):
+            chunk = self._tail[start : start + CHUNK_BYTES]
+            await writer.write(chunk)
+            self.moved(len(chunk))
+
+
+async def _at_most(content: StreamReader, most: int) -> bytes:
+    """The body of an answer, or as much of it as an answer can have."""
+    body = b""
+    while len(body) < most and (chunk := await content.read(most - len(body))):
+        body += chunk
+    return body
+
+
+def _socket(info: Any, limits: Limits) -> socket.socket:
+    """A socket on which the kernel itself notices, where it can, that nothing arrives any more."""
+    family, kind, protocol, _, _ = info
+    made = socket.socket(family, kind, protocol)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.answer_s * 1000))
+    return made

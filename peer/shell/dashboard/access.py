@@ -1,0 +1,126 @@
+"""Who gets to a peer's dashboard and how: its address, its token, its certificate, checked before anything listens.
+
+Shared by the listener and by `fedpeer status`, so it imports no web framework. The token is a file that only its owner
+may read; whoever holds it sees everything that the dashboard shows, and can change nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from fedpeer.peer.core.peer_file import DashboardSettings, endpoint, loopback
+
+#: Characters of a token: 128 bits in hexadecimal. `fedpeer init` writes longer ones.
+TOKEN_MIN = 32
+#: Characters read of a token file; what is longer is some other file.
+TOKEN_MAX = 1024
+
+
+class DashboardError(Exception):
+    """The user's mistake about a dashboard; the message names the place, the problem and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where a dashboard is and what opens it; `certificate`: the one it shows, if it is an https address."""
+
+    url: str
+    token: str
+    certificate: Path | None = None
+
+    @property
+    def login(self) -> str:
+        """The address that lets a browser in."""
+        return f"{self.url}/?token={quote(self.token)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a dashboard listens. Beyond this machine's loopback there is always a certificate with its key."""
+
+    host: str
+    port: int
+    token: str
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @property
+    def door(self) -> Door:
+        """How somebody on this machine gets in."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        scheme = "https" if self.certificate else "http"
+        return Door(f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}", self.token, self.certificate)
+
+    def context(self) -> ssl.SSLContext | None:
+        """TLS for the listener; None without a certificate.
+
+        Raises:
+            DashboardError: certificate and key cannot be read or do not belong together.
+        """
+        if self.certificate is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except OSError as error:  # an SSLError is one
+            raise DashboardError(
+                f"dashboard.certificate {self.certificate} with its key {self.key} cannot be used ({error}); "
+                "both must be PEM files that belong together."
+            ) from None
+        return context
+
+
+def listener(settings: DashboardSettings, folder: Path) -> Listener:
+    """The listener that a peer file's `dashboard:` describes; relative names are of files under `folder`.
+
+    Raises:
+        DashboardError: the token file is wrong, or it is open to others without a certificate.
+    """
+    host, port = endpoint(settings.listen)
+    certificate, key = (folder / name if name else None for name in (settings.certificate, settings.key))
+    if not loopback(host) and (certificate is None or key is None):
+        raise DashboardError(
+            f"dashboard.listen: {settings.listen} is open to other machines, which needs dashboard.certificate and "
+            "dashboard.key (ECDSA P-256, which browsers take). "
+            f"Or listen on 127.0.0.1:{port} and reach it through ssh -L {port}:127.0.0.1:{port}."
+        )
+    return Listener(host, port, read_token(folder / settings.token_file), certificate, key)
+
+
+def read_token(file: Path) -> str:
+    """The token in a file.
+
+    Raises:
+        DashboardError: there is none, it is short, or others may read it.
+    """
+    way_out = f"fedpeer init writes one; by hand: (umask 077; openssl rand -hex 32 > {file})."
+    try:
+        with file.open(encoding="utf-8") as stream:
+            if os.name == "posix" and os.fstat(stream.fileno()).st_mode & 0o077:
+                raise DashboardError(f"{file} may be read by other users of this machine; chmod 600 {file}")
+            token = stream.read(TOKEN_MAX + 1).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise DashboardError(f"the dashboard's token {file} cannot be read ({reason}); {way_out}") from None
+    if not TOKEN_MIN <= len(token) <= TOKEN_MAX or not token.isascii() or not token.isprintable() or " " in token:
+        raise DashboardError(
+            f"{file} is no token: one line of {TOKEN_MIN} to {TOKEN_MAX} letters and digits; {way_out}"
+        )
+    return token
+
+
+def same(one: str, other: str) -> bool:
+    """Equality that takes as long whatever is equal, so that nobody can guess a token letter by letter."""
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
+
+
+def cookie_of(token: str) -> str:
+    """What a browser keeps: made from the token, which cannot be got back from it."""
+    return hmac.new(token.encode(), b"fedpeer dashboard cookie", hashlib.sha256).hexdigest()

@@ -1,0 +1,242 @@
+"""The listener of a peer's dashboard: page, status, live events and metrics, for whoever holds the token.
+
+It has nothing to do with the port for peers and shares no limit, key or connection with it. It shows and never acts:
+no request changes anything but the visitor's own cookie. In the order of the checks:
+
+- **Host.** Without TLS only the names of this machine's loopback are answered, so that no page from elsewhere can get
+  in by pointing its own name here (DNS rebinding). With TLS the browser has held the name against the certificate.
+- **How many.** Requests and live streams at once are bounded.
+- **Token.** `Authorization: Bearer`, or once `/?token=...`, which sets a cookie and leads to `/`. The cookie is not the
+  token but made from it: browsers show cookies to every port of a host, and a restarted peer knows it again.
+
+The live stream (server-sent events) sends the whole status once a second, changed or not, so silence means that the
+connection is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from fedpeer.peer.core.peer_file import loopback
+from fedpeer.peer.shell.dashboard.access import DashboardError, Listener, cookie_of, same
+from fedpeer.runs.disk import dumps
+
+#: Live streams at once: a person opens a few windows; each costs a status document a second.
+STREAMS_MAX = 16
+#: Requests at once, streams among them: a page loads four files.
+REQUESTS_MAX = 64
+#: Bytes of a request's body: nobody has anything to send.
+BODY_BYTES_MAX = 1024
+#: Seconds between two events: what a person can follow, and what serialising a large federation's status may cost.
+EVERY_S = 1.0
+#: Seconds that a client may take to read an event before it is let go, so that none piles up in memory.
+PATIENCE_S = 10.0
+#: Seconds that streams have to end when the peer stops, and that an idle connection is kept.
+SHUTDOWN_S, IDLE_S = 1.0, 15.0
+
+_PAGES = {"/page.css": "text/css", "/page.js": "text/javascript", "/draw.js": "text/javascript"}
+#: What the page that asks for the token consists of, too.
+_OPEN = "/page.css"
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",  # the first address holds the token
+    "Server": "fedpeer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Dashboard:
+    """A dashboard that listens.
+
+    Args:
+        listener: where, and what opens it; port 0 takes a free one, which `listener.port` then is.
+        status: the status document, as `Status.as_json`.
+        metrics: the same as Prometheus reads it, and its content type; None: not served.
+        every_s: seconds between two events of a live stream.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        status: Callable[[], Mapping[str, Any]],
+        metrics: Callable[[], tuple[bytes, str]] | None,
+        every_s: float = EVERY_S,
+    ) -> None:
+        self.listener, self._status, self._metrics, self._every_s = listener, status, metrics, every_s
+        self._cookie = cookie_of(listener.token)
+        self._requests = self.streams = 0
+        self._closing = asyncio.Event()
+        self._event, self._event_until = b"", -1.0
+        folder = files(__package__)
+        self._texts = {name: (folder / name).read_text("utf-8") for name in ("page.html", "login.html")}
+        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
+        app.on_response_prepare.append(_hardened)
+        app.add_routes(
+            [
+                web.get("/", self._page),
+                web.get("/status.json", self._document),
+                web.get("/events", self._live),
+                web.get("/metrics", self._prometheus),
+            ]
+        )
+        for path, kind in _PAGES.items():
+            app.add_routes([web.get(path, _file(kind, (folder / path[1:]).read_text("utf-8")))])
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=IDLE_S,
+            lingering_time=0,
+            shutdown_timeout=SHUTDOWN_S,
+        )
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            DashboardError: the port is taken, the address not ours, or the certificate unusable.
+        """
+        context = self.listener.context()
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self.listener.host, self.listener.port, ssl_context=context).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            where, why = f"{self.listener.host}:{self.listener.port}", error.strerror or error
+            raise DashboardError(
+                f"dashboard.listen: {where} cannot be listened on ({why}); choose another port, or stop what has it."
+            ) from None
+        self.listener = replace(self.listener, port=self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """End all streams and close the listener."""
+        self._closing.set()
+        await self._runner.cleanup()
+
+    @property
+    def _cookie_name(self) -> str:
+        return f"fedpeer-{self.listener.port}"
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The checks, in their order; then the handler."""
+        if self.listener.certificate is None and not _from_loopback(request.headers.get("Host", "")):
+            raise web.HTTPMisdirectedRequest(text="This dashboard answers to localhost and 127.0.0.1 only.\n")
+        if self._requests >= REQUESTS_MAX:
+            raise web.HTTPServiceUnavailable(text="Too many requests at once.\n", headers={"Retry-After": "1"})
+        self._requests += 1
+        try:
+            return await (handler(request) if request.path == _OPEN or self._knows(request) else self._login(request))
+        finally:
+            self._requests -= 1
+
+    def _knows(self, request: web.Request) -> bool:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and same(given.strip(), self.listener.token):
+            return "token" not in request.query or request.path != "/"
+        if request.path == "/" and "token" in request.query:
+            return False
+        return same(request.cookies.get(self._cookie_name, ""), self._cookie)
+
+    async def _login(self, request: web.Request) -> web.StreamResponse:
+        """Let in who brings the token in the address of `/`; ask anybody else for it."""
+        given = request.query.get("token")
+        if request.path == "/" and given is not None and same(given, self.listener.token):
+            answer = web.HTTPSeeOther("/")
+            answer.set_cookie(
+                self._cookie_name,
+                self._cookie,
+                httponly=True,
+                samesite="Strict",
+                secure=self.listener.certificate is not None,
+            )
+            raise answer
+        unauthorized = {"WWW-Authenticate": "Bearer"}
+        if request.path == "/":
+            return web.Response(
+                text=self._texts["login.html"], status=401, content_type="text/html", headers=unauthorized
+            )
+        raise web.HTTPUnauthorized(text="This needs the dashboard's token.\n", headers=unauthorized)
+
+    async def _page(self, _request: web.Request) -> web.StreamResponse:
+        return web.Response(text=self._texts["page.html"], content_type="text/html")
+
+    async def _document(self, _request: web.Request) -> web.StreamResponse:
+        return web.Response(text=dumps(self._status()), content_type="application/json")
+
+    async def _prometheus(self, _request: web.Request) -> web.StreamResponse:
+        if self._metrics is None:
+            raise web.HTTPNotFound(text="dashboard.metrics is false in this peer's file.\n")
+        body, kind = self._metrics()
+        return web.Response(body=body, headers={"Content-Type": kind})
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        """A status now and once a second, until one side has had enough."""
+        if self.streams >= STREAMS_MAX:
+            raise web.HTTPServiceUnavailable(
+                text="Too many windows show this dashboard.\n", headers={"Retry-After": "5"}
+            )
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        self.streams += 1
+        try:
+            await response.prepare(request)
+            while not self._closing.is_set():
+                async with asyncio.timeout(PATIENCE_S):
+                    await response.write(self._next_event())
+                await _waited(self._closing, self._every_s)
+        except (ConnectionError, TimeoutError):
+            if request.transport is not None:
+                request.transport.abort()  # what a slow reader left unread is thrown away
+        finally:
+            self.streams -= 1
+        return response
+
+    def _next_event(self) -> bytes:
+        """The status as an event; streams that ask within half a period share one."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._event_until:
+            self._event = f"retry: 1000\ndata: {dumps(self._status())}\n\n".encode("utf-8", "replace")
+            self._event_until = now + self._every_s / 2
+        return self._event
+
+
+def _file(kind: str, text: str) -> Handler:
+    async def handler(_request: web.Request) -> web.StreamResponse:
+        return web.Response(text=text, content_type=kind)
+
+    return handler
+
+
+async def _hardened(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
+
+
+async def _waited(event: asyncio.Event, seconds: float) -> None:
+    """Wait for the event, but not longer than this."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+def _from_loopback(host: str) -> bool:
+    """Whether a Host header names this machine's loopback; any port, since ssh may forward another."""
+    try:
+        return loopback(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False

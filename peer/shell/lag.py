@@ -1,0 +1,39 @@
+"""How late the event loop is: what a peer promises about itself, measured all the time.
+
+A timer is set again and again, and how much later than asked it is called is the lag of the loop. Training and large
+sums belong in threads; if they, or anything else, get in the loop's way, it shows here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+#: Seconds between two measurements: callbacks half as long as the lag that matters (100 ms) are not missed often.
+PERIOD_S = 0.05
+#: Measurements kept: a minute of them, so that the worst of a hundred stands out.
+KEPT = 1200
+
+
+class LoopLag:
+    """Measures from `start` to `stop`, on the running loop."""
+
+    def __init__(self) -> None:
+        self._late_s: deque[float] = deque(maxlen=KEPT)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(PERIOD_S, self._measure, loop, loop.time() + PERIOD_S)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def p99(self) -> float:
+        """Seconds of lag that one measurement in a hundred of the last minute exceeds; 0 before the first."""
+        return sorted(self._late_s)[int(0.99 * len(self._late_s))] if self._late_s else 0.0
+
+    def _measure(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        self._late_s.append(max(0.0, loop.time() - due))
+        self._timer = loop.call_later(PERIOD_S, self._measure, loop, loop.time() + PERIOD_S)

@@ -1,0 +1,98 @@
+"""Every limit of the peer port and of the links to others, each with its reason, and how they are kept.
+
+`Limits` are numbers alone; tests hand in smaller ones. `Allowance` keeps a rate, `pace` keeps a body from coming, or
+going, slower than the floor. Sizes of messages are not here: they follow from the group table (`peer/core/codec.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+#: Bytes of a body handled at a time. Measured: with less, calls cost more than copies; with more, a chunk leaves the
+#: processor's cache before it is copied on, and TLS waits for the whole of it.
+CHUNK_BYTES = 256 * 1024
+#: Bytes that aiohttp reads ahead of us before it pauses a connection; more was not faster.
+READ_AHEAD_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What strangers and neighbours may take of us, and how long we wait for them. Seconds, bytes, counts."""
+
+    #: Open connections in all. A roster of 60 with two each; and at 0.4 MB for buffers each, 51 of the 64 MiB that a
+    #: flood may cost.
+    connections: int = 128
+    #: Of one peer: two in use and two that a cut left behind; beyond that the oldest is closed.
+    connections_per_peer: int = 4
+    #: Connections whose TLS handshake is under way, and of them from one address, so that one machine cannot shut out
+    #: the others. A handshake takes 8 ms of a core; sixteen peers on one machine start with 30 at once.
+    handshakes: int = 64
+    handshakes_per_address: int = 32
+    handshake_s: float = 10.0
+    #: A connection that says nothing is closed; neighbours speak every few ticks.
+    idle_s: float = 75.0
+
+    #: Requests of one peer at once: small and bulk, and one whose connection broke before we saw it.
+    requests_at_once: int = 3
+    #: Requests a second, of one peer and of all; an aiohttp server answers at most some 10,000 on one core.
+    requests_per_second: float = 1_000.0
+    requests_per_second_of_all: float = 5_000.0
+    #: Messages of one peer delivered and not yet dealt with, beside transfers, which have buffers of their own. Small
+    #: ones: a burst of acknowledgements of 32 groups, and pings.
+    small_waiting: int = 64
+    #: Others with a long tail that is not kept (a roster, a contract, a value), of each kind or group.
+    large_waiting: int = 1
+
+    #: A body may not be slower than this, averaged since its beginning, nor stand still, for `floor_s` longer than it
+    #: takes at this rate: 128 kbit/s, less than any link on which a model could be learned.
+    floor_bytes_per_s: float = 16 * 1024
+    floor_s: float = 10.0
+
+    #: Connecting, with its handshake; a machine that is off answers nothing at all.
+    connect_s: float = 5.0
+    #: Until the other side answers a message that has left; it answers at once, before it saves.
+    answer_s: float = 10.0
+    #: Rest after a failure to connect, doubling up to the second: a killed peer is back within 200 ticks (5 s).
+    backoff_s: float = 0.05
+    backoff_max_s: float = 1.0
+    #: Messages to one neighbour waiting to leave, small and bulk each. Pings that wait longer are news no more, so the
+    #: oldest gives way; what is dropped is repeated by the core.
+    queue: int = 64
+
+
+class Allowance:
+    """So many a second, with a burst of one second's worth; time comes in, in seconds."""
+
+    def __init__(self, per_second: float, now: float) -> None:
+        self._per_second, self._left, self._seen = per_second, per_second, now
+
+    def take(self, now: float) -> bool:
+        """Whether one more is within the rate; if so it is counted."""
+        self._left = min(self._per_second, self._left + (now - self._seen) * self._per_second)
+        self._seen = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+@asynccontextmanager
+async def pace(limits: Limits, slack_s: float = 0.0) -> AsyncIterator[Callable[[int], None]]:
+    """A time limit that grows with what has moved: raises TimeoutError inside when the body falls below the floor.
+
+    Gives a function to call with the number of bytes that moved. `slack_s`: so much longer altogether, where what
+    has moved may still be on its way.
+    """
+    loop = asyncio.get_running_loop()
+    began, moved, patience = loop.time(), 0, limits.floor_s + slack_s
+    async with asyncio.timeout(patience) as limit:
+
+        def note(count: int) -> None:
+            nonlocal moved
+            moved += count
+            limit.reschedule(min(loop.time(), began + moved / limits.floor_bytes_per_s) + patience)
+
+        yield note

@@ -1,0 +1,325 @@
+"""What a running peer knows about itself and the federation, as one JSON document (schema 1).
+
+`Status` only gathers: facts that never change (`About`), what the node looks like now (`View`, handed in about once a
+second), and what happens in between (`evaluated`, `refused`, `noted`, `sent`, `received`, `took`). The dashboard,
+`fedpeer status` and `/metrics` all show `as_json()`, so they cannot disagree. Nothing here decides, waits or writes.
+
+Everything that comes from other peers is bounded here: curves are thinned, the log keeps its last lines, and refusals
+are counted in a table of fixed size.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from fedpeer.peer.core.events import Note, Refuse
+from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.shell.logs import NAME_MAX, Line, printable
+
+SCHEMA = 1
+#: Points of one curve. A chart is some 600 pixels wide, and the eye sees no more than a point every three of them.
+CURVE_POINTS = 200
+#: Log lines shown: two screens of a tall window; the whole log is in the state folder.
+LOG_LINES = 200
+#: Rows (code, sender) of the refusals table. Codes and roster ids are few; strangers may invent senders without end.
+REFUSAL_ROWS = 200
+#: Who stands for all senders that find no row of their own.
+OTHERS = "(others)"
+
+State = Literal["gathering", "joining", "training", "averaging", "finished", "paused", "leaving"]
+PeerState = Literal["me", "alive", "suspect", "dead", "finished", "left", "unknown"]
+
+#: Notes that are counted as well as logged: the note's name, the counters, and the field that is added up (None: 1).
+COUNTED: Mapping[str, tuple[tuple[str, str | None], ...]] = {
+    "written_off": (("write_offs", None), ("written_off_weight", "weight")),
+    "went_on_without": (("late", None),),
+    "caught_up": (("caught_up", None),),
+    "reborn": (("memory_lost", None),),
+    "reborn_neighbour": (("neighbours_reborn", None),),
+    "membership": (("membership_changes", None),),
+    "edge_paused": (("edges_paused", None),),
+    "refused": (("refused_by_others", None),),
+}
+#: All counters, the derived ones first: starts of the process after the first, transfers that came again, and false
+#: claims about this peer that it answered.
+COUNTERS = (
+    "restarts",
+    "repeats",
+    "refuted",
+    *(counter for counters in COUNTED.values() for counter, _ in counters),
+)
+#: What is timed: a durable save, the local steps of a round, an evaluation.
+Timed = Literal["save", "train", "evaluate"]
+TIMED: tuple[Timed, ...] = ("save", "train", "evaluate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What does not change while the process runs. `mode`: synchronous or asynchronous; `transport`: https or
+    plain-http; `score_name`: what a score is, "accuracy" (a fraction, larger is better) or "error"."""
+
+    federation: str
+    peer: str
+    version: str
+    mode: str
+    rounds: int
+    device: str
+    transport: str
+    score_name: Literal["accuracy", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerView:
+    """One peer of the roster as this one sees it; `heard_s`: seconds since it was last heard, None: never."""
+
+    id: str
+    state: PeerState
+    address: str
+    round: int
+    score: float | None = None
+    heard_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """One averaging group of this peer.
+
+    length         parameters averaged
+    edges          of the overlay as it is now, pairs of peer ids
+    weight         push-sum weight held here
+    disagreement   relative distance between this peer's estimate and what its neighbours sent last; None: not known
+    waiting_for    who is missing in this exchange
+    audit          relative error of what is held and under way here against what came in and went out (P1)
+    """
+
+    id: str
+    models: tuple[str, ...]
+    members: tuple[str, ...]
+    length: int
+    edges: tuple[tuple[str, str], ...]
+    neighbours: tuple[str, ...]
+    round: int
+    exchange: int
+    weight: float
+    disagreement: float | None = None
+    waiting_for: tuple[str, ...] = ()
+    audit: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The node at one moment."""
+
+    state: State
+    round: int
+    incarnation: int
+    life: int
+    roster: int
+    peers: tuple[PeerView, ...]
+    groups: tuple[GroupView, ...]
+    lag_ms_p99: float = 0.0
+
+
+class Curve:
+    """Points over rounds, never more than `CURVE_POINTS`: when full, every second one goes and the pace halves.
+
+    The newest point is always there: it replaces the one before if that is nearer than the pace.
+    """
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, ...]] = []
+        self._pace = 1
+
+    def add(self, round: int, *values: float) -> None:
+        """Add the values of a round; the newest round's are replaced, and an earlier round is no news."""
+        newest = self.points[-1][0] if self.points else round - 1
+        if round < newest:
+            return
+        crowded = len(self.points) > 1 and newest - self.points[-2][0] < self._pace
+        if round == newest or crowded:
+            self.points.pop()
+        self.points.append((round, *values))
+        if len(self.points) > CURVE_POINTS:
+            self.points = self.points[::2]
+            self._pace *= 2
+
+
+@dataclass(slots=True)
+class _Amount:
+    """Messages and bytes that went one way."""
+
+    messages: int = 0
+    bytes: int = 0
+
+    def add(self, size: int) -> None:
+        self.messages += 1
+        self.bytes += size
+
+
+@dataclass(slots=True)
+class _Timing:
+    """How often something was done, and how long it took in all and at most."""
+
+    count: int = 0
+    sum: float = 0.0
+    max: float = 0.0
+
+
+@dataclass(slots=True)
+class _Traffic:
+    sent: _Amount = field(default_factory=_Amount)
+    received: _Amount = field(default_factory=_Amount)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One row of the refusals table; `last`: seconds since 1970."""
+
+    count: int = 0
+    last: float = 0.0
+
+
+class Status:
+    """Everything that can be seen of one running peer.
+
+    Args:
+        about: what does not change.
+        clock: seconds since 1970, for the eye only; nothing is decided by it.
+        ticking: seconds by a clock that never goes back, for the uptime.
+    """
+
+    def __init__(
+        self, about: About, clock: Callable[[], float] = time.time, ticking: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.about, self._clock, self._ticking, self._began = about, clock, ticking, ticking()
+        self.view = View(state="gathering", round=0, incarnation=1, life=1, roster=0, peers=(), groups=())
+        self._loss: float | None = None
+        self._all = _Traffic()
+        self._of_group: dict[str, _Traffic] = {}
+        self._curves: dict[str, Curve] = {}
+        self._trails: dict[str, Curve] = {}
+        self._refused: dict[tuple[str, str], _Seen] = {}
+        self._counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self._late: Counter[str] = Counter()
+        self._timings: dict[str, _Timing] = {name: _Timing() for name in TIMED}
+        self._log: deque[Line] = deque(maxlen=LOG_LINES)
+
+    def look(self, view: View) -> None:
+        """Take up how the node is now. Another peer's score is a new point of its curve when it changes."""
+        self.view = view
+        for peer in view.peers:
+            if peer.score is None or peer.id == self.about.peer:
+                continue
+            curve = self._curves.setdefault(peer.id, Curve())
+            if not curve.points or curve.points[-1][1] != peer.score:
+                curve.add(peer.round, peer.score)
+        roster, groups = {peer.id for peer in view.peers}, {group.id for group in view.groups}
+        self._curves = {id: curve for id, curve in self._curves.items() if id in roster or id == self.about.peer}
+        self._trails = {id: self._trails.get(id, Curve()) for id in groups}
+        self._of_group = {id: self._of_group.get(id, _Traffic()) for id in groups}
+        for group in view.groups:
+            self._trails[group.id].add(
+                group.round, group.weight, math.nan if group.disagreement is None else group.disagreement
+            )
+
+    def evaluated(self, round: int, score: float, loss: float) -> None:
+        """This peer's own score of a round."""
+        self._curves.setdefault(self.about.peer, Curve()).add(round, score)
+        self._loss = loss
+
+    def sent(self, size: int, group: str = "") -> None:
+        """A message of so many bytes has left; `group`: the averaging group that it was for."""
+        for traffic in self._traffic(group):
+            traffic.sent.add(size)
+
+    def received(self, size: int, group: str = "") -> None:
+        """A message of so many bytes was taken in."""
+        for traffic in self._traffic(group):
+            traffic.received.add(size)
+
+    def _traffic(self, group: str) -> list[_Traffic]:
+        own = self._of_group.get(group)
+        return [self._all] if own is None else [self._all, own]
+
+    def took(self, what: Timed, seconds: float) -> None:
+        """A save, a round's training or an evaluation is done."""
+        timing = self._timings[what]
+        timing.count += 1
+        timing.sum += seconds
+        timing.max = max(timing.max, seconds)
+
+    def refused(self, refusal: Refuse) -> None:
+        """Count a refusal; its line comes by `say`."""
+        sender = printable(refusal.sender, NAME_MAX)
+        key = (refusal.code, sender)
+        if key not in self._refused and len(self._refused) >= REFUSAL_ROWS:
+            key = (refusal.code, OTHERS)
+        seen = self._refused.setdefault(key, _Seen())
+        seen.count += 1
+        seen.last = self._clock()
+
+    def noted(self, note: Note) -> None:
+        """Count a note, if it is one that is counted; its line comes by `say`."""
+        for counter, amount in COUNTED.get(note.what, ()):
+            value = 1 if amount is None else note.fields.get(amount, 0)
+            assert isinstance(value, (int, float)), f"{note.what}.{amount} is a number"
+            self._counters[counter] += value
+        if note.what == "went_on_without":
+            self._late[str(note.fields.get("group", ""))] += 1
+
+    def say(self, line: Line) -> None:
+        """Keep a line of the log; made to be one of the sinks of a `Log`."""
+        self._log.append(line)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it in JSON's own types (floats may be NaN: write it with `runs.disk.dumps`)."""
+        view, about = self.view, self.about
+        return {
+            "schema": SCHEMA,
+            **asdict(about),
+            **{key: getattr(view, key) for key in ("state", "round", "incarnation", "life", "roster", "lag_ms_p99")},
+            "uptime_s": round(self._ticking() - self._began, 1),
+            "loss": self._loss,
+            "peers": [asdict(peer) for peer in view.peers],
+            "groups": [self._group(group) for group in view.groups],
+            "scores": {id: [list(point) for point in curve.points] for id, curve in sorted(self._curves.items())},
+            "traffic": _flat(self._all),
+            "refusals": self._refusals(),
+            "counters": self._counted(),
+            "timings": {name: asdict(timing) for name, timing in self._timings.items()},
+            "log": [line.as_json() for line in self._log],
+        }
+
+    def _group(self, group: GroupView) -> dict[str, Any]:
+        return {
+            **asdict(group),
+            "late": self._late[group.id],
+            **_flat(self._of_group[group.id]),
+            "trail": [list(point) for point in self._trails[group.id].points],
+        }
+
+    def _refusals(self) -> list[dict[str, Any]]:
+        return [
+            {"code": code, "kind": REFUSALS[code].kind, "sender": sender, "count": seen.count, "last": seen.last}
+            for (code, sender), seen in sorted(self._refused.items())
+        ]
+
+    def _counted(self) -> dict[str, float]:
+        def times(code: str) -> int:
+            return sum(seen.count for (each, _), seen in self._refused.items() if each == code)
+
+        derived = {"restarts": self.view.life - 1, "repeats": times("repeated"), "refuted": times("refuted")}
+        return {**self._counters, **derived}
+
+
+def _flat(traffic: _Traffic) -> dict[str, int]:
+    return {
+        f"{kind}_{way}": getattr(getattr(traffic, way), kind)
+        for kind in ("bytes", "messages")
+        for way in ("sent", "received")
+    }

@@ -1,0 +1,33 @@
+"""Virtual time: what happens next, and nothing happens by itself.
+
+Time counts in ticks, as the nodes do, and in fractions of them. Two things at the same time happen in the order in
+which they were planned, so a run depends on its seed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+Action = Callable[[], None]
+
+
+class Agenda:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._planned: list[tuple[float, int, Action]] = []
+        self._count = 0
+
+    def at(self, time: float, action: Action) -> None:
+        assert time >= self.now, "nothing can be planned for the past"
+        self._count += 1
+        heappush(self._planned, (time, self._count, action))
+
+    def step(self, until: float) -> bool:
+        """Let the next thing happen, unless it comes after `until`; then only the time passes, and False."""
+        if not self._planned or self._planned[0][0] > until:
+            self.now = max(self.now, until)
+            return False
+        self.now, _, action = heappop(self._planned)
+        action()
+        return True

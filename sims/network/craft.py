@@ -1,0 +1,70 @@
+"""What a simulated town is handed: how its machines are started, how bytes are made of what they say and save, and what
+work gives; and the processes that these machines live in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fedpeer.peer.core.events import Effect, Evaluate, Event, Heard, Persist, RefusedAtDoor, Send, Train
+from fedpeer.peer.core.saving import Outbox, Recovered
+
+#: Ticks before a failed save is tried again, doubled each time up to the second number; as a real peer does.
+RETRY_TICKS, RETRY_TICKS_MAX = 4.0, 200.0
+
+
+class Machine(Protocol):
+    """A node, or anything that behaves like one."""
+
+    def step(self, event: Event) -> Sequence[Effect]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Craft:
+    """What the town cannot do itself.
+
+    start       the machine of a peer whose disk held this
+    save        (peer, Persist) -> its bytes
+    encode      (sender, its effect) -> the bytes of a message
+    decode      (receiver, its machine, sender, bytes) -> the event; or a refusal, and the bytes that answer it
+    answered    (sender, its machine, receiver, bytes) -> what the answer to a refused message is to the sender
+    work        (peer, Train or Evaluate) -> the event with its result
+    work_ticks  how long that takes
+    fact        (peer, effect) -> what it states, for the history's judges; None: nothing
+    """
+
+    start: Callable[[str, Recovered], Machine]
+    save: Callable[[str, Persist], bytes]
+    encode: Callable[[str, Send], bytes]
+    decode: Callable[[str, Machine, str, bytes], Heard | tuple[RefusedAtDoor, bytes]]
+    answered: Callable[[str, Machine, str, bytes], Event | None] = lambda sender, machine, receiver, data: None
+    work: Callable[[str, Train | Evaluate], Event]
+    work_ticks: Callable[[str, Train | Evaluate], float] = lambda peer, effect: 1.0
+    fact: Callable[[str, Effect], object] = lambda peer, effect: None
+
+
+#: What waits to be fed to a machine: an event, or bytes of a message or of an answer that it has still to decode.
+Fed = Event | Callable[[Machine], Event | None]
+
+
+@dataclass
+class Process:
+    """One life of a peer's process."""
+
+    machine: Machine
+    began: float
+    rate: float
+    leapt: float = 0.0
+    outbox: Outbox = field(default_factory=Outbox)
+    inbox: deque[Fed] = field(default_factory=deque)
+    saving: int = 0  # how many saves are under way
+    retry: float = RETRY_TICKS
+    feeding: bool = False
+    paused_until: float = 0.0
+    busy_until: float = 0.0  # the thread that trains
+
+    def clock(self, now: float) -> int:
+        return int((now - self.began) * self.rate + self.leapt)

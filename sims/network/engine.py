@@ -1,0 +1,178 @@
+"""The network engine: each peer of one method and seed as a whole node, in virtual time, over simulated links and disks.
+
+It is asked the same things as the vector engine: to go on by a round, to evaluate, for parameters, weights and
+disagreement. What it measures is what the nodes say of themselves, and what went over the links.
+
+A run is its seed, so a checkpoint is a number: going on from it means playing the same rounds again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.events import Effect, Evaluate, Evaluated, Note, Stop
+from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.network.residents import Residents
+from fedpeer.sims.network.town import Town
+from fedpeer.sims.vector.engine import RoundTimes
+from fedpeer.sims.vector.pool import EngineError, Stopped
+from fedpeer.sims.world import World
+from fedpeer.slicing.plan import Plan
+
+T = TypeVar("T")
+
+#: Ticks in which a peer that is there has evaluated itself.
+EVALUATION_TICKS = 200.0
+#: Ticks between two looks at whether somebody asked to stop.
+STOP_TICKS = 40.0
+#: Deadlines of an exchange in which some peer gets further, whatever happens to others: a peer waits for one at most in
+#: each exchange, and starts anew after a crash.
+DEADLINES_MAX = 3
+
+
+@dataclass
+class _Seen:
+    """What one peer's node said of itself, by round."""
+
+    done: int = 0
+    weights: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    models: dict[int, Tensor] = field(default_factory=dict)
+    results: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+
+class NetworkEngine:
+    """All peers of one method and seed."""
+
+    def __init__(
+        self,
+        world: World,
+        plan: Plan,
+        method: Choice,
+        *,
+        faults: Faults | None = None,
+        pace: Mapping[str, float] | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """
+        Args:
+            pace: by peer, how many times as long as others it takes to train; 1 where nothing is said.
+        """
+        self._world, self._plan = world, plan
+        self._stop = stop or threading.Event()
+        residents = Residents.of(world, method, dict(pace or {}))
+        self._town = Town(world.peers, residents.craft(self._evaluated), faults)
+        self._town.said = self._said
+        self._seen = {peer: _Seen() for peer in world.peers}
+        self._patience = self._limit(residents)
+        self._counted = self._town.counted()
+        self.traffic = ([0] * len(world.peers), [0] * len(world.peers))
+        self.weights = {group.id: np.ones(len(group.members)) for group in plan.groups}
+        self.round = 0
+
+    def __enter__(self) -> Self:
+        self._town.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @property
+    def x_Pn(self) -> Tensor:
+        """The parameters of all peers at the end of the last evaluated round."""
+        return torch.stack([_latest(seen.models, self.round) for seen in self._seen.values()])
+
+    def step(self) -> RoundTimes:
+        """Let everything happen until every peer has finished the next round.
+
+        Raises:
+            Stopped: if asked to stop meanwhile.
+            EngineError: if no peer gets any further.
+        """
+        began = time.perf_counter()
+        self.round += 1
+        self._go_on(lambda: all(seen.done >= self.round for seen in self._seen.values()))
+        for group in self._plan.groups:
+            weights = [_latest(self._seen[peer].weights, self.round)[group.id] for peer in group.members]
+            self.weights[group.id] = np.array(weights)
+        counted = self._town.counted()
+        self.traffic = (counted[0] - self._counted[0]).tolist(), (counted[1] - self._counted[1]).tolist()
+        self._counted = counted
+        return RoundTimes(0.0, time.perf_counter() - began)
+
+    def evaluate(self) -> list[tuple[float, float]]:
+        """(score, loss) of each peer on its own test part, as its node evaluated itself after this round; or before it,
+        if it was killed just then."""
+        within = self._town.now + EVALUATION_TICKS
+        self._town.run(within, lambda: all(max(seen.results, default=0) >= self.round for seen in self._seen.values()))
+        return [_latest(seen.results, self.round) for seen in self._seen.values()]
+
+    def disagreement(self) -> dict[str, float]:
+        """Of each group: the largest distance of a member from the members' mean, relative to the mean's norm."""
+        x_Pn, found = self.x_Pn.double(), {}
+        rows = {peer: row for row, peer in enumerate(self._world.peers)}
+        for group in self._plan.groups:
+            values_MD = torch.stack([x_Pn[rows[p]][torch.from_numpy(group.indices[p])] for p in group.members])
+            mean_D = values_MD.mean(0)
+            found[group.id] = float((values_MD - mean_D).norm(dim=1).max() / mean_D.norm().clamp(min=1e-30))
+        return found
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What `restore` needs: the number of the round."""
+        return {}, {"round": self.round}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Play again what was played before, to the very numbers."""
+        while self.round < state["round"]:
+            self.step()
+
+    def _go_on(self, done: Callable[[], bool]) -> None:
+        before, until = self._progress(), self._town.now + self._patience
+        while not self._town.run(min(until, self._town.now + STOP_TICKS), done):
+            if self._stop.is_set():
+                raise Stopped
+            if self._progress() != before:
+                before, until = self._progress(), self._town.now + self._patience
+            elif self._town.now >= until:
+                behind = ", ".join(peer for peer, seen in self._seen.items() if seen.done < self.round)
+                raise EngineError(f"in {self._patience:.0f} ticks nobody got further; waiting for {behind}")
+
+    def _progress(self) -> int:
+        return sum(seen.done for seen in self._seen.values())
+
+    def _limit(self, residents: Residents) -> float:
+        """Ticks in which some peer finishes a round, if any ever will."""
+        gossip = self._world.federation.gossip
+        exchanges = max((each.exchanges for each in residents.averaging()), default=0)
+        waiting = gossip.gather + DEADLINES_MAX * gossip.deadline * (1 + exchanges)
+        return waiting / gossip.tick + DEADLINES_MAX * residents.longest_ticks()
+
+    def _said(self, peer: str, effect: Effect) -> None:
+        match effect:
+            case Note(what="round", fields={"round": int(round), "weights": Mapping() as weights}):
+                seen = self._seen[peer]
+                seen.done = max(seen.done, round)
+                seen.weights[round] = weights
+            case Evaluate(round=round, x_n=x_n):
+                self._seen[peer].models[round] = x_n
+            case Stop(code=code, text=text) if code:
+                raise EngineError(f"{peer} stopped: {text}")
+
+    def _evaluated(self, peer: str, event: Evaluated) -> None:
+        self._seen[peer].results[event.round] = event.score, event.loss
+
+
+def _latest(by_round: dict[int, T], round: int) -> T:
+    """What was said in this round, or last before it; what is older is forgotten."""
+    last = max(each for each in by_round if each <= round)
+    for old in [each for each in by_round if each < last]:
+        del by_round[old]
+    return by_round[last]

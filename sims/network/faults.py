@@ -1,0 +1,110 @@
+"""What goes wrong in a simulated run, as plain data drawn from a seed; one line of text replays it.
+
+A run has two phases. Until tick `heal` anything on the list may happen; then every link delivers, everybody is started
+again, and what is promised for the time after has to come true.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.sims.network.links import Cut, LinkRules, partition
+
+#: kill      the process dies and is started again after `ticks`
+#: flip      the same, and a bit of the newest snapshot has flipped meanwhile
+#: old       the same, with a disk as it was some time ago
+#: lose      the same, with an empty disk
+#: pause     the process is stopped for `ticks` and goes on
+#: step      its clock leaps forward by `ticks`
+#: full      its disk takes nothing for `ticks`
+Kind = Literal["kill", "flip", "old", "lose", "pause", "step", "full"]
+
+#: Ticks that a process is away, stands still, leaps or cannot save: from a moment to half a minute.
+TICKS_MAX = 1200.0
+
+
+@dataclass(frozen=True)
+class Act:
+    """One thing that happens to one peer."""
+
+    tick: float
+    kind: Kind
+    peer: str
+    ticks: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """Everything that goes wrong.
+
+    rates    speed of each peer's clock; 1 where nothing is said
+    """
+
+    seed: int = 0
+    links: LinkRules = field(default_factory=LinkRules)
+    cuts: tuple[Cut, ...] = ()
+    acts: tuple[Act, ...] = ()
+    rates: tuple[tuple[str, float], ...] = ()
+    heal: float = 0.0
+
+    def line(self) -> str:
+        """As one line of JSON, from which `parsed` gives an equal one."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def parsed(line: str) -> Faults:
+    """The faults that `line` wrote."""
+    data = json.loads(line)
+    return Faults(
+        seed=data["seed"],
+        links=LinkRules(**data["links"]),
+        cuts=tuple(
+            Cut(**{**each, "senders": tuple(each["senders"]), "receivers": tuple(each["receivers"])})
+            for each in data["cuts"]
+        ),
+        acts=tuple(Act(**each) for each in data["acts"]),
+        rates=tuple((peer, rate) for peer, rate in data["rates"]),
+        heal=data["heal"],
+    )
+
+
+def drawn(seed: int, peers: Sequence[str], heal: float, kinds: Sequence[Kind] = ("kill", "pause", "step")) -> Faults:
+    """A mix of faults of its own for each seed: each rate is drawn too, so that rare mixes appear.
+
+    Loss and repeats reach 30 %, delays several ticks; up to three cuts of any shape, one-way ones among them; and up
+    to two acts of the given kinds for each peer.
+    """
+    draws = Draws(seed).numpy("faults")
+    links = LinkRules(
+        delay=float(draws.uniform(0.01, 1.0)),
+        jitter=float(draws.uniform(0.0, 3.0)),
+        loss=float(draws.uniform(0.0, 0.3)),
+        repeat=float(draws.uniform(0.0, 0.3)),
+        reorder=float(draws.uniform(0.0, 0.5)),
+        bytes_per_tick=float(10 ** draws.uniform(4, 7)),
+    )
+    cuts = tuple(cut for _ in range(draws.integers(0, 4)) for cut in _cut(draws, peers, heal))
+    acts = [
+        Act(float(draws.uniform(0, heal)), kind, peer, float(min(draws.exponential(heal / 10), TICKS_MAX)))
+        for peer in peers
+        for kind in kinds
+        for _ in range(draws.integers(0, 3) if draws.random() < 0.5 else 0)
+    ]
+    rates = tuple((peer, float(draws.uniform(0.8, 1.25))) for peer in peers)
+    return Faults(
+        seed=seed, links=links, cuts=cuts, acts=tuple(sorted(acts, key=lambda a: a.tick)), rates=rates, heal=heal
+    )
+
+
+def _cut(draws: np.random.Generator, peers: Sequence[str], heal: float) -> tuple[Cut, ...]:
+    begin, end = sorted(draws.uniform(0, heal, 2).tolist())
+    mixed = [peers[place] for place in draws.permutation(len(peers))]
+    first = mixed[: draws.integers(1, max(2, len(peers) - 1), endpoint=True)]
+    both = partition(begin, end, first, [peer for peer in peers if peer not in first])
+    return both[:1] if draws.random() < 0.3 else both

@@ -1,0 +1,104 @@
+"""Simulated links: when, how often and whether a message arrives. Messages are bytes; only their number counts here.
+
+Each directed edge draws from a stream of its own, keyed by the run's seed and both names, so what happens on one edge
+does not depend on the traffic of another. Times are in ticks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpeer.algorithms.draws import Draws
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkRules:
+    """How all links are.
+
+    delay             ticks that every message takes at least
+    jitter            mean of what it takes beyond that, exponentially distributed
+    loss, repeat      shares of the messages that never arrive, or arrive twice
+    reorder           share that may be overtaken; all others arrive in the order in which they were sent
+    bytes_per_tick    what a link carries; messages queue behind one another
+    """
+
+    delay: float = 0.1
+    jitter: float = 0.0
+    loss: float = 0.0
+    repeat: float = 0.0
+    reorder: float = 0.0
+    bytes_per_tick: float = math.inf
+
+    def __post_init__(self) -> None:
+        assert self.delay > 0, "an answer comes later than its question"
+        assert all(0 <= share < 1 for share in (self.loss, self.repeat, self.reorder)), "shares of the messages"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """From tick `begin` to tick `end` nothing from `senders` reaches `receivers`. The way back is another cut."""
+
+    begin: float
+    end: float
+    senders: tuple[str, ...]
+    receivers: tuple[str, ...]
+
+    def parts(self, sender: str, receiver: str, time: float) -> bool:
+        return self.begin <= time < self.end and sender in self.senders and receiver in self.receivers
+
+
+def partition(begin: float, end: float, *sides: Sequence[str]) -> tuple[Cut, ...]:
+    """Nobody of one side hears anybody of another."""
+    return tuple(
+        Cut(begin=begin, end=end, senders=tuple(one), receivers=tuple(other))
+        for one in sides
+        for other in sides
+        if one is not other
+    )
+
+
+class _Edge:
+    """One direction between two peers."""
+
+    def __init__(self, draws: np.random.Generator) -> None:
+        self.draws = draws
+        self.free = 0.0  # when the last message has left
+        self.last = 0.0  # when the last one that keeps its order arrives
+
+
+class Links:
+    def __init__(self, rules: LinkRules, seed: int, cuts: Sequence[Cut] = (), heal: float = math.inf) -> None:
+        """
+        Args:
+            heal: from this tick on nothing is lost, repeated, overtaken or cut.
+        """
+        self._rules, self._cuts, self._heal = rules, cuts, heal
+        self._draws = Draws(seed)
+        self._edges: dict[tuple[str, str], _Edge] = {}
+
+    def cut(self, sender: str, receiver: str, time: float) -> bool:
+        return time < self._heal and any(cut.parts(sender, receiver, time) for cut in self._cuts)
+
+    def arrivals(self, sender: str, receiver: str, size: int, now: float) -> list[float]:
+        """When a message of `size` bytes that is sent now arrives: never, once or twice, in ticks."""
+        edge = self._edges.get((sender, receiver))
+        if edge is None:
+            edge = _Edge(self._draws.numpy(f"link to {receiver}", sender))
+            self._edges[sender, receiver] = edge
+        rules = self._rules
+        edge.free = max(now, edge.free) + size / rules.bytes_per_tick
+        # Always the same number of draws, so that one message's fate does not hang on another's.
+        lost, repeated, overtaken, *late = edge.draws.random(5).tolist()
+        if now >= self._heal:
+            lost = repeated = overtaken = 1.0
+        elif lost < rules.loss or self.cut(sender, receiver, now):
+            return []
+        times = [edge.free + rules.delay - rules.jitter * math.log1p(-u) for u in late]
+        if overtaken >= rules.reorder:
+            times[0] = edge.last = max(times[0], edge.last)
+        times = times if repeated < rules.repeat else times[:1]
+        return [time for time in times if not self.cut(sender, receiver, time)]

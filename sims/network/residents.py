@@ -1,0 +1,165 @@
+"""Real nodes for a simulated town: every peer of a world with its learner, its start from a disk, and the real codec.
+
+Nobody listens at the doors of a town, so identities are plain: a peer speaks for whom it is, and statements are signed
+with a keyed hash in the place of Ed25519, whose keys follow from the seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from fedpeer.gossip.averaging import Averaging
+from fedpeer.peer.core import codec, entries
+from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.events import (
+    Effect,
+    Evaluate,
+    Evaluated,
+    Event,
+    Heard,
+    Persist,
+    RefusedAtDoor,
+    Send,
+    Train,
+    Trained,
+)
+from fedpeer.peer.core.journal import entry_bytes, snapshot_bytes
+from fedpeer.peer.core.learner import Learner
+from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.life import Setup
+from fedpeer.peer.core.making import node_of, owner_of, rules_of, setup_of
+from fedpeer.peer.core.messages import Envelope
+from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.refusals import Rejected
+from fedpeer.peer.core.roster import Entry, Roster
+from fedpeer.peer.core.saving import Recovered
+from fedpeer.sims.network.craft import Craft, Machine
+from fedpeer.sims.peers import learners
+from fedpeer.sims.world import World
+
+#: Seconds of virtual time that an update takes on a peer whose pace is 1: a small network on a plain processor.
+STEP_S = 0.001
+
+
+@dataclass(frozen=True, eq=False)
+class Residents:
+    """All peers of a world under one method.
+
+    pace    by peer, how many times as long as others it takes to train; 1 where nothing is said
+    """
+
+    world: World
+    method: Choice
+    roster: Roster
+    learners: dict[str, Learner]
+    setups: dict[str, Setup]
+    pace: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, world: World, method: Choice, pace: dict[str, float] | None = None) -> Residents:
+        entries = (Entry(id=peer, key=_key(world, peer), address=f"https://{peer}:7500") for peer in world.peers)
+        roster = Roster(federation=world.federation.name, authority=_key(world, ""), number=1, entries=tuple(entries))
+        setups = {peer: setup_of(world, roster, peer, nonce=0, method=method) for peer in world.peers}
+        return cls(world, method, roster, learners(world), setups, pace or {})
+
+    def averaging(self) -> list[Averaging]:
+        """How each group averages, once for each member."""
+        return [policy for setup in self.setups.values() for policy in setup.circle.averaging.values()]
+
+    def longest_ticks(self) -> float:
+        """Of the training of one round, over all peers."""
+        return max(self._ticks(peer, learner.steps) for peer, learner in self.learners.items())
+
+    def craft(
+        self,
+        evaluated: Callable[[str, Evaluated], None] = lambda peer, event: None,
+        fact: Callable[[str, Effect], object] = lambda peer, effect: None,
+    ) -> Craft:
+        """`evaluated` hears of every evaluation."""
+
+        def work(peer: str, effect: Train | Evaluate) -> Event:
+            learner = self.learners[peer]
+            if isinstance(effect, Train):
+                x_n, s_k = learner.train(effect.round, effect.x_n, effect.s_k, effect.fresh)
+                return Trained(effect.round, x_n, s_k)
+            score, loss = learner.evaluate(effect.x_n)
+            event = Evaluated(effect.round, score, loss)
+            evaluated(peer, event)
+            return event
+
+        def save(peer: str, persist: Persist) -> bytes:
+            if isinstance(persist.content, Ledger):
+                return snapshot_bytes(persist.content, owner_of(self.setups[peer]))
+            assert isinstance(persist.content, entries.Entry)
+            return entry_bytes(persist.content)
+
+        return Craft(
+            start=self._start,
+            save=save,
+            encode=self._encode,
+            decode=self._decode,
+            answered=_answered,
+            work=work,
+            work_ticks=self._work_ticks,
+            fact=fact,
+        )
+
+    def _start(self, peer: str, recovered: Recovered) -> Node:
+        learner = self.learners[peer]
+        return node_of(
+            self.setups[peer],
+            rules_of(self.world.federation, self.world.seed, peer, learner.examples),
+            recovered,
+            start_n=learner.start(),
+            state_size=learner.state_size,
+            sign=partial(self._sign, peer),
+            verify=self._verify,
+        )
+
+    def _work_ticks(self, peer: str, effect: Train | Evaluate) -> float:
+        return self._ticks(peer, self.learners[peer].steps if isinstance(effect, Train) else 1)
+
+    def _ticks(self, peer: str, steps: int) -> float:
+        return steps * STEP_S * self.pace.get(peer, 1.0) / self.world.federation.gossip.tick
+
+    def _encode(self, sender: str, send: Send) -> bytes:
+        envelope = Envelope(
+            federation=self.roster.federation_id,
+            sender=sender,
+            recipient=send.to,
+            incarnation=send.incarnation,
+            to_incarnation=send.to_incarnation,
+        )
+        return b"".join(codec.encode(envelope, send.message))
+
+    def _decode(self, receiver: str, machine: Machine, sender: str, data: bytes) -> Heard | tuple[RefusedAtDoor, bytes]:
+        assert isinstance(machine, Node)
+        found = codec.decode(data, machine.gate(sender))
+        if isinstance(found, Rejected):
+            answer = Send(sender, codec.refused(found), machine.ledger.incarnation, machine.ledger.met.get(sender, 0))
+            return RefusedAtDoor(found.code, sender), self._encode(receiver, answer)
+        envelope, message = found
+        return Heard(sender, envelope.incarnation, envelope.to_incarnation, message)
+
+    def _sign(self, peer: str, text: bytes) -> bytes:
+        return hashlib.blake2b(text, key=_key(self.world, peer)).digest()
+
+    def _verify(self, author: str, text: bytes, signature: bytes) -> bool:
+        return hmac.compare_digest(self._sign(author, text), signature)
+
+
+def _answered(sender: str, machine: Machine, receiver: str, data: bytes) -> Event | None:
+    assert isinstance(machine, Node)
+    said = codec.decode_answer(data)
+    if said is None:
+        return None
+    return Heard(receiver, machine.ledger.met.get(receiver, 0), machine.ledger.incarnation, said)
+
+
+def _key(world: World, peer: str) -> bytes:
+    """(32 bytes) that name a peer, or ("") the authority."""
+    return world.draws.key("identity", peer).to_bytes(16, "little") * 2

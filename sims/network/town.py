@@ -1,0 +1,321 @@
+"""Whole peers in one process and virtual time: their effects carried out over simulated links, disks and clocks.
+
+The town knows no mathematics and no protocol. It starts nodes, feeds them events one at a time, and carries out what
+they ask for in the order they ask for it: an `Outbox` holds back what stands behind a save, saves and training take
+virtual time, messages travel as bytes through the codec that it was handed. Faults come from a plan. The same seed
+gives the same history, row for row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.peer.core.events import (
+    Effect,
+    Enrol,
+    Evaluate,
+    Event,
+    Heard,
+    Note,
+    Persist,
+    Refuse,
+    Send,
+    Stop,
+    Tick,
+    Train,
+)
+from fedpeer.peer.core.saving import Recovered
+from fedpeer.sims.network.agenda import Agenda
+from fedpeer.sims.network.craft import RETRY_TICKS, RETRY_TICKS_MAX, Craft, Fed, Machine, Process
+from fedpeer.sims.network.disk import DiskRules, MemoryDisk
+from fedpeer.sims.network.faults import Act, Faults
+from fedpeer.sims.network.history import ROWS_MAX, Row
+from fedpeer.sims.network.links import Links
+
+#: Messages and results that wait for a peer that stands still or cannot save; a real one has as many requests open at
+#: most, and refuses more.
+INBOX_MAX = 256
+#: Ticks between two backups, from which an old checkpoint can come back.
+BACKUP_TICKS = 200.0
+
+
+class Town:
+    """Peers, and everything between them. `start` them, then `run`.
+
+    Attributes:
+        rows     the history so far (see `history.py`)
+        stopped  by peer, how its node ended
+        carried  by peer, how many effects were carried out, over all its lives
+        stepped  called after each event that a machine has taken: (peer, machine)
+        said     called with each effect, but for saves, that is carried out: (peer, effect)
+    """
+
+    def __init__(
+        self,
+        peers: Sequence[str],
+        craft: Craft,
+        faults: Faults | None = None,
+        disk: DiskRules | None = None,
+    ) -> None:
+        self.peers, self.faults = tuple(peers), faults or Faults()
+        self.agenda = Agenda()
+        self.rows: list[Row] = []
+        self.stopped: dict[str, Stop] = {}
+        self.carried = dict.fromkeys(peers, 0)
+        self.messages, self.bytes = dict.fromkeys(peers, 0), dict.fromkeys(peers, 0)
+        self.stepped: Callable[[str, Machine], None] = lambda peer, machine: None
+        self.said: Callable[[str, Effect], None] = lambda peer, effect: None
+        self._craft = craft
+        self._links = Links(self.faults.links, self.faults.seed, self.faults.cuts, self.faults.heal)
+        self._rates = dict(self.faults.rates)
+        self._disk_rules = disk or DiskRules()
+        self._disks = {peer: MemoryDisk(self._disk_rules) for peer in peers}
+        self._backups: dict[str, list[MemoryDisk]] = {peer: [] for peer in peers}
+        self._alive: dict[str, Process] = {}
+        self._kill_after: dict[str, tuple[int, float]] = {}
+        self._draws = Draws(self.faults.seed).numpy("crashes")
+        for act in self.faults.acts:
+            self.agenda.at(act.tick, partial(self._act, act))
+        if any(act.kind == "old" for act in self.faults.acts):
+            self.agenda.at(BACKUP_TICKS, self._back_up)
+
+    # ---- what tests and engines do
+
+    @property
+    def now(self) -> float:
+        return self.agenda.now
+
+    def machines(self) -> Mapping[str, Machine]:
+        """The living."""
+        return {peer: process.machine for peer, process in self._alive.items()}
+
+    def counted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Messages and bytes that each peer has sent so far, in the order of the peers."""
+        return np.array(list(self.messages.values())), np.array(list(self.bytes.values()))
+
+    def kept(self, peer: str) -> Recovered:
+        """What a process would find on this peer's disk if it were started now."""
+        return self._disks[peer].copy().recover()
+
+    def start(self, *peers: str) -> None:
+        """Start these (default: all) now."""
+        for peer in peers or self.peers:
+            if peer in self._alive or peer in self.stopped:
+                continue
+            recovered = self._disks[peer].recover()
+            process = Process(self._craft.start(peer, recovered), self.now, self._rates.get(peer, 1.0))
+            self._alive[peer] = process
+            self._note("start", peer)
+            for remark in recovered.remarks:
+                if isinstance(remark, Refuse):
+                    self._note("refused", peer, remark.code, "")
+                else:
+                    self._note("note", peer, remark.what)
+            self._tick(peer, process)
+
+    def kill(self, peer: str) -> None:
+        """End its process at once: what is not durable is gone, or, if it was being saved, perhaps gone."""
+        process = self._alive.pop(peer)
+        survived = self._disks[peer].crash(self._draws) if process.saving else False
+        self._note("kill", peer, process.saving if survived else 0)
+
+    def kill_after(self, peer: str, effects: int, ticks: float) -> None:
+        """Kill it when it has carried out so many effects in all, and start it again after `ticks`."""
+        self._kill_after[peer] = (effects, ticks)
+
+    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
+        """Let things happen until this tick, or until `done`; whether that came true."""
+        while not done():
+            if not self.agenda.step(until):
+                return done()
+        return True
+
+    # ---- faults
+
+    def _act(self, act: Act) -> None:
+        peer = act.peer
+        disk = self._disks[peer]
+        if act.kind == "full":
+            disk.full_until = max(disk.full_until, self._healed(act.ticks))
+            self._note("full", peer, act.ticks)
+            return
+        process = self._alive.get(peer)
+        if process is None:
+            return
+        match act.kind:
+            case "pause":
+                process.paused_until = max(process.paused_until, self._healed(act.ticks))
+                self._note("pause", peer, act.ticks)
+                self.agenda.at(process.paused_until, partial(self._feed, peer, process))
+            case "step":
+                process.leapt += act.ticks
+            case "kill" | "flip" | "old" | "lose":
+                self.kill(peer)
+                if act.kind == "flip":
+                    disk.damage()
+                elif act.kind == "old" and self._backups[peer]:
+                    self._disks[peer] = self._backups[peer][0].copy()
+                elif act.kind == "lose":
+                    self._disks[peer] = MemoryDisk(self._disk_rules)
+                self.agenda.at(self._healed(act.ticks), partial(self.start, peer))
+
+    def _healed(self, ticks: float) -> float:
+        """When a fault that begins now is over: after so many ticks, and all of them when faults end."""
+        return self.now + ticks if self.now >= self.faults.heal else min(self.now + ticks, self.faults.heal)
+
+    def _back_up(self) -> None:
+        for peer, disk in self._disks.items():
+            self._backups[peer] = [*self._backups[peer][-2:], disk.copy()]
+        if self.now < self.faults.heal:
+            self.agenda.at(self.now + BACKUP_TICKS, self._back_up)
+
+    # ---- events in
+
+    def _tick(self, peer: str, process: Process) -> None:
+        if self._alive.get(peer) is not process:
+            return
+        if not any(isinstance(each, Tick) for each in process.inbox):
+            self._give(peer, process, Tick(process.clock(self.now)))
+        self.agenda.at(self.now + 1 / process.rate, partial(self._tick, peer, process))
+
+    def _give(self, peer: str, process: Process, fed: Fed) -> None:
+        process.inbox.append(fed)
+        self._feed(peer, process)
+
+    def _feed(self, peer: str, process: Process) -> None:
+        """Let the machine take what waits, one event at a time, while it can."""
+        if process.feeding:
+            return
+        process.feeding = True
+        while process.inbox and self._alive.get(peer) is process and self.now >= process.paused_until:
+            if process.outbox.full:
+                break
+            fed = process.inbox.popleft()
+            event = fed(process.machine) if callable(fed) else fed
+            if event is not None:
+                self._step(peer, process, event)
+        process.feeding = False
+
+    def _step(self, peer: str, process: Process, event: Event) -> None:
+        effects = process.machine.step(event)
+        self.stepped(peer, process.machine)
+        for effect in effects:
+            kind = effect.kind if isinstance(effect, Persist) else "say"
+            self._note("asked", peer, kind, self._craft.fact(peer, effect))
+        self._carry_out(peer, process, process.outbox.put(effects))
+        self._save(peer, process)
+
+    # ---- effects out
+
+    def _save(self, peer: str, process: Process) -> None:
+        if process.saving or self._alive.get(peer) is not process or not (batch := process.outbox.batch()):
+            return
+        disk = self._disks[peer]
+        process.saving = len(batch)
+        if self.now < disk.full_until:
+            process.saving = 0
+            self._note("refused", peer, "persist_failed", "")
+            self.agenda.at(self.now + process.retry, partial(self._save, peer, process))
+            process.retry = min(2 * process.retry, RETRY_TICKS_MAX)
+            return
+        process.retry = RETRY_TICKS
+        data = [self._craft.save(peer, persist) for persist in batch]
+        ticks = disk.append(data) if batch[0].kind == "entry" else disk.snapshot(data[0])
+        self.agenda.at(self.now + ticks, partial(self._saved, peer, process))
+
+    def _saved(self, peer: str, process: Process) -> None:
+        if self._alive.get(peer) is not process:
+            return
+        self._disks[peer].finish()
+        self._note("saved", peer, process.saving)
+        count, process.saving = process.saving, 0
+        for _ in range(count):
+            self._count(peer)
+        if self._alive.get(peer) is process:
+            self._carry_out(peer, process, process.outbox.saved())
+            self._save(peer, process)
+            self._feed(peer, process)
+
+    def _carry_out(self, peer: str, process: Process, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if self._alive.get(peer) is not process:
+                return
+            self.said(peer, effect)
+            self._say(peer, process, effect)
+            self._count(peer)
+
+    def _count(self, peer: str) -> None:
+        self.carried[peer] += 1
+        due, ticks = self._kill_after.get(peer, (0, 0.0))
+        if due == self.carried[peer] and peer in self._alive:
+            self.kill(peer)
+            self.agenda.at(self._healed(ticks), partial(self.start, peer))
+
+    def _say(self, peer: str, process: Process, effect: Effect) -> None:
+        match effect:
+            case Send():
+                data = self._craft.encode(peer, effect)
+                self._note("said", peer, type(effect.message).__name__, effect.to, len(data))
+                self.messages[peer] += 1
+                self.bytes[peer] += len(data)
+                self._travel(peer, effect.to, data, self._arrived)
+                return
+            case Train() | Evaluate():
+                begin = max(self.now, process.busy_until)
+                process.busy_until = begin + self._craft.work_ticks(peer, effect)
+                self.agenda.at(process.busy_until, partial(self._worked, peer, process, effect))
+            case Refuse():
+                self._note("refused", peer, effect.code, effect.sender)
+            case Note():
+                self._note("note", peer, effect.what)
+            case Stop():
+                self.stopped[peer] = effect
+                del self._alive[peer]
+                self._note("stop", peer, effect.code)
+            case Enrol():
+                pass  # a roster's file; the node itself goes by the roster already
+        self._note("said", peer, type(effect).__name__)
+
+    def _worked(self, peer: str, process: Process, effect: Train | Evaluate) -> None:
+        if self._alive.get(peer) is process:
+            self._give(peer, process, self._craft.work(peer, effect))
+
+    # ---- messages
+
+    def _travel(self, sender: str, receiver: str, data: bytes, arrived: Callable[[str, str, bytes], None]) -> None:
+        times = self._links.arrivals(sender, receiver, len(data), self.now)
+        if not times:
+            self._note("lost", sender, receiver)
+        for time in times:
+            self.agenda.at(time, partial(arrived, sender, receiver, data))
+
+    def _arrived(self, sender: str, receiver: str, data: bytes) -> None:
+        def read(machine: Machine) -> Event | None:
+            found = self._craft.decode(receiver, machine, sender, data)
+            if isinstance(found, Heard):
+                self._note("heard", receiver, type(found.message).__name__, sender)
+                return found
+            refusal, answer = found
+            self._note("refused", receiver, refusal.code, sender)
+            self._travel(receiver, sender, answer, self._answer)
+            return refusal
+
+        self._put(receiver, read)
+
+    def _answer(self, receiver: str, sender: str, data: bytes) -> None:
+        """The answer to a refused message is back at its sender."""
+        self._put(sender, lambda machine: self._craft.answered(sender, machine, receiver, data))
+
+    def _put(self, peer: str, fed: Fed) -> None:
+        process = self._alive.get(peer)
+        if process is not None and len(process.inbox) < INBOX_MAX:
+            self._give(peer, process, fed)
+
+    def _note(self, what: str, peer: str, *more: object) -> None:
+        assert len(self.rows) < ROWS_MAX, f"a run without end: {self.faults.line()}"
+        self.rows.append((self.now, what, peer, *more))

@@ -1,0 +1,186 @@
+"""`fedpeer status` and `fedpeer dashboard`: a real listener, read as a user types it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedpeer.cli.status import screen
+from fedpeer.peer.core.events import Note
+from fedpeer.peer.shell.dashboard.access import Listener
+from fedpeer.peer.shell.dashboard.server import Dashboard
+from fedpeer.peer.shell.status import Status
+from tests.peer.shell.fake_status import TOKEN, FakePeer
+
+from .conftest import Fedpeer
+
+
+class Running:
+    """A fake peer whose dashboard listens in a thread of its own; `file` is its peer file."""
+
+    def __init__(self, folder: Path, peers: int = 4) -> None:
+        self.peer = FakePeer(peers)
+        for _ in range(40):
+            self.peer.round()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.board = Dashboard(Listener("127.0.0.1", 0, TOKEN), self.peer.status.as_json, None)
+        self._do(self.board.start)
+        token = folder / "peer3.token"
+        token.write_text(TOKEN)
+        token.chmod(0o600)
+        self.url = self.board.listener.door.url
+        self.file = folder / "peer3.yaml"
+        self.file.write_text(
+            "federation: federation.yaml\nid: peer3\nlisten: 127.0.0.1:7403\ntransport: plain-http\n"
+            f"data: {{csv: ward3.csv, label: outcome}}\n"
+            f"dashboard: {{listen: '127.0.0.1:{self.board.listener.port}', token_file: peer3.token}}\n"
+        )
+
+    def _do(self, what: object) -> None:
+        asyncio.run_coroutine_threadsafe(what(), self._loop).result(10)  # type: ignore[operator]
+
+    def stop(self) -> None:
+        self._do(self.board.stop)
+
+    def close(self) -> None:
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    found = Running(tmp_path)
+    yield found
+    found.close()
+
+
+def test_the_federation_as_a_table(fedpeer: Fedpeer, running: Running) -> None:
+    found = fedpeer("status", "--config", "peer3.yaml")
+    assert (found.code, found.err) == (0, "")
+    assert max(map(len, found.out.splitlines())) <= 80
+    assert found.out.startswith("peer3 in wards: averaging, round 40 of 100\n")
+    for words in ("peer2  suspect", "peer4  dead", "this peer", "everyone", "ward-a", "bad_signature from peer4"):
+        assert words in found.out
+    assert "round 40: accuracy" in found.out
+
+
+def test_the_whole_status_as_json(fedpeer: Fedpeer, running: Running) -> None:
+    found = fedpeer("status", "--url", running.url, "--token-file", "peer3.token", "--json")
+    assert found.code == 0
+    assert json.loads(found.out) == json.loads(json.dumps(running.peer.status.as_json()))
+
+
+def test_the_address_of_the_dashboard(fedpeer: Fedpeer, running: Running) -> None:
+    found = fedpeer("dashboard", "--config", "peer3.yaml")
+    assert (found.code, found.out) == (0, f"{running.url}/?token={TOKEN}\n")
+
+
+def test_watching_goes_on_until_ctrl_c_and_says_when_the_peer_is_gone(
+    fedpeer: Fedpeer, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+
+    def between(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 1:
+            running.peer.round()
+        elif len(looks) == 2:
+            running.stop()
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", between)
+    found = fedpeer("status", "--config", "peer3.yaml", "--watch")
+    assert found.code == 130
+    assert looks == [1.0, 1.0, 1.0]
+    assert "round 41 of 100" in found.out
+    assert "No peer answers" in found.out.replace("\n", " ")
+
+
+def test_no_peer_there(fedpeer: Fedpeer, running: Running) -> None:
+    running.stop()
+    for command in ("status", "dashboard"):
+        found = fedpeer(command, "--config", "peer3.yaml")
+        assert (found.code, found.out) == (2, "")
+        assert f"No peer answers at {running.url} (Connection refused)" in found.err.replace("\n ", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "name the peer's file"),
+        (("--config", "peer3.yaml", "--url", "http://127.0.0.1:1"), "name the peer's file"),
+        (("--url", "http://127.0.0.1:1"), "name the file with the token"),
+        (("--url", "127.0.0.1:7503", "--token-file", "peer3.token"), "write it like http://127.0.0.1:7503"),
+        (("--url", "file:///etc/passwd", "--token-file", "peer3.token"), "write it like http://127.0.0.1:7503"),
+        (("--url", "http://127.0.0.1:99999", "--token-file", "peer3.token"), "write it like"),
+        (("--config", "missing.yaml"), "missing.yaml"),
+    ],
+)
+def test_wrong_options(fedpeer: Fedpeer, running: Running, options: tuple[str, ...], words: str) -> None:
+    found = fedpeer("status", *options)
+    assert (found.code, found.out) == (2, "")
+    assert words in found.err
+
+
+def test_a_peer_without_a_dashboard_is_told_how_to_get_one(fedpeer: Fedpeer, running: Running) -> None:
+    text = running.file.read_text()
+    running.file.write_text(text[: text.index("dashboard")])
+    found = fedpeer("status", "--config", "peer3.yaml")
+    assert found.code == 2
+    assert "add dashboard: {listen: 127.0.0.1:7503" in found.err.replace("\n", " ").replace("  ", "")
+
+
+def test_a_token_that_all_may_read_is_not_used(fedpeer: Fedpeer, running: Running) -> None:
+    (running.file.parent / "peer3.token").chmod(0o644)
+    found = fedpeer("status", "--config", "peer3.yaml")
+    assert found.code == 2
+    assert "chmod 600" in found.err
+
+
+def shown(status: Status, width: int) -> str:
+    console = Console(width=width, color_system=None, force_terminal=False, highlight=False)
+    with console.capture() as capture:
+        console.print(screen(status.as_json(), width))
+    return capture.get()
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("peers", [1, 4, 64])
+def test_it_fits_the_terminal(peers: int, width: int) -> None:
+    peer = FakePeer(peers)
+    empty = shown(peer.status, width)
+    assert "not measured yet" in empty
+    assert "No averaging group yet" in empty
+    for _ in range(40):
+        peer.round()
+    found = shown(peer.status, width)
+    assert max(map(len, found.splitlines())) <= width
+    assert ("https://10.0.0.1:7401" in found) is (width == 140)
+    order = [line.split()[0] for line in found.splitlines() if line.strip().startswith("peer")][1:]
+    assert order[1 : peers + 1] == list(peer.ids)
+
+
+def test_words_from_peers_are_neither_markup_nor_obeyed() -> None:
+    peer = FakePeer()
+    peer.round()
+    evil = "[red]peer[/red]\x1b[2J\x9b31m"
+    view = peer.status.view
+    peer.status.look(replace(view, peers=(replace(view.peers[0], id=evil), *view.peers[1:])))
+    peer.tell(Note("info", "round", evil))
+    found = shown(peer.status, 140)
+    assert found.count("[red]peer[/red]?[2J?31m") == 2
+    assert "\x1b" not in found
+    assert "\x9b" not in found

@@ -1,0 +1,211 @@
+"""A tiny network for the membership machines: virtual ticks, lost, late and repeated messages, cuts, kills, pauses.
+
+One seed draws everything. Nothing is shared between the machines but frozen messages. `World.history` keeps every
+change that any machine reported.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+
+from fedpeer.gossip.awareness import Timing
+from fedpeer.gossip.membership import Advert, Change, Claim, Membership, OtherSelf, Out, Refusal, Say, claim_text
+
+FEDERATION = bytes(range(16))
+
+
+def signature(peer: str, text: bytes) -> bytes:
+    """A keyed hash in the place of Ed25519: 64 bytes that only fit this peer and text."""
+    return blake2b(text, key=peer.encode(), digest_size=64).digest()
+
+
+def verify(peer: str, text: bytes, given: bytes) -> bool:
+    return signature(peer, text) == given
+
+
+def ids(count: int) -> tuple[str, ...]:
+    return tuple(f"peer{i + 1:03d}" for i in range(count))
+
+
+def advert(peer: str, life: int = 1, **other: object) -> Advert:
+    told: dict[str, object] = {
+        "address": f"{peer}:7502",
+        "roster": 1,
+        "life": life,
+        "nonce": 5,
+        "round": 0,
+        "score": None,
+        "begun": True,
+        "models": ("everyone",),
+    }
+    return Advert(**{**told, **other})  # type: ignore[arg-type]
+
+
+@dataclass
+class World:
+    """Peers and the links between them.
+
+    loss, repeat   chance of each message to be lost, or to arrive twice
+    delay          ticks one way: 1 to this many, uniformly; so messages overtake one another
+    cut            whether a message from one peer to another is lost for sure
+    """
+
+    count: int
+    seed: int
+    loss: float = 0.0
+    repeat: float = 0.0
+    delay: int = 4
+    timing: Timing = field(default_factory=Timing)
+    cut: Callable[[str, str], bool] = lambda a, b: False
+
+    def __post_init__(self) -> None:
+        self.draws = np.random.default_rng(self.seed)
+        self.roster = ids(self.count)
+        self.now = self.made = 0
+        self.peers: dict[str, Membership] = {}
+        self.offset: dict[str, int] = {}
+        self.lives: Counter[str] = Counter()
+        self.paused: set[str] = set()
+        self.held_back: dict[str, list[tuple[str, Say]]] = {}
+        self.under_way: list[tuple[int, int, str, str, Say]] = []
+        self.sent: Counter[str] = Counter()
+        self.history: list[tuple[int, str, Change]] = []
+        self.refusals: list[tuple[int, str, Refusal]] = []
+        self.others: list[tuple[str, OtherSelf]] = []
+        for peer in self.roster:
+            self.start(peer)
+
+    def start(self, peer: str, incarnation: int = 1) -> Membership:
+        """First start or restart: a new life, with nothing in memory but the incarnation."""
+        self.lives[peer] += 1
+        self.offset[peer] = int(self.draws.integers(1_000))  # nobody's ticks begin with anybody else's
+        machine = Membership(
+            peer,
+            federation=FEDERATION,
+            roster=self.roster,
+            incarnation=incarnation,
+            advert=advert(peer, self.lives[peer]),
+            draws=np.random.default_rng(int(self.draws.integers(2**62))),
+            sign=lambda text: signature(peer, text),
+            verify=lru_cache(maxsize=4096)(verify),
+            timing=self.timing,
+        )
+        self.peers[peer] = machine
+        return machine
+
+    def kill(self, *peers: str) -> None:
+        for peer in peers:
+            del self.peers[peer]
+
+    def run(self, ticks: int, until: Callable[[], bool] = lambda: False) -> bool:
+        """Let time pass, at most so much; whether `until` came true."""
+        for _ in range(ticks):
+            self.now += 1
+            while self.under_way and self.under_way[0][0] <= self.now:
+                _, _, sender, to, say = heapq.heappop(self.under_way)
+                if to in self.paused:
+                    self.held_back.setdefault(to, []).append((sender, say))
+                else:
+                    self.deliver(sender, to, say)
+            for peer, machine in list(self.peers.items()):
+                if peer not in self.paused:
+                    self.take(peer, machine.tick(self.now - self.offset[peer]))
+            if until():
+                return True
+        return False
+
+    def resume(self, peer: str) -> None:
+        """What came while it was paused is in its sockets, and is read before its clock is."""
+        self.paused.discard(peer)
+        for sender, say in self.held_back.pop(peer, []):
+            self.deliver(sender, peer, say)
+
+    def deliver(self, sender: str, to: str, say: Say) -> None:
+        machine = self.peers.get(to)
+        if machine is None:
+            return
+        match say.kind:
+            case "ping":
+                out = machine.heard_ping(sender, say.number, say.claims)
+            case "ping-request":
+                out = machine.heard_ping_request(sender, say.number, say.target, say.claims)
+            case "pong":
+                out = machine.heard_pong(sender, say.number, say.target, say.heard, say.claims)
+        self.take(to, out)
+
+    def take(self, peer: str, out: list[Out]) -> None:
+        for item in out:
+            match item:
+                case Say():
+                    self.sent[peer] += 1
+                    for _ in range(1 + (self.draws.random() < self.repeat)):
+                        self.send(peer, item)
+                case Change():
+                    self.history.append((self.now, peer, item))
+                case Refusal():
+                    self.refusals.append((self.now, peer, item))
+                case OtherSelf():
+                    self.others.append((peer, item))
+
+    def send(self, sender: str, say: Say) -> None:
+        assert say.to != sender, "nobody talks to itself"
+        assert len(say.claims) <= 8
+        late = int(self.draws.integers(1, self.delay + 1))
+        if self.draws.random() >= self.loss and not self.cut(sender, say.to):
+            self.made += 1  # of two messages that arrive together, the one made first
+            heapq.heappush(self.under_way, (self.now + late, self.made, sender, say.to, say))
+
+    # ----------------------------------------------------------------------------------------------- what to look at
+
+    def all_hold(self, about: str, *standings: str) -> bool:
+        """Whether every other running peer holds this of a peer."""
+        return all(m.standing(about) in standings for peer, m in self.peers.items() if peer != about)
+
+    def all_alive(self) -> bool:
+        return all(self.all_hold(peer, "alive") for peer in self.peers)
+
+    def buried(self) -> list[tuple[int, str, str]]:
+        """(when, who, whom): every burial of a peer that runs."""
+        return [(t, by, c.peer) for t, by, c in self.history if c.after == "dead" and c.peer in self.peers]
+
+
+def settled(count: int, seed: int, **settings: float) -> World:
+    """A world in which everybody has found everybody."""
+    world = World(count, seed, **settings)  # type: ignore[arg-type]
+    assert world.run(1_000, world.all_alive), f"replay with seed={seed}"
+    return world
+
+
+def detection(count: int, seed: int, loss: float) -> int:
+    """Ticks from a kill at a random moment until all others hold it for dead."""
+    world = settled(count, seed, loss=loss)
+    world.run(int(world.draws.integers(200, 400)))
+    victim = world.roster[int(world.draws.integers(count))]
+    if victim not in world.peers:
+        return -1
+    world.kill(victim)
+    start = world.now
+    assert world.run(2_000, lambda: world.all_hold(victim, "dead")), f"replay with seed={seed}"
+    return world.now - start
+
+
+def a_claim(about: str, state: str, *, author: str, version: int = 1, incarnation: int = 1, **other: object) -> Claim:
+    """A claim with a good signature of its author."""
+    own = advert(about, **other) if author == about else None  # type: ignore[arg-type]
+    claim = Claim(
+        about=about,
+        incarnation=incarnation,
+        version=version,
+        state=state,  # type: ignore[arg-type]
+        author=author,
+        advert=own,
+        signature=b"",
+    )
+    return replace(claim, signature=signature(author, claim_text(FEDERATION, claim)))

@@ -1,0 +1,372 @@
+"""Lanes under a faulty network: nothing is lost, the average is true, a cut drains nobody, what is lost is counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedpeer.gossip import transfers
+from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.push_sum import share
+from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
+from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Receipt, Verdict
+from fedpeer.topology.prediction import predicted_rounds
+from tests.gossip.town import Edge, Town, Weather
+
+FORMS: dict[str, Form] = {
+    form.name: form
+    for form in (float64(), float32(), bfloat16(), int8(), top_k(share=0.3), zstd()(int8()), zstd()(float32()))
+}
+#: How far from the true mean the estimates may be after twice the predicted rounds, values of size 1.
+TRUTH = {"float64": 1e-9, "float32": 1e-6, "bfloat16": 1e-3, "int8": 1e-6}
+PLAIN = [("float64", torch.float64), ("float32", torch.float32)]
+
+
+def drawn(seed: int) -> Form:
+    return list(FORMS.values())[seed % len(FORMS)]
+
+
+def assert_whole(town: Town, begun: Mass) -> None:
+    """The law: relative to what was put in, values of size 1."""
+    now = town.everything()
+    torch.testing.assert_close(now.value_D, begun.value_D, atol=1e-12 * len(town.peers), rtol=0)
+    torch.testing.assert_close(now.weight, begun.weight, atol=0, rtol=1e-12)
+
+
+def weathered(seed: int) -> None:
+    town = Town(seed, drawn(seed))
+    begun = town.everything()
+    for _ in range(2):
+        town.storm()
+        for _ in range(10):
+            town.step()
+            assert_whole(town, begun)
+    town.heal()
+    town.settle()
+    assert_whole(town, begun)
+    held = sum((town.held[p] for p in town.peers[1:]), town.held[town.peers[0]])
+    torch.testing.assert_close(held.value_D, begun.value_D, atol=1e-6, rtol=0)
+    assert float(held.weight) == pytest.approx(len(town.peers), rel=1e-12)
+    assert not set(town.verdicts) & {Verdict.REUSED, Verdict.JUMP, Verdict.STALE, "ack unknown", "stale_incarnation"}
+
+
+@pytest.mark.parametrize("seed", range(21))
+def test_what_is_held_and_under_way_is_what_was_put_in_at_every_step(seed: int) -> None:
+    weathered(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(21, 221))
+def test_what_is_held_and_under_way_is_what_was_put_in_many_seeds(seed: int) -> None:
+    weathered(seed)
+
+
+@pytest.mark.parametrize("name", TRUTH)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_average_is_the_true_one_within_twice_the_predicted_rounds_after_heal(name: str, seed: int) -> None:
+    town = Town(seed, FORMS[name], peers=5 + 3 * seed if name != "int8" else 6)
+    town.storm()
+    for _ in range(25):
+        town.step()
+    town.heal()
+    for _ in range(2 * predicted_rounds(town.overlay, "push-sum", TRUTH[name])):
+        town.step()
+    town.settle()
+    assert town.distance() <= TRUTH[name]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_cut_drains_neither_side(seed: int) -> None:
+    """Halved, in both or in one direction, for hours: each side holds a third of its weight, and then the truth."""
+    town = Town(seed, float64(), peers=12)
+    begun = town.everything()
+    left = set(town.rng.choice(town.peers, 6, replace=False))
+    crossing = {edge for edge in town.out if (edge[0] in left) != (edge[1] in left)}
+    one_way = seed % 2 == 1
+    town.weather = Weather(cut=frozenset(edge for edge in crossing if not one_way or edge[0] in left))
+    for _ in range(60):
+        town.step()
+        for side in (left, set(town.peers) - left):
+            assert sum(float(town.held[p].weight) for p in side) >= len(side) / 3
+    assert_whole(town, begun)
+    town.heal()
+    for _ in range(2 * predicted_rounds(town.overlay, "push-sum", 1e-9)):
+        town.step()
+    assert town.distance() <= 1e-9
+
+
+# ------------------------------------------------------------------------------------------------------- lost memory
+
+
+class Forgetful(Town):
+    """A town in which one peer comes back with an older copy of all that it knew, or with nothing."""
+
+    old_held: Mass
+    old_out: dict[Edge, Outgoing]
+    old_into: dict[Edge, Incoming]
+
+    def remember(self, peer: str) -> None:
+        self.old_held = self.held[peer]
+        self.old_out = {edge: lane for edge, lane in self.out.items() if edge[0] == peer}
+        self.old_into = {edge: lane for edge, lane in self.into.items() if edge[1] == peer}
+
+    def restore(self, peer: str) -> None:
+        self.held[peer] = self.old_held
+        self.out.update(self.old_out)
+        self.into.update(self.old_into)
+
+    def noticed(self, peer: str) -> bool:
+        """Whether the peer finds its loss by comparing, or is told that it used a number again."""
+        losses = [self.meet(peer, near) for near in self.near[peer]]
+        assert all(theirs.theirs == mine.mine and not mine.theirs and not theirs.mine for mine, theirs in losses)
+        return any(mine.mine for mine, _ in losses) or self.verdicts[Verdict.REUSED] > 0
+
+    def meet(self, peer: str, near: str) -> tuple[transfers.Loss, transfers.Loss]:
+        """What the two find when they compare: (the peer, its neighbour)."""
+        mine = self.out[peer, near], self.into[near, peer]
+        theirs = self.out[near, peer], self.into[peer, near]
+        return (
+            transfers.meet(*mine, transfers.memory(*theirs)),
+            transfers.meet(*theirs, transfers.memory(*mine)),
+        )
+
+    def reborn(self, peer: str, estimate_D: torch.Tensor) -> None:
+        self.incarnation[peer] += 1
+        self.held[peer] = Mass.of(estimate_D)
+        self.put[peer], self.written_off[peer] = 1.0, 0.0
+        for near in self.near[peer]:
+            self.out[peer, near], self.into[near, peer] = Outgoing(), Incoming()
+
+    def greet(self, peer: str, near: str) -> None:
+        """The neighbour hears of the new incarnation."""
+        self.known[near, peer] = self.incarnation[peer]
+        self.held[near], lost = transfers.reopened(
+            self.held[near], self.out[near, peer], self.into[peer, near], self.form
+        )
+        self.written_off[near] += lost
+        self.out[near, peer], self.into[peer, near] = Outgoing(), Incoming()
+
+    def accounts(self) -> float:
+        return sum(self.put.values()) - sum(self.written_off.values())
+
+
+@pytest.mark.parametrize("age", [1, 3, 20, None])
+@pytest.mark.parametrize("seed", range(5))
+def test_lost_memory_is_noticed_and_what_is_written_off_counted(seed: int, age: int | None) -> None:
+    town = Forgetful(seed, float64())
+    begun = town.everything()
+    town.storm(0.5)
+    town.weather.cut = frozenset()
+    peer = town.peers[seed % len(town.peers)]
+    if age is None:
+        town.remember(peer)
+    for left in range(30, 0, -1):
+        if left == age:
+            town.remember(peer)
+        town.step()
+    town.restore(peer)
+    if not town.noticed(peer):  # nobody had seen anything of what is forgotten; letters under way may yet tell
+        assert age == 1
+        for _ in range(30):
+            town.step()
+            if town.noticed(peer):
+                break
+        else:
+            assert_whole(town, begun)
+            return
+
+    town.reborn(peer, town.held[peer].estimate_D)
+    for near in town.near[peer]:  # one after the other: meanwhile some still speak to the earlier incarnation
+        town.greet(peer, near)
+        town.step()
+    assert float(town.everything().weight) == pytest.approx(town.accounts(), abs=1e-9)
+    town.heal()
+    for _ in range(2 * predicted_rounds(town.overlay, "push-sum", 1e-9)):
+        town.step()
+    town.settle()
+    assert town.verdicts["stale_incarnation"] > 0
+    assert float(town.everything().weight) == pytest.approx(town.accounts(), abs=1e-9)
+    inputs = torch.stack(list(town.x.values()))
+    for mass in town.held.values():
+        assert bool((mass.estimate_D <= inputs.amax(0) + 1e-12).all())
+        assert bool((mass.estimate_D >= inputs.amin(0) - 1e-12).all())
+    estimates = torch.stack([mass.estimate_D for mass in town.held.values()])
+    assert float((estimates.amax(0) - estimates.amin(0)).max()) < 1e-9, "and all agree again"
+
+
+def test_each_account_is_exact_by_itself() -> None:
+    """Held is what was put in, less what was written off, and what came less what went on the lanes as they are."""
+    town = Forgetful(5, float64())
+    town.storm(0.5)
+    peer = town.peers[0]
+    town.remember(peer)
+    for round in range(40):
+        town.step()
+        if round == 15:
+            town.restore(peer)
+            town.reborn(peer, town.held[peer].estimate_D)
+        if round >= 15 and round - 15 < len(town.near[peer]):
+            town.greet(peer, town.near[peer][round - 15])
+        for one in town.peers:
+            went = sum(lane.weight_until(lane.made) for edge, lane in town.out.items() if edge[0] == one)
+            came = sum(lane.taken_weight for edge, lane in town.into.items() if edge[1] == one)
+            account = town.put[one] - town.written_off[one] + came - went
+            assert float(town.held[one].weight) == pytest.approx(account, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_neighbours_that_forget_at_once_leave_exact_accounts(seed: int) -> None:
+    town = Forgetful(seed, float64(), peers=6)
+    for _ in range(10):
+        town.step()
+    first = town.peers[0]
+    second = town.near[first][0]
+    for peer in (first, second):
+        town.reborn(peer, town.x[peer])
+    for peer in (first, second):
+        for near in town.near[peer]:
+            town.greet(peer, near)
+    for _ in range(20):
+        town.step()
+    assert float(town.everything().weight) == pytest.approx(town.accounts(), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_restart_with_all_of_its_memory_is_no_loss(seed: int) -> None:
+    town = Forgetful(seed, drawn(seed))
+    town.storm()
+    for _ in range(25):
+        town.step()
+        for peer in town.peers[:3]:
+            town.remember(peer)
+            town.restore(peer)
+            assert all(not (loss.mine or loss.theirs) for near in town.near[peer] for loss in town.meet(peer, near))
+
+
+def test_a_maker_that_made_other_transfers_under_old_numbers_is_betrayed_by_the_sums() -> None:
+    held, lanes = Mass.of(torch.ones(2)), {"b": Outgoing()}
+    mass, lanes, parcels = give(held, lanes)
+    taken, _ = transfers.take(Incoming(), parcels["b"], float64(), 2)
+    _, again, _ = give(mass, {"b": Outgoing()})
+    assert transfers.meet(lanes["b"], Incoming(), transfers.memory(Outgoing(), taken)) == transfers.Loss(
+        mine=False, theirs=False
+    )
+    assert transfers.meet(again["b"], Incoming(), transfers.memory(Outgoing(), taken)) == transfers.Loss(
+        mine=True, theirs=False
+    )
+    assert transfers.meet(Outgoing(), taken, transfers.memory(again["b"], Incoming())) == transfers.Loss(
+        mine=False, theirs=True
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- one lane
+
+
+def give(
+    held: Mass, lanes: dict[str, Outgoing], form: Form | None = None, at: tuple[int, int] = (1, 0)
+) -> tuple[Mass, dict[str, Outgoing], dict[str, Parcel]]:
+    return transfers.give(held, lanes, 0.2, form or float64(), at, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("name", "wire"), PLAIN)
+@pytest.mark.parametrize("copies", [1, 3, 4])
+def test_shares_are_those_of_push_sum_to_the_last_bit(name: str, wire: torch.dtype, copies: int) -> None:
+    held = Mass.of(torch.randn(50, dtype=torch.float64, generator=torch.Generator().manual_seed(copies)), 1.7)
+    kept, sent = share(held, 0.2, copies=copies, wire=wire)
+    left, lanes, parcels = give(held, {str(n): Outgoing() for n in range(copies)}, FORMS[name])
+    assert torch.equal(left.value_D, kept.value_D)
+    assert torch.equal(left.weight, kept.weight)
+    for peer, parcel in parcels.items():
+        _, mass = transfers.take(Incoming(), parcel, FORMS[name], 50)
+        assert torch.equal(mass.value_D, sent.value_D)
+        assert lanes[peer].open == (parcel,)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_both_ends_of_a_lane_hold_the_same_reference(name: str) -> None:
+    held, lanes, into = Mass.of(torch.linspace(-1, 1, 300)), {"b": Outgoing()}, Incoming()
+    for round in range(6):
+        before = held.value_D
+        held, lanes, parcels = give(held, lanes, FORMS[name], (round, 0))
+        into, mass = transfers.take(into, parcels["b"], FORMS[name], 300)
+        torch.testing.assert_close(held.value_D + mass.value_D, before, atol=1e-15, rtol=0)
+        if round % 2:
+            lanes["b"], _ = transfers.acknowledged(lanes["b"], into.taken, FORMS[name])
+            mine_D, theirs_D = lanes["b"].reference_D, into.reference_D
+            assert (mine_D is None) == (theirs_D is None) == (not FORMS[name].relative)
+            assert mine_D is None or theirs_D is None or torch.equal(mine_D, theirs_D)
+
+
+def test_the_last_gift_of_one_who_leaves_is_plain_and_whole() -> None:
+    held, lanes = Mass.of(torch.linspace(-1, 1, 300)), {"b": Outgoing(), "c": Outgoing()}
+    held, lanes, _ = give(held, lanes, top_k(share=0.1))
+    draws = np.random.default_rng(0)
+    left, _, parcels = transfers.give(held, lanes, 0.5, top_k(share=0.1), (1, 1), draws, whole=True)
+    assert {parcel.form for parcel in parcels.values()} == {"float32"}
+    assert float(left.weight) == pytest.approx(0, abs=1e-16)
+    assert float(left.value_D.abs().max()) < 1e-7
+
+
+def test_a_lane_rests_at_two_open_transfers_and_goes_on_when_one_is_taken() -> None:
+    held, lanes, _ = give(Mass.of(torch.ones(2)), {"b": Outgoing()})
+    assert not transfers.resting(lanes["b"])
+    held, lanes, _ = give(held, lanes)
+    assert transfers.resting(lanes["b"])
+    with pytest.raises(AssertionError, match="rests"):
+        give(held, lanes)
+    lane, receipt = transfers.acknowledged(lanes["b"], 1, float64())
+    assert (receipt, lane.acked, lane.acked_weight, transfers.resting(lane)) == (Receipt.NEWS, 1, 0.2, False)
+    for taken, expected in ((0, Receipt.NOTHING), (1, Receipt.NOTHING), (3, Receipt.UNKNOWN), (2**62, Receipt.UNKNOWN)):
+        same, receipt = transfers.acknowledged(lane, taken, float64())
+        assert (same, receipt) == (lane, expected)
+
+
+def test_who_has_little_waits_until_it_has_received() -> None:
+    assert transfers.exhausted(Mass.of(torch.ones(1), 0.06), 1.0)
+    assert not transfers.exhausted(Mass.of(torch.ones(1), 0.0625), 1.0)
+    assert transfers.exhausted(Mass.of(torch.ones(1), 0.0625), 2.0)
+
+
+def test_who_has_much_under_way_waits_for_answers() -> None:
+    held, lanes, _ = give(Mass.of(torch.ones(1)), {"b": Outgoing()})
+    assert not transfers.overdrawn(held, lanes.values()), "0.2 under way, 0.8 held"
+    held, lanes, _ = give(held, lanes)
+    assert transfers.overdrawn(held, lanes.values()), "0.36 under way, 0.64 held"
+    lanes["b"], _ = transfers.acknowledged(lanes["b"], 1, float64())
+    assert not transfers.overdrawn(held, lanes.values())
+
+
+def test_the_verdict_on_every_number() -> None:
+    held, lane, made = Mass.of(torch.ones(2)), Outgoing(), list[Parcel]()
+    for round in range(6):
+        held, lanes, parcels = give(held, {"b": lane}, at=(round, 0))
+        lane, _ = transfers.acknowledged(lanes["b"], round + 1, float64())
+        made.append(parcels["b"])
+    into = Incoming()
+    for parcel in made[:3]:
+        into, _ = transfers.take(into, parcel, float64(), 2)
+    found = [transfers.judge(into, parcel) for parcel in made]
+    assert found == [*[Verdict.REPEATED] * 3, Verdict.TAKE, Verdict.EARLY, Verdict.JUMP]
+    assert transfers.judge(into, replace(made[3], round=1)) is Verdict.STALE
+    assert transfers.judge(into, replace(made[3], seq=2**63 - 1)) is Verdict.JUMP
+    others = [
+        replace(made[2], weight=0.1),
+        replace(made[2], round=9),
+        replace(made[2], exchange=9),
+        replace(made[1], payload=made[1].payload + 1),
+    ]
+    assert {transfers.judge(into, other) for other in others} == {Verdict.REUSED}
+    for wrong in (made[2], made[4]):
+        with pytest.raises(AssertionError, match="once and in order"):
+            transfers.take(into, wrong, float64(), 2)
+
+
+def test_earlier_incarnations_are_fenced_off() -> None:
+    assert transfers.fence(3, 3) is None
+    assert transfers.fence(2, 3) == "stale_incarnation"
+    assert transfers.fence(4, 3) is None, "only a Hello may say so"
+    assert transfers.fence(3 + 2**16, 3) is None
+    assert transfers.fence(4 + 2**16, 3) == "incarnation_jump"

@@ -1,0 +1,73 @@
+"""The table of refusals: complete, distinct, with words for both sides."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedpeer.gossip.transfers import Verdict
+from fedpeer.peer.core.refusals import REFUSALS, Refusal
+from tests.peer.hostile import HOSTILE
+
+#: Rows of the table of bad inputs that peers meet; S13 is accepted, C rows and D02 are the user's own mistakes.
+ROWS = {
+    *(f"T{number:02}" for number in range(1, 11)),
+    *(f"E{number:02}" for number in range(1, 16)),
+    *(f"M{number:02}" for number in range(1, 9)),
+    *(f"S{number:02}" for number in range(1, 15) if number != 13),
+    *("R01", "R02", "R03"),
+    *("D01", "D03", "D04"),
+}
+#: Those that never cost the one who is refused.
+HARMLESS = {"body_truncated", "too_many_requests", "version_unsupported", "wrong_federation", "repeated"}
+HARMLESS |= {"stale_incarnation", "plan_mismatch", "sequence_reused", "early", "stale_epoch", "not_a_neighbour"}
+HARMLESS |= {"refuted"}
+
+
+def test_every_row_of_the_table_of_bad_inputs_has_its_refusal() -> None:
+    assert {row for refusal in REFUSALS.values() for row in refusal.ids} == ROWS
+
+
+def test_who_pays_and_who_does_not() -> None:
+    by_kind = {kind: {code for code, row in REFUSALS.items() if row.kind == kind} for kind in "hsxo"}
+    assert by_kind["h"] == HARMLESS
+    assert by_kind["x"] == {"sender_mismatch", "bad_signature"}
+    assert all(
+        row.ids[0].startswith("D") or row.code == "duplicate_peer" for row in REFUSALS.values() if row.kind == "o"
+    )
+
+
+@pytest.mark.parametrize("row", REFUSALS.values(), ids=lambda row: row.code)
+def test_each_has_a_code_and_words_for_both_sides(row: Refusal) -> None:
+    assert REFUSALS[row.code] is row
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", row.code)
+    assert row.log[0].islower()
+    assert not row.log.endswith("."), "it stands behind a name in a line"
+    assert row.advice[0].isupper()
+    assert row.advice.endswith(".")
+    assert len(row.advice) <= 250, "a line or three on a terminal"
+
+
+def uttered(root: Path) -> Iterator[str]:
+    """Codes that stand as plain words in the source, where a refusal is made."""
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("Refuse", "Rejected")
+            ):
+                code = node.args[0] if node.args else node.keywords[0].value
+                yield from (code.value,) if isinstance(code, ast.Constant) else ()
+
+
+def test_codes_named_elsewhere_are_in_the_table() -> None:
+    found = set(uttered(Path(__file__).parents[3] / "peer"))
+    assert len(found) > 20
+    assert found <= set(REFUSALS)
+    assert {case.code for case in HOSTILE} <= set(REFUSALS)
+    assert {verdict.value for verdict in Verdict} - {"take"} <= set(REFUSALS)

@@ -1,0 +1,107 @@
+"""A headless Chromium for tests, driven over its DevTools socket: open a page, wait for what it shows, look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+#: Seconds for a start on a busy machine, and for anything that a page is to show.
+START_S, PATIENCE_S = 60.0, 30.0
+#: A page in the size of its content is a few thousand pixels high: more than the default 4 MiB of a message.
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+
+_OPTIONS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-extensions", "--hide-scrollbars",
+    "--remote-debugging-port=0",
+)  # fmt: skip
+
+
+class Page:
+    """One tab."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket, self._number = socket, 0
+
+    async def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """One command of the DevTools protocol and its result; events in between are dropped."""
+        self._number += 1
+        await self._socket.send_json({"id": self._number, "method": method, "params": params})
+        while True:
+            answer: dict[str, Any] = await self._socket.receive_json()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    async def value(self, script: str) -> Any:
+        """What a JavaScript expression is worth; promises are waited for."""
+        answer = await self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    async def until(self, condition: str) -> None:
+        """Wait until the condition holds; the page itself looks every few milliseconds."""
+        script = (
+            f"new Promise((done) => {{ const look = () => ({condition}) ? done() : setTimeout(look, 10); look(); }})"
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            await self.value(script)
+
+    async def open(self, url: str) -> None:
+        """Go to an address; returns when the new document is there."""
+        await self.call("Page.navigate", url=url)
+        await self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+
+    async def look(self, width: int, dark: bool = False, height: int = 900) -> None:
+        """The window's width in pixels, and which colours the person prefers."""
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        await self.call("Emulation.setEmulatedMedia", features=scheme)
+        await self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
+
+    async def picture(self, file: Path) -> None:
+        """The whole page as a PNG."""
+        size = (await self.call("Page.getLayoutMetrics"))["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        shot = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        file.write_bytes(base64.b64decode(shot["data"]))
+
+
+@asynccontextmanager
+async def chromium(folder: Path) -> AsyncIterator[Page]:
+    """A browser of its own with one empty tab; `folder` is for what it writes."""
+    assert CHROMIUM is not None
+    process = await asyncio.create_subprocess_exec(
+        CHROMIUM, *_OPTIONS, f"--user-data-dir={folder}", "about:blank",
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(START_S):
+            address = ""
+            while not address.startswith("DevTools listening on "):
+                address = (await process.stderr.readline()).decode().strip()
+            base = address.split("//")[1].split("/")[0]
+            async with aiohttp.ClientSession() as session:
+                tabs = await (await session.get(f"http://{base}/json/list")).json()
+        tab = next(tab for tab in tabs if tab["type"] == "page")
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=MESSAGE_BYTES_MAX) as socket,
+        ):
+            yield Page(socket)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # the browser's own group, its helpers included
+        await process.communicate()

@@ -1,0 +1,17 @@
+"""Fixtures for tests of the doors of a peer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.peer.shell.loop_lag import slow_callbacks
+
+
+@pytest.fixture
+def quick_loop() -> Iterator[None]:
+    """The event loop is never held up while the test runs."""
+    with slow_callbacks() as slow:
+        yield
+    assert not slow, "the event loop was blocked:\n" + "\n".join(slow)

@@ -1,0 +1,142 @@
+"""A peer port for a test: bob's server, with a host that notes what it is told, and ways to speak to it by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from fedpeer.peer.core import codec
+from fedpeer.peer.core.gate import Gate
+from fedpeer.peer.core.messages import Envelope, Message, Refused
+from fedpeer.peer.core.refusals import Rejected
+from fedpeer.peer.shell.buffers import Lease, Pool
+from fedpeer.peer.shell.limits import Limits
+from fedpeer.peer.shell.listener import bind
+from fedpeer.peer.shell.server import Host, PeerServer
+from tests.peer.wire import GATE
+
+#: Seconds after which a test hangs; everything here takes milliseconds.
+PATIENCE = 10.0
+
+
+@dataclass
+class Port:
+    """What the server told its host so far. With `keep`, leases are the test's to release."""
+
+    gate: Gate = field(default_factory=lambda: replace(GATE, other=None))
+    owner: str | Rejected = "ann"
+    listens: bool = True
+    keep: bool = False
+    delivered: list[tuple[str, Envelope, Message]] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
+    refusals: list[tuple[str, str, str]] = field(default_factory=list)
+    told: asyncio.Condition = field(default_factory=asyncio.Condition)
+    pool: Pool = field(default_factory=Pool)
+    number: int = 0
+    scheme: str = "http"
+
+    @property
+    def codes(self) -> list[str]:
+        return [code for code, _, _ in self.refusals]
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.number}"
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Wait until something that the host is told makes this true."""
+        async with asyncio.timeout(PATIENCE), self.told:
+            await self.told.wait_for(done)
+
+    def deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
+        self.delivered.append((sender, envelope, message))
+        self.leases.append(lease)
+        if not self.keep:
+            lease.release()
+        self._tell()
+
+    def refused(self, code: str, sender: str, text: str) -> None:
+        self.refusals.append((code, sender, text))
+        self._tell()
+
+    def _tell(self) -> None:
+        async def tell() -> None:
+            async with self.told:
+                self.told.notify_all()
+
+        self._telling = asyncio.create_task(tell())
+
+
+@asynccontextmanager
+async def serving(
+    port: Port, limits: Limits | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[PeerServer]:
+    """bob's server on a free port of loopback."""
+    host = Host(
+        identify=lambda der: port.owner,
+        listens=lambda peer: port.listens,
+        gate=lambda peer: replace(port.gate, other=peer),
+        deliver=port.deliver,
+        refused=port.refused,
+    )
+    server = PeerServer(host, port.pool, limits)
+    listening = bind("127.0.0.1", 0)
+    port.number, port.scheme = listening.getsockname()[1], "https" if tls else "http"
+    await server.start(listening, tls)
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@dataclass
+class Answer:
+    """What came back: the status and the refusal in the body."""
+
+    status: int
+    refused: Refused | None
+
+    @property
+    def code(self) -> str:
+        return self.refused.code if self.refused else ""
+
+
+HEADERS = {"Host": "bob", "Content-Type": "application/octet-stream"}
+
+
+def request(body: bytes, *, line: str = "POST /v1/message HTTP/1.1", **headers: str | None) -> bytes:
+    """A request as bytes; headers by name with _ for -, None to leave one out."""
+    given = {name.replace("_", "-").title(): value for name, value in headers.items()}
+    lines = HEADERS | {"Content-Length": str(len(body))} | given
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value is not None)
+    return f"{line}\r\n{head}\r\n".encode() + body
+
+
+@asynccontextmanager
+async def connected(
+    port: Port, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def answer(reader: asyncio.StreamReader) -> Answer:
+    """The next answer on a connection."""
+    async with asyncio.timeout(PATIENCE):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next((int(line[15:]) for line in head.lower().split("\r\n") if line.startswith("content-length:")), 0)
+        body = await reader.readexactly(length)
+    return Answer(int(head.split()[1]), codec.decode_answer(body) if body else None)
+
+
+async def ask(port: Port, said: bytes, tls: ssl.SSLContext | None = None) -> Answer:
+    """One request on a connection of its own."""
+    async with connected(port, tls) as (reader, writer):
+        writer.write(said)
+        return await answer(reader)

@@ -1,0 +1,149 @@
+"""Two peers to speak between, and one good message of each kind, for tests of whatever carries them."""
+
+from __future__ import annotations
+
+import torch
+
+from fedpeer.gossip.claims import Advert, Claim
+from fedpeer.gossip.reductions import FORMS, Form
+from fedpeer.peer.core.codec import encode
+from fedpeer.peer.core.gate import Gate, GroupSpec
+from fedpeer.peer.core.messages import (
+    Ack,
+    Contract,
+    Envelope,
+    Fetch,
+    Hello,
+    LaneState,
+    Message,
+    Ping,
+    PingRequest,
+    Pong,
+    Refused,
+    RosterNews,
+    Transfer,
+    Value,
+)
+from tests.peer.hostile import Party
+
+FEDERATION = bytes(range(16))
+LENGTH = 7
+MEMBERS = frozenset({"ann", "bob", "cas", "dot"})
+PLAIN: dict[str, Form] = {"float32": FORMS["float32"]()}
+
+
+def spec(**changed: object) -> GroupSpec:
+    values = {"length": LENGTH, "forms": PLAIN, "members": MEMBERS, "neighbours": frozenset({"ann"}), "weight_max": 4.0}
+    return GroupSpec(**(values | changed))  # type: ignore[arg-type]
+
+
+#: bob hears ann.
+GATE = Gate(
+    federation=FEDERATION,
+    me="bob",
+    incarnation=3,
+    other="ann",
+    peers=MEMBERS,
+    groups={
+        "all": spec(),
+        "closed": spec(members=frozenset({"bob", "cas"})),
+        "far": spec(neighbours=frozenset({"cas"})),
+        **{
+            name: spec(forms=PLAIN | {form.name: form})
+            for name, form in (
+                ("wide", FORMS["float64"]()),
+                ("half", FORMS["bfloat16"]()),
+                ("bytes", FORMS["int8"]()),
+                ("few", FORMS["top-k"](share=0.25)),
+            )
+        },
+    },
+)
+ENVELOPE = Envelope(federation=FEDERATION, sender="ann", recipient="bob", incarnation=2, to_incarnation=3)
+PARTY = Party(
+    federation=FEDERATION,
+    sender="ann",
+    recipient="bob",
+    third="cas",
+    incarnation=2,
+    to_incarnation=3,
+    group="all",
+    closed="closed",
+    far="far",
+    length=LENGTH,
+    weight_max=4.0,
+)
+
+_ADVERT = Advert(
+    address="https://10.0.0.1:7401",
+    roster=2,
+    life=5,
+    nonce=77,
+    round=12,
+    score=0.5,
+    begun=True,
+    models=("everyone", "a"),
+)
+CLAIMS = (
+    Claim(about="ann", incarnation=2, version=9, state="alive", author="ann", advert=_ADVERT, signature=bytes(64)),
+    Claim(about="cas", incarnation=1, version=4, state="suspect", author="ann", advert=None, signature=b"s" * 64),
+)
+_VALUE_D = torch.tensor([1.5, -2.25, 0.0, -0.0, 1e-40, 3e38, -7.0])
+
+HELLO = Hello(
+    life=5,
+    nonce=2**63 - 1,
+    known_life=4,
+    contract=b"c" * 32,
+    groups=(("all", b"a" * 32), ("far", b"f" * 32)),
+    lanes=(LaneState(group="all", made=9, acked=7, taken=8, made_weight=1.5, taken_weight=0.25),),
+    round=12,
+    begun=True,
+    roster=2,
+    answer=False,
+)
+TRANSFER = Transfer(group="all", seq=1, round=12, exchange=3, weight=0.2, form="float32", payload=_VALUE_D)
+
+#: One of each kind, and transfers in all forms.
+MESSAGES: dict[str, Message] = {
+    "hello": HELLO,
+    "contract": Contract(text=b'{"seed":0}'),
+    "transfer": TRANSFER,
+    "transfer-float64": Transfer(
+        group="wide", seq=2, round=12, exchange=3, weight=4.0, form="float64", payload=_VALUE_D.double()
+    ),
+    "transfer-bfloat16": Transfer(
+        group="half", seq=2, round=12, exchange=3, weight=5e-324, form="bfloat16", payload=_VALUE_D.bfloat16()
+    ),
+    "transfer-int8": Transfer(
+        group="bytes",
+        seq=2,
+        round=12,
+        exchange=3,
+        weight=0.2,
+        form="int8",
+        payload=torch.frombuffer(bytearray(b"\0\0\x80\x3f" + bytes(range(251, 256)) + b"\0\1"), dtype=torch.uint8),
+    ),
+    "transfer-top-k": Transfer(
+        group="few",
+        seq=2,
+        round=12,
+        exchange=3,
+        weight=0.2,
+        form="top-k:0.25",
+        payload=torch.cat([torch.tensor([1, 6], dtype=torch.int32).view(torch.uint8), _VALUE_D[:2].view(torch.uint8)]),
+    ),
+    "ack": Ack(group="all", taken=8, round=12),
+    "ping": Ping(number=1, claims=CLAIMS),
+    "ping-request": PingRequest(number=2, target="cas", claims=CLAIMS[:1]),
+    "pong": Pong(number=2, target="cas", heard=False, claims=()),
+    "fetch": Fetch(group="far"),
+    "value": Value(group="all", round=12, value_D=_VALUE_D),
+    "roster-news": RosterNews(number=2, text=b'{"number":2}'),
+    "refused": Refused(code="sequence_jump", group="all", seq=9, text="Transfers are numbered one by one."),
+}
+
+
+def framed(message: Message, envelope: Envelope = ENVELOPE) -> bytes:
+    head, tail = encode(envelope, message)
+    return head + bytes(tail)

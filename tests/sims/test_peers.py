@@ -1,0 +1,98 @@
+"""A learner on its own gives what the vector engine gives the same peer: first weights, two rounds, a score."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedpeer.data.dataset import Dataset
+from fedpeer.peer.core.assembly import method_of
+from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.learner import Learner
+from fedpeer.peer.holdings import load_dataset
+from fedpeer.sims.memory import job_of, start_of, workspace_of
+from fedpeer.sims.peers import learners
+from fedpeer.sims.vector.tasks import Bench, Evaluate, Train
+from fedpeer.sims.world import World, build, plan_of
+from tests.sims.worlds import federation, relative
+
+DIGITS = load_dataset(Choice("digits"))
+IMAGES = replace(DIGITS, x=DIGITS.x.reshape(-1, 1, 8, 8), input_kind="image")
+NUMBERS = Dataset(
+    name="numbers",
+    x=np.random.default_rng(0).normal(5, 3, (400, 4)).astype(np.float32),
+    y=np.random.default_rng(1).normal(-7, 20, (400, 2)).astype(np.float32),
+    task="regression",
+    input_kind="features",
+)
+WORLDS: dict[str, tuple[Dataset, dict[str, Any]]] = {
+    "closed gradients": (DIGITS, {}),
+    "one example an update": (DIGITS, {"learning__batch_size": 1, "learning__steps_between_averaging": 12}),
+    "a pass": (DIGITS, {"learning__steps_between_averaging": "pass", "simulation__split": "dirichlet:0.5"}),
+    "momentum": (DIGITS, {"learning__optimizer": "sgd,lr=0.1,momentum=0.9"}),
+    "momentum forgotten": (
+        DIGITS,
+        {"learning__optimizer": "sgd,lr=0.1,momentum=0.9", "learning__optimizer_state": "reset"},
+    ),
+    "dropout": (DIGITS, {"network": "mlp:64+12+10,dropout=0.3"}),
+    "a draw for each": (DIGITS, {"learning__common_start": False}),
+    "scales of their own": (
+        DIGITS,
+        {"simulation__normalise": "standard", "simulation__split": "blocks:40,shuffle=true/pixels"},
+    ),
+    "squared error": (DIGITS, {"learning__loss": "squared-error"}),
+    "convolutions": (IMAGES, {"network": "cnn,channels=2,hidden=6,norm=batch"}),
+    "numbers": (
+        NUMBERS,
+        {"network": "mlp:4+6+2", "simulation__split": "iid", "simulation__normalise": "standard"},
+    ),
+}
+
+
+def bench(made: World) -> Bench:
+    """The vector engine's own hands, on plain tensors."""
+    job = job_of(made, "cpu")
+    stepper = job.stepper()
+    workspace = workspace_of(made, plan_of(made, method_of(Choice("partial-averaging"))), "cpu")(stepper.state_size)
+    workspace.x = (torch.zeros(workspace.x[0].shape), torch.zeros(workspace.x[1].shape))
+    workspace.s = (torch.zeros(workspace.s[0].shape), torch.zeros(workspace.s[1].shape))
+    start_of(made)(workspace.x[0])
+    return Bench(job, workspace, stepper)
+
+
+def two_rounds(learner: Learner) -> tuple[torch.Tensor, torch.Tensor]:
+    x_n, s_k = learner.train(1, learner.start(), torch.zeros(learner.state_size), True)
+    return learner.train(2, x_n, s_k, False)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_learner_is_a_peer_of_the_vector_engine(name: str) -> None:
+    dataset, settings = WORLDS[name]
+    made = build(federation(**settings), dataset, 0)
+    hands, alone = bench(made), list(learners(made).values())
+    workspace = hands.workspace
+    assert torch.equal(torch.stack([learner.start() for learner in alone]), workspace.x[0])
+    for round in (1, 2):
+        for peer in range(len(made.peers)):
+            hands.do(Train((peer,), round, round == 1, round - 1, round - 1))
+    x_Pn, s_Pk = (torch.stack(rows) for rows in zip(*map(two_rounds, alone), strict=True))
+    assert relative(x_Pn, workspace.x[0]) < 1e-6
+    torch.testing.assert_close(s_Pk, workspace.s[0], rtol=1e-5, atol=1e-6)
+    wanted = hands.do(Evaluate(tuple(range(len(made.peers))), 0))
+    found = [learner.evaluate(x_n) for learner, x_n in zip(alone, workspace.x[0], strict=True)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_training_changes_nothing_that_was_handed_in() -> None:
+    made = build(federation(learning__optimizer="sgd,lr=0.1,momentum=0.9"), DIGITS, 0)
+    learner = learners(made)["peer2"]
+    x_n, s_k = learner.start(), torch.zeros(learner.state_size)
+    once, again = (learner.train(1, x_n, s_k, True) for _ in range(2))
+    assert torch.equal(x_n, learner.start())
+    assert not s_k.any()
+    assert torch.equal(once[0], again[0])
+    assert learner.examples == 40
