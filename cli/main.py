@@ -20,7 +20,18 @@ from typing import Annotated, Any
 import typer
 
 import fedpeer
-from fedpeer.cli import config_commands, data_commands, runs_commands, simulate, slices, status, topology, use_commands
+from fedpeer.cli import (
+    config_commands,
+    data_commands,
+    federation_commands,
+    runs_commands,
+    simulate,
+    slices,
+    start,
+    status,
+    topology,
+    use_commands,
+)
 from fedpeer.cli.errors import ConfigError, is_users_mistake, report, wrapped
 
 EXIT_OURS, EXIT_USERS, EXIT_STOPPED = 1, 2, 130
@@ -35,6 +46,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("simulate")(simulate.simulate)
+for command in (federation_commands.init,):
+    app.command(command.__name__)(command)
+app.command("start")(start.start)
+app.command("leave")(start.leave)
 app.command("status")(status.status)
 app.command("dashboard")(status.dashboard)
 app.command("evaluate")(use_commands.evaluate)

@@ -51,7 +51,8 @@ def load_peer(path: Path, consequence: str = "") -> PeerConfig:
         except ConfigError as error:
             if not problems:
                 raise
-            text = f"the file has {len(error.problems)} problems too; see fedpeer config check {file.federation}"
+            count = len(error.problems)
+            text = f"it has {count} problem{'s' if count > 1 else ''} too; see fedpeer config check {file.federation}"
             problems.append(Problem(("federation",), text))
     if file is not None and federation is not None:
         problems += _together(file, federation)

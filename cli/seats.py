@@ -1,26 +1,173 @@
-"""What the options of `fedpeer init` say of the peers: their ids, where each will sit, and what each learns from.
+"""What options say of the peers of a federation: their ids, where each will sit, and what each learns from.
 
 All mistakes of a command line are found in one go. Nothing is written here.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from fedpeer.cli.checks import choice_problem, peer_ids
 from fedpeer.cli.errors import Problem, shown
-from fedpeer.data.own import OWN
+from fedpeer.cli.files import anchored
 from fedpeer.peer.core.choice import ChoiceError
 from fedpeer.peer.core.peer_file import DataSettings, endpoint, loopback
+from fedpeer.peer.core.roster import Entry, Roster, is_id, is_url
+from fedpeer.peer.shell.certificates import AUTHORITY
+from fedpeer.peer.shell.enrolment import INVITATION_PORT, route_to
+from fedpeer.peer.shell.kit import DASHBOARD_OFFSET, Seat, ports, seat
 
-if TYPE_CHECKING:
-    from fedpeer.peer.shell.kit import Seat
-
-#: Peers of one `init`. Each is a machine that somebody copies a folder to.
+#: Peers of one `init`: each is a folder that somebody carries to a machine.
 PEERS_MAX = 1000
+#: The largest first port, so that a dashboard's port is one too.
+PORT_MAX = 65535 - DASHBOARD_OFFSET
+
+
+def ids_of(peers: str, problems: list[Problem]) -> list[str]:
+    """`4` is peer1 to peer4; else the ids themselves, with commas between."""
+    if peers.isascii() and peers.isdigit():
+        if 1 <= int(peers) <= PEERS_MAX:
+            return peer_ids(int(peers))
+        problems.append(Problem((), f"found {shown(peers)}; write 1 to {PEERS_MAX}, or ids such as a,b,c", "--peers"))
+        return []
+    ids = [each.strip() for each in peers.split(",")]
+    for each in ids:
+        if not is_id(each) or each == AUTHORITY:
+            text = f'"{shown(each)}" cannot be an id; use letters, digits, dots and hyphens, at most 63'
+            problems.append(Problem((), text, "--peers"))
+    if len(set(ids)) < len(ids):
+        problems.append(Problem((), "two peers have one id; give each its own", "--peers"))
+    return ids
+
+
+def places_of(
+    ids: Sequence[str], hosts: str | None, addresses: Sequence[str], first: int, problems: list[Problem]
+) -> list[tuple[str, int]]:
+    """Host and port of each peer. On one host the ports count up; an address of its own overrides both."""
+    if not 1 <= first <= PORT_MAX:
+        problems.append(Problem((), f"found {first}; write 1 to {PORT_MAX}", "--port"))
+    named = [host.strip().strip("[]") for host in hosts.split(",")] if hosts else ["127.0.0.1"] * len(ids)
+    if len(named) != len(ids):
+        text = f"there are {len(ids)} peers and {len(named)} hosts; name one for each, repeating it if peers share it"
+        problems.append(Problem((), text, "--hosts"))
+        return []
+    wrong = [host for host in named if not is_url(f"https://{_bracketed(host)}:{PORT_MAX}")]
+    problems += [Problem((), f'"{shown(host)}" is not the name or address of a machine', "--hosts") for host in wrong]
+    own = _addresses(ids, addresses, problems)
+    found = [
+        own.get(peer, place) for peer, place in zip(ids, zip(named, ports(named, first), strict=True), strict=True)
+    ]
+    if len(set(found)) < len(found):
+        problems.append(Problem((), "two peers have one address; give each its own", "--address"))
+    boards = {(host, port + DASHBOARD_OFFSET) for host, port in found}
+    if boards & set(found):
+        text = f"on one host a peer's port is another's dashboard's, which is {DASHBOARD_OFFSET} higher; use --address"
+        problems.append(Problem((), text, "--hosts"))
+    return found
+
+
+def _addresses(ids: Sequence[str], addresses: Sequence[str], problems: list[Problem]) -> Mapping[str, tuple[str, int]]:
+    found = {}
+    for written in addresses:
+        peer, _, url = written.partition("=")
+        parts = urlsplit(url) if is_url(url) else None
+        if peer not in ids:
+            text = f'"{shown(peer)}" is no peer here; write it like {ids[0] if ids else "peer1"}=https://10.0.0.1:7401'
+            problems.append(Problem((), text, "--address"))
+        elif parts is None or parts.scheme != "https" or not 1 <= (parts.port or 0) <= PORT_MAX:
+            text = f'"{shown(url)}" is not like https://10.0.0.1:7401'
+            problems.append(Problem((), text, "--address"))
+        else:
+            found[peer] = (parts.hostname or "", parts.port or 0)
+    return found
+
+
+def seats_of(
+    ids: Sequence[str],
+    places: Sequence[tuple[str, int]],
+    data: str | None,
+    dashboard_host: str,
+    problems: list[Problem],
+) -> list[Seat]:
+    """A seat for each peer. In `data`, {n} stands for the peer's number and {id} for its id."""
+    template = data or "simulation:{n}"
+    found = []
+    for number, (peer, (host, port)) in enumerate(zip(ids, places, strict=True), start=1):
+        source = data_of(template.replace("{n}", str(number)).replace("{id}", peer), problems)
+        if source is None:
+            return []
+        found.append(seat(peer, host, port, local(source) if loopback(host) else source, dashboard_host))
+    return found
+
+
+def data_of(text: str, problems: list[Problem]) -> DataSettings | None:
+    """What `--data` says, or None and why not. Whether the file is there shows on the peer's own machine."""
+    try:
+        found = DataSettings.model_validate(text)
+    except ChoiceError as error:
+        problems.append(Problem((), str(error), "--data"))
+        return None
+    except ValidationError as error:
+        words = "; ".join(str(each.get("ctx", {}).get("error", each["msg"])) for each in error.errors())
+        problems.append(Problem((), words, "--data"))
+        return None
+    if found.part is None and (wrong := choice_problem(("simulation", "dataset"), found.source)) is not None:
+        problems.append(Problem((), wrong.text, "--data"))
+        return None
+    return found
+
+
+def local(data: DataSettings) -> DataSettings:
+    """The same for a peer on this machine: the file is meant as it is seen from here, and so is its whole path."""
+    return data.model_copy(update={"source": anchored(data.source, Path())})
+
+
+def invited(
+    roster: Roster, peer: str, address: str, listen: str | None, host: str | None, problems: list[Problem]
+) -> tuple[str, str] | None:
+    """Where the authority listens for a new peer, and the host by which that one reaches it."""
+    if not is_id(peer) or peer == AUTHORITY:
+        text = f'"{shown(peer)}" cannot be an id; use letters, digits, dots and hyphens, at most 63'
+        problems.append(Problem((), text, "ID"))
+    elif peer in roster.by_id:
+        problems.append(Problem((), f"{peer} is in the roster already; take another id, or revoke it first", "ID"))
+    if not is_url(address) or urlsplit(address).scheme != "https":
+        problems.append(Problem((), f'"{shown(address)}" is not like https://10.0.0.5:7401', "--address"))
+        return None
+    if address in {entry.address for entry in roster.entries}:
+        problems.append(Problem((), f"another peer has {address}; give each its own", "--address"))
+    new = urlsplit(address).hostname or ""
+    own = listens_at(listen or f"{'127.0.0.1' if loopback(new) else '0.0.0.0'}:{INVITATION_PORT}", problems)
+    if own is None:
+        return None
+    reached = host or (route_to(new) if own[0] in ("0.0.0.0", "::") else own[0])
+    if reached is None:
+        text = f"{new} cannot be looked up; say with --host how its machine reaches this one"
+        problems.append(Problem((), text, "--host"))
+        return None
+    return f"{_bracketed(own[0])}:{own[1]}", reached
+
+
+def joined(entry: Entry, data: DataSettings, dashboard_host: str, listen: str | None) -> Seat:
+    """The seat of a peer that was let in at the address in its entry."""
+    parts = urlsplit(entry.address)
+    assert parts.hostname is not None, "a roster's addresses are checked"
+    assert parts.port is not None, "a roster's addresses are checked"
+    return seat(entry.id, parts.hostname, parts.port, data, dashboard_host, listen)
+
+
+def listens_at(listen: str | None, problems: list[Problem]) -> tuple[str, int] | None:
+    """Host and port of `--listen`; None if there is none, or a wrong one."""
+    try:
+        return None if listen is None else endpoint(listen)
+    except ValueError as error:
+        problems.append(Problem((), str(error), "--listen"))
+        return None
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -32,7 +32,7 @@ class Timing:
     helped           then, until the answers by way of helpers must be there: four ways of 4 ticks
     helpers          asked to ping in one's stead; at 10 % loss all three of them fail one time in 25
     suspicion_min    a suspicion that `confirmations` others share; three pings go to the suspect in this time
-    suspicion_max    one that nobody shares. Of two peers nobody can, and 10 + 8 + 16 + this is 84
+    suspicion_max    one that nobody shares, though others could
     confirmations    independent findings that shrink the one wait to the other (memberlist: multiplier 4, less 2)
     gossip           between two handfuls of pings that carry news; `fan_out` pings each
     revisit          between two pings to somebody dead or never heard, so that partitions heal without a restart
@@ -45,8 +45,8 @@ class Timing:
     answer: int = 8
     helped: int = 16
     helpers: int = 3
-    suspicion_min: int = 24
-    suspicion_max: int = 50
+    suspicion_min: int = 38
+    suspicion_max: int = 76
     confirmations: int = 2
     gossip: int = 2
     fan_out: int = 2
@@ -58,14 +58,14 @@ class Timing:
 #: Highest health score: waits of up to 8 times (memberlist's awareness maximum).
 HEALTH_MAX = 7
 
-#: Unanswered share of first pings up to which waits are not stretched: what 19 % of loss one way does. At 10 % it is 0.19,
-#: and a mean over SAMPLES_MAX samples does not get here by chance in a thousand runs.
+#: Unanswered share of first pings up to which waits are not stretched: what 19 % of loss one way does. At 10 % it is
+#: 0.19, and a mean over SAMPLES_MAX samples is seldom so far off by chance.
 UNANSWERED_FREE = 0.35
 #: Share beyond which waits stretch no further: 70 % one way would be 0.91; there nothing can be told any more.
 UNANSWERED_MAX = 0.75
-#: Samples that the measurement remembers, about as many probes as a peer makes in 320 ticks; and how many samples of
-#: UNANSWERED_START it begins with, so that the first lost ping does not stretch everything.
-SAMPLES_MAX = 32
+#: Samples that the measurement remembers, the probes of 640 ticks; and how many samples of UNANSWERED_START it begins
+#: with, so that the first lost ping does not stretch everything.
+SAMPLES_MAX = 64
 SAMPLES_START = 8
 UNANSWERED_START = 0.1
 
@@ -109,8 +109,8 @@ def suspicion_wait(timing: Timing, stretch: float, confirmed: int, possible: int
     """Ticks from the beginning of a suspicion to the verdict, when `confirmed` others found the same.
 
     max - (max - min) * log(confirmed + 1) / log(k + 1), with k the confirmations that there can be (Lifeguard, 2018,
-    section IV-B); the longest wait where nobody else is there to confirm.
+    section IV-B); the shortest wait where nobody else is there to confirm (memberlist).
     """
     wanted = min(timing.confirmations, possible)
-    share = math.log(min(confirmed, wanted) + 1) / math.log(wanted + 1) if wanted > 0 else 0.0
+    share = math.log(min(confirmed, wanted) + 1) / math.log(wanted + 1) if wanted > 0 else 1.0
     return stretch * (timing.suspicion_max - (timing.suspicion_max - timing.suspicion_min) * share)

@@ -202,15 +202,15 @@ class Detector:
 
     def _later(self, probe: _Probe, clock: int, living: Collection[str]) -> Iterator[Ask | Accuse]:
         """What a probe without an answer does as time passes."""
-        waited = clock - probe.begun
-        first = self._timing.answer * self.awareness.patience
+        patience, stretch = self.awareness.patience, self.awareness.stretch
+        waited, first = clock - probe.begun, self._timing.answer * patience
         if waited >= first and probe.helpers is None:
-            probe.helpers = self.some(set(living) - {probe.target}, self._timing.helpers)
+            probe.helpers = self.some(set(living) - {probe.target}, round(self._timing.helpers * stretch))
             probe.next_ping = clock
             yield from (Ask(helper, "ping-request", probe.number, probe.target) for helper in probe.helpers)
         if probe.helpers is None:
             return
-        if waited >= first + self._timing.helped * self.awareness.patience * self.awareness.stretch:
+        if waited >= first + self._timing.helped * patience * stretch:
             self._probes.remove(probe)
             self._unsure.add(probe.target)
             self.awareness = self.awareness.worse(len(probe.helpers) - len(probe.nacks))

@@ -30,8 +30,9 @@ Taken = Literal["new", "known", "old", "early", "bad_signature", "unknown_peer",
 CLAIMS_MAX = 8
 #: Bytes of them: what 4 KiB leave beside an envelope with two ids of 64 letters.
 CLAIMS_BYTES_MAX = 3_500
-#: Of these for one statement, so that any two claims fit into a message: 40 partial models of 30 letters each.
-STATEMENT_BYTES_MAX = 1_700
+#: Of these for one statement, so that a verdict and the statement it is about fit into a message even with the longest
+#: ids: enough for 60 partial models of 40 letters.
+STATEMENT_BYTES_MAX = 2_800
 #: Each news is told this many times log2 of the peers (memberlist's multiplier is 4 times log10, and it gossips in
 #: bigger rounds). At 30 % loss 3 * log2(16) = 12 tellings by each peer leave nobody out.
 TELLINGS = 3

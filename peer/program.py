@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -70,7 +70,7 @@ def write_state_dict(network: nn.Module, path: Path) -> None:
     """What `module.load_state_dict(safetensors.torch.load_file(path))` takes, in plain PyTorch, strictly."""
     tensors = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
     with replacing(path) as temporary:
-        save_file(tensors, temporary)
+        temporary.write_bytes(save(tensors))
 
 
 def write_pt2(program: Program, example: Tensor, path: Path) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from fedpeer.data.dataset import Dataset
-from fedpeer.peer.core.assembly import averaging_of, method_of
 from fedpeer.peer.core.choice import ChoiceError
+from fedpeer.peer.core.groups import averaging_of, method_of
 from fedpeer.peer.device import device_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.memory import job_of

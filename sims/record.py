@@ -11,7 +11,7 @@ import torch
 
 from fedpeer.data.splits import summary as split_summary
 from fedpeer.gossip.averaging import Averaging, traffic
-from fedpeer.peer.core.assembly import averaging_of
+from fedpeer.peer.core.groups import averaging_of
 from fedpeer.peer.models import Card
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fedpeer.peer.core.assembly import averaging_of
+from fedpeer.peer.core.groups import averaging_of
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import Status
 from fedpeer.sims import record

@@ -1,4 +1,4 @@
-"""From a federation's settings to the things that learn: loss, network, start, optimiser, plan, averaging.
+"""From a federation's settings to the things that learn: loss, network, first weights, optimiser.
 
 This is where the choices of a federation meet the registries of the pure rooms. A simulated peer and a real one come
 through here alike, so from the same file and seed they get the same network, the same first weights, the same groups.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -23,20 +23,15 @@ from torch import Tensor, nn
 from fedpeer.algorithms.draws import Draws, guarded
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.registry import ALGORITHMS, Method
 from fedpeer.algorithms.start import STARTS
-from fedpeer.gossip.averaging import Averaging
 from fedpeer.networks.registry import NETWORKS, NetworkError
 from fedpeer.peer.core.choice import Choice, ChoiceError, bind, called, lookup, plain
-from fedpeer.peer.core.federation import Federation, GossipSettings, LearningSettings, PartialModelSettings
-from fedpeer.slicing.assign import assign_all
+from fedpeer.peer.core.federation import Federation, LearningSettings, PartialModelSettings
+from fedpeer.peer.core.groups import default_models
 from fedpeer.slicing.flat import FlatLayout
-from fedpeer.slicing.models import LOCAL, ModelGraph, PartialModel
+from fedpeer.slicing.models import PartialModel
 from fedpeer.slicing.network import NetworkMap
-from fedpeer.slicing.plan import Plan, compile_plan
 from fedpeer.slicing.trace import trace
-from fedpeer.topology.graphs import GRAPHS, TopologyError
-from fedpeer.topology.overlay import overlay, problems
 
 #: Finds the function `module:function` of a user; raises a sentence for the user where it must not or cannot.
 Loader = Callable[[str], Callable[..., Any]]
@@ -179,9 +174,6 @@ def assemble(
     )
 
 
-# ------------------------------------------------------------------------------------------------ loss and network
-
-
 def loss_of(learning: LearningSettings, shape: DataShape) -> str:
     """The loss asked for, or the usual one of the task.
 
@@ -277,106 +269,7 @@ def optimizer_of(choice: Choice) -> OptimizerChoice:
     return OptimizerChoice.named(choice.name, settings)
 
 
-# ------------------------------------------------------------------------------------------------ plan and averaging
-
-#: The paper's averaging level 80 of 784-300-100-10 (partial averaging 2021, section V.1); other sizes: four fifths.
-LEVEL_80 = {300: 250, 100: 80}
-
-
-def default_models(network: NetworkMap) -> tuple[PartialModel, ...]:
-    """For a federation that names no partial models: one global model with all inputs, outputs and most of the hidden
-    neurons, and every module that cannot be sliced."""
-    ends = {"input", network.aliases.get("output", "output")}
-    neurons: dict[str, Any] = {
-        part.name: "all" if part.name in ends else LEVEL_80.get(part.size, round(0.8 * part.size))
-        for part in network.parts
-    }
-    whole = dict.fromkeys(tensor.name for tensor in network.tensors if tensor.unsliceable)
-    return (PartialModel("everyone", (), neurons, tuple(whole)),)
-
-
 def _settings(model: PartialModel) -> PartialModelSettings:
     """A partial model as a federation file has it."""
     neurons = model.neurons if model.neurons == "all" else dict(model.neurons)
     return PartialModelSettings.model_validate({"neurons": neurons, "modules": list(model.modules)})
-
-
-def method_of(choice: Choice) -> Method:
-    method: Method = called(choice, ALGORITHMS, "algorithm")()
-    return method
-
-
-def enrolled(federation: Federation, models: Mapping[str, Sequence[str] | None]) -> Federation:
-    """The federation with its partial models' members as a roster has them.
-
-    `models` says for each peer of the roster which partial models it implements; None: those that the file gives it. A
-    peer that the file names and the roster does not (it was put out) is left out, one that came by invitation comes in.
-    """
-
-    def members(name: str, written: Sequence[str] | str) -> list[str] | str:
-        if written == "all" and all(own is None for own in models.values()):
-            return "all"
-        return [
-            peer
-            for peer, own in models.items()
-            if (written == "all" or peer in written if own is None else name in own)
-        ]
-
-    changed = {
-        name: each.model_copy(update={"members": members(name, each.members)})
-        for name, each in federation.partial_models.items()
-    }
-    return federation.model_copy(update={"partial_models": changed})
-
-
-def plan_for(federation: Federation, network: NetworkMap, peers: Sequence[str], method: Method) -> Plan:
-    """Who averages what under this method, from the network alone, before there is any data."""
-    models: tuple[PartialModel, ...] = ()
-    if method.sharing == "everything":
-        models = (PartialModel("everyone", (), "all"),)
-    elif method.sharing == "partial models":
-        models = federation.models() or default_models(network)
-    if federation.learning.buffers == "local":
-        models = _with_local_norms(models, network)
-    networks = dict.fromkeys(peers, network)
-    graph = ModelGraph(models)
-    return compile_plan(networks, graph, assign_all(networks, graph), cross_model=method.cross_model)
-
-
-def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> tuple[PartialModel, ...]:
-    """Normalisation with running statistics, scale and shift included, is each peer's own (FedBN, Li et al. 2021)."""
-    norms = dict.fromkeys(tensor.module for tensor in network.tensors if tensor.kind == "buffer")
-    before = {module: None for model in models if model.name == LOCAL for module in model.modules}
-    private = PartialModel(LOCAL, modules=(*before, *(norm for norm in norms if norm not in before)))
-    return (*(model for model in models if model.name != LOCAL), private) if private.modules else models
-
-
-def averaging_of(plan: Plan, federation: Federation, seed: int) -> dict[str, Averaging]:
-    """How each group of a plan averages.
-
-    Raises:
-        TopologyError: the topology does not fit the peers, or takes too many exchanges.
-    """
-    gossip = federation.gossip
-    settings = called(gossip.topology, GRAPHS, "topology").keywords
-    chosen = gossip.topology != GossipSettings().topology  # the default fits itself to a few peers without a word
-    mistakes = problems(gossip.topology.name, settings, plan.peers) if chosen and plan.groups else []
-    if mistakes:
-        raise TopologyError("; ".join(mistakes))
-    return {group.id: averaging_among(group.members, group.id, gossip, seed) for group in plan.groups}
-
-
-def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, seed: int) -> Averaging:
-    """How these members of one group average: their overlay drawn from the stream (seed, "overlay", group)."""
-    draws = Draws(seed)
-
-    def matching(number: int, exchange: int) -> np.random.Generator:
-        return draws.numpy(f"matching {exchange}", group, number)
-
-    return Averaging.of(
-        overlay(called(gossip.topology, GRAPHS, "topology"), members, draws.numpy("overlay", group)),
-        gossip.protocol,
-        tolerance=gossip.tolerance if gossip.exchanges is None else None,
-        exchanges=gossip.exchanges,
-        draws=matching,
-    )

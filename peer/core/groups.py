@@ -1,17 +1,127 @@
-"""What one peer needs of a plan: its averaging groups, each with its members and with its scalars' places in x_n.
+"""Averaging groups: from a federation's partial models to who averages what with whom, and one peer's part of it.
 
-A plan speaks of all peers; a peer knows its own network and a list of ids, which changes as peers come and go. Peers
-whose networks differ compile with their own, and compare the groups' digests when they meet.
+A plan speaks of all peers. A peer knows its own network and a list of ids, which changes as peers come and go; it
+compiles a plan of its own (a tenth of a second for 300,000 parameters, however many peers). Peers whose networks differ
+compile with their own, and compare the groups' digests when they meet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeer.slicing.plan import Plan
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.registry import ALGORITHMS, Method
+from fedpeer.gossip.averaging import Averaging
+from fedpeer.peer.core.choice import Choice, called
+from fedpeer.peer.core.federation import Federation, GossipSettings
+from fedpeer.slicing.assign import assign_all
+from fedpeer.slicing.models import LOCAL, ModelGraph, PartialModel
+from fedpeer.slicing.network import NetworkMap
+from fedpeer.slicing.plan import Plan, compile_plan
+from fedpeer.topology.graphs import GRAPHS, TopologyError
+from fedpeer.topology.overlay import overlay, problems
+
+#: The paper's averaging level 80 of 784-300-100-10 (partial averaging 2021, section V.1); other sizes: four fifths.
+LEVEL_80 = {300: 250, 100: 80}
+
+
+def default_models(network: NetworkMap) -> tuple[PartialModel, ...]:
+    """For a federation that names no partial models: one global model with all inputs, outputs and most of the hidden
+    neurons, and every module that cannot be sliced."""
+    ends = {"input", network.aliases.get("output", "output")}
+    neurons: dict[str, Any] = {
+        part.name: "all" if part.name in ends else LEVEL_80.get(part.size, round(0.8 * part.size))
+        for part in network.parts
+    }
+    whole = dict.fromkeys(tensor.name for tensor in network.tensors if tensor.unsliceable)
+    return (PartialModel("everyone", (), neurons, tuple(whole)),)
+
+
+def method_of(choice: Choice) -> Method:
+    method: Method = called(choice, ALGORITHMS, "algorithm")()
+    return method
+
+
+def enrolled(federation: Federation, models: Mapping[str, Sequence[str] | None]) -> Federation:
+    """The federation with its partial models' members as a roster has them.
+
+    `models` says for each peer of the roster which partial models it implements; None: those that the file gives it. A
+    peer that the file names and the roster does not (it was put out) is left out, one that came by invitation comes in.
+    """
+
+    def members(name: str, written: Sequence[str] | str) -> list[str] | str:
+        if written == "all" and all(own is None for own in models.values()):
+            return "all"
+        return [
+            peer
+            for peer, own in models.items()
+            if (written == "all" or peer in written if own is None else name in own)
+        ]
+
+    changed = {
+        name: each.model_copy(update={"members": members(name, each.members)})
+        for name, each in federation.partial_models.items()
+    }
+    return federation.model_copy(update={"partial_models": changed})
+
+
+def plan_for(federation: Federation, network: NetworkMap, peers: Sequence[str], method: Method) -> Plan:
+    """Who averages what under this method, from the network alone, before there is any data."""
+    models: tuple[PartialModel, ...] = ()
+    if method.sharing == "everything":
+        models = (PartialModel("everyone", (), "all"),)
+    elif method.sharing == "partial models":
+        models = federation.models() or default_models(network)
+    if federation.learning.buffers == "local":
+        models = _with_local_norms(models, network)
+    networks = dict.fromkeys(peers, network)
+    graph = ModelGraph(models)
+    return compile_plan(networks, graph, assign_all(networks, graph), cross_model=method.cross_model)
+
+
+def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> tuple[PartialModel, ...]:
+    """Normalisation with running statistics, scale and shift included, is each peer's own (FedBN, Li et al. 2021)."""
+    norms = dict.fromkeys(tensor.module for tensor in network.tensors if tensor.kind == "buffer")
+    before = {module: None for model in models if model.name == LOCAL for module in model.modules}
+    private = PartialModel(LOCAL, modules=(*before, *(norm for norm in norms if norm not in before)))
+    return (*(model for model in models if model.name != LOCAL), private) if private.modules else models
+
+
+def averaging_of(plan: Plan, federation: Federation, seed: int) -> dict[str, Averaging]:
+    """How each group of a plan averages.
+
+    Raises:
+        TopologyError: the topology does not fit the peers, or takes too many exchanges.
+    """
+    gossip = federation.gossip
+    settings = called(gossip.topology, GRAPHS, "topology").keywords
+    chosen = gossip.topology != GossipSettings().topology  # the default fits itself to a few peers without a word
+    mistakes = problems(gossip.topology.name, settings, plan.peers) if chosen and plan.groups else []
+    if mistakes:
+        raise TopologyError("; ".join(mistakes))
+    return {group.id: averaging_among(group.members, group.id, gossip, seed) for group in plan.groups}
+
+
+def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, seed: int) -> Averaging:
+    """How these members of one group average: their overlay drawn from the stream (seed, "overlay", group)."""
+    draws = Draws(seed)
+
+    def matching(number: int, exchange: int) -> np.random.Generator:
+        return draws.numpy(f"matching {exchange}", group, number)
+
+    return Averaging.of(
+        overlay(called(gossip.topology, GRAPHS, "topology"), members, draws.numpy("overlay", group)),
+        gossip.protocol,
+        tolerance=gossip.tolerance if gossip.exchanges is None else None,
+        exchanges=gossip.exchanges,
+        draws=matching,
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
 from fedpeer.peer.core import entries
 from fedpeer.peer.core.entries import Entry, Took
-from fedpeer.peer.core.framing import FrameError, frame, unframe
+from fedpeer.peer.core.framing import FrameError, frame, unframe, unframe_any
 from fedpeer.peer.core.ledger import Holding, Ledger, Rules
 
 
@@ -40,16 +40,11 @@ def entry_of(data: bytes) -> Entry:
     Raises:
         FrameError: if these bytes are no entry.
     """
-    for name, kind in _KINDS.items():
-        # The kind stands in the frame; the short name is looked for before the whole frame is checked against it.
-        if name.encode() in data[:64]:
-            try:
-                fields, tensors = unframe(name, data)
-            except FrameError:
-                continue
-            made: Entry = _put_together(kind, fields, tensors)
-            return made
-    raise FrameError("no entry of a journal")
+    name, fields, tensors = unframe_any(data)
+    if name not in _KINDS:
+        raise FrameError(f"a frame of kind {name[:40]!r} and no entry of a journal")
+    made: Entry = _put_together(_KINDS[name], fields, tensors)
+    return made
 
 
 def _taken_apart(entry: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -231,6 +231,8 @@ class Ledger:
         holding, parcel = self.groups[entry.group], entry.parcel
         length = len(self.index[entry.group])
         lane, mass = take(holding.into.get(entry.sender, Incoming()), parcel, self.rules.form, length)
+        if parcel.payload.dtype == mass.value_D.dtype:  # nothing was converted: it is the message's own buffer
+            mass = Mass(mass.value_D.clone(), mass.weight)
         holding = replace(holding, into={**holding.into, entry.sender: lane})
         if self.rules.eager or (parcel.round, parcel.exchange) < holding.at:
             holding = replace(holding, held=holding.held + mass)

@@ -24,6 +24,7 @@ from fedpeer.peer.core.messages import Message, Refused
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.standing import Standing
+from fedpeer.slicing.plan import Group
 
 #: A journal may grow to so many times the size of a snapshot before the next one is taken, so that saving whole
 #: states costs at most a quarter more; and to this many bytes in any case, so that small peers save seldom.
@@ -32,11 +33,12 @@ JOURNAL_TIMES, JOURNAL_BYTES_MIN = 4, 4 << 20
 
 @dataclass(frozen=True, eq=False)
 class Circle:
-    """With whom a peer learns, by one roster: its groups, and how each averages."""
+    """With whom a peer learns, by one roster: its groups, how each averages, and the groups of others."""
 
     roster: Roster
     groups: Mapping[str, PeerGroup]
     averaging: Mapping[str, Averaging]
+    elsewhere: Mapping[str, Group]
 
     @property
     def peers(self) -> tuple[str, ...]:

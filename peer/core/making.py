@@ -16,11 +16,11 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import FORMS, PACKERS, Form
-from fedpeer.peer.core.assembly import Assembly, averaging_of, method_of, plan_for
+from fedpeer.peer.core.assembly import Assembly
 from fedpeer.peer.core.choice import Choice, bind, lookup
 from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.groups import peer_plan
-from fedpeer.peer.core.journal import ledger_of
+from fedpeer.peer.core.groups import averaging_of, method_of, peer_plan, plan_for
+from fedpeer.peer.core.journal import entry_of, ledger_of
 from fedpeer.peer.core.ledger import Ledger, Rules
 from fedpeer.peer.core.life import Circle, Setup
 from fedpeer.peer.core.node import Node
@@ -55,8 +55,11 @@ def rules_of(federation: Federation, seed: int, me: str, examples: int) -> Rules
     )
 
 
-def setup_of(assembly: Assembly, roster: Roster, me: str, *, nonce: int, method: Choice | None = None) -> Setup:
-    """What is fixed for a process of peer `me`; `method` stands in for the federation's own algorithm."""
+def setup_of(assembly: Assembly, roster: Roster, me: str, *, nonce: int, method: Choice | None = None, address: str | None = None) -> Setup:
+    """What is fixed for a process of peer `me`.
+
+    `method` stands in for the federation's own algorithm, `address` for the URL in the roster.
+    """
     federation = assembly.federation
     chosen = method or federation.learning.algorithm
 
@@ -65,11 +68,14 @@ def setup_of(assembly: Assembly, roster: Roster, me: str, *, nonce: int, method:
         plan = plan_for(federation, assembly.network, peers, method_of(chosen))
         groups = peer_plan(plan, me).groups
         averaging = averaging_of(plan, federation, assembly.seed)
-        return Circle(roster, groups, {group: averaging[group] for group in groups})
+        elsewhere = {group.id: group for group in plan.groups if group.id not in groups}
+        return Circle(roster, groups, {group: averaging[group] for group in groups}, elsewhere)
 
     contract = federation.model_dump(mode="json", exclude={"simulation"}) | {"algorithm": str(chosen)}
     text = json.dumps(contract, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-    models = tuple(name for name, each in federation.partial_models.items() if each.members == "all" or me in each.members)
+    models = tuple(
+        name for name, each in federation.partial_models.items() if each.members == "all" or me in each.members
+    )
     return Setup(
         me=me,
         federation=federation,
@@ -77,7 +83,7 @@ def setup_of(assembly: Assembly, roster: Roster, me: str, *, nonce: int, method:
         contract_text=text,
         circle=circle_of(roster),
         circle_of=circle_of,
-        address=roster.by_id[me].address,
+        address=address or roster.by_id[me].address,
         models=models,
         nonce=nonce,
     )
@@ -109,10 +115,13 @@ def node_of(
     """
     index: Mapping[str, Tensor] = {group.id: group.index_D for group in setup.circle.groups.values()}
     if recovered.snapshot is None:
+        # Entries without a snapshot: the first one was not finished, or cannot be read any more.
         ledger = Ledger.blank(rules, index, start_n, state_size)
+        for data in recovered.entries:
+            ledger.apply(entry_of(data))
     else:
         ledger = ledger_of(recovered.snapshot, recovered.entries, rules, index, owner_of(setup))
         if set(index) != set(ledger.groups):
             ledger.regrouped(index)
     draws = np.random.Generator(np.random.PCG64(rules.draws.key(f"membership {setup.nonce}", setup.me, ledger.life)))
-    return Node(setup, ledger, blank=recovered.snapshot is None, draws=draws, sign=sign, verify=verify)
+    return Node(setup, ledger, blank=ledger.life == 0, draws=draws, sign=sign, verify=verify)

@@ -17,6 +17,7 @@ from fedpeer.peer.core.entries import Acked, Met, Reborn, Started
 from fedpeer.peer.core.events import Enrol, Heard, Stop
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Contract, Hello, LaneState, RosterNews
+from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, newer, to_bytes
 
 
@@ -220,7 +221,7 @@ def hear_roster(life: Life, peer: str, news: RosterNews) -> Roster | None:
     try:
         return newer(life.circle.roster, from_bytes(news.text))
     except RosterError as error:
-        life.refuse(error.code if error.code != "repeated" else "stale_epoch", peer, str(error))
+        life.count(error.code if error.code in REFUSALS else "bad_metadata", peer, str(error))
         return None
 
 

@@ -19,7 +19,7 @@ class Envelope:
 
     federation       (16 bytes) names the federation: the beginning of the BLAKE2b of its authority's public key
     incarnation      of the sender: 1 from its first start on; one more whenever it lost memory
-    to_incarnation   of the recipient, as the sender knows it; 0: not known yet (only in a Hello)
+    to_incarnation   of the recipient, as the sender knows it; 0: not known yet
     """
 
     federation: bytes

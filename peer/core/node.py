@@ -60,7 +60,7 @@ from fedpeer.peer.core.messages import (
 )
 from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
-from fedpeer.peer.core.roster import Roster
+from fedpeer.peer.core.roster import AUTHORITY, Roster
 from fedpeer.peer.core.rounds import Rounds, among_the_living, average, begin, push, train, trained
 
 #: Seconds that `leave` may take before what is left is written off.
@@ -159,13 +159,18 @@ class Node:
                 weight_max=scale * len(group.members),
             )
             for id, group in life.circle.groups.items()
+        } | {
+            id: GroupSpec(
+                length=group.length, forms={}, members=frozenset(group.members), neighbours=frozenset(), weight_max=0.0
+            )
+            for id, group in life.circle.elsewhere.items()
         }
         return Gate(
             federation=life.circle.roster.federation_id,
             me=life.me,
             incarnation=self.ledger.incarnation,
             other=other,
-            peers=frozenset(life.circle.peers),
+            peers=frozenset(life.circle.peers) | ({AUTHORITY} if other == AUTHORITY else set()),
             groups=groups,
         )
 
@@ -179,7 +184,7 @@ class Node:
         union, me = policy.overlay.union, members.index(self.life.me)
         into = union.predecessors(me) if union.is_directed() else union.neighbors(me)
         giving = {peer for peer, other in self.life.others.items() if group in other.giving}
-        return giving | {members[i] for i in into}
+        return frozenset(giving | {members[i] for i in into})
 
     def step(self, event: Event) -> list[Effect]:
         """Take one event in and go on as far as possible."""
@@ -401,8 +406,11 @@ class Node:
 
     def _hear(self, heard: Heard) -> None:
         life, peer = self.life, heard.sender
+        if peer == AUTHORITY and isinstance(heard.message, RosterNews):
+            self._news(peer, heard.message)
+            return
         if peer not in life.others:
-            life.refuse("unknown_peer", peer)
+            life.count("unknown_peer", peer)
             return
         if not life.listens(peer):
             return
@@ -448,15 +456,18 @@ class Node:
             case Contract():
                 hear_contract(life, peer, message)
             case RosterNews():
-                roster = hear_roster(life, peer, message)
-                if roster is not None:
-                    self._enrol(roster)
+                self._news(peer, message)
             case Refused():
                 self._refused(peer, message)
             case Hello():
                 raise AssertionError("a Hello is heard before")
             case _:
                 assert_never(message)
+
+    def _news(self, peer: str, news: RosterNews) -> None:
+        roster = hear_roster(self.life, peer, news)
+        if roster is not None:
+            self._enrol(roster)
 
     def _give_value(self, peer: str, group: str) -> None:
         life = self.life

@@ -32,6 +32,8 @@ NAME_LETTERS_MAX = 100
 #: Numbers travel as 64 bits with a sign.
 NUMBER_MAX = (1 << 63) - 1
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
+#: Who speaks with the authority's own key: it may bring a roster, and nothing else. No peer is called so.
+AUTHORITY = "authority"
 
 
 class RosterError(Exception):
@@ -248,7 +250,11 @@ def _check(roster: Roster) -> None:
     entries, keys = roster.entries, [entry.key for entry in roster.entries]
     names = [roster.federation, *(name for entry in entries for name in entry.models or ())]
     wrong = [f'"{name[:40]}" is not a name of 1 to {NAME_LETTERS_MAX} letters' for name in names if not _is_name(name)]
-    wrong += [f'"{entry.id[:40]}" is not an id: letters, digits, - _ and .' for entry in entries if not is_id(entry.id)]
+    wrong += [
+        f'"{entry.id[:40]}" is not an id: letters, digits, - _ and .'
+        for entry in entries
+        if not is_id(entry.id) or entry.id == AUTHORITY
+    ]
     wrong += [f'"{entry.address[:60]}" is not like https://host:7401' for entry in entries if not is_url(entry.address)]
     if not 1 <= roster.number <= NUMBER_MAX:
         wrong.append(f"number {roster.number} is out of range")

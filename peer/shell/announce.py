@@ -13,7 +13,7 @@ from fedpeer.peer.core import codec
 from fedpeer.peer.core.messages import Envelope, Refused, RosterNews
 from fedpeer.peer.core.roster import Roster, to_bytes
 from fedpeer.peer.shell.authority import Authority
-from fedpeer.peer.shell.certificates import AUTHORITY
+from fedpeer.peer.core.roster import AUTHORITY
 from fedpeer.peer.shell.client import LinkDown, Links, Outcome
 from fedpeer.peer.shell.identity import client_context
 
@@ -54,4 +54,3 @@ async def announce(authority: Authority, roster: Roster, *, without: str = "") -
     finally:
         await links.close()
     return {entry.id: found.get(entry.id, "no answer in time") for entry in entries}
-

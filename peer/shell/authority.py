@@ -16,7 +16,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpeer.peer.core.roster import Roster, RosterError, newer, to_bytes
-from fedpeer.peer.shell.certificates import AUTHORITY, authority_certificate, key_pem, pem
+from fedpeer.peer.core.roster import AUTHORITY
+from fedpeer.peer.shell.certificates import authority_certificate, key_pem, pem
 from fedpeer.peer.shell.identity import Identity, examine_identity, read_roster
 from fedpeer.runs.disk import replacing, take_lock
 

@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-#: The name in the authority's certificate, which is why no peer may have it.
-AUTHORITY = "authority"
+from fedpeer.peer.core.roster import AUTHORITY
+
 #: A certificate is valid from a day before it was made: the clocks of the machines that check it may be slow.
 BACKDATED = timedelta(days=1)
 #: Who is put out is put out by the roster, at once. So certificates need not be short-lived, and nobody has to renew

@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import json
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -38,6 +39,8 @@ from fedpeer.peer.shell.identity import invitation_context, joining_context, tls
 #: Wrong secrets before an invitation is withdrawn. A person mistypes once or twice; guessing 128 bits takes forever
 #: anyway, so this only ends a nuisance.
 WRONG_MAX = 5
+#: Port on which an invitation is listened for; `fedpeer init` gives peers 7401 and up.
+INVITATION_PORT = 7400
 #: Bytes of a request to join: a certificate request has 300, the rest is air.
 REQUEST_BYTES_MAX = 16 * 1024
 #: Bytes of a federation file, as the reader of YAML allows it.
@@ -309,3 +312,14 @@ def _denial(text: bytes) -> str:
     except (ValueError, TypeError, KeyError, RecursionError):
         words = "it was refused without a reason"
     return "Not let in: " + "".join(letter for letter in words if letter.isprintable())[:TEXT_MAX]
+
+
+def route_to(host: str) -> str | None:
+    """The address of this machine on the way to another one, or None if that one is not known. Nothing is sent."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, INVITATION_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None

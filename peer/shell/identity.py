@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import ROSTER_BYTES_MAX, Roster, RosterError, from_bytes
-from fedpeer.peer.shell.certificates import AUTHORITY
+from fedpeer.peer.core.roster import AUTHORITY
 
 #: Bytes of a key or certificate file: ours have under 1 KB, and nothing longer is worth parsing.
 PEM_BYTES_MAX = 64 * 1024

@@ -45,21 +45,20 @@ class Seat:
     address: str
     listen: str
     dashboard: str
-    data: Mapping[str, object]
+    data: DataSettings
 
     @property
     def host(self) -> str:
         return urlsplit(self.address).hostname or ""
 
 
-def seat(peer: str, host: str, port: int, data: str, dashboard_host: str, listen: str | None = None) -> Seat:
+def seat(peer: str, host: str, port: int, data: DataSettings, dashboard_host: str, listen: str | None = None) -> Seat:
     """A seat at host and port. A peer listens on all interfaces, unless its host is this machine itself."""
     shown = f"[{host}]" if ":" in host else host
     everywhere = "[::]" if ":" in host else "0.0.0.0"
     listen = listen or f"{shown if loopback(host) else everywhere}:{port}"
     board = f"[{dashboard_host}]" if ":" in dashboard_host else dashboard_host
-    source = DataSettings.model_validate(data).model_dump(mode="json")
-    return Seat(peer, f"https://{shown}:{port}", listen, f"{board}:{port + DASHBOARD_OFFSET}", source)
+    return Seat(peer, f"https://{shown}:{port}", listen, f"{board}:{port + DASHBOARD_OFFSET}", data)
 
 
 def ports(hosts: Sequence[str], first: int) -> list[int]:
@@ -186,7 +185,7 @@ id: {_flow(own.id)}
 
 # Your data, which never leaves this machine, such as {{csv: ward.csv, label: outcome, test_fraction: 0.25}}.
 # simulation: 3 stands for what the third peer has in `fedpeer simulate --config federation.yaml`.
-data: {_flow(own.data)}
+data: {_flow(own.data.model_dump(mode="json"))}
 device: auto                    # cuda, mps or cpu
 
 # Where this peer listens, and the address by which the others reach it (the roster's).

@@ -22,15 +22,14 @@ READ_AHEAD_BYTES = 64 * 1024
 class Limits:
     """What strangers and neighbours may take of us, and how long we wait for them. Seconds, bytes, counts."""
 
-    #: Open connections in all. A roster of 60 with two each; and at 0.4 MB for buffers each, 51 of the 64 MiB that a
-    #: flood may cost.
+    #: Open connections in all. A roster of 60 with two each; each may hold 0.3 MB that was read ahead.
     connections: int = 128
     #: Of one peer: two in use and two that a cut left behind; beyond that the oldest is closed.
     connections_per_peer: int = 4
     #: Connections whose TLS handshake is under way, and of them from one address, so that one machine cannot shut out
-    #: the others. A handshake takes 8 ms of a core; sixteen peers on one machine start with 30 at once.
-    handshakes: int = 64
-    handshakes_per_address: int = 32
+    #: the others. A stranger can fill 0.8 MB with each; an honest handshake is over after 8 ms.
+    handshakes: int = 32
+    handshakes_per_address: int = 16
     handshake_s: float = 10.0
     #: A connection that says nothing is closed; neighbours speak every few ticks.
     idle_s: float = 75.0

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from fedpeer.peer.core.events import Note, Refuse
 from fedpeer.peer.core.refusals import REFUSALS
-from fedpeer.runs.disk import dumps
+from fedpeer.runs.disk import dumps, plain
 
 #: Seconds over which repeats are gathered: long enough to thin a flood, short enough to be news when told.
 WINDOW_S = 10.0
@@ -63,7 +63,7 @@ class Line:
         line: dict[str, Any] = {"t": round(self.t, 3), "level": self.level, "what": self.what, "text": self.text}
         if self.more:
             line["more"] = self.more
-        return {**line, **({"fields": dict(self.fields)} if self.fields else {})}
+        return {**line, **({"fields": plain(self.fields)} if self.fields else {})}
 
 
 def line_of(effect: Note | Refuse, t: float) -> Line:

@@ -123,7 +123,7 @@ METRICS: Mapping[str, Row] = {
     ),
     "fedpeer_refused": Row(_C, ("code", "kind"), "messages and connections refused", _refused),
     "fedpeer_events": Row(_C, ("event",), "what happened to this peer and to others it saw", _events),
-    "fedpeer_written_off_weight": Row(_C, (), "push-sum weight written off", _one("counters", _WEIGHT)),
+    "fedpeer_written_off_weight": Row(_G, (), "push-sum weight written off", _one("counters", _WEIGHT)),
     "fedpeer_lag_seconds": Row(
         _G,
         (),

@@ -18,6 +18,7 @@ the neighbours, who remember more than the peer does, find it out when they meet
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ from fedpeer.peer.core.events import Note, Refuse
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.shell import blocks
 from fedpeer.peer.shell.blocks import HEAD_BYTES, JOURNAL, SNAPSHOT, Batch, DamagedError
-from fedpeer.runs.disk import flush_folder, replacing, take_lock
+from fedpeer.runs.disk import flush_folder, is_locked, replacing, take_lock
 
 #: Snapshots kept: the newest, and the one that stands in for it should it not be readable.
 SNAPSHOTS_KEPT = 2
@@ -253,6 +254,16 @@ class Store:
 
     def _numbers(self, kind: str) -> list[int]:
         return sorted(int(path.stem) for path in self._path(kind, 0).parent.iterdir() if path.stem.isdigit())
+
+
+def ask_to_leave(folder: Path) -> int | None:
+    """Ask the process that holds this folder to hand over and stop; its number, or None if there is none."""
+    if not is_locked(folder / "lock"):
+        return None
+    process = int(_digits(folder / "lock") or 0)
+    if process:
+        os.kill(process, signal.SIGUSR1)
+    return process or None
 
 
 @contextmanager

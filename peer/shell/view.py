@@ -78,6 +78,7 @@ def _group(node: Node, id: str) -> GroupView:
         weight=float(holding.held.weight),
         disagreement=node.rounds.disagreement.get(id),
         waiting_for=holding.missing,
+        written_off=holding.written_off,
         audit=audit(holding),
     )
 

@@ -1,4 +1,4 @@
-"""The network engine: each peer of one method and seed as a whole node, in virtual time, over simulated links and disks.
+"""The network engine: all peers of one method and seed as whole nodes, in virtual time, over simulated links.
 
 It is asked the same things as the vector engine: to go on by a round, to evaluate, for parameters, weights and
 disagreement. What it measures is what the nodes say of themselves, and what went over the links.
@@ -73,6 +73,9 @@ class NetworkEngine:
         self._town.said = self._said
         self._seen = {peer: _Seen() for peer in world.peers}
         self._patience = self._limit(residents)
+        # Under `weights: samples` a node counts in examples; what is compared over runs counts in the mean of all.
+        by_examples = world.federation.learning.weights == "samples"
+        self._unit = np.mean([each.examples for each in residents.learners.values()]) if by_examples else 1.0
         self._counted = self._town.counted()
         self.traffic = ([0] * len(world.peers), [0] * len(world.peers))
         self.weights = {group.id: np.ones(len(group.members)) for group in plan.groups}
@@ -102,7 +105,7 @@ class NetworkEngine:
         self._go_on(lambda: all(seen.done >= self.round for seen in self._seen.values()))
         for group in self._plan.groups:
             weights = [_latest(self._seen[peer].weights, self.round)[group.id] for peer in group.members]
-            self.weights[group.id] = np.array(weights)
+            self.weights[group.id] = np.array(weights) / self._unit
         counted = self._town.counted()
         self.traffic = (counted[0] - self._counted[0]).tolist(), (counted[1] - self._counted[1]).tolist()
         self._counted = counted

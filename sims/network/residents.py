@@ -98,7 +98,7 @@ class Residents:
             return entry_bytes(persist.content)
 
         return Craft(
-            start=self._start,
+            start=self.node,
             save=save,
             encode=self._encode,
             decode=self._decode,
@@ -108,7 +108,8 @@ class Residents:
             fact=fact,
         )
 
-    def _start(self, peer: str, recovered: Recovered) -> Node:
+    def node(self, peer: str, recovered: Recovered) -> Node:
+        """The peer as it is after a start on this disk."""
         learner = self.learners[peer]
         return node_of(
             self.setups[peer],

@@ -243,7 +243,7 @@ class Town:
 
     def _carry_out(self, peer: str, process: Process, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            if self._alive.get(peer) is not process:
+            if False:
                 return
             self.said(peer, effect)
             self._say(peer, process, effect)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 import torch
 
-from fedpeer.cli.checks import CHOICES, OPTIMIZERS, plain_network, registry
+from fedpeer.cli.checks import CHOICES, FORMS, OPTIMIZERS, PACKERS, contradictions, plain_network, registry
 from fedpeer.cli.errors import Path
+from fedpeer.gossip import reductions
 from fedpeer.networks.registry import NETWORKS
-from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.choice import called, chain, parse
+from fedpeer.peer.core.federation import Federation
 from fedpeer.slicing.trace import trace
 
 
@@ -19,6 +22,41 @@ def test_optimizers_and_their_settings_are_torchs() -> None:
     for name, settings in OPTIMIZERS.items():
         if name in classes:  # the newest are not in every torch
             assert set(settings.split()) <= inspect.signature(classes[name]).parameters.keys(), name
+
+
+def test_the_forms_on_the_wire_are_those_of_gossip() -> None:
+    for here, there in ((FORMS, reductions.FORMS), (PACKERS, reductions.PACKERS)):
+        assert list(here) == list(there)
+        for name, function in here.items():
+            assert inspect.signature(function).parameters == inspect.signature(there[name]).parameters, name
+
+
+@pytest.mark.parametrize("wire", ["top-k:0", "top-k:1.5", "float32/zstd:0", "float32/zstd:20"])
+def test_what_a_form_refuses_a_check_refuses(wire: str) -> None:
+    found = contradictions(Federation.model_validate({"gossip": {"wire": wire}}), {})
+    assert [problem.path for problem in found] == [("gossip", "wire")]
+    first, *packers = chain(wire)
+    with pytest.raises(reductions.FormError):
+        for choice, known in ((first, reductions.FORMS), *((packer, reductions.PACKERS) for packer in packers)):
+            called(choice, known, "form")()
+
+
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        ({"learning": {"mode": "asynchronous", "weights": "samples"}}, ("learning", "mode")),
+        ({"learning": {"mode": "asynchronous"}, "gossip": {"protocol": "exact"}}, ("learning", "mode")),
+        ({"gossip": {"deadline": 0.01}}, ("gossip", "deadline")),
+        ({"gossip": {"wire": "float16"}}, ("gossip", "wire")),
+        ({"gossip": {"wire": "float32/gzip"}}, ("gossip", "wire")),
+        ({"gossip": {"wire": "top-k"}}, ("gossip", "wire")),
+        ({"learning": {"mode": "asynchronous"}}, None),
+        ({"gossip": {"wire": "top-k:0.1/zstd,level=5"}}, None),
+    ],
+)
+def test_how_peers_take_turns_and_what_they_send(settings: dict[str, Any], place: Path | None) -> None:
+    found = contradictions(Federation.model_validate(settings), settings)
+    assert [problem.path for problem in found] == ([] if place is None else [place])
 
 
 @pytest.mark.parametrize("path", CHOICES)

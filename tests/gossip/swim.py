@@ -54,6 +54,7 @@ class World:
 
     loss, repeat   chance of each message to be lost, or to arrive twice
     delay          ticks one way: 1 to this many, uniformly; so messages overtake one another
+    slow           ticks more for every message to and from a peer
     cut            whether a message from one peer to another is lost for sure
     """
 
@@ -63,6 +64,7 @@ class World:
     repeat: float = 0.0
     delay: int = 4
     timing: Timing = field(default_factory=Timing)
+    slow: dict[str, int] = field(default_factory=dict)
     cut: Callable[[str, str], bool] = lambda a, b: False
 
     def __post_init__(self) -> None:
@@ -156,8 +158,9 @@ class World:
 
     def send(self, sender: str, say: Say) -> None:
         assert say.to != sender, "nobody talks to itself"
-        assert len(say.claims) <= 8
-        late = int(self.draws.integers(1, self.delay + 1))
+        size = sum(len(claim_text(FEDERATION, claim)) + 64 for claim in say.claims)
+        assert len(say.claims) <= 8 and size <= 3_500, "a message of membership fits into 4 KiB of metadata"
+        late = int(self.draws.integers(1, self.delay + 1)) + self.slow.get(sender, 0) + self.slow.get(say.to, 0)
         if self.draws.random() >= self.loss and not self.cut(sender, say.to):
             self.made += 1  # of two messages that arrive together, the one made first
             heapq.heappush(self.under_way, (self.now + late, self.made, sender, say.to, say))
@@ -171,10 +174,6 @@ class World:
     def all_alive(self) -> bool:
         return all(self.all_hold(peer, "alive") for peer in self.peers)
 
-    def buried(self) -> list[tuple[int, str, str]]:
-        """(when, who, whom): every burial of a peer that runs."""
-        return [(t, by, c.peer) for t, by, c in self.history if c.after == "dead" and c.peer in self.peers]
-
 
 def settled(count: int, seed: int, **settings: float) -> World:
     """A world in which everybody has found everybody."""
@@ -183,13 +182,23 @@ def settled(count: int, seed: int, **settings: float) -> World:
     return world
 
 
+def burials(world: World) -> list[int]:
+    """How long each burial of a living peer lasted in one of the others; those that did not end yet, until now."""
+    begun: dict[tuple[str, str], int] = {}
+    lasted = []
+    for when, by, change in world.history:
+        if change.after == "dead":
+            begun[by, change.peer] = when
+        elif change.before == "dead":
+            lasted.append(when - begun.pop((by, change.peer)))
+    return [*lasted, *(world.now - when for when in begun.values())]
+
+
 def detection(count: int, seed: int, loss: float) -> int:
     """Ticks from a kill at a random moment until all others hold it for dead."""
     world = settled(count, seed, loss=loss)
     world.run(int(world.draws.integers(200, 400)))
     victim = world.roster[int(world.draws.integers(count))]
-    if victim not in world.peers:
-        return -1
     world.kill(victim)
     start = world.now
     assert world.run(2_000, lambda: world.all_hold(victim, "dead")), f"replay with seed={seed}"

@@ -1,4 +1,4 @@
-"""Forms of the wire: what is restored is what is debited, coarse forms still find the true mean, hostile payloads fail."""
+"""Forms of the wire: what is restored is debited, coarse forms still find the true mean, hostile payloads are refused."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def test_what_travels_and_what_is_left_are_all(form: Form, seed: int, length: in
     carried_D, moved_D = restore(form, payload, length, weight, reference_D)
     again_D, theirs_D = restore(form, payload.clone(), length, weight, reference_D.clone())
     assert torch.equal(carried_D, again_D)
-    assert moved_D is not None and theirs_D is not None and torch.equal(moved_D, theirs_D)
+    assert moved_D is not None
+    assert theirs_D is not None
+    assert torch.equal(moved_D, theirs_D)
     torch.testing.assert_close((share_D - carried_D) + carried_D, share_D, rtol=1e-14, atol=1e-15 * weight)
     if form.relative:
         torch.testing.assert_close(moved_D.double(), carried_D / weight, rtol=1e-6, atol=1e-6)
@@ -84,7 +86,8 @@ def test_plain_types_round_to_the_nearest(form: Form, wire: torch.dtype) -> None
 
 def test_int8_is_right_in_the_mean_and_off_by_less_than_a_step() -> None:
     value_D = values(2 * BLOCK + 10)
-    step_D = torch.cat([block.abs().max().expand(len(block)) for block in value_D.split(BLOCK)]) / 127
+    blocks = [value_D[first : first + BLOCK] for first in range(0, len(value_D), BLOCK)]
+    step_D = torch.cat([block.abs().max().expand(len(block)) for block in blocks]) / 127
     form, many = int8(), 2000
     found = torch.stack([form.unpack(form.pack(value_D, draws(seed)), len(value_D)) for seed in range(many)])
     assert bool(((found - value_D).abs() <= step_D * (1 + 1e-6)).all())
@@ -101,7 +104,7 @@ def test_top_k_tells_the_largest() -> None:
     assert torch.equal(told_D, expected_D)
 
 
-@pytest.mark.parametrize("graph", ["ring", "star", "full"])
+@pytest.mark.parametrize("graph", ["ring", "star", "complete"])
 @pytest.mark.parametrize("form", [int8(), top_k(share=0.3)], ids=lambda form: form.name)
 def test_reduced_shares_find_the_true_mean(graph: str, form: Form) -> None:
     town = Town(1, form, peers=6, length=20, graph=GRAPHS[graph])
@@ -116,7 +119,8 @@ def test_a_reference_stays_finite_whatever_a_stranger_sends() -> None:
     for _ in range(3):
         carried_D, reference_D = restore(bfloat16(), payload, 3, 1e-300, reference_D)
         assert bool(torch.isfinite(carried_D).all())
-        assert reference_D is not None and bool(torch.isfinite(reference_D).all())
+        assert reference_D is not None
+        assert bool(torch.isfinite(reference_D).all())
 
 
 # ------------------------------------------------------------------------------------------------- hostile payloads
@@ -153,8 +157,8 @@ HOSTILE: dict[str, tuple[Form, Tensor, str]] = {
 }
 
 
-def squeezed(data: bytes, **how: bool) -> Tensor:
-    return raw(np.frombuffer(zstandard.ZstdCompressor(**how).compress(data), np.uint8))
+def squeezed(data: bytes, size: bool = True) -> Tensor:
+    return raw(np.frombuffer(zstandard.ZstdCompressor(write_content_size=size).compress(data), np.uint8))
 
 
 GOOD = zstd()(int8()).pack(values(10), draws())
@@ -166,7 +170,7 @@ for name, payload in {
     "zstd two frames": torch.cat([GOOD, GOOD]),
     "zstd of something longer": squeezed(bytes(15)),
     "zstd bomb": squeezed(bytes(50_000_000))[:20],
-    "zstd that hides its size": squeezed(bytes(14), write_content_size=False),
+    "zstd that hides its size": squeezed(bytes(14), size=False),
 }.items():
     HOSTILE[name] = (zstd()(int8()), payload, "tail_length_wrong")
 HOSTILE["zstd of nan"] = (zstd()(int8()), squeezed(floats(np.nan).tobytes() + bytes(10)), "not_finite")
@@ -212,5 +216,5 @@ def test_a_share_is_a_part_of_one(share: float) -> None:
 
 
 def test_a_level_of_zstd_is_one_that_it_has() -> None:
-    with pytest.raises(FormError, match="1 .quick. to 19"):
+    with pytest.raises(FormError, match=r"1 \(quick\) to 19"):
         zstd(level=0)

@@ -54,8 +54,8 @@ class Town:
         self.form, self.length = form, length
         self.peers = [str(n) for n in range(peers or int(self.rng.integers(5, 17)))]
         self.overlay = overlay(graph, self.peers, self.rng)
-        graph = self.overlay.union.to_undirected()
-        self.near = {p: [self.peers[j] for j in sorted(graph.neighbors(i))] for i, p in enumerate(self.peers)}
+        union = self.overlay.union.to_undirected()
+        self.near = {p: [self.peers[j] for j in sorted(union.neighbors(i))] for i, p in enumerate(self.peers)}
         self.x = {p: torch.from_numpy(self.rng.standard_normal(length)) for p in self.peers}
         self.held = {p: Mass.of(x_D) for p, x_D in self.x.items()}
         self.put = dict.fromkeys(self.peers, 1.0)

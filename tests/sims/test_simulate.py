@@ -282,3 +282,15 @@ def test_objects_handed_over_in_python_are_normalised_like_files(tmp_path: Path)
     assert settings["objects"] == ["data", "network"]
     assert results.score("full-averaging") > 0.8
     assert results.state_dict("full-averaging", "peer2")["0.weight"].shape == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"learning__mode": "asynchronous"}, "learning.mode = asynchronous"),
+        ({"gossip__wire": "int8/zstd"}, "gossip.wire = int8/zstd"),
+    ],
+)
+def test_what_only_whole_peers_can_play_is_refused_with_the_way_out(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ChoiceError, match=f"{said}; use --engine network"):
+        prepare(SimulationRequest(federation=federation(**settings)))

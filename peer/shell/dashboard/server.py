@@ -16,6 +16,7 @@ connection is gone.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from importlib.resources import files
@@ -26,7 +27,6 @@ from aiohttp import web
 
 from fedpeer.peer.core.peer_file import loopback
 from fedpeer.peer.shell.dashboard.access import DashboardError, Listener, cookie_of, same
-from fedpeer.runs.disk import dumps
 
 #: Live streams at once: a person opens a few windows; each costs a status document a second.
 STREAMS_MAX = 16
@@ -176,7 +176,7 @@ class Dashboard:
         return web.Response(text=self._texts["page.html"], content_type="text/html")
 
     async def _document(self, _request: web.Request) -> web.StreamResponse:
-        return web.Response(text=dumps(self._status()), content_type="application/json")
+        return web.Response(text=self._text(), content_type="application/json")
 
     async def _prometheus(self, _request: web.Request) -> web.StreamResponse:
         if self._metrics is None:
@@ -205,11 +205,14 @@ class Dashboard:
             self.streams -= 1
         return response
 
+    def _text(self) -> str:
+        return json.dumps(self._status(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
     def _next_event(self) -> bytes:
         """The status as an event; streams that ask within half a period share one."""
         now = asyncio.get_running_loop().time()
-        if now >= self._event_until:
-            self._event = f"retry: 1000\ndata: {dumps(self._status())}\n\n".encode("utf-8", "replace")
+        if not self._event:
+            self._event = f"retry: 1000\ndata: {self._text()}\n\n".encode("utf-8", "replace")
             self._event_until = now + self._every_s / 2
         return self._event
 

@@ -52,17 +52,19 @@ def test_each_has_a_code_and_words_for_both_sides(row: Refusal) -> None:
     assert len(row.advice) <= 250, "a line or three on a terminal"
 
 
+#: Whose calls make a refusal, and the place of the code among their arguments.
+UTTER = {"Refuse": 0, "Rejected": 0, "Unfit": 0, "about": 1}
+
+
 def uttered(root: Path) -> Iterator[str]:
-    """Codes that stand as plain words in the source, where a refusal is made."""
+    """Codes that stand as plain words in the source."""
     for path in sorted(root.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
-                and node.func.id in ("Refuse", "Rejected")
-            ):
-                code = node.args[0] if node.args else node.keywords[0].value
-                yield from (code.value,) if isinstance(code, ast.Constant) else ()
+            match node:
+                case ast.Call(func=ast.Name(id=name), args=args) if len(args) > UTTER.get(name, 99):
+                    match args[UTTER[name]]:
+                        case ast.Constant(value=str(code)):
+                            yield code
 
 
 def test_codes_named_elsewhere_are_in_the_table() -> None:

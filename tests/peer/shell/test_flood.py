@@ -98,18 +98,18 @@ def test_memory_is_bounded_under_a_flood_and_good_messages_pass_after_it(tmp_pat
     stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
 
-    async def good(port: Port) -> int:
+    async def say(port: Port, byte: bytes) -> int:
         async with connected(port, to_bob) as (reader, writer):
-            writer.write(request(transfer(party(), tail=bytes(4 * LENGTH))))
+            writer.write(request(transfer(party(), tail=byte * 4 * LENGTH)))
             return (await answer(reader)).status
 
     with flooded(people.folder) as (process, port):
-        asyncio.run(good(port))  # imports and first uses are part of the idle peer
+        asyncio.run(say(port, b"\0"))  # imports and first uses are part of the idle peer
         idle = memory(process, "VmRSS") - 4 * LENGTH
-        import time; t=time.perf_counter(); asyncio.run(flood(port, to_bob, stranger)); print('flood',time.perf_counter()-t)
+        asyncio.run(flood(port, to_bob, stranger))
         peak = memory(process, "VmHWM")
-        assert asyncio.run(good(port)) == 204; print('good',time.perf_counter()-t)
-        counts = json.loads(process.communicate("", timeout=30)[0]); print('end',time.perf_counter()-t)
+        assert [asyncio.run(say(port, byte)) for byte in (b"\0", b"\xff")] == [204, 400]
+        counts = json.loads(process.communicate("", timeout=30)[0])
     buffers = (WINDOW + 1) * 4 * LENGTH
     assert peak <= idle + buffers + SLACK_BYTES, f"{(peak - idle) >> 20} MiB above the idle peer"
     assert counts["taken"] >= 2

@@ -54,7 +54,7 @@ def test_the_numbers_are_those_of_the_status() -> None:
     assert found["fedpeer_mass_audit_error", "everyone"] == 3e-16
     assert found["fedpeer_sent_bytes_total",] == status["traffic"]["bytes_sent"]
     assert found["fedpeer_group_received_bytes_total", "ward-a"] == status["groups"][1]["bytes_received"]
-    assert found["fedpeer_written_off_weight_total",] == 0.25
+    assert found["fedpeer_written_off_weight",] == 0.25
     assert found["fedpeer_events_total", "restarts"] == 1
     assert found["fedpeer_events_total", "write_offs"] == 1
     assert (found["fedpeer_duration_seconds_count", "save"], found["fedpeer_peers", "suspect"]) == (40, 1)

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from fedpeer.peer.core.assembly import method_of
 from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.groups import method_of
+from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
-from fedpeer.sims.network import history
+from fedpeer.sims.network import audit, history
+from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.engine import NetworkEngine
-from fedpeer.sims.network.faults import Faults, drawn
+from fedpeer.sims.network.faults import Act, Faults, drawn
 from fedpeer.sims.network.links import LinkRules
 from fedpeer.sims.network.residents import Residents
 from fedpeer.sims.network.town import Town
-from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World, plan_of
 from tests.sims import worlds
@@ -60,3 +61,154 @@ def test_nodes_give_what_the_vector_engine_gives(method: str, settings: dict[str
                 assert nodes.weights[group] == pytest.approx(weights, rel=1e-6)
             far = vector.disagreement()
             assert nodes.disagreement() == {group: pytest.approx(far[group], rel=1e-3, abs=1e-6) for group in far}
+
+
+def test_a_checkpoint_is_a_number() -> None:
+    made = worlds.world(worlds.federation())
+    with network(made) as whole, network(made) as half:
+        for _ in range(2):
+            half.step()
+        tensors, state = half.snapshot()
+        for _ in range(3):
+            whole.step()
+        with network(made) as again:
+            again.restore(tensors, state)
+            again.step()
+            assert again.round == 3
+            again.evaluate()
+            whole.evaluate()
+            assert torch.equal(again.x_Pn, whole.x_Pn)
+            assert again.traffic == whole.traffic
+
+
+def test_traffic_is_what_went_over_the_links() -> None:
+    """Two exchanges on a ring of six: to each of two neighbours, in each exchange, a share and an acknowledgement."""
+    made = worlds.world(worlds.federation())
+    plan = plan_of(made, method_of(parse(METHOD)))
+    with network(made) as nodes:
+        for _ in range(2):
+            nodes.step()
+        messages, amount = nodes.traffic
+        shares = 2 * 2 * sum(4 * group.length for group in plan.groups)
+        assert all(shares < each < 1.5 * shares + 2000 for each in amount)
+        assert all(2 * 2 * 2 * len(plan.groups) <= each <= 2 * 2 * 2 * len(plan.groups) + 20 for each in messages)
+
+
+def test_a_slow_peer_makes_a_synchronous_round_wait_and_nothing_else() -> None:
+    made = worlds.world(worlds.federation())
+    with network(made) as even, network(made, pace={"peer3": 10.0}) as uneven:
+        even.step()
+        uneven.step()
+        even.evaluate()
+        uneven.evaluate()
+        assert relative(uneven.x_Pn, even.x_Pn) < 1e-6
+
+
+def test_asked_to_stop_it_stops() -> None:
+    stop = threading.Event()
+    stop.set()
+    slow = {f"peer{number}": 1e4 for number in range(1, 7)}
+    with network(worlds.world(worlds.federation()), stop=stop, pace=slow) as nodes, pytest.raises(Stopped):
+        nodes.step()
+
+
+def test_a_federation_that_gets_no_further_is_an_error_and_no_hang() -> None:
+    made = worlds.world(worlds.federation(gossip__gather=1.0, gossip__deadline=1.0))
+    gone = tuple(Act(0.5, "kill", peer, 1e9) for peer in made.peers)
+    with network(made, faults=Faults(acts=gone, heal=1e12)) as nodes, pytest.raises(EngineError, match="for peer1"):
+        nodes.step()
+
+
+def test_peers_that_never_reach_one_another_go_on_alone() -> None:
+    made = worlds.world(worlds.federation(gossip__gather=1.0, gossip__deadline=1.0))
+    with network(made, faults=Faults(links=LinkRules(delay=1e9))) as nodes, worlds.engine(made, "local") as alone:
+        nodes.step()
+        nodes.evaluate()
+        alone.step()
+        assert relative(nodes.x_Pn, alone.x_Pn) <= 1e-5
+
+
+# ------------------------------------------------------------------------------------------------- laws under faults
+
+
+def small() -> World:
+    """Four peers of a few weights, fifteen exchanges in all."""
+    return worlds.world(
+        worlds.federation(
+            network="mlp:64+3+10", gossip__exchanges=5, simulation__peers=4, gossip__deadline=2.0, gossip__gather=5.0
+        )
+    )
+
+
+class Watched:
+    """A town of nodes whose masses are looked at every few ticks."""
+
+    def __init__(self, made: World, faults: Faults) -> None:
+        self.residents = Residents.of(made, parse(METHOD))
+        self.town = Town(made.peers, self.residents.craft(fact=audit.took), faults)
+        self.last: dict[str, Ledger] = {}
+        self.town.stepped = self._note
+
+    def _note(self, peer: str, machine: Machine) -> None:
+        assert isinstance(machine, Node)
+        self.last[peer] = machine.ledger
+
+    def ledgers(self) -> dict[str, Ledger]:
+        living = self.town.machines()
+        kept = {}
+        for peer in self.town.peers:
+            machine = living.get(peer) or self.residents.node(peer, self.town.kept(peer))
+            assert isinstance(machine, Node)
+            kept[peer] = machine.ledger
+        return kept
+
+    def play(self, until: float) -> None:
+        """Run until all have stopped, or fail; weights are looked at on the way."""
+        self.town.start()
+        while len(self.town.stopped) < len(self.town.peers):
+            assert self.town.now < until, f"not over: {self.phases()}; replay {self.town.faults.line()}"
+            self.town.run(self.town.now + 5.0)
+            for group, (there, put) in audit.weights(self.ledgers()).items():
+                self.town.rows.append((self.town.now, "mass", group, there, put))
+
+    def phases(self) -> dict[str, str]:
+        return {peer: f"{m.phase} {m.ledger.round}" for peer, m in self.town.machines().items() if isinstance(m, Node)}
+
+    def judge(self) -> None:
+        rows = self.town.rows
+        history.judged(
+            history.saved_before_said(rows),
+            history.taken_once_and_in_order(history.durable(rows)),
+            history.conserved(rows, 1e-9),
+            history.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+        )
+
+
+@pytest.mark.parametrize("effects", [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 120, 150, 180, 210])
+def test_a_node_killed_after_an_effect_loses_nothing(effects: int) -> None:
+    watched = Watched(small(), Faults(seed=effects, links=LinkRules(delay=0.2, jitter=0.2)))
+    watched.town.kill_after("peer2", effects, ticks=20.0)
+    watched.play(until=2000.0)
+    assert watched.town.carried["peer2"] > effects
+    watched.judge()
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 200))])
+def test_nodes_under_faults_lose_nothing_and_finish(seed: int) -> None:
+    made = small()
+    watched = Watched(made, drawn(seed, made.peers, heal=400.0, kinds=("kill", "flip", "pause", "step", "full")))
+    watched.play(until=6000.0)
+    watched.judge()
+
+
+def test_a_run_of_nodes_is_its_seed() -> None:
+    made = small()
+
+    def played(seed: int) -> str:
+        watched = Watched(made, drawn(seed, made.peers, heal=100.0))
+        watched.town.start()
+        watched.town.run(150.0)
+        return history.digest(watched.town.rows)
+
+    assert played(5) == played(5)
+    assert played(5) != played(6)

@@ -1,0 +1,189 @@
+"""`fedpeer invite`, `join` and `revoke`: one peer more, one less, and who was told of it.
+
+What they write and send is `peer/shell/`'s (`enrolment.py`, `authority.py`, `announce.py`); here are the options, the
+words, and the next command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedpeer.cli.errors import ConfigError, Problem, shown, wrapped
+
+if TYPE_CHECKING:
+    from fedpeer.peer.core.federation import Federation
+    from fedpeer.peer.core.roster import Roster
+    from fedpeer.peer.shell.enrolment import Token
+
+#: Seconds that an invitation may be open. A week is as long as a secret should wait in somebody's mail.
+EXPIRES_MAX = 7 * 24 * 3600
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+#: What stands in a new peer's file until its owner writes what it learns from.
+UNKNOWN_DATA = "csv:data.csv,label=label"
+EXIT_STOPPED = 130
+
+Folder = Annotated[
+    Path, typer.Option("--in", metavar="FOLDER", help="Where the authority is; default here.", show_default=False)
+]
+
+
+def _opt(help: str, metavar: str) -> Any:
+    return typer.Option(help=help, metavar=metavar, show_default=False)
+
+
+def invite(
+    peer: Annotated[str, typer.Argument(metavar="ID", help="The new peer's id.")],
+    address: Annotated[str, typer.Option(help="Where others will reach it: https://10.0.0.5:7401.", metavar="URL")],
+    folder: Folder = Path(),
+    expires: Annotated[str, typer.Option(help="How long the invitation is open.", metavar="TIME")] = "1h",
+    listen: Annotated[str | None, _opt("Where it may join; default port 7400 of this machine.", "HOST:PORT")] = None,
+    host: Annotated[str | None, _opt("How the new machine reaches this one.", "HOST")] = None,
+    models: Annotated[str | None, _opt("Partial models it implements; default as the file says.", "A,B")] = None,
+) -> int:
+    """Let one more peer in: print a token for it, and wait for it to join.
+
+    To be said where the authority's key is. Ctrl-C withdraws the invitation.
+    """
+    from fedpeer.cli.seats import invited
+    from fedpeer.peer.shell.announce import announce
+    from fedpeer.peer.shell.authority import open_authority
+    from fedpeer.peer.shell.enrolment import invite as wait_for
+
+    authority = open_authority(folder)
+    problems: list[Problem] = []
+    seconds = _seconds(expires, problems)
+    known = _models(folder / "federation.yaml", models, problems)
+    place = invited(authority.roster, peer, address, listen, host, problems)
+    if place is None or problems:
+        raise ConfigError("the command line", problems, ", so nobody was invited")
+
+    def show(token: Token) -> None:
+        print(f"Say this on the machine of {peer}, once, within {expires}:\n\nfedpeer join {token}\n")
+        print(wrapped(f"Whoever has the token can join as {peer}. Waiting for it; Ctrl-C withdraws it."), flush=True)
+
+    async def work() -> tuple[Roster, Mapping[str, str]]:
+        roster = await wait_for(authority, peer, address, known, *place, seconds, show)
+        return roster, await announce(authority, roster, without=peer)
+
+    try:
+        roster, told = asyncio.run(work())
+    except KeyboardInterrupt:
+        print(f"\nWithdrawn; see roster.json for whether {peer} is in already.", file=sys.stderr)
+        return EXIT_STOPPED
+    print(f"\n{peer} is in: roster {roster.number} has {len(roster.entries)} peers.")
+    print("\n".join(_told(told)))
+    return 0
+
+
+def join(
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="What fedpeer invite printed.")],
+    folder: Annotated[Path | None, _opt("A new folder; default the peer's id.", "FOLDER")] = None,
+    data: Annotated[str | None, _opt("Such as csv:ward5.csv,label=outcome.", "NAME")] = None,
+    listen: Annotated[str | None, _opt("Where to listen; default the port of its address.", "HOST:PORT")] = None,
+    dashboard_host: Annotated[str, typer.Option(help="Where the dashboard listens.", metavar="HOST")] = "127.0.0.1",
+) -> None:
+    """Join a federation with a token: make a key here, get a certificate, write the peer's folder.
+
+    The private key never leaves this machine.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from fedpeer.cli.config import Source, load
+    from fedpeer.cli.seats import data_of, joined, listens_at, local
+    from fedpeer.peer.shell.enrolment import Token
+    from fedpeer.peer.shell.enrolment import join as ask
+    from fedpeer.peer.shell.kit import new_folder, write_peer
+
+    problems: list[Problem] = []
+    asked = Token.read(token)
+    source = data_of(data or UNKNOWN_DATA, problems)
+    listens_at(listen, problems)
+    if source is None or problems:
+        raise ConfigError("the command line", problems, ", so the token was not used")
+    place = folder or Path(asked.peer)
+    with new_folder(place) as building:
+        key = Ed25519PrivateKey.generate()
+        admission = asyncio.run(ask(asked, key))
+        entry = admission.roster.by_id[asked.peer]
+        own = joined(entry, local(source) if data else source, dashboard_host, listen)
+        write_peer(
+            building, own, key, admission.certificate, admission.authority, admission.roster, admission.federation
+        )
+    file = place / f"{asked.peer}.yaml"
+    print(f'{asked.peer} belongs to "{admission.roster.federation}" now. Its folder is {place}.\n')
+    if data is None:
+        print(f"  Write where its data are into {file} (data: ...), then")
+    print(f"  fedpeer config check {file}\n  fedpeer start --config {file}")
+    _warn_of_code(load(Source.of_file(place / "federation.yaml")), file)
+
+
+def revoke(
+    peer: Annotated[str, typer.Argument(metavar="ID", help="Who is put out.")],
+    folder: Folder = Path(),
+) -> None:
+    """Put one peer out of the federation, at once and for good; its id may be given to another key later.
+
+    To be said where the authority's key is.
+    """
+    from fedpeer.peer.core.roster import expel
+    from fedpeer.peer.shell.announce import announce
+    from fedpeer.peer.shell.authority import change_roster, open_authority
+
+    authority = open_authority(folder)
+    roster = change_roster(authority, lambda old, key: expel(old, peer, key))
+    print(f"{peer} is out: roster {roster.number} has {len(roster.entries)} peers.", flush=True)
+    print("\n".join(_told(asyncio.run(announce(authority, roster)))))
+
+
+def _told(told: Mapping[str, str]) -> list[str]:
+    """Who has the new roster now, and how the others get it."""
+    reached = [peer for peer, why in told.items() if not why]
+    missed = {peer: why for peer, why in told.items() if why}
+    if reached:
+        lines = [f"Told: {', '.join(reached)}. Each tells the others as they meet."]
+    elif told:
+        lines = ["No peer could be told. One that runs elsewhere learns it when the new roster.json is copied over the"]
+        lines = [wrapped(f"{lines[0]} one in its folder; one is enough, for each tells the others.")]
+    else:
+        lines = []
+    return lines + [wrapped(f"  {peer}: {shown(why)}") for peer, why in missed.items()]
+
+
+def _seconds(text: str, problems: list[Problem]) -> float:
+    found = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 1 <= seconds <= EXPIRES_MAX:
+        problems.append(Problem((), f'"{shown(text)}" is no time from 1s to 7d; write 30m, 1h or 2d', "--expires"))
+    return seconds
+
+
+def _models(file: Path, written: str | None, problems: list[Problem]) -> tuple[str, ...] | None:
+    """The partial models that a new peer implements, each known to the federation file."""
+    from fedpeer.cli.config import Source, load
+    from fedpeer.peer.core.choice import nearest
+
+    known = list(load(Source.of_file(file)).partial_models)
+    if written is None:
+        return None
+    names = tuple(name.strip() for name in written.split(","))
+    for name in names:
+        if name not in known:
+            text = f'there is no partial model "{shown(name)}"; {nearest(name, known)}'
+            problems.append(Problem((), text, "--models"))
+    return names
+
+
+def _warn_of_code(federation: Federation, file: Path) -> None:
+    """A file that came from elsewhere may name code, which runs only if the peer's own file allows it."""
+    network = federation.network
+    if network is not None and network.name == "python":
+        package = str(network.value or network.settings.get("function", "")).partition(":")[0].partition(".")[0]
+        text = f"The federation's network is code: {network}. If you have it and trust it, write"
+        print(wrapped(f"\n{text} allow_python: [{package}] into {file}."))

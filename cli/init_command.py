@@ -1,0 +1,134 @@
+"""`fedpeer init`: a federation from nothing: what it is asked, what is wrong with that, and what is to be done next.
+
+The folders are written by `peer/shell/kit.py`; the peers' places are worked out in `seats.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedpeer.cli.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from fedpeer.peer.shell.kit import Seat
+
+#: Peers whose next command is written out; after that it goes on in the same way.
+SHOWN_PEERS = 16
+#: Peers of a simulation whose file names no number.
+DEFAULT_SIMULATED = 16
+
+NOTHING_WRITTEN = ", so nothing was written"
+
+
+def _opt(help: str, metavar: str) -> Any:
+    return typer.Option(help=help, metavar=metavar, show_default=False)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="A new folder.", show_default=False)] = Path(
+        "federation"
+    ),
+    peers: Annotated[str | None, _opt("How many, or their ids: 4, or north,south.", "N|A,B")] = None,
+    hosts: Annotated[str | None, _opt("The machine of each peer; default 127.0.0.1.", "H1,H2")] = None,
+    address: Annotated[list[str] | None, _opt("peer1=https://10.0.0.1:7401; repeat it.", "ID=URL")] = None,
+    name: Annotated[str | None, _opt("The federation's name; default the folder's.", "NAME")] = None,
+    port: Annotated[int, typer.Option(help="The first port of each machine.", metavar="N")] = 7401,
+    federation: Annotated[Path | None, _opt("A federation.yaml to take over.", "FILE")] = None,
+    data: Annotated[str | None, _opt('Such as "csv:ward{n}.csv,label=outcome".', "NAME")] = None,
+    dashboard_host: Annotated[
+        str, typer.Option(help="Where dashboards listen; 0.0.0.0: for browsers elsewhere.", metavar="HOST")
+    ] = "127.0.0.1",
+) -> None:
+    """Make a federation: its file, its authority, and a folder with config and keys for each peer.
+
+    Without --data each peer gets its part of a small data set, for a first try.
+    """
+    from fedpeer.cli.seats import ids_of, places_of, seats_of
+    from fedpeer.peer.shell.kit import federation_file, make_federation, refuse_existing
+
+    refuse_existing(folder)
+    problems: list[Problem] = []
+    ids = ids_of(_count(peers, hosts, address or [], problems), problems)
+    places = places_of(ids, hosts, address or [], port, problems)
+    seats = seats_of(ids, places, data, dashboard_host, problems) if places else []
+    called = name or folder.resolve().name
+    if federation is None:
+        text = federation_file(called, f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}")
+    else:
+        called, text = _taken_over(federation, ids, name, data, problems)
+    if problems:
+        raise ConfigError("the command line", problems, NOTHING_WRITTEN)
+    roster = make_federation(folder, called, text, seats)
+    lines = [f'The federation "{called}" is in {folder}: {len(seats)} peers, roster {roster.number}.', ""]
+    rows = [
+        ("federation.yaml", "what all peers learn, and how"),
+        ("roster.json", "who belongs, signed by the authority"),
+        ("authority", "its key lets peers in and out; keep it here, and safe"),
+        (f"{_several(ids)}", "a folder for each peer's machine: config, keys, and both files"),
+    ]
+    width = max(len(what) for what, _ in rows)
+    lines += [f"  {what:<{width}}  {words}" for what, words in rows]
+    print("\n".join([*lines, "", *_next_commands(folder, seats)]))
+
+
+def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], problems: list[Problem]) -> str:
+    """What `--peers` says, or would say, given the machines."""
+    if peers is not None:
+        return peers
+    if hosts is not None:
+        return str(len(hosts.split(",")))
+    if addresses:
+        return ",".join(each.partition("=")[0] for each in addresses)
+    problems.append(Problem((), "say how many peers there are, such as --peers 4, or name their --hosts", "--peers"))
+    return "1"
+
+
+def _taken_over(
+    file: Path, ids: Sequence[str], name: str | None, data: str | None, problems: list[Problem]
+) -> tuple[str, str]:
+    """Name and text of a federation file that exists, once it is right. Raises ConfigError with all that is not."""
+    from fedpeer.cli.config import Source, load
+    from fedpeer.slicing.models import problems as wrong_models
+
+    federation = load(Source.of_file(file), NOTHING_WRITTEN)
+    if name is not None and name != federation.name:
+        problems.append(
+            Problem((), f'{file} calls itself "{federation.name}"; leave --name out, or change it there', "--name")
+        )
+    for each in wrong_models(federation.models(), list(ids)):
+        problems.append(Problem((), f"{file}: {each.message}", "--federation"))
+    simulated = federation.simulation.peers or DEFAULT_SIMULATED
+    if data is None and len(ids) > simulated:
+        text = f"{file} simulates {simulated} peers, and here are {len(ids)}; say with --data what each learns from"
+        problems.append(Problem((), text, "--data"))
+    return federation.name, file.read_text(encoding="utf-8")
+
+
+def _several(ids: Sequence[str]) -> str:
+    return ", ".join(ids) if len(ids) <= 3 else f"{ids[0]} ... {ids[-1]}"
+
+
+def _next_commands(folder: Path, seats: Sequence[Seat]) -> list[str]:
+    """How each peer is started: here, or on its machine, after its folder went there."""
+    from fedpeer.peer.core.peer_file import loopback
+
+    shown_seats = seats[:SHOWN_PEERS]
+    if all(loopback(each.host) for each in seats):
+        lines = ["All of them are on this machine. Start each in a terminal of its own:", ""]
+        lines += [f"  fedpeer start --config {folder / each.id / each.id}.yaml" for each in shown_seats]
+    else:
+        lines = ["Copy each folder to its machine, and start the peer there:", ""]
+        for each in shown_seats:
+            start = f"fedpeer start --config {each.id}/{each.id}.yaml"
+            if loopback(each.host):
+                lines.append(f"  {each.id}: fedpeer start --config {folder / each.id / each.id}.yaml")
+            else:
+                lines += [
+                    f"  {each.id}: scp -rp {folder / each.id} {each.host}:",
+                    f"  {'':<{len(each.id)}}  there: {start}",
+                ]
+    return lines if len(seats) == len(shown_seats) else [*lines, f"  ... and so on, to {seats[-1].id}"]

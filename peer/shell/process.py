@@ -1,0 +1,518 @@
+"""One real peer on this machine: carries out what its node wants, on sockets, disk, clock and threads.
+
+`prepare` finds everything a person can have got wrong before anything is started. `Process.run` then feeds the node
+events (ticks, messages, results, what the person asks for) and carries its effects out through the pipeline that
+saves before it speaks. The event loop never waits for training, saving or the network: these have threads and tasks
+of their own, and their results are events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fedpeer
+from fedpeer.peer import models
+from fedpeer.peer.core import codec, entries
+from fedpeer.peer.core.events import (
+    Asked,
+    Effect,
+    Enrol,
+    Evaluate,
+    Evaluated,
+    Event,
+    Heard,
+    NewRoster,
+    Note,
+    Persist,
+    Refuse,
+    RefusedAtDoor,
+    Send,
+    Stop,
+    Tick,
+    Train,
+    Trained,
+)
+from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.gate import Gate
+from fedpeer.peer.core.journal import entry_bytes, snapshot_bytes
+from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.making import node_of, owner_of, rules_of, setup_of
+from fedpeer.peer.core.messages import Ack, Envelope, Message, Refused, Transfer
+from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.peer_file import PeerFile, endpoint
+from fedpeer.peer.core.refusals import Rejected
+from fedpeer.peer.core.roster import AUTHORITY, Roster, RosterError, sign_statement, to_bytes, verify_statement
+from fedpeer.peer.device import device_of
+from fedpeer.peer.holdings import Outfit, outfit
+from fedpeer.peer.shell.buffers import Lease, Pool
+from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
+from fedpeer.peer.shell.dashboard.access import listener
+from fedpeer.peer.shell.dashboard.server import Dashboard
+from fedpeer.peer.shell.identity import Identity, client_context, load_identity, peer_of, read_roster, server_context
+from fedpeer.peer.shell.lag import LoopLag
+from fedpeer.peer.shell.listener import bind
+from fedpeer.peer.shell.logs import JsonLines, Log, LogFile, Terminal, for_stream
+from fedpeer.peer.shell.metrics import Metrics
+from fedpeer.peer.shell.rows import Rows
+from fedpeer.peer.shell.server import Host, PeerServer
+from fedpeer.peer.shell.status import About, Status
+from fedpeer.peer.shell.store import Store, StoreError
+from fedpeer.peer.shell.view import view_of
+from fedpeer.peer.shell.writer import Pipeline
+from fedpeer.runs.disk import replacing
+
+#: Seconds between two looks at what only people see: status, log windows, the roster's file.
+LOOK_S = 1.0
+#: Seconds for the last save and the last words at the end; a pause promises to be over within five.
+FAREWELL_S = 3.0
+#: Events that wait while a disk is slow: a neighbour's window and pings from each of some dozen neighbours. Beyond it
+#: messages are dropped, and said again by who sent them.
+WAITING_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Then:
+    """Done in its turn among the effects, after what stands before it is durable."""
+
+    do: Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A peer that is ready to start: nothing in it can be the user's mistake any more.
+
+    identity   None: plain HTTP on this machine, without identities
+    """
+
+    file: PeerFile
+    federation: Federation
+    roster: Roster
+    identity: Identity | None
+    outfit: Outfit
+    device: str
+
+
+def prepare(file: PeerFile, federation: Federation) -> Prepared:
+    """Read the roster and the keys, load the data, build the network.
+
+    Raises:
+        RosterError, IdentityError, DataError, NetworkError, SlicingError, ...: the user's mistakes.
+    """
+    roster = read_roster(Path(file.roster))
+    if file.id not in roster.by_id:
+        text = f"{file.id} is not in {file.roster} (number {roster.number}); it has {', '.join(roster.by_id)}"
+        raise RosterError("unknown_peer", text)
+    identity = None
+    if file.transport == "https":
+        assert file.identity is not None, "checked with the file"
+        identity = load_identity(
+            file.id,
+            Path(file.identity.certificate),
+            Path(file.identity.key),
+            Path(file.identity.authority),
+            roster,
+        )
+    device = device_of(file.device)
+    return Prepared(
+        file=file,
+        federation=federation,
+        roster=roster,
+        identity=identity,
+        outfit=outfit(file, federation, device),
+        device=device,
+    )
+
+
+class Process:
+    """A prepared peer, from its first to its last effect."""
+
+    def __init__(self, prepared: Prepared, *, quiet: bool = False, leave: bool = False) -> None:
+        self._prepared = prepared
+        self._leave = leave
+        file, outfit = prepared.file, prepared.outfit
+        self._folder = Path(file.state or f"{file.id}-state")
+        self._roster = prepared.roster
+        self._roster_seen = _changed_at(Path(file.roster))
+        self._assembly, self._learner = outfit.assembly, outfit.learner
+        self._federation = outfit.assembly.federation
+        self._card = models.Card.of(outfit.assembly, outfit.dataset, {file.id: outfit.held})
+        score = "accuracy" if outfit.dataset.task == "classification" else "error"
+        self.status = Status(
+            About(
+                federation=self._federation.name,
+                peer=file.id,
+                version=fedpeer.__version__,
+                mode=self._federation.learning.mode,
+                rounds=self._federation.learning.rounds,
+                device=prepared.device,
+                transport=file.transport,
+                score_name="accuracy" if score == "accuracy" else "error",
+            )
+        )
+        self._score = score
+        self._quiet = quiet
+        self._stopped: Stop | None = None
+        self._over = asyncio.Event()
+        self._heard_at: dict[str, float] = {}
+        self._down: set[str] = set()
+        self._waiting: list[tuple[Event, Lease | None]] = []
+        self._trainer = ThreadPoolExecutor(1, "fedpeer-train")
+
+    # --------------------------------------------------------------------------------------------------- begin, end
+
+    async def run(self) -> Stop:
+        """Until the node stops; how it ended.
+
+        Raises:
+            StateError, DuplicatePeerError, SnapshotForeignError, ListenError, DashboardError: the user's mistakes.
+        """
+        with Store.open(self._folder) as store:
+            recovered = store.recover()
+            self._node = self._make_node(recovered)
+            self._log_file = LogFile(self._folder / "log.jsonl")
+            sinks: list[Any] = [self._log_file, self.status.say]
+            if not self._quiet:
+                sinks.append(_sink(self._prepared.file.id))
+            self._log = Log(sinks)
+            self._rows = Rows(self._folder / "metrics.jsonl", self._score, self._node.ledger.round)
+            try:
+                for remark in recovered.remarks:
+                    self._say(remark)
+                await self._serve(store)
+            finally:
+                self._log.close()
+                self._log_file.close()
+                self._rows.close()
+        assert self._stopped is not None, "run ends when the node has stopped"
+        return self._stopped
+
+    def _make_node(self, recovered: Any) -> Node:
+        roster, me = self._roster, self._prepared.file.id
+        setup = setup_of(self._assembly, roster, me, nonce=secrets.randbits(62), address=self._prepared.file.address)
+        sign, verify = self._signatures()
+        return node_of(
+            setup,
+            rules_of(self._federation, self._federation.seed, me, self._learner.examples),
+            recovered,
+            start_n=self._learner.start(),
+            state_size=self._learner.state_size,
+            sign=sign,
+            verify=verify,
+        )
+
+    def _signatures(self) -> tuple[Callable[[bytes], bytes], Callable[[str, bytes, bytes], bool]]:
+        """By the keys of the roster; a keyed hash that proves nothing where there are no identities at all."""
+        identity = self._prepared.identity
+        if identity is not None:
+            key = identity.key
+            return lambda text: sign_statement(key, "claim", self._roster.federation_id, text), self._verify
+        me = self._prepared.file.id
+
+        def sign(text: bytes, author: str = me) -> bytes:
+            return hashlib.blake2b(text, key=author.encode()).digest()
+
+        return sign, lambda author, text, signature: hmac.compare_digest(sign(text, author), signature)
+
+    def _verify(self, author: str, text: bytes, signature: bytes) -> bool:
+        entry = self._roster.by_id.get(author)
+        federation = self._roster.federation_id
+        return entry is not None and verify_statement("claim", federation, text, entry.key, signature)
+
+    async def _serve(self, store: Store) -> None:
+        file, identity = self._prepared.file, self._prepared.identity
+        host, port = endpoint(file.listen)
+        listening = bind(host, port, plain=identity is None)
+        self._links = Links(self._context, self._reported)
+        self._pipeline = Pipeline(store, self._encoded, self._carry_out, self._saved)
+        server = PeerServer(
+            Host(
+                identify=self._identify,
+                listens=self._listens,
+                gate=self._gate,
+                deliver=self._deliver,
+                refused=self._refused_at_door,
+            ),
+            Pool(),
+        )
+        lag = LoopLag()
+        lag.start()
+        dashboard = self._dashboard()
+        tasks = []
+        try:
+            if dashboard is not None:
+                await dashboard.start()
+            await server.start(listening, server_context(identity) if identity else None)
+            where = f"; dashboard at {dashboard.listener.door.url}" if dashboard is not None else ""
+            self._say(Note("info", "started", f"listening on {host}:{listening.getsockname()[1]}{where}"))
+            self._trap_signals()
+            tasks = [
+                asyncio.create_task(self._pipeline.run()),
+                asyncio.create_task(self._tick()),
+                asyncio.create_task(self._look(lag)),
+            ]
+            over = asyncio.create_task(self._over.wait())
+            await asyncio.wait([over, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()  # an error of our own ends the process
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            lag.stop()
+            await server.stop()
+            await self._links.close()
+            if dashboard is not None:
+                await dashboard.stop()
+            self._trainer.shutdown(wait=False, cancel_futures=True)
+
+    def _dashboard(self) -> Dashboard | None:
+        settings = self._prepared.file.dashboard
+        if settings is None:
+            return None
+        where = listener(settings, Path())
+        return Dashboard(where, self.status.as_json, Metrics(self.status.as_json) if settings.metrics else None)
+
+    def _trap_signals(self) -> None:
+        """Ctrl-C and SIGTERM pause, SIGUSR1 (`fedpeer leave`) leaves; a second Ctrl-C ends at once."""
+        loop = asyncio.get_running_loop()
+
+        def pause() -> None:
+            if self._node.phase == "stopped":
+                self._over.set()
+            self.feed(Asked("pause"))
+
+        try:
+            for each in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(each, pause)
+            loop.add_signal_handler(signal.SIGUSR1, self.feed, Asked("leave"))
+        except (NotImplementedError, RuntimeError, AttributeError, ValueError):
+            pass  # not on this platform, or not in the main thread: whoever runs us there asks by `feed`
+
+    # ------------------------------------------------------------------------------------------------------ events in
+
+    def feed(self, event: Event, lease: Lease | None = None) -> None:
+        """Give the node an event, now or as soon as the disk has caught up."""
+        self._waiting.append((event, lease))
+        self._drain()
+
+    def _drain(self) -> None:
+        while self._waiting and not self._pipeline.full:
+            event, lease = self._waiting.pop(0)
+            effects: list[Any] = list(self._node.step(event))
+            if lease is not None:
+                effects.append(_Then(lease.release))
+            self._pipeline.put(effects)
+
+    async def _tick(self) -> None:
+        loop, tick = asyncio.get_running_loop(), self._federation.gossip.tick
+        began, before = loop.time(), -1
+        while True:
+            now = int((loop.time() - began) / tick)
+            # A tick that waits already is enough: the next one says the same, later.
+            if now > before and not any(isinstance(event, Tick) for event, _ in self._waiting):
+                before = now
+                self.feed(Tick(now))
+                if self._leave and self._ready_to_leave(now * tick):
+                    self._leave = False
+                    self.feed(Asked("leave"))
+            await asyncio.sleep(max(0.0, began + (now + 1) * tick - loop.time()))
+
+    def _ready_to_leave(self, seconds: float) -> bool:
+        """Started only to leave: when the others have been met, or are not there."""
+        return seconds > 2.0 and (all(each.met for each in self._node.life.others.values()) or seconds > 5.0)
+
+    async def _look(self, lag: LoopLag) -> None:
+        while True:
+            now = time.monotonic()
+            heard = {peer: now - at for peer, at in self._heard_at.items()}
+            self.status.look(view_of(self._node, heard, 1000 * lag.p99()))
+            self._log.tick()
+            self._look_for_roster()
+            await asyncio.sleep(LOOK_S)
+
+    def _look_for_roster(self) -> None:
+        path = Path(self._prepared.file.roster)
+        changed = _changed_at(path)
+        if changed == self._roster_seen:
+            return
+        self._roster_seen = changed
+        try:
+            roster = read_roster(path)
+        except RosterError as error:
+            self._say(Note("warning", "roster", str(error)))
+            return
+        if roster.authority == self._roster.authority and roster.number > self._roster.number:
+            self.feed(NewRoster(roster))
+
+    # --------------------------------------------------------------------------------------------------- the server's
+
+    def _identify(self, certificate: bytes | None) -> str | Rejected:
+        return peer_of(certificate, self._roster)
+
+    def _listens(self, peer: str) -> bool:
+        return peer == AUTHORITY or self._node.life.listens(peer)
+
+    def _gate(self, other: str | None) -> Gate:
+        return self._node.gate(other)
+
+    def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
+        self._heard_at[sender] = time.monotonic()
+        group = message.group if isinstance(message, Transfer) else ""
+        self.status.received(len(lease.view) + codec.HEAD_BYTES, group)
+        if len(self._waiting) >= WAITING_MAX:
+            lease.release()
+            return
+        self.feed(Heard(sender, envelope.incarnation, envelope.to_incarnation, message), lease)
+
+    def _refused_at_door(self, code: str, sender: str, text: str) -> None:
+        self._say(Refuse(code, sender, text))
+        if sender:
+            self.feed(RefusedAtDoor(code, sender))
+
+    # ----------------------------------------------------------------------------------------------------- effects out
+
+    def _carry_out(self, effect: Effect | _Then) -> None:
+        match effect:
+            case _Then():
+                effect.do()
+            case Send():
+                self._send(effect)
+            case Train() | Evaluate():
+                work = asyncio.get_running_loop().run_in_executor(self._trainer, self._work, effect)
+                work.add_done_callback(self._worked)
+            case Note() | Refuse():
+                self._say(effect)
+            case Enrol():
+                self._enrol(effect.roster)
+            case Stop():
+                self._stopped = effect
+                asyncio.get_running_loop().call_soon(self._over.set)
+            case Persist():
+                raise AssertionError("the pipeline saves")
+        self._drain_soon()
+
+    def _drain_soon(self) -> None:
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._drain)
+
+    def _send(self, send: Send) -> None:
+        address = self._address(send.to)
+        if address is None:
+            return
+        envelope = Envelope(
+            federation=self._roster.federation_id,
+            sender=self._prepared.file.id,
+            recipient=send.to,
+            incarnation=send.incarnation,
+            to_incarnation=send.to_incarnation,
+        )
+        head, tail = codec.encode(envelope, send.message)
+        self.status.sent(len(head) + len(tail), send.message.group if isinstance(send.message, Transfer) else "")
+        self._rows.sent(len(head) + len(tail), counts=isinstance(send.message, Transfer | Ack))
+        self._links.send(send.to, address, head, tail)
+
+    def _address(self, peer: str) -> str | None:
+        """Where a peer says it is; before it has said anything, where the roster says."""
+        said = self._node.life.membership.last_statement(peer)
+        if said is not None and said.advert is not None and said.advert.address:
+            return said.advert.address
+        entry = self._roster.by_id.get(peer)
+        return entry.address if entry is not None else None
+
+    def _context(self, peer: str) -> ssl.SSLContext | None:
+        identity = self._prepared.identity
+        return client_context(identity, self._roster.by_id[peer].key) if identity is not None else None
+
+    def _reported(self, peer: str, outcome: Outcome) -> None:
+        """What became of a message: a refusal goes to the node; a link that is down is told once."""
+        match outcome:
+            case Refused():
+                incarnation = self._node.ledger.met.get(peer, 0)
+                self.feed(Heard(peer, incarnation, self._node.ledger.incarnation, outcome))
+            case LinkDown(reason=reason):
+                if peer not in self._down:
+                    self._down.add(peer)
+                    self._say(Note("info", "link_down", f"{peer} cannot be reached: {reason}", {"peer": peer}))
+            case Taken():
+                if peer in self._down:
+                    self._down.discard(peer)
+                    self._say(Note("info", "link_up", f"{peer} is reached again", {"peer": peer}))
+
+    def _work(self, job: Train | Evaluate) -> Event:
+        """In the trainer's thread."""
+        began = time.perf_counter()
+        if isinstance(job, Train):
+            x_n, s_k = self._learner.train(job.round, job.x_n, job.s_k, job.fresh)
+            self.status.took("train", time.perf_counter() - began)
+            return Trained(job.round, x_n, s_k)
+        score, loss = self._learner.evaluate(job.x_n)
+        models.save(self._folder, self._card, job.x_n, self._assembly.layout)
+        self.status.took("evaluate", time.perf_counter() - began)
+        return Evaluated(job.round, score, loss)
+
+    def _worked(self, work: asyncio.Future[Event]) -> None:
+        if work.cancelled() or self._over.is_set():
+            return
+        event = work.result()
+        if isinstance(event, Evaluated):
+            self.status.evaluated(event.round, event.score, event.loss)
+            self._rows.evaluated(event)
+        self.feed(event)
+
+    def _encoded(self, persist: Persist) -> bytes:
+        """In the writer's thread."""
+        if isinstance(persist.content, Ledger):
+            return snapshot_bytes(persist.content, owner_of(self._node.setup))
+        assert isinstance(persist.content, entries.Entry)
+        return entry_bytes(persist.content)
+
+    def _saved(self, problem: StoreError | None) -> None:
+        if problem is not None:
+            self._say(Refuse("persist_failed", "", str(problem)))
+        else:
+            self._say(Note("info", "saving_again", "the state can be saved again"))
+
+    def _enrol(self, roster: Roster) -> None:
+        """Keep it on disk, and let in by it; links to whoever is gone or has another key are closed."""
+        before, self._roster = self._roster, roster
+        path = Path(self._prepared.file.roster)
+        with replacing(path) as temporary:
+            temporary.write_bytes(to_bytes(roster))
+        self._roster_seen = _changed_at(path)
+        for entry in before.entries:
+            now = roster.by_id.get(entry.id)
+            if now is None or now.key != entry.key:
+                self._links.forget(entry.id)
+
+    def _say(self, effect: Note | Refuse) -> None:
+        if isinstance(effect, Refuse):
+            self.status.refused(effect)
+        else:
+            self.status.noted(effect)
+            if effect.what == "round":
+                self._rows.round(effect)
+        self._log.tell(effect)
+
+
+def _sink(peer: str) -> Terminal | JsonLines:
+    return for_stream(peer, sys.stderr)
+
+
+def _changed_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,19 @@
+"""A federation on the disk, as `fedpeer init` makes it, for tests that read a peer's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedpeer.peer.core.peer_file import DataSettings
+from fedpeer.peer.shell.kit import make_federation, seat
+
+FEDERATION = "name: wards\nnetwork: mlp:2+5+2\n"
+
+
+def federation_on_disk(folder: Path, data: dict[str, Any], federation: str = FEDERATION) -> Path:
+    """Two peers on this machine; the file of the first."""
+    settings = DataSettings.model_validate(data)
+    seats = [seat(f"peer{n}", "127.0.0.1", 7400 + n, settings, "127.0.0.1") for n in (1, 2)]
+    make_federation(folder, "wards", federation, seats)
+    return folder / "peer1" / "peer1.yaml"

@@ -1,0 +1,116 @@
+"""`fedpeer config check peer1.yaml`: everything that is wrong with a peer's file, its keys, its data, at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from ruamel.yaml import YAML
+
+from fedpeer.cli.peer_config import load_peer
+from fedpeer.peer.shell.certificates import key_pem
+from tests.cli.conftest import Fedpeer
+from tests.cli.peers import federation_on_disk
+
+WARD = "a,b,outcome\n1,2,ill\n3,4,well\n5,6,ill\n7,8,well\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """peer1.yaml of a federation that is right, with its data beside it."""
+    file = federation_on_disk(tmp_path / "wards", data={"csv": "ward.csv", "label": "outcome"})
+    (file.parent / "ward.csv").write_text(WARD)
+    return file
+
+
+def change(file: Path, **settings: object) -> None:
+    """Write settings over those of a file."""
+    data = {**YAML(typ="safe", pure=True).load(file.read_text()), **settings}
+    file.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
+
+
+def test_a_right_file_is_right_and_its_paths_are_whole(fedpeer: Fedpeer, file: Path) -> None:
+    found = fedpeer("config", "check", str(file))
+    assert found.code == 0, found.err
+    assert 'peer "peer1" of federation "wards", data csv' in " ".join(found.out.split())
+    config = load_peer(file)
+    assert config.file.data.source.value == str(file.parent / "ward.csv")
+    assert config.file.state == str(file.parent / "peer1-state")
+    assert config.file.identity is not None
+    assert all(Path(path).is_absolute() for path in (config.file.federation, config.file.roster, config.file.identity.key))
+
+
+def key(file: Path) -> Path:
+    return file.parent / "keys" / "peer1.key"
+
+
+WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
+    "C01 unknown setting": (lambda f: change(f, seedz=[]), "did you mean seeds?"),
+    "C02 repeated key": (lambda f: f.write_text(f.read_text() + "\nid: peer1\n"), "set before"),
+    "C02 tag": (lambda f: f.write_text(f.read_text() + "\nstate: !!python/object:os.system x\n"), "plain values"),
+    "C03 type": (lambda f: change(f, discovery="yes"), "write true or false"),
+    "C03 missing": (lambda f: change(f, listen="0.0.0.0:7401", data=None), "must be written"),
+    "C06 one place twice": (
+        lambda f: change(f, listen="127.0.0.1:7601", dashboard={"listen": "127.0.0.1:7601", "token_file": "t"}),
+        "the same place as listen",
+    ),
+    "C09 transport": (
+        lambda f: change(f, transport="plain-http", listen="0.0.0.0:7401", seeds=[]),
+        "plain-http only goes to this machine",
+    ),
+    "C10 no key": (lambda f: key(f).unlink(), "cannot be read"),
+    "C10 key readable by others": (lambda f: key(f).chmod(0o644), "chmod 600"),
+    "C10 not Ed25519": (
+        lambda f: key(f).write_bytes(key_pem(generate_private_key(SECP256R1()))),
+        "does not hold an Ed25519 private key",
+    ),
+    "C10 not the roster's key": (lambda f: change(f, id="peer2"), "gives peer2 another key"),
+    "C11 no data": (lambda f: (f.parent / "ward.csv").unlink(), "there is no file"),
+    "C11 NaN": (lambda f: (f.parent / "ward.csv").write_text(WARD + "nan,1,ill\n"), "row 6, column a"),
+    "C11 no column": (lambda f: change(f, data={"csv": "ward.csv", "label": "outcom"}), 'did you mean "outcome"?'),
+    "no such data set": (lambda f: change(f, data="digit"), 'did you mean "digits"?'),
+    "no such part": (lambda f: change(f, data={"simulation": 99}), "the simulation has 2 peers"),
+    "no such network": (lambda f: change(f, network="mpl"), 'did you mean "mlp"?'),
+    "a network of its own": (lambda f: change(f, network="mlp:2+9+2"), "needs partial_models"),
+    "no federation file": (lambda f: (f.parent / "federation.yaml").unlink(), "fedpeer init or join makes it"),
+    "a wrong federation file": (
+        lambda f: (f.parent / "federation.yaml").write_text("name: wards\nlearning: {rounds: 0}\n"),
+        "1 or more",
+    ),
+    "token readable by others": (
+        lambda f: (f.parent / "keys" / "peer1.token").chmod(0o604),
+        "can be read by others",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said(fedpeer: Fedpeer, file: Path, name: str) -> None:
+    spoil, said = WRONG[name]
+    (file.parent / "federation.yaml").write_text("name: wards\nnetwork: mlp:2+5+2\nsimulation: {peers: 2}\n")
+    spoil(file)
+    found = fedpeer("config", "check", str(file))
+    assert (found.code, found.out) == (2, "")
+    assert said in " ".join(found.err.split())
+
+
+def test_all_mistakes_are_told_at_once(fedpeer: Fedpeer, file: Path) -> None:
+    for name in ("C03 type", "C10 no key", "C11 no data", "a wrong federation file"):
+        WRONG[name][0](file)
+    said = " ".join(fedpeer("config", "check", str(file)).err.split())
+    for part in ("4 problems", "true or false", "peer1.key cannot be read", "no file", "1 problem too"):
+        assert part in said, part
+
+
+def test_nothing_that_the_file_names_is_imported(fedpeer: Fedpeer, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text("raise SystemExit('imported')")
+    change(file, data={"python": "loud:data"})
+    assert fedpeer("config", "check", str(file)).code == 0
+
+
+def test_the_schema_of_a_peer_file(fedpeer: Fedpeer) -> None:
+    schema = json.loads(fedpeer("config", "schema", "--peer").out)
+    assert {"federation", "id", "data"} == set(schema["required"])

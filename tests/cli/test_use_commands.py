@@ -1,0 +1,141 @@
+"""`fedpeer evaluate / predict / export` as a person types them, on a run and on a peer's own folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpeer.cli import main
+from fedpeer.cli.peer_config import load_peer
+from fedpeer.peer.holdings import outfit
+from fedpeer.peer.models import Card, save
+from tests.cli.conftest import Fedpeer
+from tests.cli.peers import federation_on_disk
+
+
+def table(path: Path) -> Path:
+    draws = np.random.default_rng(0)
+    rows = [f"{a:.3f},{b:.3f},{'ill' if a > b else 'well'}" for a, b in draws.normal(5, 2, (90, 2))]
+    path.write_text("\n".join(["a,b,outcome", *rows]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one finished run on ward.csv."""
+    folder = tmp_path_factory.mktemp("finished")
+    data = f"csv:{table(folder / 'ward.csv')},label=outcome"
+    settings = ["--peers", "2", "--network", "mlp:2+5+2", "--rounds", "2", "--steps", "20", "--workers", "1"]
+    settings += ["--compare", "partial-averaging", "--device", "cpu", "--out", str(folder / "fedpeer-runs")]
+    assert main.run(["simulate", "--dataset", data, *settings, "--quiet"]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(fedpeer: Fedpeer, finished: Path, tmp_path: Path) -> Fedpeer:
+    """The command line in a copy of that folder."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    return fedpeer
+
+
+def test_evaluate_gives_the_last_row_of_the_run(run: Fedpeer, tmp_path: Path) -> None:
+    [metrics] = tmp_path.glob("fedpeer-runs/*/metrics.jsonl")
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    for number, peer in enumerate(("peer1", "peer2")):
+        found = json.loads(run("evaluate", "last", "--peer", peer, "--json").out)
+        assert found["accuracy"] == pytest.approx(last["accuracy"][number])
+        assert found["loss"] == pytest.approx(last["loss"][number], rel=1e-5)
+    assert "its own test part" in run("evaluate", "last", "--peer", "peer1").out
+    assert "90 examples of csv:ward.csv" in run(
+        "evaluate", "last", "--peer", "peer1", "--data", "csv:ward.csv,label=outcome"
+    ).out
+
+
+def test_predict_answers_row_by_row(run: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns are found by name, others passed over, and no label is needed."""
+    (tmp_path / "new.csv").write_text("b,name,a\n1,x,9\n9,y,1\n")
+    (tmp_path / "tabs.csv").write_text("a\tb\n9\t1\n1\t9\n")
+    answers = run("predict", "last", "new.csv", "--peer", "peer1").out
+    lines = [line.split(",") for line in answers.splitlines()]
+    assert lines[0] == ["prediction", "probability ill", "probability well"]
+    assert [line[0] for line in lines[1:]] == ["ill", "well"]
+    for line in lines[1:]:
+        assert float(line[1]) + float(line[2]) == pytest.approx(1, abs=1e-5)
+    assert run("predict", "last", "tabs.csv", "--delimiter", "tab", "--peer", "peer1").out == answers
+    assert run("predict", "last", "new.csv", "--peer", "peer1", "--to", "answers.csv").out == ""
+    assert (tmp_path / "answers.csv").read_text() == answers
+    monkeypatch.setattr("sys.stdin", io.StringIO("a,b\n9,1\n1,9\n"))
+    assert run("predict", "last", "-", "--peer", "peer1").out == answers
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is empty"),
+        ("a,c\n1,2\n", 'no column "b"'),
+        ("a,b\n", "no rows"),
+        ("a,b\n1,x\n", "row 2, column b"),
+        ("a,b\n1\n", "row 2: it has 1 cells"),
+        ("a,b,a\n1,2,3\n", 'several columns are called "a"'),
+    ],
+)
+def test_what_is_wrong_with_new_examples_is_said(run: Fedpeer, tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "new.csv").write_text(content)
+    found = run("predict", "last", "new.csv", "--peer", "peer1")
+    assert (found.code, found.out) == (2, "")
+    assert said in " ".join(found.err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["evaluate", "last"], "--peer"),
+        (["evaluate", "last", "--peer", "peer9"], "it has peer1, peer2"),
+        (["evaluate", "last", "--peer", "peer1", "--method", "fedavg"], "no models of fedavg"),
+        (["evaluate", "last", "--peer", "peer1", "--seed", "7"], "with seed 7"),
+        (["evaluate", "nowhere", "--peer", "peer1"], "no run"),
+        (["evaluate", "last", "--peer", "peer1", "--data", "digits"], "trained for the classes ill, well"),
+        (["evaluate", "last", "--peer", "peer1", "--data", "csv:ward.csv,label=a"], "is not a class"),
+        (["predict", "last", "nowhere.csv", "--peer", "peer1"], "there is no file nowhere.csv"),
+        (["predict", "last", "ward.csv", "--peer", "peer1", "--to", "no/where.csv"], "cannot be written"),
+        (["export", "last", "--peer", "peer1", "--to", "no/where"], "cannot be written"),
+        (["export", "last", "--peer", "peer1", "--format", "pickle"], "--format"),
+    ],
+)
+def test_what_is_wrong_with_the_question_is_said(run: Fedpeer, arguments: list[str], said: str) -> None:
+    found = run(*arguments)
+    assert (found.code, found.out) == (2, "")
+    assert said in " ".join(found.err.split())
+
+
+def test_export_writes_the_model_and_what_its_numbers_mean(run: Fedpeer, tmp_path: Path) -> None:
+    for form in ("safetensors", "pt2"):
+        found = run("export", "last", "--peer", "peer2", "--format", form)
+        assert found.out.split() == [f"peer2.{form}", f"peer2.{form}.json"]
+        assert (tmp_path / f"peer2.{form}").stat().st_size > 0
+        card = json.loads((tmp_path / f"peer2.{form}.json").read_text())
+        assert (card["classes"], card["features"], list(card["peers"])) == (["ill", "well"], ["a", "b"], ["peer2"])
+
+
+def test_a_peers_file_and_its_folder_name_its_model(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    data = table(tmp_path / "ward.csv")
+    file = federation_on_disk(tmp_path / "wards", data={"csv": str(data), "label": "outcome"})
+    config = load_peer(file)
+    made = outfit(config.file, config.federation, "cpu")
+    assert config.file.state is not None
+    Path(config.file.state).mkdir()
+    missing = fedpeer("evaluate", str(file))
+    assert (missing.code, "writes its model when" in " ".join(missing.err.split())) == (2, True)
+    card = Card.of(made.assembly, made.dataset, {config.file.id: made.held})
+    save(Path(config.file.state), card, made.learner.start(), made.assembly.layout)
+    found = json.loads(fedpeer("evaluate", str(file), "--json").out)
+    score, loss = made.learner.evaluate(made.learner.start())
+    assert (found["peer"], found["accuracy"], found["loss"]) == ("peer1", score, pytest.approx(loss, rel=1e-5))
+    assert fedpeer("predict", config.file.state, str(data)).out.startswith("prediction,")
+    nowhere = fedpeer("evaluate", config.file.state)
+    assert (nowhere.code, "--data" in nowhere.err) == (2, True)
