@@ -236,7 +236,7 @@ class Fedpeer:
 
 def _serve_sockets(tell: Callable[[int], None], job: Job, length: int, folder: Path | None) -> None:
     arrived, value_D = Arrived(job, length), kept(length)
-    view = memoryview(value_D.numpy()).cast("B")
+    view = value_D.numpy().data.cast("B")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         tell(listening.getsockname()[1])
         connection, _ = listening.accept()
@@ -265,7 +265,7 @@ class Sockets:
 
     def send(self, value_D: Tensor) -> None:
         self._socket.sendall(struct.pack("<Q", 4 * len(value_D)))
-        self._socket.sendall(memoryview(value_D.numpy()).cast("B"))
+        self._socket.sendall(value_D.numpy().data.cast("B"))
         assert self._socket.recv(1) == b"k", "the receiver is gone"
 
     def close(self) -> None:

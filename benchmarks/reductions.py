@@ -7,12 +7,16 @@ real peers. Bytes are those of payloads; a message's head is the same for all fo
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import fmean
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.gossip.averaging import Averaging, turn

@@ -10,7 +10,7 @@ import importlib
 import sys
 from pathlib import Path
 
-NAMES = ("common_job", "autograd", "single_sample", "growth", "startup")
+NAMES = ("common_job", "autograd", "single_sample", "growth", "startup", "wire")
 
 
 def main() -> None:

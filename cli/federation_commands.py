@@ -96,7 +96,7 @@ def join(
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from fedpeer.cli.config import Source, load
-    from fedpeer.cli.seats import data_of, joined, listens_at, local
+    from fedpeer.cli.seats import data_of, is_host, joined, listens_at, local
     from fedpeer.peer.shell.enrolment import Token
     from fedpeer.peer.shell.enrolment import join as ask
     from fedpeer.peer.shell.kit import new_folder, write_peer
@@ -105,6 +105,7 @@ def join(
     asked = Token.read(token)
     source = data_of(data or UNKNOWN_DATA, problems)
     listens_at(listen, problems)
+    is_host(dashboard_host, "--dashboard-host", problems)
     if source is None or problems:
         raise ConfigError("the command line", problems, ", so the token was not used")
     place = folder or Path(asked.peer)
@@ -145,15 +146,14 @@ def revoke(
 def _told(told: Mapping[str, str]) -> list[str]:
     """Who has the new roster now, and how the others get it."""
     reached = [peer for peer, why in told.items() if not why]
-    missed = {peer: why for peer, why in told.items() if why}
     if reached:
         lines = [f"Told: {', '.join(reached)}. Each tells the others as they meet."]
     elif told:
-        lines = ["No peer could be told. One that runs elsewhere learns it when the new roster.json is copied over the"]
-        lines = [wrapped(f"{lines[0]} one in its folder; one is enough, for each tells the others.")]
+        words = "No running peer took it. To tell them, copy roster.json over the one in the folder of a peer that runs"
+        lines = [f"{words}; one is enough, for each tells the others. (Copies in folders here are new already.)"]
     else:
         lines = []
-    return lines + [wrapped(f"  {peer}: {shown(why)}") for peer, why in missed.items()]
+    return [wrapped(line) for line in [*lines, *(f"  {peer}: {why}" for peer, why in told.items() if why)]]
 
 
 def _seconds(text: str, problems: list[Problem]) -> float:

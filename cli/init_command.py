@@ -29,7 +29,7 @@ def _opt(help: str, metavar: str) -> Any:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="A new folder.", show_default=False)] = Path(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.", show_default=False)] = Path(
         "federation"
     ),
     peers: Annotated[str | None, _opt("How many, or their ids: 4, or north,south.", "N|A,B")] = None,
@@ -47,14 +47,15 @@ def init(
 
     Without --data each peer gets its part of a small data set, for a first try.
     """
-    from fedpeer.cli.seats import ids_of, places_of, seats_of
+    from fedpeer.cli.seats import ids_of, is_host, places_of, seats_of, sources_of
     from fedpeer.peer.shell.kit import federation_file, make_federation, refuse_existing
 
     refuse_existing(folder)
     problems: list[Problem] = []
     ids = ids_of(_count(peers, hosts, address or [], problems), problems)
     places = places_of(ids, hosts, address or [], port, problems)
-    seats = seats_of(ids, places, data, dashboard_host, problems) if places else []
+    sources = sources_of(ids, data, problems)
+    is_host(dashboard_host, "--dashboard-host", problems)
     called = name or folder.resolve().name
     if federation is None:
         text = federation_file(called, f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}")
@@ -62,17 +63,23 @@ def init(
         called, text = _taken_over(federation, ids, name, data, problems)
     if problems:
         raise ConfigError("the command line", problems, NOTHING_WRITTEN)
-    roster = make_federation(folder, called, text, seats)
-    lines = [f'The federation "{called}" is in {folder}: {len(seats)} peers, roster {roster.number}.', ""]
+    seats = seats_of(ids, places, sources, dashboard_host)
+    make_federation(folder, called, text, seats)
+    print("\n".join([*_made(folder, called, ids), "", *_next_commands(folder, seats)]))
+
+
+def _made(folder: Path, called: str, ids: Sequence[str]) -> list[str]:
+    """What is in the new folder."""
+    several = ", ".join(ids) if len(ids) <= 3 else f"{ids[0]} ... {ids[-1]}"
     rows = [
         ("federation.yaml", "what all peers learn, and how"),
         ("roster.json", "who belongs, signed by the authority"),
         ("authority", "its key lets peers in and out; keep it here, and safe"),
-        (f"{_several(ids)}", "a folder for each peer's machine: config, keys, and both files"),
+        (several, "for each peer's machine: its config, its keys, both files"),
     ]
     width = max(len(what) for what, _ in rows)
-    lines += [f"  {what:<{width}}  {words}" for what, words in rows]
-    print("\n".join([*lines, "", *_next_commands(folder, seats)]))
+    head = f'The federation "{called}" is in {folder}, with {len(ids)} peer{"s" if len(ids) > 1 else ""}:'
+    return [head, "", *(f"  {what:<{width}}  {words}" for what, words in rows)]
 
 
 def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], problems: list[Problem]) -> str:
@@ -99,17 +106,13 @@ def _taken_over(
         problems.append(
             Problem((), f'{file} calls itself "{federation.name}"; leave --name out, or change it there', "--name")
         )
-    for each in wrong_models(federation.models(), list(ids)):
-        problems.append(Problem((), f"{file}: {each.message}", "--federation"))
+    wrong = wrong_models(federation.models(), list(ids))
+    problems += [Problem((), f"{file}: {each.message}", "--federation") for each in wrong]
     simulated = federation.simulation.peers or DEFAULT_SIMULATED
     if data is None and len(ids) > simulated:
         text = f"{file} simulates {simulated} peers, and here are {len(ids)}; say with --data what each learns from"
         problems.append(Problem((), text, "--data"))
     return federation.name, file.read_text(encoding="utf-8")
-
-
-def _several(ids: Sequence[str]) -> str:
-    return ", ".join(ids) if len(ids) <= 3 else f"{ids[0]} ... {ids[-1]}"
 
 
 def _next_commands(folder: Path, seats: Sequence[Seat]) -> list[str]:

@@ -24,6 +24,7 @@ from fedpeer.cli import (
     config_commands,
     data_commands,
     federation_commands,
+    init_command,
     runs_commands,
     simulate,
     slices,
@@ -46,8 +47,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("simulate")(simulate.simulate)
-for command in (federation_commands.init,):
-    app.command(command.__name__)(command)
+app.command("init")(init_command.init)
+app.command("invite")(federation_commands.invite)
+app.command("join")(federation_commands.join)
+app.command("revoke")(federation_commands.revoke)
 app.command("start")(start.start)
 app.command("leave")(start.leave)
 app.command("status")(status.status)

@@ -16,8 +16,7 @@ from fedpeer.cli.errors import Problem, shown
 from fedpeer.cli.files import anchored
 from fedpeer.peer.core.choice import ChoiceError
 from fedpeer.peer.core.peer_file import DataSettings, endpoint, loopback
-from fedpeer.peer.core.roster import Entry, Roster, is_id, is_url
-from fedpeer.peer.shell.certificates import AUTHORITY
+from fedpeer.peer.core.roster import AUTHORITY, Entry, Roster, is_id, is_url
 from fedpeer.peer.shell.enrolment import INVITATION_PORT, route_to
 from fedpeer.peer.shell.kit import DASHBOARD_OFFSET, Seat, ports, seat
 
@@ -50,24 +49,29 @@ def places_of(
     """Host and port of each peer. On one host the ports count up; an address of its own overrides both."""
     if not 1 <= first <= PORT_MAX:
         problems.append(Problem((), f"found {first}; write 1 to {PORT_MAX}", "--port"))
+    own = _addresses(ids, addresses, problems)
     named = [host.strip().strip("[]") for host in hosts.split(",")] if hosts else ["127.0.0.1"] * len(ids)
+    for host in dict.fromkeys(named):
+        is_host(host, "--hosts", problems)
     if len(named) != len(ids):
         text = f"there are {len(ids)} peers and {len(named)} hosts; name one for each, repeating it if peers share it"
         problems.append(Problem((), text, "--hosts"))
         return []
-    wrong = [host for host in named if not is_url(f"https://{_bracketed(host)}:{PORT_MAX}")]
-    problems += [Problem((), f'"{shown(host)}" is not the name or address of a machine', "--hosts") for host in wrong]
-    own = _addresses(ids, addresses, problems)
     found = [
         own.get(peer, place) for peer, place in zip(ids, zip(named, ports(named, first), strict=True), strict=True)
     ]
     if len(set(found)) < len(found):
         problems.append(Problem((), "two peers have one address; give each its own", "--address"))
-    boards = {(host, port + DASHBOARD_OFFSET) for host, port in found}
-    if boards & set(found):
+    if {(host, port + DASHBOARD_OFFSET) for host, port in found} & set(found):
         text = f"on one host a peer's port is another's dashboard's, which is {DASHBOARD_OFFSET} higher; use --address"
         problems.append(Problem((), text, "--hosts"))
     return found
+
+
+def is_host(host: str, option: str, problems: list[Problem]) -> None:
+    """Whether a machine may be called so."""
+    if not is_url(f"https://{_bracketed(host)}:{PORT_MAX}"):
+        problems.append(Problem((), f'"{shown(host)}" is not the name or address of a machine', option))
 
 
 def _addresses(ids: Sequence[str], addresses: Sequence[str], problems: list[Problem]) -> Mapping[str, tuple[str, int]]:
@@ -86,22 +90,25 @@ def _addresses(ids: Sequence[str], addresses: Sequence[str], problems: list[Prob
     return found
 
 
-def seats_of(
-    ids: Sequence[str],
-    places: Sequence[tuple[str, int]],
-    data: str | None,
-    dashboard_host: str,
-    problems: list[Problem],
-) -> list[Seat]:
-    """A seat for each peer. In `data`, {n} stands for the peer's number and {id} for its id."""
-    template = data or "simulation:{n}"
+def sources_of(ids: Sequence[str], data: str | None, problems: list[Problem]) -> list[DataSettings]:
+    """What each peer learns from. In `data`, {n} stands for the peer's number and {id} for its id."""
     found = []
-    for number, (peer, (host, port)) in enumerate(zip(ids, places, strict=True), start=1):
-        source = data_of(template.replace("{n}", str(number)).replace("{id}", peer), problems)
+    for number, peer in enumerate(ids, start=1):
+        source = data_of((data or "simulation:{n}").replace("{n}", str(number)).replace("{id}", peer), problems)
         if source is None:
-            return []
-        found.append(seat(peer, host, port, local(source) if loopback(host) else source, dashboard_host))
+            return []  # the others have the same mistake
+        found.append(source)
     return found
+
+
+def seats_of(
+    ids: Sequence[str], places: Sequence[tuple[str, int]], sources: Sequence[DataSettings], dashboard_host: str
+) -> list[Seat]:
+    """A seat for each peer."""
+    return [
+        seat(peer, host, port, local(source) if loopback(host) else source, dashboard_host)
+        for peer, (host, port), source in zip(ids, places, sources, strict=True)
+    ]
 
 
 def data_of(text: str, problems: list[Problem]) -> DataSettings | None:

@@ -90,8 +90,9 @@ def trained(life: Life, rounds: Rounds, event: Trained) -> None:
     rounds.training = False
     round = life.ledger.round
     if life.synchronous and life.furthest() > round + _ahead(life):
-        round = life.furthest()
-        text = f"behind: round {life.ledger.round} counts as round {round}, in which the others are"
+        # The others are in the middle of theirs and do not wait for us; in the next one they will.
+        round = min(life.furthest() + 1, life.setup.federation.learning.rounds)
+        text = f"behind: round {life.ledger.round} counts as round {round}, to which the others come next"
         life.note("info", "caught_up", text, round=round)
     life.write(Learnt(round=round, x_n=event.x_n, s_k=event.s_k))
     rounds.news |= set(life.ledger.groups)
@@ -155,6 +156,8 @@ def _awaited(life: Life, rounds: Rounds, group: str, peer: str) -> bool:
     """Whether a missing share may still come in time: not from who is gone, was late already, or is past this."""
     holding = life.ledger.groups[group]
     if peer in rounds.late or not life.available(peer, group):
+        return False
+    if life.others[peer].round > holding.at[0] + _ahead(life):
         return False
     return holding.into.get(peer, Incoming()).place <= holding.at
 

@@ -11,9 +11,8 @@ import contextlib
 
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.messages import Envelope, Refused, RosterNews
-from fedpeer.peer.core.roster import Roster, to_bytes
+from fedpeer.peer.core.roster import AUTHORITY, Roster, to_bytes
 from fedpeer.peer.shell.authority import Authority
-from fedpeer.peer.core.roster import AUTHORITY
 from fedpeer.peer.shell.client import LinkDown, Links, Outcome
 from fedpeer.peer.shell.identity import client_context
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpeer.peer.core.roster import Roster, RosterError, newer, to_bytes
-from fedpeer.peer.core.roster import AUTHORITY
+from fedpeer.peer.core.roster import AUTHORITY, Roster, RosterError, newer, to_bytes
 from fedpeer.peer.shell.certificates import authority_certificate, key_pem, pem
 from fedpeer.peer.shell.identity import Identity, examine_identity, read_roster
 from fedpeer.runs.disk import replacing, take_lock
@@ -67,7 +66,7 @@ def open_authority(folder: Path) -> Authority:
     keys = folder / "authority"
     if not keys.is_dir():
         raise EnrolmentError(
-            f"There is no authority in {folder}; say this where fedpeer init was said, or give --in FOLDER."
+            f"There is no authority in {folder.resolve()}; say this where fedpeer init was said, or give --in FOLDER."
         )
     roster = read_roster(folder / "roster.json")
     certificate = keys / "authority.crt"

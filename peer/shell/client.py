@@ -24,9 +24,9 @@ from aiohttp.abc import AbstractStreamWriter
 
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.messages import Refused
-from fedpeer.peer.shell.identity import tls_reason
 from fedpeer.peer.shell.limits import CHUNK_BYTES, Limits, pace
 from fedpeer.peer.shell.listener import require_loopback
+from fedpeer.peer.shell.reasons import link_reason
 from fedpeer.peer.shell.server import CONTENT_TYPE, ROUTE
 
 #: Bytes of tail from which a message is bulk: what a slow link (1 Mbit/s) carries in one tick of 25 ms, and some.
@@ -183,7 +183,7 @@ class Links:
         except TimeoutError:
             return LinkDown("it did not answer, or too slowly")
         except (ClientError, OSError, ValueError) as error:
-            return LinkDown(tls_reason(error) or str(error) or type(error).__name__)
+            return LinkDown(link_reason(error))
 
 
 class _Frame(Payload):

@@ -34,7 +34,8 @@ from fedpeer.peer.core.peer_file import endpoint
 from fedpeer.peer.core.roster import ROSTER_BYTES_MAX, Entry, Roster, RosterError, admit, from_bytes, is_id, to_bytes
 from fedpeer.peer.shell.authority import Authority, EnrolmentError, change_roster
 from fedpeer.peer.shell.certificates import peer_certificate, pem, request
-from fedpeer.peer.shell.identity import invitation_context, joining_context, tls_reason
+from fedpeer.peer.shell.identity import invitation_context, joining_context
+from fedpeer.peer.shell.reasons import link_reason
 
 #: Wrong secrets before an invitation is withdrawn. A person mistypes once or twice; guessing 128 bits takes forever
 #: anyway, so this only ends a nuisance.
@@ -287,7 +288,7 @@ async def join(token: Token, key: Ed25519PrivateKey) -> Admission:
             if answer.status != 200:
                 raise EnrolmentError(_denial(text))
     except (aiohttp.ClientError, TimeoutError) as error:
-        why = tls_reason(error) or str(error) or "no answer in time"
+        why = link_reason(error)
         raise EnrolmentError(
             f"The one who invites cannot be reached at {token.listener}: {why}. Does fedpeer invite still wait there, "
             "and does a firewall let that port through?"

@@ -4,8 +4,7 @@ A peer is its Ed25519 key, and the roster says which key is which peer. TLS prov
 its certificate and that the federation's authority signed that certificate; `peer_of` then asks the roster who that is.
 Names in certificates decide nothing. Both contexts trust one authority, the federation's, and no other.
 
-A failed handshake never reaches a handler: whoever accepts or connects gets an exception, and `tls_reason` puts
-OpenSSL's reason into words a person can use.
+A failed handshake never reaches a handler: whoever accepts or connects gets an exception, which `reasons.py` words.
 """
 
 from __future__ import annotations
@@ -28,39 +27,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedpeer.peer.core.refusals import Rejected
-from fedpeer.peer.core.roster import ROSTER_BYTES_MAX, Roster, RosterError, from_bytes
-from fedpeer.peer.core.roster import AUTHORITY
+from fedpeer.peer.core.roster import AUTHORITY, ROSTER_BYTES_MAX, Roster, RosterError, from_bytes
 
 #: Bytes of a key or certificate file: ours have under 1 KB, and nothing longer is worth parsing.
 PEM_BYTES_MAX = 64 * 1024
-#: How deep a TLS error is looked for in what asyncio and aiohttp wrap around it: they use two or three layers.
-CAUSES_MAX = 8
-
-#: What OpenSSL says of a handshake, by the end of its reason's name, as a sentence. The first are what we found wrong
-#: with the other side; the last are alerts, by which the other side tells what it found wrong with us.
-_REASONS = (
-    ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "it showed no certificate; only peers with a key may speak here"),
-    ("HTTP_REQUEST", "it spoke plain HTTP on the TLS port; write https:// in the address"),
-    ("HTTPS_PROXY_REQUEST", "it spoke to us as to a proxy; address the peer itself"),
-    ("WRONG_VERSION_NUMBER", "it does not speak TLS; is this the port of a peer?"),
-    ("UNSUPPORTED_PROTOCOL", "it speaks no TLS 1.3"),
-    ("ALERT_PROTOCOL_VERSION", "the other side wants another version of TLS; peers speak 1.3 only"),
-    ("ALERT_CERTIFICATE_REQUIRED", "the other side wants a certificate, and none was shown"),
-    ("ALERT_UNKNOWN_CA", "the other side does not know our authority; it is of another federation"),
-    ("ALERT_CERTIFICATE_EXPIRED", "the other side says that our certificate is not valid today; compare the clocks"),
-    ("ALERT_BAD_CERTIFICATE", "the other side refused our certificate"),
-    ("ALERT_DECRYPT_ERROR", "the other side could not verify our certificate"),
-)
-#: OpenSSL's codes of verification (X509_V_ERR_...): what is wrong with the other side's certificate.
-_UNVERIFIED = {
-    7: "its certificate's signature is wrong",
-    9: "its certificate is not valid yet; compare the clocks of both machines",
-    10: "its certificate has expired; compare the clocks of both machines, or invite it again",
-    18: "it signed its certificate itself; the federation's authority has to sign it",
-    19: "its certificate is signed by another authority; it is of another federation",
-    20: "its certificate is signed by another authority; it is of another federation",
-    21: "its certificate is signed by another authority; it is of another federation",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +169,7 @@ def _strangeness(peer: str, key: bytes, roster: Roster) -> Iterator[str]:
 def server_context(identity: Identity) -> ssl.SSLContext:
     """TLS 1.3 for the peer port: only certificates signed by the federation's authority come in.
 
-    Who the other side is, the handler asks `peer_of`; why a handshake failed, `tls_reason`.
+    Who the other side is, the handler asks `peer_of`; why a handshake failed, `reasons.py`.
     """
     context = _context(ssl.PROTOCOL_TLS_SERVER, identity)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -257,21 +227,6 @@ def key_of(der: bytes) -> bytes | None:
     return key.public_bytes_raw() if isinstance(key, Ed25519PublicKey) else None
 
 
-def tls_reason(error: BaseException | None) -> str | None:
-    """Why TLS failed, as a sentence, from an exception or what caused it; None if no TLS error is in it."""
-    for _ in range(CAUSES_MAX):
-        if error is None or isinstance(error, ssl.SSLError):
-            break
-        error = error.__cause__ or error.__context__
-    if not isinstance(error, ssl.SSLError):
-        return None
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return _UNVERIFIED.get(getattr(error, "verify_code", 0)) or str(error.args[-1])
-    reason = error.reason or ""
-    known = (text for ending, text in _REASONS if reason.endswith(ending))
-    return next(known, reason.replace("_", " ").lower() or "the connection ended in the middle of the handshake")
-
-
 async def accept_tls(
     connection: socket.socket, speak: Callable[[], asyncio.Protocol], context: ssl.SSLContext, patience: float
 ) -> asyncio.Transport:
@@ -280,7 +235,7 @@ async def accept_tls(
     asyncio ends the connection of a failed handshake without sending TLS's alert, and the other side could not tell an
     expired certificate from a broken cable. So a second handle keeps the connection open until the alert has left.
 
-    Raises OSError (`ssl.SSLError` among them, see `tls_reason`); the connection is then closed.
+    Raises OSError (`ssl.SSLError` among them, see `reasons.py`); the connection is then closed.
     """
     loop = asyncio.get_running_loop()
     with connection.dup() as spare:

@@ -140,7 +140,7 @@ learning:
 
 gossip:
   protocol: push-sum
-  topology: k-regular:4          # at most; a smaller group has fewer neighbours
+  # topology: k-regular:4        # the default: at most four neighbours, fewer in a smaller group
   tolerance: 1e-4
 
 seed: 0
@@ -172,6 +172,8 @@ def refuse_existing(folder: Path) -> None:
 def _peer_file(own: Seat, roster: Roster) -> str:
     others = [entry.address for entry in roster.entries if entry.id != own.id][:SEEDS_MAX]
     keys = {"certificate": f"keys/{own.id}.crt", "key": f"keys/{own.id}.key", "authority": "keys/federation-ca.crt"}
+    part = own.data.part
+    data = own.data.model_dump(mode="json") if part is None else {"simulation": part}
     board = {"listen": own.dashboard, "token_file": f"keys/{own.id}.token"}
     if not loopback(endpoint(own.dashboard)[0]):
         board |= {"certificate": f"keys/{own.id}-dashboard.crt", "key": f"keys/{own.id}-dashboard.key"}
@@ -185,13 +187,14 @@ id: {_flow(own.id)}
 
 # Your data, which never leaves this machine, such as {{csv: ward.csv, label: outcome, test_fraction: 0.25}}.
 # simulation: 3 stands for what the third peer has in `fedpeer simulate --config federation.yaml`.
-data: {_flow(own.data.model_dump(mode="json"))}
+data: {_flow(data)}
 device: auto                    # cuda, mps or cpu
 
 # Where this peer listens, and the address by which the others reach it (the roster's).
 listen: {_flow(own.listen)}
 address: {_flow(own.address)}
-seeds: {_flow(others)}          # asked first who is there
+# Asked first who is there.
+seeds: {_flow(others)}
 
 # For your browser and for `fedpeer status`.
 dashboard: {_flow(board)}

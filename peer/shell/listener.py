@@ -15,8 +15,9 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 
-from fedpeer.peer.shell.identity import accept_tls, tls_reason
+from fedpeer.peer.shell.identity import accept_tls
 from fedpeer.peer.shell.limits import Limits
+from fedpeer.peer.shell.reasons import tls_reason
 
 #: Connections that the kernel keeps for us while we are busy.
 BACKLOG = 128

@@ -17,7 +17,6 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,14 +68,16 @@ from fedpeer.peer.shell.rows import Rows
 from fedpeer.peer.shell.server import Host, PeerServer
 from fedpeer.peer.shell.status import About, Status
 from fedpeer.peer.shell.store import Store, StoreError
+from fedpeer.peer.shell.trainer import Trainer
 from fedpeer.peer.shell.view import view_of
 from fedpeer.peer.shell.writer import Pipeline
 from fedpeer.runs.disk import replacing
 
 #: Seconds between two looks at what only people see: status, log windows, the roster's file.
 LOOK_S = 1.0
-#: Seconds for the last save and the last words at the end; a pause promises to be over within five.
-FAREWELL_S = 3.0
+#: Seconds after which a second Ctrl-C is meant as one; a terminal and a service manager may both signal at once.
+AGAIN_S = 1.0
+EXIT_STOPPED = 130
 #: Events that wait while a disk is slow: a neighbour's window and pings from each of some dozen neighbours. Beyond it
 #: messages are dropped, and said again by who sent them.
 WAITING_MAX = 256
@@ -168,7 +169,8 @@ class Process:
         self._heard_at: dict[str, float] = {}
         self._down: set[str] = set()
         self._waiting: list[tuple[Event, Lease | None]] = []
-        self._trainer = ThreadPoolExecutor(1, "fedpeer-train")
+        self._failure: Exception | None = None
+        self._asked_at: float | None = None
 
     # --------------------------------------------------------------------------------------------------- begin, end
 
@@ -195,6 +197,8 @@ class Process:
                 self._log.close()
                 self._log_file.close()
                 self._rows.close()
+        if self._failure is not None:
+            raise self._failure
         assert self._stopped is not None, "run ends when the node has stopped"
         return self._stopped
 
@@ -235,6 +239,7 @@ class Process:
         host, port = endpoint(file.listen)
         listening = bind(host, port, plain=identity is None)
         self._links = Links(self._context, self._reported)
+        self._trainer = Trainer(self._work, self._worked, self._failed)
         self._pipeline = Pipeline(store, self._encoded, self._carry_out, self._saved)
         server = PeerServer(
             Host(
@@ -276,7 +281,6 @@ class Process:
             await self._links.close()
             if dashboard is not None:
                 await dashboard.stop()
-            self._trainer.shutdown(wait=False, cancel_futures=True)
 
     def _dashboard(self) -> Dashboard | None:
         settings = self._prepared.file.dashboard
@@ -286,13 +290,16 @@ class Process:
         return Dashboard(where, self.status.as_json, Metrics(self.status.as_json) if settings.metrics else None)
 
     def _trap_signals(self) -> None:
-        """Ctrl-C and SIGTERM pause, SIGUSR1 (`fedpeer leave`) leaves; a second Ctrl-C ends at once."""
+        """Ctrl-C and SIGTERM pause, SIGUSR1 (`fedpeer leave`) leaves; a second Ctrl-C does not wait for the disk."""
         loop = asyncio.get_running_loop()
 
         def pause() -> None:
-            if self._node.phase == "stopped":
+            if self._asked_at is None:
+                self._asked_at = loop.time()
+                self.feed(Asked("pause"))
+            elif loop.time() - self._asked_at > AGAIN_S:
+                self._stopped = Stop(EXIT_STOPPED, "ended at once; what was not saved is done again")
                 self._over.set()
-            self.feed(Asked("pause"))
 
         try:
             for each in (signal.SIGINT, signal.SIGTERM):
@@ -391,8 +398,7 @@ class Process:
             case Send():
                 self._send(effect)
             case Train() | Evaluate():
-                work = asyncio.get_running_loop().run_in_executor(self._trainer, self._work, effect)
-                work.add_done_callback(self._worked)
+                self._trainer.submit(effect)
             case Note() | Refuse():
                 self._say(effect)
             case Enrol():
@@ -451,7 +457,11 @@ class Process:
                     self._down.discard(peer)
                     self._say(Note("info", "link_up", f"{peer} is reached again", {"peer": peer}))
 
-    def _work(self, job: Train | Evaluate) -> Event:
+    def _failed(self, failure: Exception) -> None:
+        self._failure = failure
+        self._over.set()
+
+    def _work(self, job: Train | Evaluate) -> Trained | Evaluated:
         """In the trainer's thread."""
         began = time.perf_counter()
         if isinstance(job, Train):
@@ -463,10 +473,9 @@ class Process:
         self.status.took("evaluate", time.perf_counter() - began)
         return Evaluated(job.round, score, loss)
 
-    def _worked(self, work: asyncio.Future[Event]) -> None:
-        if work.cancelled() or self._over.is_set():
+    def _worked(self, event: Trained | Evaluated) -> None:
+        if self._over.is_set():
             return
-        event = work.result()
         if isinstance(event, Evaluated):
             self.status.evaluated(event.round, event.score, event.loss)
             self._rows.evaluated(event)

@@ -243,7 +243,7 @@ class Town:
 
     def _carry_out(self, peer: str, process: Process, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            if False:
+            if self._alive.get(peer) is not process:
                 return
             self.said(peer, effect)
             self._say(peer, process, effect)

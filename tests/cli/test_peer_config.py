@@ -40,7 +40,8 @@ def test_a_right_file_is_right_and_its_paths_are_whole(fedpeer: Fedpeer, file: P
     assert config.file.data.source.value == str(file.parent / "ward.csv")
     assert config.file.state == str(file.parent / "peer1-state")
     assert config.file.identity is not None
-    assert all(Path(path).is_absolute() for path in (config.file.federation, config.file.roster, config.file.identity.key))
+    paths = (config.file.federation, config.file.roster, config.file.identity.key)
+    assert all(Path(path).is_absolute() for path in paths)
 
 
 def key(file: Path) -> Path:

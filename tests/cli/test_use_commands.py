@@ -51,9 +51,10 @@ def test_evaluate_gives_the_last_row_of_the_run(run: Fedpeer, tmp_path: Path) ->
         assert found["accuracy"] == pytest.approx(last["accuracy"][number])
         assert found["loss"] == pytest.approx(last["loss"][number], rel=1e-5)
     assert "its own test part" in run("evaluate", "last", "--peer", "peer1").out
-    assert "90 examples of csv:ward.csv" in run(
-        "evaluate", "last", "--peer", "peer1", "--data", "csv:ward.csv,label=outcome"
-    ).out
+    assert (
+        "90 examples of csv:ward.csv"
+        in run("evaluate", "last", "--peer", "peer1", "--data", "csv:ward.csv,label=outcome").out
+    )
 
 
 def test_predict_answers_row_by_row(run: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

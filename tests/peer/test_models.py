@@ -35,7 +35,9 @@ NUMBERS = Dataset(
     input_kind="features",
     feature_names=("a", "b", "c", "d"),
 )
-TWO = replace(NUMBERS, y=(NUMBERS.x[:, 0] > 5).astype(np.int64), task="classification", classes=("low", "high"))
+TWO = replace(
+    NUMBERS, y=np.greater(NUMBERS.x[:, 0], 5).astype(np.int64), task="classification", classes=("low", "high")
+)
 WORLDS: dict[str, tuple[Dataset, dict[str, Any]]] = {
     "classes": (DIGITS, {}),
     "scaled and permuted": (
@@ -89,7 +91,7 @@ def test_answers_are_what_the_score_was_counted_from(name: str, tmp_path: Path) 
         assert answers.shape[1] == len(model.card.classes)
         assert float((answers.argmax(1) == y).mean()) == pytest.approx(score)
     else:
-        assert float(np.sqrt(((answers[:, 0] - y) ** 2).mean())) == pytest.approx(score, rel=1e-4)
+        assert float(np.sqrt(np.square(np.subtract(answers[:, 0], y)).mean())) == pytest.approx(score, rel=1e-4)
 
 
 def test_the_probabilities_of_sigmoid_outputs_are_their_shares() -> None:
@@ -103,13 +105,13 @@ def test_the_probabilities_of_sigmoid_outputs_are_their_shares() -> None:
 
 def pt2(path: Path) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:
     program = torch.export.load(path).module()
-    return lambda x: program(torch.from_numpy(x)).detach().numpy()  # type: ignore[no-any-return]
+    return lambda x: program(torch.from_numpy(x)).detach().numpy()
 
 
 def onnx(path: Path) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:
     reference = pytest.importorskip("onnx.reference", reason="the extra fedpeer[onnx] is not installed")
     program = reference.ReferenceEvaluator(str(path))
-    return lambda x: program.run(["outputs"], {"inputs": x})[0]  # type: ignore[no-any-return]
+    return lambda x: program.run(["outputs"], {"inputs": x})[0]
 
 
 @pytest.mark.parametrize("name", ["scaled and permuted", "numbers", "one output", "images", "tokens"])
@@ -155,9 +157,7 @@ def test_a_state_dict_serves_plain_pytorch(tmp_path: Path) -> None:
     model = trained(tmp_path, made, "peer2")
     write_state_dict(model.module, tmp_path / "plain.safetensors")
     card = json.loads((tmp_path / "model.json").read_text())["peers"]["peer2"]
-    module = nn.Sequential(
-        OrderedDict(hidden1=nn.Linear(64, 12), activation1=nn.Sigmoid(), output=nn.Linear(12, 10))
-    )
+    module = nn.Sequential(OrderedDict(hidden1=nn.Linear(64, 12), activation1=nn.Sigmoid(), output=nn.Linear(12, 10)))
     module.load_state_dict(load_file(tmp_path / "plain.safetensors"))
     x = torch.from_numpy(DIGITS.x[:20])[:, card["feature_map"]]
     seen = (x - torch.tensor(card["shift"])) / torch.tensor(card["scale"])

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from fedpeer.networks.registry import NetworkError
-from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.choice import ChoiceError, parse
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api

@@ -211,7 +211,7 @@ class Dashboard:
     def _next_event(self) -> bytes:
         """The status as an event; streams that ask within half a period share one."""
         now = asyncio.get_running_loop().time()
-        if not self._event:
+        if now >= self._event_until:
             self._event = f"retry: 1000\ndata: {self._text()}\n\n".encode("utf-8", "replace")
             self._event_until = now + self._every_s / 2
         return self._event

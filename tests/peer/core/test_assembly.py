@@ -27,8 +27,8 @@ def nowhere(name: str) -> Any:
     raise AssertionError(f"nobody asked for {name}")
 
 
-def made(shape: DataShape, network: Choice | None = None, **settings: Any) -> Assembly:
-    return assemble(Federation.model_validate(settings), shape, 0, nowhere, network=network)
+def made(shape: DataShape, own: Choice | None = None, **settings: Any) -> Assembly:
+    return assemble(Federation.model_validate(settings), shape, 0, nowhere, network=own)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,7 @@ def made(shape: DataShape, network: Choice | None = None, **settings: Any) -> As
         (TOKENS, "lstm", "cross-entropy", "torch"),
     ],
 )
-def test_what_is_left_open_is_filled_in_to_fit_the_data(
-    shape: DataShape, network: str, loss: str, start: str
-) -> None:
+def test_what_is_left_open_is_filled_in_to_fit_the_data(shape: DataShape, network: str, loss: str, start: str) -> None:
     found = made(shape)
     filled = found.federation
     assert (str(filled.network), filled.learning.loss, str(filled.learning.start)) == (network, loss, start)

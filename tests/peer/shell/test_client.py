@@ -241,13 +241,12 @@ async def test_who_takes_nothing_is_not_waited_for() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
         b"HTTP/1.1 400 Bad\r\nContent-Length: 999999999\r\n\r\n" + bytes(10_000),
         b"no HTTP at all\r\n\r\n",
         b"",
     ],
-    ids=["redirect", "page", "endless", "noise", "nothing"],
+    ids=["page", "endless", "noise", "nothing"],
 )
 async def test_what_is_not_a_peer_is_a_link_that_is_down(said: bytes) -> None:
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -260,6 +259,21 @@ async def test_what_is_not_a_peer_is_a_link_that_is_down(said: bytes) -> None:
         (outcome,) = await reports.first(1)
     assert isinstance(outcome, LinkDown)
     assert outcome.reason
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    port = Port()
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 307 There\r\nLocation: {port.url}/v1/message\r\nContent-Length: 0\r\n\r\n"
+        writer.write(head.encode())
+        await writer.drain()
+
+    async with serving(port), somebody(speak) as url, links_of_ann() as (links, reports):
+        send(links, url, MESSAGES["ack"])
+        assert await reports.first(1) == [LinkDown("it answered 307, not as a peer does")]
+    assert (port.delivered, port.codes) == ([], [])
 
 
 # ------------------------------------------------------------------------------------------------------------- bounds

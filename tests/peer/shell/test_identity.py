@@ -30,8 +30,8 @@ from fedpeer.peer.shell.identity import (
     peer_of,
     read_roster,
     server_context,
-    tls_reason,
 )
+from fedpeer.peer.shell.reasons import tls_reason
 from tests.peer.shell.people import People
 
 #: Seconds until a handshake on loopback counts as hanging; it takes some milliseconds.

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedpeer.peer.core.events import Note, Refuse
+from fedpeer.peer.core.events import Refuse
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.sims.network import history
 from fedpeer.sims.network.agenda import Agenda
@@ -251,12 +251,3 @@ def test_the_judges_of_mass_hull_and_refusals() -> None:
     assert history.only_harmless(refusals, {"early": "h", "own_message": "s"}) == ["own_message was uttered 1 times"]
     with pytest.raises(AssertionError, match="own_message"):
         history.judged([], ["own_message was uttered 1 times"])
-
-
-def test_a_note_is_no_refusal() -> None:
-    disk = MemoryDisk(DiskRules())
-    disk.append([b"1"])
-    while disk.crash(np.random.default_rng(0)):
-        disk.append([b"1"])
-    (remark,) = disk.recover().remarks or (None,)
-    assert remark is None or isinstance(remark, Note)

@@ -1,0 +1,64 @@
+"""Why two machines could not speak: what OpenSSL, the system and aiohttp say, as one sentence a person can use.
+
+Only words: nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+
+#: How deep an error is looked for in what asyncio and aiohttp wrap around it: they use two or three layers.
+CAUSES_MAX = 8
+
+#: What OpenSSL says of a handshake, by the end of its reason's name, as a sentence. The first are what we found wrong
+#: with the other side; the last are alerts, by which the other side tells what it found wrong with us.
+_REASONS = (
+    ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "it showed no certificate; only peers with a key may speak here"),
+    ("HTTP_REQUEST", "it spoke plain HTTP on the TLS port; write https:// in the address"),
+    ("HTTPS_PROXY_REQUEST", "it spoke to us as to a proxy; address the peer itself"),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS; is this the port of a peer?"),
+    ("UNSUPPORTED_PROTOCOL", "it speaks no TLS 1.3"),
+    ("ALERT_PROTOCOL_VERSION", "the other side wants another version of TLS; peers speak 1.3 only"),
+    ("ALERT_CERTIFICATE_REQUIRED", "the other side wants a certificate, and none was shown"),
+    ("ALERT_UNKNOWN_CA", "the other side does not know our authority; it is of another federation"),
+    ("ALERT_CERTIFICATE_EXPIRED", "the other side says that our certificate is not valid today; compare the clocks"),
+    ("ALERT_BAD_CERTIFICATE", "the other side refused our certificate"),
+    ("ALERT_DECRYPT_ERROR", "the other side could not verify our certificate"),
+)
+#: OpenSSL's codes of verification (X509_V_ERR_...): what is wrong with the other side's certificate.
+_UNVERIFIED = {
+    7: "its certificate's signature is wrong",
+    9: "its certificate is not valid yet; compare the clocks of both machines",
+    10: "its certificate has expired; compare the clocks of both machines, or invite it again",
+    18: "it signed its certificate itself; the federation's authority has to sign it",
+    19: "its certificate is signed by another authority; it is of another federation",
+    20: "its certificate is signed by another authority; it is of another federation",
+    21: "its certificate is signed by another authority; it is of another federation",
+}
+
+
+def tls_reason(error: BaseException) -> str | None:
+    """Why TLS failed, from an exception or what caused it; None if no TLS error is in it."""
+    innermost: ssl.SSLError | None = None
+    cause: BaseException | None = error
+    for _ in range(CAUSES_MAX):
+        if cause is None:
+            break
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLWantReadError | ssl.SSLWantWriteError):
+            innermost = cause
+        cause = cause.__cause__ or cause.__context__
+    if innermost is None:
+        return None
+    if isinstance(innermost, ssl.SSLCertVerificationError):
+        return _UNVERIFIED.get(getattr(innermost, "verify_code", 0)) or str(innermost.args[-1])
+    reason = innermost.reason or ""
+    known = (text for ending, text in _REASONS if reason.endswith(ending))
+    return next(known, reason.replace("_", " ").lower() or "the connection ended in the middle of the handshake")
+
+
+def link_reason(error: BaseException) -> str:
+    """Why a connection could not be made or broke: TLS's reason, or the system's, or the error's own words."""
+    number = error.errno if isinstance(error, OSError) else None
+    said = os.strerror(number).lower() if number is not None and number > 0 else str(error)
+    return tls_reason(error) or said or type(error).__name__

@@ -1,0 +1,49 @@
+"""The thread that trains and evaluates, one job after the other, while the event loop goes on.
+
+A daemon thread: a peer that is told to stop ends at once and does not wait for a round of steps whose result nobody
+takes any more. Training it again is cheaper than a machine that does not shut down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+class Trainer(Generic[Job, Result]):
+    """Made on a running loop. `done` is called on the loop with each result; `failed` with what a job raised."""
+
+    def __init__(
+        self, work: Callable[[Job], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
+    ) -> None:
+        self._work, self._done, self._failed = work, done, failed
+        self._loop = asyncio.get_running_loop()
+        # A node asks for one training at a time, and for an evaluation now and then.
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="fedpeer-train", daemon=True).start()
+
+    def submit(self, job: Job) -> None:
+        """Do this after what was submitted before."""
+        self._jobs.put(job)
+
+    def _run(self) -> None:
+        while True:
+            job = self._jobs.get()
+            try:
+                result = self._work(job)
+            except Exception as error:
+                self._tell(self._failed, error)
+                return
+            self._tell(self._done, result)
+
+    def _tell(self, whom: Callable[..., None], what: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(whom, what)
+        except RuntimeError:  # the loop is closed: the process is ending, and nobody waits for this
+            return

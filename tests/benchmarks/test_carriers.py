@@ -1,0 +1,37 @@
+"""The ways to carry a slice that the wire benchmark compares: each says that it is done when it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from benchmarks.carriers import Carrier, Fedpeer, Grpc, Job, Keys, Naive, Sockets
+
+LENGTH = 10_000
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("make", [Fedpeer, Sockets, Grpc, Naive], ids=lambda make: make.__name__)
+def test_a_slice_is_carried_checked_merged_and_saved(make: Callable[[Job, int], Carrier]) -> None:
+    carrier = make("saved", LENGTH)
+    try:
+        for _ in range(2):
+            carrier.send(torch.randn(LENGTH))
+        with pytest.raises(Exception, match=r".*"):  # each fails in its own way, and none in silence
+            carrier.send(torch.full((LENGTH,), torch.nan))
+    finally:
+        carrier.close()
+
+
+@pytest.mark.parametrize("make", [Fedpeer, Sockets], ids=lambda make: make.__name__)
+def test_a_slice_is_carried_by_tls(make: Callable[[Job, int, Keys], Carrier]) -> None:
+    keys = Keys()
+    carrier = make("moved", LENGTH, keys)
+    try:
+        carrier.send(torch.randn(LENGTH))
+    finally:
+        carrier.close()
+        keys.close()
