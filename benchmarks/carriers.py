@@ -12,7 +12,6 @@ import asyncio
 import multiprocessing
 import os
 import socket
-import ssl
 import struct
 import tempfile
 from collections.abc import Callable
@@ -259,9 +258,7 @@ class Sockets:
         self._socket = socket.create_connection(("127.0.0.1", self.receiver.port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if keys:
-            context: ssl.SSLContext = client_context(_identity(keys.folder, "a"), keys.public["b"])
-            context.sslobject_class = ssl.SSLObject
-            self._socket = context.wrap_socket(self._socket)
+            self._socket = client_context(_identity(keys.folder, "a"), keys.public["b"]).wrap_socket(self._socket)
 
     def send(self, value_D: Tensor) -> None:
         self._socket.sendall(struct.pack("<Q", 4 * len(value_D)))

@@ -13,15 +13,15 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from fedpeer.cli.anchors import anchored_federation
 from fedpeer.cli.checks import choice_problem
 from fedpeer.cli.config import Source, examine, refuse, typed
 from fedpeer.cli.errors import Path as SettingPath
 from fedpeer.cli.errors import Problem
-from fedpeer.cli.files import anchored_federation
 from fedpeer.cli.yaml_marks import scalar
 from fedpeer.peer.core.choice import Choice, ChoiceError, from_data, parse
 from fedpeer.peer.core.federation import Federation, Strict
-from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
+from fedpeer.sims.request import DEFAULT_METHODS, EngineName, SimulationRequest
 
 #: Option -> the setting that it is.
 OPTIONS: dict[str, SettingPath] = {
@@ -53,6 +53,8 @@ class RunOptions(Strict):
     repeats: int = Field(default=1, ge=1, le=1_000)
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     workers: int | None = Field(default=None, ge=1, le=1_024)
+    engine: EngineName = "vector"
+    faults: str = ""
 
 
 def asked(
@@ -85,6 +87,8 @@ def asked(
         seeds=tuple(range(federation.seed, federation.seed + options.repeats)),
         device=options.device,
         workers=options.workers,
+        engine=options.engine,
+        faults=options.faults,
     )
 
 

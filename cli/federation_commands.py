@@ -20,7 +20,7 @@ from fedpeer.cli.errors import ConfigError, Problem, shown, wrapped
 if TYPE_CHECKING:
     from fedpeer.peer.core.federation import Federation
     from fedpeer.peer.core.roster import Roster
-    from fedpeer.peer.shell.enrolment import Token
+    from fedpeer.peer.shell.invitation import Token
 
 #: Seconds that an invitation may be open. A week is as long as a secret should wait in somebody's mail.
 EXPIRES_MAX = 7 * 24 * 3600
@@ -52,7 +52,6 @@ def invite(
     To be said where the authority's key is. Ctrl-C withdraws the invitation.
     """
     from fedpeer.cli.seats import invited
-    from fedpeer.peer.shell.announce import announce
     from fedpeer.peer.shell.authority import open_authority
     from fedpeer.peer.shell.enrolment import invite as wait_for
 
@@ -70,6 +69,8 @@ def invite(
 
     async def work() -> tuple[Roster, Mapping[str, str]]:
         roster = await wait_for(authority, peer, address, known, *place, seconds, show)
+        from fedpeer.peer.shell.announce import announce  # brings torch, for which the token need not wait
+
         return roster, await announce(authority, roster, without=peer)
 
     try:
@@ -97,8 +98,8 @@ def join(
 
     from fedpeer.cli.config import Source, load
     from fedpeer.cli.seats import data_of, is_host, joined, listens_at, local
-    from fedpeer.peer.shell.enrolment import Token
     from fedpeer.peer.shell.enrolment import join as ask
+    from fedpeer.peer.shell.invitation import Token
     from fedpeer.peer.shell.kit import new_folder, write_peer
 
     problems: list[Problem] = []

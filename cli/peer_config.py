@@ -6,16 +6,16 @@ others and are those that the roster says, and data can be read. Nothing is star
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedpeer.cli.anchors import anchored, anchored_federation
 from fedpeer.cli.checks import choice_problem
 from fedpeer.cli.config import Source, load, refuse, typed
 from fedpeer.cli.errors import ConfigError, Problem
 from fedpeer.cli.errors import Path as SettingPath
-from fedpeer.cli.files import anchored, anchored_federation
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
 from fedpeer.peer.core.choice import bind
@@ -60,6 +60,38 @@ def load_peer(path: Path, consequence: str = "") -> PeerConfig:
     assert file is not None
     assert federation is not None
     return PeerConfig(file=file, federation=anchored_federation(federation, Path(file.federation).parent))
+
+
+def load_peers(paths: Sequence[Path], consequence: str = "") -> list[PeerConfig]:
+    """The same of several files, whose peers are to run beside one another.
+
+    Raises:
+        ConfigError: everything that is wrong with any of them, and what two of them share.
+    """
+    found: dict[Path, PeerConfig] = {}
+    problems: list[Problem] = []
+    for path in paths:
+        try:
+            found[path] = load_peer(path, consequence)
+        except ConfigError as error:
+            problems += [replace(each, place=f"{error.subject} {each.place}".strip()) for each in error.problems]
+    problems += _twice({path: each.file for path, each in found.items()})
+    if len(set(paths)) < len(paths):
+        problems.append(Problem((), "a file is named twice; a peer runs once", "--config"))
+    if problems:  # a federation file that all of them name has its problems once
+        raise ConfigError("what is to be started", [*dict.fromkeys(problems)], consequence)
+    return list(found.values())
+
+
+def _twice(files: Mapping[Path, PeerFile]) -> Iterator[Problem]:
+    """What two processes of one machine cannot both have."""
+    seen: dict[tuple[str, str], Path] = {}
+    for path, file in files.items():
+        own = [("id", file.id), ("state", str(file.state)), ("listen", file.listen)]
+        for key, value in own if file.dashboard is None else [*own, ("listen", file.dashboard.listen)]:
+            other = seen.setdefault((key, value), path)
+            if other != path:
+                yield Problem((key,), f"{value} is taken by {other}; give each peer its own", str(path))
 
 
 def examine_peer(source: Source, folder: Path) -> tuple[PeerFile | None, list[Problem]]:

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from fedpeer.cli.anchors import anchored
 from fedpeer.cli.checks import choice_problem, peer_ids
 from fedpeer.cli.errors import Problem, shown
-from fedpeer.cli.files import anchored
 from fedpeer.peer.core.choice import ChoiceError
 from fedpeer.peer.core.peer_file import DataSettings, endpoint, loopback
 from fedpeer.peer.core.roster import AUTHORITY, Entry, Roster, is_id, is_url

@@ -52,6 +52,12 @@ def simulate(
     seed: Annotated[Text, _opt("Everything random follows from it; default 0.", RUN, "S")] = None,
     repeats: Annotated[Text, _opt("How many seeds: S, S+1, ...; default 1.", RUN, "N")] = None,
     device: Annotated[Text, _opt("auto (default), cpu, cuda or mps.", RUN, "NAME")] = None,
+    engine: Annotated[
+        Text, _opt("vector (default), network: whole peers in virtual time, or processes: real ones.", RUN, "NAME")
+    ] = None,
+    faults: Annotated[
+        Text, _opt("In the network: a seed, links,loss=0.3,delay=2, or a line that replays it.", RUN, "FAULTS")
+    ] = None,
     workers: Annotated[Text, _opt("Training processes; the numbers do not depend on it.", RUN, "N")] = None,
     config: Annotated[Path | None, _opt("A federation file; other options override it.", RUN, "FILE")] = None,
     out: Annotated[Path | None, _opt("Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", RUN, "DIR")] = None,

@@ -1,21 +1,36 @@
-"""`fedpeer start` and `fedpeer leave`: one real peer on this machine."""
+"""`fedpeer start` and `fedpeer leave`: real peers on this machine, mostly one."""
 
 from __future__ import annotations
 
+import sys
+import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 Config = Annotated[Path, typer.Option(help="The peer's own file, such as peer3.yaml.", metavar="FILE")]
+Configs = Annotated[
+    list[Path],
+    typer.Option("--config", help="The peer's own file, such as peer3.yaml; repeat it for several.", metavar="FILE"),
+]
 
 
 def start(
-    config: Config,
+    config: Configs,
     quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Log into the state folder only.")] = False,
+    attached: Annotated[
+        bool, typer.Option("--attached", metavar="", help="Pause when standard input ends, for programs.")
+    ] = False,
 ) -> int:
-    """Run one real peer on this machine. Ctrl-C pauses it, and the same command goes on where it was."""
-    return _run(config, quiet=quiet, leave=False)
+    """Run real peers on this machine. Ctrl-C pauses them, and the same command goes on where they were.
+
+    Several files start a process for each; they share what they import, and torch's threads.
+    """
+    if len(config) > 1:
+        return _several(config, quiet=quiet, attached=attached)
+    return _run(config[0], quiet=quiet, leave=False, attached=attached)
 
 
 def leave(config: Config) -> int:
@@ -34,19 +49,55 @@ def leave(config: Config) -> int:
     return _run(config, quiet=False, leave=True)
 
 
-def _run(config: Path, *, quiet: bool, leave: bool) -> int:
+def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> int:
     from fedpeer.cli.peer_config import load_peer
 
     peer = load_peer(config, ", so nothing was started")
     import asyncio
 
+    from fedpeer.peer.shell.nursery import end_of_input, stop_after
     from fedpeer.peer.shell.process import Process, prepare
 
     prepared = prepare(peer.file, peer.federation)
 
     async def run() -> int:
+        if attached:
+            stop_after(end_of_input)
         stop = await Process(prepared, quiet=quiet, leave=leave).run()
         typer.echo(f"{peer.file.id}: {stop.text}", err=True)
         return stop.code
 
     return asyncio.run(run())
+
+
+def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
+    """Each peer does in a process of its own what `start` does with its file alone."""
+    from fedpeer.cli.main import run
+    from fedpeer.cli.peer_config import load_peers
+
+    peers = load_peers(configs, ", so nothing was started")
+    import fedpeer.peer.shell.process  # noqa: F401  (here and now, so that the children share it)
+    from fedpeer.peer.shell.nursery import watch_over
+    from fedpeer.sims.request import cores
+
+    options = ["--quiet"] if quiet else []
+    starts = {
+        peer.file.id: partial(run, ["start", "--config", str(config), *options])
+        for config, peer in zip(configs, peers, strict=True)
+    }
+    return watch_over(starts, _ended, threads=max(1, cores() // len(peers)), attached=attached)
+
+
+def _ended(peer: str, code: int) -> None:
+    """One line a process, in the form of the log."""
+    from fedpeer.peer.shell.logs import Line, for_stream
+    from fedpeer.sims.ends import how_ended
+
+    line = Line(
+        t=time.time(),
+        level="error" if code else "info",
+        what="ended",
+        text=f"its process ended{f' with {how_ended(code)}' if code else ''}",
+        fields={"code": code},
+    )
+    for_stream(peer, sys.stderr)(line)

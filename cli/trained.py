@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpeer.cli.anchors import anchored
 from fedpeer.cli.errors import ConfigError, Problem
-from fedpeer.cli.files import anchored
 from fedpeer.cli.peer_config import PeerConfig, load_peer
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.held import Held, held

@@ -45,8 +45,8 @@ class Timing:
     answer: int = 8
     helped: int = 16
     helpers: int = 3
-    suspicion_min: int = 32
-    suspicion_max: int = 64
+    suspicion_min: int = 30
+    suspicion_max: int = 60
     confirmations: int = 2
     gossip: int = 2
     fan_out: int = 2

@@ -23,7 +23,7 @@ import numpy as np
 from fedpeer.gossip.awareness import Awareness, Timing
 from fedpeer.gossip.claims import Advert as Advert
 from fedpeer.gossip.claims import Claim as Claim
-from fedpeer.gossip.claims import Sign, State, Verify
+from fedpeer.gossip.claims import Sign, State, Verify, claim_bytes
 from fedpeer.gossip.claims import claim_text as claim_text
 from fedpeer.gossip.detector import Accuse, Ask, Detector
 from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX, Held, Rumours, Standing
@@ -316,8 +316,7 @@ class Membership:
         """Make the next statement; what is not urgent goes along with messages that are there anyway."""
         incarnation, state, advert = self._wanted
         claim = self._signed(self.me, incarnation, version, state, advert)
-        size = len(claim_text(self._federation, claim)) + len(claim.signature)
-        assert size <= STATEMENT_BYTES_MAX, f"a statement of {size} bytes leaves no room for another claim"
+        assert claim_bytes(claim) <= STATEMENT_BYTES_MAX, f"a statement of {claim_bytes(claim)} bytes leaves no room"
         self._rumours.put(Held(claim), urgent=urgent)
         self._stated = self._clock
 

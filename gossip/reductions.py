@@ -245,8 +245,7 @@ def pack(form: Form, share_D: Tensor, weight: float, reference_D: Tensor | None,
     """The payload for a share of value (D,) float64 and this weight, on a lane with this reference."""
     if not form.relative:
         return form.pack(share_D, draws)
-    assert reference_D is not None, "a reduced share needs something to differ from"
-    return form.pack(share_D - weight * reference_D.to(torch.float64), draws)
+    return form.pack(share_D - weight * _known(reference_D, len(share_D)), draws)
 
 
 def restore(
@@ -256,10 +255,14 @@ def restore(
     carried_D = form.unpack(payload, length)
     if not form.relative:
         return carried_D, reference_D
-    assert reference_D is not None, "a reduced share needs something to differ from"
-    known_D = reference_D.to(torch.float64)
+    known_D = _known(reference_D, length)
     moved_D = as_reference(known_D + carried_D / weight)
     return carried_D.add_(weight * known_D), moved_D
+
+
+def _known(reference_D: Tensor | None, length: int) -> Tensor:
+    """Float64; a stranger may begin a lane with a difference, and it is then one to nothing."""
+    return torch.zeros(length, dtype=torch.float64) if reference_D is None else reference_D.to(torch.float64)
 
 
 def as_reference(estimate_D: Tensor) -> Tensor:

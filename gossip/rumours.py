@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedpeer.gossip.claims import VERDICTS, Claim, State, Verify, claim_text, well_formed
+from fedpeer.gossip.claims import VERDICTS, Claim, State, Verify, claim_bytes, claim_text, well_formed
 
 #: What a peer is to us: as its claims say, or never heard.
 Standing = State | Literal["unknown"]
@@ -145,12 +145,11 @@ class Rumours:
         assert held.statement is not None
         before = self._held[held.statement.about]
         self._held[held.statement.about] = held
-        fresh = set(held.claims) - set(before.claims)
-        if held.standing != before.standing:
-            fresh.add(held.statement)
+        again = {held.statement} if held.standing != before.standing else set()
+        fresh = [claim for claim in held.claims if claim in again or claim not in before.claims]
         self._told.update(dict.fromkeys(fresh, 0))
         if urgent:
-            self._urgent |= fresh
+            self._urgent.update(fresh)
 
     def choose(self, to: str, known_badly: Sequence[str] = (), *, newcomer: bool = False) -> tuple[Claim, ...]:
         """The claims that go along with a message to `to`, at most CLAIMS_MAX and CLAIMS_BYTES_MAX.
@@ -163,7 +162,7 @@ class Rumours:
         chosen: dict[Claim, None] = {}
         room = CLAIMS_BYTES_MAX
         for claim in self._offered(to, known_badly, news, newcomer):
-            size = len(claim_text(self._federation, claim)) + len(claim.signature)
+            size = claim_bytes(claim)
             if claim in chosen or size > room:
                 continue
             chosen[claim] = None

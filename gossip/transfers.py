@@ -10,31 +10,7 @@ cannot drain its peer. The receiver takes each number once and in order. So at e
 All functions follow from their arguments alone, draws included, so that a journal gives the same lanes and masses
 again, and a transfer made again is the same bytes.
 
-Lost memory. Both ends of a lane know sums of weight, made and taken, and `meet` compares them. Who remembers less than
-the other comes back as a new incarnation with weight 1 and fresh lanes, and says so; the other then does `reopened`.
-Let one incarnation of a peer, in one group, have an account: what it put in (its weight at the start) and what it
-wrote off. Then, of weights, for each peer by itself at every moment,
-
-    held = put in - written off + sum over its lanes as they are now (taken - made)                              (1)
-
-Each event keeps it: `give` lowers held and raises made by the same weight, `take` raises held and taken. When the
-neighbour is a new incarnation, `reopened` sets made and taken of the lanes to 0 and gives the open transfers back:
-the right side gains made - taken, the left one the returned weight r, so that written off grows by
-
-    (made - r) - taken                                                                                           (2)
-
-which is what went to the earlier incarnation less what came from it: its net gain on this lane, known here exactly. A
-new incarnation opens a new account with put in 1, written off 0, held 1, no lanes: (1) holds, and the old account
-disappears whole, with what it wrote off. On a lane between two incarnations that both live, made = taken + open, open
-counting transfers not yet taken. Summed over all who live, the lanes cancel to those open transfers:
-
-    held + open not yet taken = put in - written off                                                             (3)
-
-exactly, once every neighbour has met the new incarnation; until then an old lane counts as if already reopened. (2)
-may be negative: mass that the earlier incarnation had passed on before it forgot is there twice. Two that forget at
-once need no rule: both open new accounts, and the lane between them has no end that remembers it. Values follow the
-weights: every share is a positive part of some estimate, so estimates stay in the hull of the inputs (up to the
-rounding of the form).
+What happens when a peer has lost memory is in `incarnations.py`.
 """
 
 from __future__ import annotations
@@ -211,18 +187,18 @@ def give(
 
 def _debited(held: Mass, lanes: Mapping[str, Outgoing], parcels: Mapping[str, Parcel], form: Form) -> Mass:
     """What is left when these parcels, all of one weight, are gone, each as its receiver will restore it."""
-    carried: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     copies: Counter[str] = Counter()
     for peer, parcel in parcels.items():
         one = peer if form.relative and parcel.form == form.name else parcel.form
-        if one not in carried:
+        if one not in values:
             reference_D = _reference(lanes[peer], form)
-            carried[one], _ = _carried(parcel, form, held.value_D.shape[-1], reference_D)
+            values[one], _ = carried(parcel, form, held.value_D.shape[-1], reference_D)
         copies[one] += 1
-    for one, value_D in carried.items():
+    for one, value_D in values.items():
         held = Mass(held.value_D - value_D * copies[one], held.weight)
-    weights = Counter(parcel.weight for parcel in parcels.values())
-    return Mass(held.value_D, held.weight - sum(weight * count for weight, count in weights.items()))
+    weight = max((parcel.weight for parcel in parcels.values()), default=0.0)
+    return Mass(held.value_D, held.weight - weight * len(parcels))
 
 
 def repeats(lane: Outgoing) -> tuple[Parcel, ...]:
@@ -268,7 +244,7 @@ def judge(lane: Incoming, parcel: Parcel) -> Verdict:
 def take(lane: Incoming, parcel: Parcel, form: Form, length: int) -> tuple[Incoming, Mass]:
     """Take a transfer whose verdict is TAKE, of a group of this length: the mass is the receiver's from now on."""
     assert judge(lane, parcel) is Verdict.TAKE, "each transfer is taken once and in order"
-    carried_D, reference_D = _carried(parcel, form, length, lane.reference_D)
+    carried_D, reference_D = carried(parcel, form, length, lane.reference_D)
     taken = Incoming(
         taken=parcel.seq,
         taken_weight=lane.taken_weight + parcel.weight,
@@ -302,88 +278,6 @@ def _digest(parcel: Parcel) -> bytes:
     return digest.digest()
 
 
-# ------------------------------------------------------------------------------------------------------------ meeting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """What one end remembers of the two lanes between two peers, and says in a Hello: of its own transfers the highest
-    made and known to be taken, of the other's the highest taken, and the weights of all made and of all taken."""
-
-    made: int
-    acked: int
-    taken: int
-    made_weight: float
-    taken_weight: float
-
-
-def memory(out: Outgoing, incoming: Incoming) -> Memory:
-    return Memory(
-        made=out.made,
-        acked=out.acked,
-        taken=incoming.taken,
-        made_weight=out.weight_until(out.made),
-        taken_weight=incoming.taken_weight,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """Which of two peers that meet has lost memory. Neither: `acknowledged` with what the other has taken, go on."""
-
-    mine: bool
-    theirs: bool
-
-
-def meet(out: Outgoing, incoming: Incoming, theirs: Memory) -> Loss:
-    """Compare what I remember with what the other says; each finds its own loss and the other's, and both the same.
-
-    Of what I made, they must have taken between what I know to be taken and what I made, and with the same weights; so
-    the other way round. A maker that forgot and then made other transfers under the old numbers is betrayed by the
-    sums, which are sums of the same numbers in the same order and so equal to the last bit; one that made them with the
-    very same weights by the verdict REUSED, which tells it the same.
-    """
-    mine = (
-        theirs.taken > out.made
-        or theirs.acked > incoming.taken
-        or (theirs.taken >= out.acked and out.weight_until(theirs.taken) != theirs.taken_weight)
-    )
-    forgot = (
-        theirs.taken < out.acked
-        or theirs.made < incoming.taken
-        or (theirs.made == incoming.taken and theirs.made_weight != incoming.taken_weight)
-    )
-    return Loss(mine=mine, theirs=forgot)
-
-
-def reopened(held: Mass, out: Outgoing, incoming: Incoming, form: Form) -> tuple[Mass, float]:
-    """The other is a new incarnation: (held with my open transfers back, weight written off).
-
-    From here on both lanes are new: `Outgoing()` and `Incoming()`. Written off is what went to the earlier incarnation
-    for good, `out.acked_weight`, less what came from it, `incoming.taken_weight`; see (2) above.
-    """
-    written_off = out.acked_weight - incoming.taken_weight
-    reference_D = out.reference_D
-    for parcel in out.open:
-        carried_D, reference_D = _carried(parcel, form, held.value_D.shape[-1], reference_D)
-        held = held + Mass(carried_D, torch.tensor(parcel.weight, dtype=torch.float64))
-    return held, written_off
-
-
-#: How far an incarnation may be ahead of the one known: nobody loses memory that often between two meetings.
-INCARNATION_AHEAD_MAX = 2**16
-
-
-def fence(spoken: int, known: int) -> str | None:
-    """The refusal of something said by, or to, this incarnation of a peer when another is known; None if it is right.
-
-    A newer one is right only in a Hello, which makes it the known one.
-    """
-    if spoken < known:
-        return "stale_incarnation"
-    return "incarnation_jump" if spoken > known + INCARNATION_AHEAD_MAX else None
-
-
 # -------------------------------------------------------------------------------------------------------------- forms
 
 
@@ -393,7 +287,7 @@ def _chosen(form: Form, reference_D: Tensor | None, whole: bool) -> Form:
     return FLOAT32 if form.relative and reference_D is None else form
 
 
-def _carried(parcel: Parcel, form: Form, length: int, reference_D: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def carried(parcel: Parcel, form: Form, length: int, reference_D: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The value (D,) float64 of a parcel on a lane of this form, and the reference behind it."""
     if parcel.form == form.name:
         return restore(form, parcel.payload, length, parcel.weight, reference_D)
@@ -408,5 +302,5 @@ def _reference(lane: Outgoing, form: Form) -> Tensor | None:
     if form.relative:
         for parcel in lane.open:
             length = len(parcel.payload if reference_D is None else reference_D)
-            reference_D = _carried(parcel, form, length, reference_D)[1]
+            reference_D = carried(parcel, form, length, reference_D)[1]
     return reference_D

@@ -21,7 +21,7 @@ from fedpeer.peer.core.federation import Federation
 from fedpeer.runs.report import write_report
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.record import begin
-from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
+from fedpeer.sims.request import DEFAULT_METHODS, EngineName, SimulationRequest
 from fedpeer.sims.simulate import Tell
 from fedpeer.sims.simulate import simulate as carry_out
 
@@ -61,6 +61,8 @@ def simulate(
     seeds: Sequence[int] = (0,),
     device: str = "auto",
     workers: int | None = None,
+    engine: EngineName = "vector",
+    faults: str = "",
     out: str | Path = "fedpeer-runs",
     tell: Tell = lambda event: None,
 ) -> Results:
@@ -72,6 +74,9 @@ def simulate(
         federation: what `federation.yaml` holds, as a mapping or a `Federation`.
         methods: algorithms to compare.
         seeds: one run of each method a seed.
+        engine: "vector"; "network": whole peers in virtual time; or "processes": real ones, which read their data and
+            network themselves.
+        faults: what goes wrong in the network, as `--faults` says it.
         tell: called with each `fedpeer.sims.events` event.
 
     Returns:
@@ -95,6 +100,8 @@ def simulate(
         seeds=tuple(seeds),
         device=device,
         workers=workers,
+        engine=engine,
+        faults=faults,
     )
     module = network if isinstance(network, nn.Module) else None
     simulation = prepare(request, dataset=dataset, module=module)

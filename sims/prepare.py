@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from fedpeer.data.dataset import Dataset
-from fedpeer.peer.core.choice import ChoiceError
 from fedpeer.peer.core.groups import averaging_of, method_of
+from fedpeer.peer.core.making import form_of
 from fedpeer.peer.device import device_of
 from fedpeer.peer.holdings import load_dataset
+from fedpeer.sims.engine import check, check_peers
 from fedpeer.sims.memory import job_of
+from fedpeer.sims.network.faults import Faults, asked
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.vector.workspace import Job
 from fedpeer.sims.world import World, build, plan_of
@@ -28,7 +30,8 @@ class Simulation:
     """A request with everything it needs.
 
     worlds     one a seed: data, split, network
-    jobs       one a seed: how its peers are trained
+    jobs       one a seed: how the vector engine trains its peers
+    faults     what goes wrong in the network engine
     plans      one a method (by its words, such as "partial-averaging,cross_model=true")
     device     where it runs: "cpu", "cuda", "mps"
     """
@@ -39,6 +42,7 @@ class Simulation:
     jobs: Mapping[int, Job]
     plans: Mapping[str, Plan]
     device: str
+    faults: Faults
 
     @property
     def resolved(self) -> SimulationRequest:
@@ -60,22 +64,18 @@ def prepare(
         DataError, NetworkError, SlicingError, TopologyError, ChoiceError, OptimizerError, DeviceError: the user's
             mistakes, with the place and the way out.
     """
-    _check_engine(request)
-    device = device_of(request.device)
+    check(request, [name for name, given in (("data", dataset), ("network", module)) if given is not None])
+    form_of(request.federation.gossip.wire)
+    device = "cpu" if request.engine == "network" else device_of(request.device)
     found = dataset or load_dataset(request.federation.simulation.dataset)
     worlds = {seed: build(request.federation, found, seed, module) for seed in request.seeds}
     first = worlds[request.seeds[0]]
+    check_peers(request, len(first.peers))
     plans = {str(method): plan_of(first, method_of(method)) for method in request.methods}
     for plan in plans.values():
         averaging_of(plan, request.federation, request.seeds[0])
+    faults = asked(request.faults, first.peers) if request.faults else Faults()
     jobs = {seed: job_of(world, device) for seed, world in worlds.items()}
-    return Simulation(request=request, dataset=found, worlds=worlds, jobs=jobs, plans=plans, device=device)
-
-
-def _check_engine(request: SimulationRequest) -> None:
-    """Refuse what this engine, whose rounds are products of matrices, cannot play."""
-    learning, wire = request.federation.learning, "/".join(map(str, request.federation.gossip.wire))
-    asked = [f"learning.mode = {learning.mode}"] if learning.mode != "synchronous" else []
-    asked += [f"gossip.wire = {wire}"] if wire != "float32" else []
-    if asked:
-        raise ChoiceError(f"the vector engine does not play {' and '.join(asked)}; use --engine network")
+    return Simulation(
+        request=request, dataset=found, worlds=worlds, jobs=jobs, plans=plans, device=device, faults=faults
+    )

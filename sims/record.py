@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,13 @@ import numpy as np
 import torch
 
 from fedpeer.data.splits import summary as split_summary
-from fedpeer.gossip.averaging import Averaging, traffic
 from fedpeer.peer.core.groups import averaging_of
 from fedpeer.peer.models import Card
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.summary import summarise
+from fedpeer.sims.engine import Engine
 from fedpeer.sims.prepare import Simulation
-from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.world import World
 from fedpeer.slicing.describe import describe, to_svg
 from fedpeer.slicing.plan import Plan
@@ -39,37 +38,23 @@ def begin(root: Path, simulation: Simulation, command: str, objects: Sequence[st
     return RunFolder.create(root, name=simulation.dataset.name, settings=settings, environment=where)
 
 
-def sent(world: World, plan: Plan, averaging: Mapping[str, Averaging], number: int) -> tuple[list[int], list[int]]:
-    """Messages and bytes that each peer sends in the averaging of round `number` (1, 2, ...)."""
-    messages, amount = [0] * len(world.peers), [0] * len(world.peers)
-    place = {peer: row for row, peer in enumerate(world.peers)}
-    for group in plan.groups:
-        for peer, (count, size) in zip(
-            group.members, traffic(averaging[group.id], group.length, number - 1), strict=True
-        ):
-            messages[place[peer]] += count
-            amount[place[peer]] += size
-    return messages, amount
-
-
-def row(
-    world: World, engine: VectorEngine, seconds: float, results: Results | None, traffic: tuple[list[int], list[int]]
-) -> dict[str, Any]:
+def row(world: World, engine: Engine, seconds: float, results: Results | None) -> dict[str, Any]:
     """One line of `metrics.jsonl`, but for method and seed. Scores are null in rounds that were not evaluated."""
+    messages, amount = engine.traffic
     score = "accuracy" if world.dataset.task == "classification" else "error"
     return {
         "round": engine.round,
         "seconds": seconds,
         score: results and [each[0] for each in results],
         "loss": results and [each[1] for each in results],
-        "messages_sent": traffic[0],
-        "bytes_sent": traffic[1],
+        "messages_sent": messages,
+        "bytes_sent": amount,
         "disagreement": engine.disagreement() if results else {},
         "weight": {group: [float(np.min(w)), float(np.max(w))] for group, w in engine.weights.items()},
     }
 
 
-def models(world: World, engine: VectorEngine) -> dict[str, torch.Tensor]:
+def models(world: World, engine: Engine) -> dict[str, torch.Tensor]:
     """The parameters of all peers under names such as "peer1/hidden1.weight"."""
     return {
         f"{peer}/{name}": value

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fedpeer.peer.core.choice import Choice, parse
 from fedpeer.peer.core.federation import Federation
 
 #: What is compared when nobody says otherwise.
 DEFAULT_METHODS = ("local", "partial-averaging", "full-averaging")
+
+
+#: Who plays the peers: products of matrices, whole peers in virtual time, or real ones as processes of this machine.
+EngineName = Literal["vector", "network", "processes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +24,8 @@ class SimulationRequest:
     methods    algorithms to compare, in the order of the table
     seeds      one run of each method a seed
     device     "cpu", "cuda", "mps" or "auto" (the fastest there is)
-    workers    worker processes on a CPU; None: one a core
+    workers    worker processes of the vector engine on a CPU; None: one a core
+    faults     what goes wrong in the network engine, as `sims/network/faults.py` reads it; "" for nothing
     """
 
     federation: Federation
@@ -28,6 +33,8 @@ class SimulationRequest:
     seeds: tuple[int, ...] = (0,)
     device: str = "auto"
     workers: int | None = None
+    engine: EngineName = "vector"
+    faults: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `settings.json`; `from_json` gives an equal request back."""
@@ -37,6 +44,8 @@ class SimulationRequest:
             "seeds": list(self.seeds),
             "device": self.device,
             "workers": self.workers,
+            "engine": self.engine,
+            "faults": self.faults,
         }
 
     @classmethod
@@ -47,6 +56,8 @@ class SimulationRequest:
             seeds=tuple(data["seeds"]),
             device=data["device"],
             workers=data["workers"],
+            engine=data["engine"],
+            faults=data["faults"],
         )
 
 

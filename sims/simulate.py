@@ -1,4 +1,4 @@
-"""A simulation: every method with every seed, on the vector engine, recorded as it goes.
+"""A simulation: every method with every seed, on one of the engines, recorded as it goes.
 
 A (method, seed) pair is a cell. Cells are done one after the other; after each round the run folder holds what was
 measured, and a checkpoint (at times, and when asked to stop) from which a second call goes on to the very numbers of
@@ -16,13 +16,17 @@ from typing import Any
 
 import torch
 
+from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.groups import averaging_of
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import Status
 from fedpeer.sims import record
+from fedpeer.sims.engine import Engine
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
 from fedpeer.sims.memory import sample_weights, start_of, workspace_of
+from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.prepare import Simulation
+from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.request import cores
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.pool import Stopped
@@ -97,7 +101,9 @@ def simulate(
 
 
 def _workers(simulation: Simulation) -> int:
-    """Worker processes; none where a device does the work."""
+    """Processes that train: those of the vector engine, none where a device does the work; all real peers; or this."""
+    if simulation.request.engine != "vector":
+        return len(simulation.world.peers) if simulation.request.engine == "processes" else 1
     return (simulation.request.workers or cores()) if simulation.device == "cpu" else 0
 
 
@@ -110,23 +116,9 @@ def _play(
     resumed: Checkpoint | None,
 ) -> None:
     """One method with one seed, from its start or from a checkpoint."""
-    world, plan = simulation.worlds[cell.seed], simulation.plans[cell.method]
+    world = simulation.worlds[cell.seed]
     learning = world.federation.learning
-    averaging = averaging_of(plan, world.federation, cell.seed)
-    engine = VectorEngine(
-        simulation.jobs[cell.seed],
-        plan,
-        averaging,
-        workspace_of(world, plan, simulation.device),
-        start_of(world),
-        weights_P=sample_weights(world),
-        workers=_workers(simulation),
-        folder=run.path,
-        replaced=lambda worker, reason: tell(
-            WorkerReplaced(worker=worker, reason=reason, method=cell.method, seed=cell.seed, round=engine.round + 1)
-        ),
-        stop=stop,
-    )
+    engine = _engine_of(cell, simulation, run, tell, stop)
     # A stop may come between a round's averaging and its evaluation: `recorded` may be one behind `engine.round`.
     recorded, seconds = 0, 0.0
     diverged: list[str] = []
@@ -144,8 +136,7 @@ def _play(
                     seconds = times.train + times.average
                 due = engine.round % learning.evaluate_every == 0 or engine.round == learning.rounds
                 results = engine.evaluate() if due else None
-                messages, amount = record.sent(world, plan, averaging, engine.round)
-                row = record.row(world, engine, seconds, results, (messages, amount))
+                row = record.row(world, engine, seconds, results)
                 run.record({"method": cell.method, "seed": cell.seed, **row})
                 recorded = engine.round
                 if results and not diverged:
@@ -162,8 +153,8 @@ def _play(
                         rounds=learning.rounds,
                         seconds=seconds,
                         score_P=None if results is None else tuple(each[0] for each in results),
-                        bytes_sent=sum(amount),
-                        messages_sent=sum(messages),
+                        bytes_sent=sum(row["bytes_sent"]),
+                        messages_sent=sum(row["messages_sent"]),
                     )
                 )
                 if time.monotonic() - saved > max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * took):
@@ -176,7 +167,45 @@ def _play(
     tell(MethodDone(method=cell.method, seed=cell.seed))
 
 
-def _save(run: RunFolder, cell: _Cell, engine: VectorEngine, recorded: int, seconds: float) -> float:
+def _engine_of(cell: _Cell, simulation: Simulation, run: RunFolder, tell: Tell, stop: threading.Event) -> Engine:
+    """Who plays the peers of this cell."""
+    world, plan, method = simulation.worlds[cell.seed], simulation.plans[cell.method], parse(cell.method)
+
+    def replaced(who: str, reason: str) -> None:
+        tell(WorkerReplaced(worker=who, reason=reason, method=cell.method, seed=cell.seed, round=engine.round + 1))
+
+    engine: Engine
+    match simulation.request.engine:
+        case "network":
+            engine = NetworkEngine(world, plan, method, faults=simulation.faults, stop=stop)
+        case "processes":
+            engine = ProcessesEngine(
+                world,
+                plan,
+                method,
+                folder=run.path / f"peers-{cell.method}-seed{cell.seed}",
+                device=simulation.device,
+                remark=lambda text: tell(Remark(text=text)),
+                replaced=replaced,
+                stop=stop,
+            )
+        case "vector":
+            engine = VectorEngine(
+                simulation.jobs[cell.seed],
+                plan,
+                averaging_of(plan, world.federation, cell.seed),
+                workspace_of(world, plan, simulation.device),
+                start_of(world),
+                weights_P=sample_weights(world),
+                workers=_workers(simulation),
+                folder=run.path,
+                replaced=replaced,
+                stop=stop,
+            )
+    return engine
+
+
+def _save(run: RunFolder, cell: _Cell, engine: Engine, recorded: int, seconds: float) -> float:
     """Write a checkpoint; the seconds it took."""
     began = time.monotonic()
     tensors, state = engine.snapshot()

@@ -185,7 +185,7 @@ class Learner:
             TrainingState(s_k.to(self.device), fresh),
             x_n.to(self.device),
             batches,
-            [draws.key("dropout", "", round)],
+            [draws.key("dropout", self.peer, round)],
         )
         return change.trained_n.cpu(), state.optimizer_k.cpu()
 

@@ -20,10 +20,11 @@ from typing import assert_never
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
+from fedpeer.gossip.incarnations import reopened
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import absorb
 from fedpeer.gossip.reductions import Form
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, reopened, take
+from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, take
 from fedpeer.peer.core.entries import (
     Acked,
     Adopted,

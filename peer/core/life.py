@@ -18,6 +18,7 @@ from fedpeer.peer.core.acquaintance import Acquaintance
 from fedpeer.peer.core.entries import Entry, Learnt, Took
 from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send
 from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.gate import Gate
 from fedpeer.peer.core.groups import PeerGroup
 from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.messages import Message, Refused
@@ -26,6 +27,8 @@ from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.standing import Standing
 from fedpeer.slicing.plan import Group
 
+#: Ticks in which a process that was started on an old disk has heard of its later lives (10 s at 25 ms).
+YOUNG_TICKS = 400
 #: A journal may grow to so many times the size of a snapshot before the next one is taken, so that saving whole
 #: states costs at most a quarter more; and to this many bytes in any case, so that small peers save seldom.
 JOURNAL_TIMES, JOURNAL_BYTES_MIN = 4, 4 << 20
@@ -54,6 +57,8 @@ class Setup:
     circle       by the roster at the start; `circle_of` makes it for a later roster
     address      the URL others reach this peer by
     models       partial models that it implements
+    seeds        ids of those who are greeted first, and the others only when they are known to be there, or after a
+                 while; none: all at once
     nonce        drawn at this start
     """
 
@@ -65,6 +70,7 @@ class Setup:
     circle_of: Callable[[Roster], Circle]
     address: str = ""
     models: tuple[str, ...] = ()
+    seeds: frozenset[str] = frozenset()
     nonce: int = 0
 
     def ticks(self, seconds: float) -> int:
@@ -92,11 +98,20 @@ class Life:
     standing: dict[str, Standing] = field(default_factory=dict)
     journal_bytes: int = 0
     digests: dict[str, bytes] = field(default_factory=dict)
+    # What follows from who is there, kept until that changes: it is asked for with every message.
+    reachable: dict[tuple[str, str], bool] = field(default_factory=dict)
+    living: dict[str, Averaging] = field(default_factory=dict)
+    gates: dict[str | None, Gate] = field(default_factory=dict)
     score: float | None = None
 
     @property
     def me(self) -> str:
         return self.setup.me
+
+    @property
+    def young(self) -> bool:
+        """Whether the process has just started, so that another one of this identity began before it."""
+        return self.now < YOUNG_TICKS
 
     @property
     def synchronous(self) -> bool:
@@ -143,6 +158,8 @@ class Life:
         before = self.standing.get(sender, Standing())
         after = before.after(code, self.now, self.setup.federation.gossip.tick)
         self.standing[sender] = after
+        if before.listens(self.now) != after.listens(self.now):
+            self.changed()
         if before.listens(self.now) and not after.listens(self.now):
             for_now = "for good" if after.closed else f"for {after.paused_until - self.now} ticks"
             self.note("warning", "edge_paused", f"{sender} is not listened to {for_now}", peer=sender)
@@ -153,6 +170,18 @@ class Life:
 
     def available(self, peer: str, group: str) -> bool:
         """Whether shares can go to and come from this peer now, as far as one can know."""
+        key = (peer, group)
+        if key not in self.reachable:
+            self.reachable[key] = self._available(peer, group)
+        return self.reachable[key]
+
+    def changed(self) -> None:
+        """Somebody came, went, met us, is listened to or not, or we are somebody else."""
+        self.reachable.clear()
+        self.living.clear()
+        self.gates.clear()
+
+    def _available(self, peer: str, group: str) -> bool:
         other = self.others.get(peer)
         if other is None or not other.met or group not in other.agreed or not self.listens(peer):
             return False

@@ -55,10 +55,20 @@ def rules_of(federation: Federation, seed: int, me: str, examples: int) -> Rules
     )
 
 
-def setup_of(assembly: Assembly, roster: Roster, me: str, *, nonce: int, method: Choice | None = None, address: str | None = None) -> Setup:
+def setup_of(
+    assembly: Assembly,
+    roster: Roster,
+    me: str,
+    *,
+    nonce: int,
+    method: Choice | None = None,
+    address: str | None = None,
+    seeds: Sequence[str] = (),
+) -> Setup:
     """What is fixed for a process of peer `me`.
 
-    `method` stands in for the federation's own algorithm, `address` for the URL in the roster.
+    `method` stands in for the federation's own algorithm, `address` for the URL in the roster. Peers whose address is
+    among the `seeds` are greeted first.
     """
     federation = assembly.federation
     chosen = method or federation.learning.algorithm
@@ -84,6 +94,7 @@ def setup_of(assembly: Assembly, roster: Roster, me: str, *, nonce: int, method:
         circle=circle_of(roster),
         circle_of=circle_of,
         address=address or roster.by_id[me].address,
+        seeds=frozenset(entry.id for entry in roster.entries if entry.address in seeds),
         models=models,
         nonce=nonce,
     )
@@ -124,4 +135,6 @@ def node_of(
         if set(index) != set(ledger.groups):
             ledger.regrouped(index)
     draws = np.random.Generator(np.random.PCG64(rules.draws.key(f"membership {setup.nonce}", setup.me, ledger.life)))
-    return Node(setup, ledger, blank=ledger.life == 0, draws=draws, sign=sign, verify=verify)
+    return Node(
+        setup, ledger, blank=ledger.life == 0, forgot=not recovered.whole, draws=draws, sign=sign, verify=verify
+    )

@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fedpeer.gossip.transfers import Incoming, Memory, Outgoing, fence, meet, memory
+from fedpeer.gossip.incarnations import Memory, fence, meet, memory
+from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.core.entries import Acked, Met, Reborn, Started
 from fedpeer.peer.core.events import Enrol, Heard, Stop
 from fedpeer.peer.core.life import Life
@@ -67,8 +68,8 @@ def say_hello(life: Life, peer: str, *, answer: bool) -> None:
     )
 
 
-def hear_hello(life: Life, heard: Heard, hello: Hello, *, blank: bool) -> bool:
-    """Compare; whether the two have met now. `blank`: this process began without any memory of its own."""
+def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
+    """Compare; whether the two have met now."""
     peer, ledger = heard.sender, life.ledger
     other = life.others[peer]
     known = ledger.met.get(peer, 0)
@@ -80,7 +81,7 @@ def hear_hello(life: Life, heard: Heard, hello: Hello, *, blank: bool) -> bool:
         life.refuse(code, peer, f"incarnation {heard.incarnation}, and {known} is known")
         say_hello(life, peer, answer=True)
         return False
-    if not _outlives(life, hello, blank=blank):
+    if not _outlives(life, heard, hello):
         return False
     if (hello.life, hello.nonce) > (other.life, other.nonce):
         other.met, other.life, other.nonce = False, hello.life, hello.nonce
@@ -112,14 +113,15 @@ def hear_hello(life: Life, heard: Heard, hello: Hello, *, blank: bool) -> bool:
     return other.met and not met
 
 
-def _outlives(life: Life, hello: Hello, *, blank: bool) -> bool:
-    """E15: of two living processes with one identity the later life wins.
+def _outlives(life: Life, heard: Heard, hello: Hello) -> bool:
+    """E15: of two living processes with one identity the one that started later wins.
 
-    A process without memory cannot know how many lives there were before it, so it takes the next number.
+    If others know of more lives than a process that has just started, its memory is old or gone, and it takes the next
+    number; so it does if they speak of an incarnation that is over. Whoever else lives under this identity then stops.
     """
     if hello.known_life <= life.ledger.life:
         return True
-    if blank:
+    if life.young or heard.to_incarnation < life.ledger.incarnation:
         life.write(Started(life=hello.known_life + 1))
         return True
     text = (
@@ -159,6 +161,7 @@ def born_again(life: Life, incarnation: int, why: str) -> None:
     life.write(Reborn(incarnation=incarnation))
     life.note("warning", "reborn", f"memory was lost: {why}; going on as incarnation {incarnation}")
     life.advertise()
+    life.changed()
     for other in life.others.values():
         other.met, other.hello_at = False, life.now
 

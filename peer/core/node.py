@@ -67,6 +67,8 @@ from fedpeer.peer.core.rounds import Rounds, among_the_living, average, begin, p
 LEAVE_S = 5.0
 #: Seconds in which a late joiner asks for values before it goes on with what it has.
 JOIN_S = 10.0
+#: Ticks for which only the seeds are greeted: they tell who else is there within that time.
+SEEDS_FIRST_TICKS = 100
 #: Examples of one peer, where they are its weight: more than any data set has, and exact in a float.
 WEIGHT_MAX = 1e12
 #: Refusals that come from different memories of lanes, lives and edges.
@@ -89,13 +91,25 @@ ASKED_FOR_VALUE = 2
 
 
 class Node:
-    """One peer. `ledger` is as it was recovered, or blank; `blank` says which."""
+    """One peer.
+
+    ledger   as it was recovered, or blank; `blank` says which
+    forgot   whether something that was durable is known to be gone
+    """
 
     def __init__(
-        self, setup: Setup, ledger: Ledger, *, blank: bool, draws: np.random.Generator, sign: Sign, verify: Verify
+        self,
+        setup: Setup,
+        ledger: Ledger,
+        *,
+        blank: bool,
+        draws: np.random.Generator,
+        sign: Sign,
+        verify: Verify,
+        forgot: bool = False,
     ) -> None:
         self.setup = setup
-        self.blank = blank
+        self.blank, self._forgot = blank, forgot
         advert = Advert(
             address=setup.address,
             roster=setup.circle.roster.number,
@@ -116,7 +130,12 @@ class Node:
             sign=sign,
             verify=verify,
         )
-        others = {peer: Acquaintance() for peer in setup.circle.peers if peer != setup.me}
+        late = 0 if not setup.seeds else SEEDS_FIRST_TICKS
+        others = {
+            peer: Acquaintance(hello_at=0 if peer in setup.seeds else late)
+            for peer in setup.circle.peers
+            if peer != setup.me
+        }
         self.life = Life(setup, ledger, membership, setup.circle, others)
         self.repeats = Repeats()
         self.rounds = Rounds()
@@ -145,6 +164,11 @@ class Node:
 
     def gate(self, other: str | None) -> Gate:
         """What a message from this other peer (None: not known without certificates) is held against now."""
+        if other not in self.life.gates:
+            self.life.gates[other] = self._gate(other)
+        return self.life.gates[other]
+
+    def _gate(self, other: str | None) -> Gate:
         life = self.life
         neighbours = {group: self._neighbours(group) for group in life.circle.groups}
         form = self.ledger.rules.form
@@ -179,7 +203,7 @@ class Node:
         peers may repair the overlay differently, any member."""
         policy = self.life.circle.averaging[group]
         members = policy.overlay.members
-        if policy.exact or among_the_living(self.life, self.rounds, group) is not policy:
+        if policy.exact or among_the_living(self.life, group) is not policy:
             return frozenset(members)
         union, me = policy.overlay.union, members.index(self.life.me)
         into = union.predecessors(me) if union.is_directed() else union.neighbors(me)
@@ -196,6 +220,8 @@ class Node:
         match event:
             case Tick():
                 life.now = event.now
+                if any(not each.listens(life.now) or each.pauses for each in life.standing.values()):
+                    life.changed()  # a pause may be over
                 self._members(life.membership.tick(event.now))
             case Heard():
                 self._hear(event)
@@ -227,6 +253,8 @@ class Node:
         if life.ledger.left:
             born_again(life, life.ledger.incarnation + 1, "it had left, and comes back")
             self.blank = True
+        elif self._forgot:
+            born_again(life, life.ledger.incarnation + 1, "the disk has lost what was durable")
         if self.blank:
             life.snapshot()
         round, last = life.ledger.round, self.setup.federation.learning.rounds
@@ -416,9 +444,9 @@ class Node:
             return
         message = heard.message
         if isinstance(message, Hello):
-            if hear_hello(life, heard, message, blank=self.blank and life.phase == "gathering"):
+            if hear_hello(life, heard, message):
                 say_all_open(life, self.repeats, peer)
-                self.rounds.living.clear()
+            life.changed()
             return
         known = life.ledger.met.get(peer)
         if known is not None and heard.incarnation < known:
@@ -521,24 +549,24 @@ class Node:
             other.begun = said.advert.begun
         if change.after == "alive" and not other.met:
             other.greet_soon(life.now)
-        self.rounds.living.clear()
+        life.changed()
 
     def _other_self(self, out: OtherSelf) -> None:
         """A statement in this peer's name that this process did not make."""
         advert = out.claim.advert
         assert advert is not None, "a statement has an advert"
         life = self.life
-        if self.blank and life.phase in ("gathering", "joining"):
-            if out.claim.incarnation >= life.ledger.incarnation:
-                life.write(Started(life=max(advert.life + 1, life.ledger.life)))
-                born_again(life, out.claim.incarnation + 1, "others remember an earlier life of this peer")
+        over = out.claim.incarnation < life.ledger.incarnation
+        if advert.life > life.ledger.life and (life.young or over):
+            life.write(Started(life=advert.life + 1))  # this process has just started, and its memory is old or gone
+            life.advertise()
+        elif out.what == "duplicate" and not over:
+            text = f"another process with the identity of {life.me} started after this one, so this one stops"
+            life.note("error", "duplicate_peer", text)
+            self._stop(2, f"{text}; start {life.me} on one machine only")
             return
-        if out.what == "forgotten":
+        if out.claim.incarnation > life.ledger.incarnation:
             born_again(life, out.claim.incarnation + 1, "others remember a later incarnation of this peer")
-            return
-        text = f"another process with the identity of {life.me} started after this one, so this one stops"
-        life.note("error", "duplicate_peer", text)
-        self._stop(2, f"{text}; start {life.me} on one machine only")
 
     def _enrol(self, roster: Roster) -> None:
         life = self.life
@@ -549,4 +577,4 @@ class Node:
             if peer != life.me:
                 life.others.setdefault(peer, Acquaintance())
         self.gauges = {group: self.gauges.get(group, Gauge()) for group in life.ledger.groups}
-        self.rounds.living.clear()
+        life.changed()

@@ -3,7 +3,7 @@
 The value that a share implies (value / weight) is compared with one's own estimate. An honest one is as far away as
 peers have learnt different things: of the size of the changes of the last rounds, or, when a peer has long been cut off
 from others who have converged, of the size of the estimate itself. What is further away than a hundred changes and
-further than the estimate is long is refused. This bounds what a liar can do to a gossip average, and does not prevent it.
+further than the estimate is long is refused. This bounds what a liar can do to an average, and does not prevent it.
 """
 
 from __future__ import annotations

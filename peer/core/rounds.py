@@ -31,14 +31,12 @@ class Rounds:
 
     opened_at    tick at which each group's exchange was opened
     late         members that this round goes on without
-    living       each group's averaging among those who are there, and who they are
     pushed_at    tick of each group's last push; `news`: groups with something that was not pushed yet
     training     whether a `Train` is out
     """
 
     opened_at: dict[str, int] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)
-    living: dict[str, tuple[frozenset[str], Averaging]] = field(default_factory=dict)
     pushed_at: dict[str, int] = field(default_factory=dict)
     news: set[str] = field(default_factory=set)
     training: bool = False
@@ -164,7 +162,7 @@ def _awaited(life: Life, rounds: Rounds, group: str, peer: str) -> bool:
 
 def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: int) -> None:
     round, holding = life.ledger.round, life.ledger.groups[group]
-    policy = among_the_living(life, rounds, group)
+    policy = among_the_living(life, group)
     alone = len(policy.overlay.members) == 1
     plan = Turn((), 1.0, ()) if alone else turn(policy, life.me, round - 1, exchange)
     tired = exhausted(holding.held, life.ledger.rules.start_weight)
@@ -177,15 +175,14 @@ def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: in
     ship(life, repeats, group, life.write(opened))
 
 
-def among_the_living(life: Life, rounds: Rounds, group: str) -> Averaging:
+def among_the_living(life: Life, group: str) -> Averaging:
     """The group's averaging among those who are there, by the overlay repaired; the group's own if all of them are."""
     policy = life.circle.averaging[group]
-    alive = frozenset(p for p in policy.overlay.members if p == life.me or life.available(p, group))
-    before = rounds.living.get(group)
-    if before is None or before[0] != alive:
+    if group not in life.living:
+        alive = {p for p in policy.overlay.members if p == life.me or life.available(p, group)}
         whole = len(alive) == len(policy.overlay.members)
-        rounds.living[group] = alive, policy if whole else replace(policy, overlay=repaired(policy.overlay, alive))
-    return rounds.living[group][1]
+        life.living[group] = policy if whole else replace(policy, overlay=repaired(policy.overlay, alive))
+    return life.living[group]
 
 
 def _measure(life: Life, rounds: Rounds, group: str, *, last: bool) -> None:
@@ -207,7 +204,7 @@ def push(life: Life, rounds: Rounds, repeats: Repeats) -> None:
     for group in sorted(rounds.news):
         if life.now - rounds.pushed_at.get(group, -PUSH_EVERY) < PUSH_EVERY:
             continue
-        policy, holding = among_the_living(life, rounds, group), life.ledger.groups[group]
+        policy, holding = among_the_living(life, group), life.ledger.groups[group]
         me = policy.overlay.members.index(life.me)
         neighbours = [policy.overlay.members[i] for i in sorted(policy.overlay.union.neighbors(me))]
         free = tuple(peer for peer in neighbours if not resting(holding.out.get(peer, Outgoing())))

@@ -70,7 +70,7 @@ def _peers(status: Status) -> Iterable[Sample]:
 
 
 def _refused(status: Status) -> Iterable[Sample]:
-    import collections; counts = collections.Counter()
+    counts = dict.fromkeys(REFUSALS, 0)
     for row in status["refusals"]:
         counts[row["code"]] += row["count"]
     return [((code, REFUSALS[code].kind), count) for code, count in counts.items()]

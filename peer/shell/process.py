@@ -18,10 +18,10 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import fedpeer
 from fedpeer.peer import models
 from fedpeer.peer.core import codec, entries
 from fedpeer.peer.core.events import (
@@ -59,6 +59,7 @@ from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
 from fedpeer.peer.shell.dashboard.access import listener
 from fedpeer.peer.shell.dashboard.server import Dashboard
+from fedpeer.peer.shell.discovery import Discovery
 from fedpeer.peer.shell.identity import Identity, client_context, load_identity, peer_of, read_roster, server_context
 from fedpeer.peer.shell.lag import LoopLag
 from fedpeer.peer.shell.listener import bind
@@ -154,7 +155,7 @@ class Process:
             About(
                 federation=self._federation.name,
                 peer=file.id,
-                version=fedpeer.__version__,
+                version=version("fedpeer"),
                 mode=self._federation.learning.mode,
                 rounds=self._federation.learning.rounds,
                 device=prepared.device,
@@ -168,6 +169,7 @@ class Process:
         self._over = asyncio.Event()
         self._heard_at: dict[str, float] = {}
         self._down: set[str] = set()
+        self._found: dict[str, str] = {}
         self._waiting: list[tuple[Event, Lease | None]] = []
         self._failure: Exception | None = None
         self._asked_at: float | None = None
@@ -204,7 +206,10 @@ class Process:
 
     def _make_node(self, recovered: Any) -> Node:
         roster, me = self._roster, self._prepared.file.id
-        setup = setup_of(self._assembly, roster, me, nonce=secrets.randbits(62), address=self._prepared.file.address)
+        file = self._prepared.file
+        setup = setup_of(
+            self._assembly, roster, me, nonce=secrets.randbits(62), address=file.address, seeds=tuple(file.seeds)
+        )
         sign, verify = self._signatures()
         return node_of(
             setup,
@@ -254,6 +259,7 @@ class Process:
         lag = LoopLag()
         lag.start()
         dashboard = self._dashboard()
+        discovery = self._discovery(listening.getsockname()[1])
         tasks = []
         try:
             if dashboard is not None:
@@ -261,6 +267,8 @@ class Process:
             await server.start(listening, server_context(identity) if identity else None)
             where = f"; dashboard at {dashboard.listener.door.url}" if dashboard is not None else ""
             self._say(Note("info", "started", f"listening on {host}:{listening.getsockname()[1]}{where}"))
+            if discovery is not None:
+                await discovery.start()
             self._trap_signals()
             tasks = [
                 asyncio.create_task(self._pipeline.run()),
@@ -277,6 +285,8 @@ class Process:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             lag.stop()
+            if discovery is not None:
+                await discovery.stop()
             await server.stop()
             await self._links.close()
             if dashboard is not None:
@@ -288,6 +298,12 @@ class Process:
             return None
         where = listener(settings, Path())
         return Dashboard(where, self.status.as_json, Metrics(self.status.as_json) if settings.metrics else None)
+
+    def _discovery(self, port: int) -> Discovery | None:
+        file = self._prepared.file
+        if not file.discovery:
+            return None
+        return Discovery(self._roster.federation_id, file.id, port, self._found.__setitem__)
 
     def _trap_signals(self) -> None:
         """Ctrl-C and SIGTERM pause, SIGUSR1 (`fedpeer leave`) leaves; a second Ctrl-C does not wait for the disk."""
@@ -431,10 +447,12 @@ class Process:
         self._links.send(send.to, address, head, tail)
 
     def _address(self, peer: str) -> str | None:
-        """Where a peer says it is; before it has said anything, where the roster says."""
+        """Where a peer says it is; before it has said anything, where it was found, or where the roster says."""
         said = self._node.life.membership.last_statement(peer)
         if said is not None and said.advert is not None and said.advert.address:
             return said.advert.address
+        if peer in self._found and peer in self._roster.by_id:
+            return self._found[peer]
         entry = self._roster.by_id.get(peer)
         return entry.address if entry is not None else None
 

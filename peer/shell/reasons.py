@@ -59,6 +59,7 @@ def tls_reason(error: BaseException) -> str | None:
 
 def link_reason(error: BaseException) -> str:
     """Why a connection could not be made or broke: TLS's reason, or the system's, or the error's own words."""
-    number = error.errno if isinstance(error, OSError) else None
-    said = os.strerror(number).lower() if number is not None and number > 0 else str(error)
+    said = str(error)
+    if isinstance(error, OSError) and error.strerror:  # a number below 0 is of looking up a name
+        said = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else error.strerror
     return tls_reason(error) or said or type(error).__name__

@@ -37,8 +37,8 @@ ROUTE, CONTENT_TYPE = "/v1/message", "application/octet-stream"
 _UNWANTED = ("Content-Encoding", "Expect", "Upgrade")
 #: Letters of a request's line and of one header, and the number of headers: ours has five short ones.
 _LINE_MAX, _HEADERS_MAX = 1024, 32
-#: Seconds that requests under way get to end when the server stops.
-_STOP_S = 2.0
+#: Seconds that requests under way get to end when the server stops, and then to be cancelled; a peer has 5 in all.
+_STOP_S = 1.0
 #: aiohttp would log what strangers do; ours is counted, and logged with limits, by the host.
 _SILENT = logging.Logger("fedpeer.http", logging.CRITICAL)
 #: Status for a refusal, where HTTP has a better one than 400.

@@ -45,9 +45,9 @@ def _state(node: Node) -> State:
 
 
 def _peer(node: Node, peer: str, address: str, heard_s: Mapping[str, float]) -> PeerView:
-    life = node.life
+    life, rounds = node.life, node.setup.federation.learning.rounds
     if peer == life.me:
-        return PeerView(id=peer, state="me", address=address, round=node.ledger.round, score=life.score)
+        return PeerView(id=peer, state="me", address=address, round=min(node.ledger.round, rounds), score=life.score)
     said, other = life.membership.last_statement(peer), life.others.get(peer)
     advert = said.advert if said is not None else None
     state: PeerState = life.membership.standing(peer)
@@ -55,7 +55,7 @@ def _peer(node: Node, peer: str, address: str, heard_s: Mapping[str, float]) -> 
         id=peer,
         state=state,
         address=address,
-        round=max(advert.round if advert else 0, other.round if other else 0),
+        round=min(rounds, max(advert.round if advert else 0, other.round if other else 0)),
         score=advert.score if advert else None,
         heard_s=heard_s.get(peer),
     )
@@ -63,7 +63,7 @@ def _peer(node: Node, peer: str, address: str, heard_s: Mapping[str, float]) -> 
 
 def _group(node: Node, id: str) -> GroupView:
     life, holding = node.life, node.ledger.groups[id]
-    group, overlay = life.circle.groups[id], among_the_living(life, node.rounds, id).overlay
+    group, overlay = life.circle.groups[id], among_the_living(life, id).overlay
     name, me = overlay.members, life.me
     edges = sorted({tuple(sorted((name[a], name[b]))) for a, b in overlay.union.edges})
     return GroupView(

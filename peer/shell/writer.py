@@ -1,7 +1,7 @@
 """The thread that saves, and the order law around it: nothing is said before the save that contains it.
 
-A `Pipeline` feeds a node's effects through a `Outbox` (`peer/core/saving.py`), saves what is to be durable in a thread of
-its own, and hands every other effect on when its turn has come. While one save is under way the next ones gather and
+A `Pipeline` feeds a node's effects through an `Outbox` (`peer/core/saving.py`), saves what is to be durable in a thread
+of its own, and hands every other effect on when its turn has come. While one save is under way the next ones gather and
 are committed together. If saving fails, everything behind it waits, and the same is tried again until it succeeds.
 """
 

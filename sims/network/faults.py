@@ -7,13 +7,15 @@ again, and what is promised for the time after has to come true.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from fedpeer.algorithms.draws import Draws
+from fedpeer.peer.core.choice import ChoiceError, called, parse
 from fedpeer.sims.network.links import Cut, LinkRules, partition
 
 #: kill      the process dies and is started again after `ticks`
@@ -72,6 +74,53 @@ def parsed(line: str) -> Faults:
         rates=tuple((peer, rate) for peer, rate in data["rates"]),
         heal=data["heal"],
     )
+
+
+def asked(text: str, peers: Sequence[str]) -> Faults:
+    """What a user asks for: a seed, a choice of `FAULTS`, or a line that a run printed.
+
+    Raises:
+        ChoiceError: it is none of them; the message has the way out.
+    """
+    if text.startswith("{"):
+        try:
+            return parsed(text)
+        except (ValueError, KeyError, TypeError, AssertionError):
+            raise ChoiceError("the line of faults is damaged; copy all of it, or write a seed") from None
+    made: Faults = called(parse(f"seed:{text}" if text.isdecimal() else text), FAULTS, "kind of faults")(peers)
+    return made
+
+
+def _seed(peers: Sequence[str], *, seed: int, heal: float = 1200.0) -> Faults:
+    """A mix drawn from the seed, until tick `heal`."""
+    if seed < 0 or heal < 0:
+        raise ChoiceError(f"faults: seed = {seed}, heal = {heal:g}: write numbers of 0 or more")
+    return drawn(seed, peers, heal)
+
+
+def _links(
+    peers: Sequence[str],
+    *,
+    loss: float = 0.0,
+    repeat: float = 0.0,
+    reorder: float = 0.0,
+    delay: float = 0.1,
+    jitter: float = 0.0,
+    heal: float | None = None,
+) -> Faults:
+    """The same links for all peers; delays in ticks, until tick `heal` if one is given."""
+    shares = {"loss": loss, "repeat": repeat, "reorder": reorder}
+    for name, share in shares.items():
+        if not 0 <= share < 1:
+            raise ChoiceError(f"faults: {name} = {share:g}: write a part of 1, such as 0.3")
+    if delay <= 0 or jitter < 0:
+        raise ChoiceError(f"faults: delay = {delay:g}, jitter = {jitter:g}: write ticks of more than 0")
+    rules = LinkRules(**shares, delay=delay, jitter=jitter)
+    return Faults(links=rules, heal=math.inf if heal is None else heal)
+
+
+#: `seed:7` and `links,loss=0.3`: the kinds of faults that a user can ask for.
+FAULTS: Mapping[str, Callable[..., Faults]] = {"seed": _seed, "links": _links}
 
 
 def drawn(seed: int, peers: Sequence[str], heal: float, kinds: Sequence[Kind] = ("kill", "pause", "step")) -> Faults:

@@ -22,7 +22,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.gossip.averaging import Averaging
+from fedpeer.gossip.averaging import Averaging, traffic
 from fedpeer.sims.vector.pool import Pool, Stopped
 from fedpeer.sims.vector.tasks import Bench, Evaluate, Keep, Mix, Mixing, Spread, Task, Train
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspaceHandles, on_disk
@@ -114,6 +114,17 @@ class VectorEngine:
     def x_Pn(self) -> Tensor:
         """The parameters of all peers at the end of the last finished round."""
         return self.workspace.x[self._side]
+
+    @property
+    def traffic(self) -> tuple[list[int], list[int]]:
+        """Messages and bytes that each peer would send in the averaging of the last finished round."""
+        messages, amount = [0] * len(self._job.peers), [0] * len(self._job.peers)
+        for group in self._plan.groups:
+            sent = traffic(self._averaging[group.id], group.length, self.round - 1)
+            for row, (count, size) in zip(self._members[group.id], sent, strict=True):
+                messages[row] += count
+                amount[row] += size
+        return messages, amount
 
     def step(self) -> RoundTimes:
         """One round.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import signal
 import sys
 import threading
 from collections import deque
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpeer.sims.ends import how_ended
 from fedpeer.sims.vector import worker as worker_process
 from fedpeer.sims.vector.tasks import Mixing, Task
 from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
@@ -152,7 +152,7 @@ class Pool:
         """Start another process under the same name; the task it leaves behind, if any."""
         worker.process.join()
         code = worker.process.exitcode or 0
-        self._reason = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+        self._reason = how_ended(code)
         worker.pipe.close()
         self._workers[self._workers.index(worker)] = self._start(worker.name)
         self._replaced(worker.name, self._reason)

@@ -1,4 +1,4 @@
-"""Forms of the wire: what is restored is debited, coarse forms still find the true mean, hostile payloads are refused."""
+"""Forms of the wire: what is restored is debited, coarse forms still find the true mean, hostile bytes are refused."""
 
 from __future__ import annotations
 
@@ -121,6 +121,12 @@ def test_a_reference_stays_finite_whatever_a_stranger_sends() -> None:
         assert bool(torch.isfinite(carried_D).all())
         assert reference_D is not None
         assert bool(torch.isfinite(reference_D).all())
+
+
+def test_a_difference_to_nothing_is_one_to_zero() -> None:
+    """A stranger may begin a lane so; nothing of ours stops at it."""
+    payload = int8().pack(values(10), draws())
+    assert torch.equal(restore(int8(), payload, 10, 0.5, None)[0], int8().unpack(payload, 10))
 
 
 # ------------------------------------------------------------------------------------------------- hostile payloads

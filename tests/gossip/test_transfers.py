@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpeer.gossip import transfers
+from fedpeer.gossip import incarnations, transfers
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import share
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
@@ -53,13 +53,13 @@ def weathered(seed: int) -> None:
     assert not set(town.verdicts) & {Verdict.REUSED, Verdict.JUMP, Verdict.STALE, "ack unknown", "stale_incarnation"}
 
 
-@pytest.mark.parametrize("seed", range(21))
+@pytest.mark.parametrize("seed", range(14))
 def test_what_is_held_and_under_way_is_what_was_put_in_at_every_step(seed: int) -> None:
     weathered(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(21, 221))
+@pytest.mark.parametrize("seed", range(14, 214))
 def test_what_is_held_and_under_way_is_what_was_put_in_many_seeds(seed: int) -> None:
     weathered(seed)
 
@@ -78,7 +78,7 @@ def test_the_average_is_the_true_one_within_twice_the_predicted_rounds_after_hea
     assert town.distance() <= TRUTH[name]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_cut_drains_neither_side(seed: int) -> None:
     """Halved, in both or in one direction, for hours: each side holds a third of its weight, and then the truth."""
     town = Town(seed, float64(), peers=12)
@@ -87,7 +87,7 @@ def test_a_cut_drains_neither_side(seed: int) -> None:
     crossing = {edge for edge in town.out if (edge[0] in left) != (edge[1] in left)}
     one_way = seed % 2 == 1
     town.weather = Weather(cut=frozenset(edge for edge in crossing if not one_way or edge[0] in left))
-    for _ in range(60):
+    for _ in range(40):
         town.step()
         for side in (left, set(town.peers) - left):
             assert sum(float(town.held[p].weight) for p in side) >= len(side) / 3
@@ -124,13 +124,13 @@ class Forgetful(Town):
         assert all(theirs.theirs == mine.mine and not mine.theirs and not theirs.mine for mine, theirs in losses)
         return any(mine.mine for mine, _ in losses) or self.verdicts[Verdict.REUSED] > 0
 
-    def meet(self, peer: str, near: str) -> tuple[transfers.Loss, transfers.Loss]:
+    def meet(self, peer: str, near: str) -> tuple[incarnations.Loss, incarnations.Loss]:
         """What the two find when they compare: (the peer, its neighbour)."""
         mine = self.out[peer, near], self.into[near, peer]
         theirs = self.out[near, peer], self.into[peer, near]
         return (
-            transfers.meet(*mine, transfers.memory(*theirs)),
-            transfers.meet(*theirs, transfers.memory(*mine)),
+            incarnations.meet(*mine, incarnations.memory(*theirs)),
+            incarnations.meet(*theirs, incarnations.memory(*mine)),
         )
 
     def reborn(self, peer: str, estimate_D: torch.Tensor) -> None:
@@ -143,7 +143,7 @@ class Forgetful(Town):
     def greet(self, peer: str, near: str) -> None:
         """The neighbour hears of the new incarnation."""
         self.known[near, peer] = self.incarnation[peer]
-        self.held[near], lost = transfers.reopened(
+        self.held[near], lost = incarnations.reopened(
             self.held[near], self.out[near, peer], self.into[peer, near], self.form
         )
         self.written_off[near] += lost
@@ -154,7 +154,7 @@ class Forgetful(Town):
 
 
 @pytest.mark.parametrize("age", [1, 3, 20, None])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(4))
 def test_lost_memory_is_noticed_and_what_is_written_off_counted(seed: int, age: int | None) -> None:
     town = Forgetful(seed, float64())
     begun = town.everything()
@@ -251,13 +251,13 @@ def test_a_maker_that_made_other_transfers_under_old_numbers_is_betrayed_by_the_
     mass, lanes, parcels = give(held, lanes)
     taken, _ = transfers.take(Incoming(), parcels["b"], float64(), 2)
     _, again, _ = give(mass, {"b": Outgoing()})
-    assert transfers.meet(lanes["b"], Incoming(), transfers.memory(Outgoing(), taken)) == transfers.Loss(
+    assert incarnations.meet(lanes["b"], Incoming(), incarnations.memory(Outgoing(), taken)) == incarnations.Loss(
         mine=False, theirs=False
     )
-    assert transfers.meet(again["b"], Incoming(), transfers.memory(Outgoing(), taken)) == transfers.Loss(
+    assert incarnations.meet(again["b"], Incoming(), incarnations.memory(Outgoing(), taken)) == incarnations.Loss(
         mine=True, theirs=False
     )
-    assert transfers.meet(Outgoing(), taken, transfers.memory(again["b"], Incoming())) == transfers.Loss(
+    assert incarnations.meet(Outgoing(), taken, incarnations.memory(again["b"], Incoming())) == incarnations.Loss(
         mine=False, theirs=True
     )
 
@@ -365,8 +365,8 @@ def test_the_verdict_on_every_number() -> None:
 
 
 def test_earlier_incarnations_are_fenced_off() -> None:
-    assert transfers.fence(3, 3) is None
-    assert transfers.fence(2, 3) == "stale_incarnation"
-    assert transfers.fence(4, 3) is None, "only a Hello may say so"
-    assert transfers.fence(3 + 2**16, 3) is None
-    assert transfers.fence(4 + 2**16, 3) == "incarnation_jump"
+    assert incarnations.fence(3, 3) is None
+    assert incarnations.fence(2, 3) == "stale_incarnation"
+    assert incarnations.fence(4, 3) is None, "only a Hello may say so"
+    assert incarnations.fence(3 + 2**16, 3) is None
+    assert incarnations.fence(4 + 2**16, 3) == "incarnation_jump"

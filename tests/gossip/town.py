@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedpeer.gossip import transfers
+from fedpeer.gossip import incarnations, transfers
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import Form
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict
@@ -106,7 +106,7 @@ class Town:
             total = total + self.held[peer]
             for near in self.near[peer]:
                 lane, _ = transfers.acknowledged(self.out[peer, near], self.into[peer, near].taken, self.form)
-                total, _ = transfers.reopened(total, lane, Incoming(), self.form)
+                total, _ = incarnations.reopened(total, lane, Incoming(), self.form)
         return total
 
     def distance(self) -> float:
@@ -136,7 +136,7 @@ class Town:
     def _deliver(self, letter: Letter) -> None:
         source, me = letter.edge
         spoken, to = letter.incarnations
-        stale = transfers.fence(spoken, self.known[me, source]) or transfers.fence(to, self.incarnation[me])
+        stale = incarnations.fence(spoken, self.known[me, source]) or incarnations.fence(to, self.incarnation[me])
         if stale:
             self.verdicts[stale] += 1
         elif isinstance(letter.content, int):

@@ -82,7 +82,7 @@ function tiles(s) {
     ["All peers, mean", score(mean), last.length ? `${score(Math.min(...last))} to ${score(Math.max(...last))}` : "not measured yet"],
     ["Peers", `${well} of ${s.peers.length}`, well < s.peers.length ? `${s.peers.length - well} not there` : "all are there", well < s.peers.length],
     ["Push-sum weight", weights.length ? small(Math.min(...weights)) : DASH, weights.length > 1 ? "lowest of all" : "of the group"],
-    ["Disagreement", apart.length ? small(Math.max(...apart)) : DASH, apart.length > 1 ? "highest of all" : "with the neighbours"],
+    ["Disagreement", apart.length ? small(Math.max(...apart)) : DASH, apart.length > 1 ? "highest of all" : "to neighbours"],
     ["Sent", bytes(s.traffic.bytes_sent), `${count(s.traffic.messages_sent)} messages`],
     ["Received", bytes(s.traffic.bytes_received), `${count(s.traffic.messages_received)} messages`],
     ["Refused", count(refused), `and ${count(harmless)} harmless`, refused > 0],

@@ -38,8 +38,9 @@ BODY_BYTES_MAX = 1024
 EVERY_S = 1.0
 #: Seconds that a client may take to read an event before it is let go, so that none piles up in memory.
 PATIENCE_S = 10.0
-#: Seconds that streams have to end when the peer stops, and that an idle connection is kept.
-SHUTDOWN_S, IDLE_S = 1.0, 15.0
+#: Seconds after which streams are cut when the peer stops (they have no end of their own), and that an idle connection
+#: is kept.
+SHUTDOWN_S, IDLE_S = 0.1, 15.0
 
 _PAGES = {"/page.css": "text/css", "/page.js": "text/javascript", "/draw.js": "text/javascript"}
 #: What the page that asks for the token consists of, too.
@@ -79,7 +80,6 @@ class Dashboard:
         self.listener, self._status, self._metrics, self._every_s = listener, status, metrics, every_s
         self._cookie = cookie_of(listener.token)
         self._requests = self.streams = 0
-        self._closing = asyncio.Event()
         self._event, self._event_until = b"", -1.0
         folder = files(__package__)
         self._texts = {name: (folder / name).read_text("utf-8") for name in ("page.html", "login.html")}
@@ -124,7 +124,6 @@ class Dashboard:
 
     async def stop(self) -> None:
         """End all streams and close the listener."""
-        self._closing.set()
         await self._runner.cleanup()
 
     @property
@@ -185,7 +184,7 @@ class Dashboard:
         return web.Response(body=body, headers={"Content-Type": kind})
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
-        """A status now and once a second, until one side has had enough."""
+        """A status now and once a second, until the visitor goes or the peer stops."""
         if self.streams >= STREAMS_MAX:
             raise web.HTTPServiceUnavailable(
                 text="Too many windows show this dashboard.\n", headers={"Retry-After": "5"}
@@ -194,10 +193,10 @@ class Dashboard:
         self.streams += 1
         try:
             await response.prepare(request)
-            while not self._closing.is_set():
+            while True:
                 async with asyncio.timeout(PATIENCE_S):
                     await response.write(self._next_event())
-                await _waited(self._closing, self._every_s)
+                await asyncio.sleep(self._every_s)
         except (ConnectionError, TimeoutError):
             if request.transport is not None:
                 request.transport.abort()  # what a slow reader left unread is thrown away
@@ -206,13 +205,13 @@ class Dashboard:
         return response
 
     def _text(self) -> str:
-        return json.dumps(self._status(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return json.dumps(self._status(), allow_nan=False, separators=(",", ":"))
 
     def _next_event(self) -> bytes:
         """The status as an event; streams that ask within half a period share one."""
         now = asyncio.get_running_loop().time()
         if now >= self._event_until:
-            self._event = f"retry: 1000\ndata: {self._text()}\n\n".encode("utf-8", "replace")
+            self._event = f"retry: 1000\ndata: {self._text()}\n\n".encode()
             self._event_until = now + self._every_s / 2
         return self._event
 
@@ -226,15 +225,6 @@ def _file(kind: str, text: str) -> Handler:
 
 async def _hardened(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
-
-
-async def _waited(event: asyncio.Event, seconds: float) -> None:
-    """Wait for the event, but not longer than this."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass
 
 
 def _from_loopback(host: str) -> bool:

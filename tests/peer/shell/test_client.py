@@ -213,6 +213,7 @@ async def test_a_peer_whose_certificate_is_refused_hears_of_it(tmp_path: Path) -
         (outcome,) = await reports.first(1)
         await port.until(lambda: bool(port.codes))
     assert isinstance(outcome, LinkDown)
+    assert "does not know our authority" in outcome.reason
     assert port.codes == ["tls_refused"]
     assert "another authority" in port.refusals[0][2]
 

@@ -176,8 +176,9 @@ async def test_the_stream_tells_the_newest_status_and_never_falls_silent() -> No
         first, second = await events(answer, 2)
         assert first["round"] == second["round"] == 0
         peer.round()
-        while (await events(answer, 1))[0]["round"] != 1:
-            pass
+        async with asyncio.timeout(20):
+            while (await events(answer, 1))[0]["round"] != 1:
+                pass
 
 
 @pytest.mark.asyncio

@@ -52,6 +52,7 @@ def test_a_run_is_seen_from_its_beginning_to_its_end() -> None:
     assert [peer.state for peer in last.peers if peer.id == "peer1"] == ["me"]
     assert {peer.id: peer.heard_s for peer in last.peers}["peer2"] == 0.5
     assert all(peer.address == f"https://{peer.id}:7500" for peer in last.peers)
+    assert {peer.round for peer in last.peers} <= {2, 3}
     (group,) = last.groups
     assert group.members == tuple(f"peer{n}" for n in range(1, 7))
     assert group.neighbours == ("peer2", "peer6")

@@ -1,0 +1,86 @@
+"""Finding peers of one's federation on the local network (the extra `fedpeer[discovery]`): multicast DNS.
+
+What is found is an address and nothing more: who is there proves itself by its key, as everywhere. A peer announces
+its id and its federation, which anybody on the network can read; so it is off unless asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import socket
+from collections.abc import Callable
+from typing import Any
+
+SERVICE = "_fedpeer._tcp.local."
+#: Milliseconds to ask for the address of a service that was announced; it answers at once or not at all.
+ANSWER_MS = 3000
+
+
+class DiscoveryError(Exception):
+    """The user asked for discovery and it cannot be had; the message says what to install."""
+
+
+class Discovery:
+    """Announces this peer and looks for others, from `start` to `stop`, on the running loop.
+
+    found    called with the id and the URL of each peer of this federation that is found
+    """
+
+    def __init__(self, federation: bytes, peer: str, port: int, found: Callable[[str, str], None]) -> None:
+        if importlib.util.find_spec("zeroconf") is None:
+            raise DiscoveryError("discovery: true needs zeroconf; run pip install fedpeer[discovery], or leave it out")
+        self._federation, self._peer, self._port, self._found = federation.hex(), peer, port, found
+        self._asking: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        from zeroconf import ServiceStateChange
+        from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+        self._zeroconf = AsyncZeroconf()
+        self._info = AsyncServiceInfo(
+            SERVICE,
+            f"{self._peer}-{self._federation[:12]}.{SERVICE}",
+            port=self._port,
+            addresses=[socket.inet_aton(_own_address())],
+            properties={"federation": self._federation, "peer": self._peer},
+        )
+        await self._zeroconf.async_register_service(self._info, allow_name_change=True)
+
+        def changed(zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
+            if state_change is not ServiceStateChange.Removed:
+                task = asyncio.ensure_future(self._ask(name))
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
+
+        self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, [SERVICE], handlers=[changed])
+
+    async def _ask(self, name: str) -> None:
+        """Take up an announcement, if it is of our federation and complete."""
+        from zeroconf.asyncio import AsyncServiceInfo
+
+        info = AsyncServiceInfo(SERVICE, name)
+        if not await info.async_request(self._zeroconf.zeroconf, ANSWER_MS):
+            return
+        said = {key: value for key, value in info.decoded_properties.items() if value is not None}
+        addresses = info.parsed_addresses()
+        if said.get("federation") == self._federation and addresses and said.get("peer", self._peer) != self._peer:
+            host = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
+            self._found(str(said["peer"]), f"https://{host}:{info.port}")
+
+    async def stop(self) -> None:
+        for task in self._asking:
+            task.cancel()
+        await self._browser.async_cancel()
+        await self._zeroconf.async_unregister_all_services()
+        await self._zeroconf.async_close()
+
+
+def _own_address() -> str:
+    """The address by which this machine reaches its local network; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("224.0.0.251", 5353))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

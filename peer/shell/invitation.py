@@ -1,0 +1,189 @@
+"""An invitation, without any network: the token that is handed over, what the authority answers, what a joiner checks.
+
+The token carries a secret, the authority's public key and where it listens. `Invitation` takes the secret once, within
+its time, after at most a few wrong ones; it then signs the certificate and the next roster. `read_admission` holds the
+answer against the token and one's own key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from fedpeer.peer.core.peer_file import endpoint
+from fedpeer.peer.core.roster import Entry, Roster, RosterError, admit, from_bytes, is_id, to_bytes
+from fedpeer.peer.shell.authority import Authority, EnrolmentError, change_roster
+from fedpeer.peer.shell.certificates import peer_certificate, pem
+
+#: Wrong secrets before an invitation is withdrawn. A person mistypes once or twice; guessing 128 bits takes forever
+#: anyway, so this only ends a nuisance.
+WRONG_MAX = 5
+SECRET_BYTES, KEY_BYTES, CHECK_BYTES = 16, 32, 4
+PREFIX = "fedpeer-"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What the inviter hands to the one who joins, as one word."""
+
+    secret: bytes
+    authority: bytes
+    peer: str
+    listener: str
+
+    def __str__(self) -> str:
+        body = self.secret + self.authority + f"{self.peer}@{self.listener}".encode()
+        return PREFIX + base64.urlsafe_b64encode(body + _check(body)).decode().rstrip("=")
+
+    @classmethod
+    def read(cls, text: str) -> Token:
+        """The token in this word. Raises EnrolmentError if a letter is missing or wrong."""
+        wrong = EnrolmentError("This is not a whole token; copy all of what fedpeer invite printed, on one line.")
+        word = "".join(text.split()).removeprefix(PREFIX)
+        try:
+            content = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=True)
+            body, check = content[:-CHECK_BYTES], content[-CHECK_BYTES:]
+            peer, _, listener = body[SECRET_BYTES + KEY_BYTES :].decode().partition("@")
+            endpoint(listener)
+        except ValueError:
+            raise wrong from None
+        if check != _check(body) or not is_id(peer):
+            raise wrong
+        return cls(body[:SECRET_BYTES], body[SECRET_BYTES : SECRET_BYTES + KEY_BYTES], peer, listener)
+
+
+def _check(body: bytes) -> bytes:
+    """Against slips of the hand only; who may join is decided by the secret."""
+    return hashlib.blake2b(body).digest()[:CHECK_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Why somebody was not let in: an HTTP status and a sentence for them."""
+
+    status: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a peer gets that was let in."""
+
+    certificate: x509.Certificate
+    authority: x509.Certificate
+    roster: Roster
+    federation: str
+
+
+class Invitation:
+    """One place for one peer, until it is taken or its time is over.
+
+    `expires` and each `now` are seconds by one clock that never goes back; `taken` is the roster with the new peer.
+    """
+
+    def __init__(
+        self,
+        authority: Authority,
+        peer: str,
+        address: str,
+        models: tuple[str, ...] | None,
+        secret: bytes,
+        expires: float,
+    ) -> None:
+        self.authority, self.secret, self.expires = authority, secret, expires
+        self.peer, self.address, self.models = peer, address, models
+        self.wrong = 0
+        self.taken: Roster | None = None
+
+    def answer(self, body: bytes, now: float) -> bytes | Denied:
+        """The admission as bytes, once; else why not."""
+        if self.taken is not None:
+            return Denied(410, "This invitation was used already; ask for another one.")
+        if self.wrong >= WRONG_MAX:
+            return Denied(410, "This invitation was withdrawn after too many wrong tokens; ask for another one.")
+        if now >= self.expires:
+            return Denied(410, "This invitation has expired; ask for another one.")
+        try:
+            asked = json.loads(body)
+            secret, wanted = bytes.fromhex(asked["secret"]), str(asked["request"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return Denied(400, "This is not a request to join.")
+        if not hmac.compare_digest(secret, self.secret):
+            self.wrong += 1
+            return Denied(403, "This token is not the one of this invitation; copy it again.")
+        return self._admit(wanted)
+
+    def _admit(self, wanted: str) -> bytes | Denied:
+        key = _requested(wanted)
+        if key is None:
+            return Denied(400, "The request is not signed by the Ed25519 key that it names.")
+        host = urlsplit(self.address).hostname or ""
+        signer = self.authority.identity.key
+        certificate = peer_certificate(self.authority.certificate, signer, self.peer, key, host)
+        entry = Entry(id=self.peer, key=key.public_bytes_raw(), address=self.address, models=self.models)
+        try:
+            federation = (self.authority.folder / "federation.yaml").read_text(encoding="utf-8")
+            self.taken = change_roster(self.authority, lambda roster, by: admit(roster, entry, by))
+        except (RosterError, EnrolmentError, OSError) as error:
+            return Denied(409, f"The authority could not let {self.peer} in: {error}")
+        admission = Admission(certificate, self.authority.certificate, self.taken, federation)
+        return _admission_bytes(admission)
+
+
+def _requested(text: str) -> Ed25519PublicKey | None:
+    """The key for which a certificate is requested (PEM), if whoever asks holds it."""
+    try:
+        wanted = x509.load_pem_x509_csr(text.encode())
+        key = wanted.public_key()
+        return key if isinstance(key, Ed25519PublicKey) and wanted.is_signature_valid else None
+    except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm):
+        return None
+
+
+def _admission_bytes(admission: Admission) -> bytes:
+    return json.dumps(
+        {
+            "certificate": pem(admission.certificate).decode(),
+            "authority": pem(admission.authority).decode(),
+            "roster": to_bytes(admission.roster).decode(),
+            "federation": admission.federation,
+        }
+    ).encode()
+
+
+def read_admission(answer: bytes, token: Token, key: Ed25519PrivateKey) -> Admission:
+    """The admission in an authority's answer, everything in it held against the token and our key.
+
+    Raises EnrolmentError: whoever answered holds the authority's key, so what is wrong is not an attack but a mistake.
+    """
+    try:
+        found = json.loads(answer)
+        certificate = x509.load_pem_x509_certificate(found["certificate"].encode())
+        authority = x509.load_pem_x509_certificate(found["authority"].encode())
+        roster = from_bytes(found["roster"].encode())
+        federation = found["federation"]
+        certificate.verify_directly_issued_by(authority)
+        ours = key.public_key()
+        fits = (
+            certificate.public_key() == ours,
+            roster.by_id[token.peer].key == ours.public_bytes_raw(),
+            roster.authority == token.authority,
+            authority.public_key() == Ed25519PublicKey.from_public_bytes(token.authority),
+            isinstance(federation, str),
+        )
+        if not all(fits):
+            raise ValueError("not what the token promised")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidSignature, RosterError):
+        raise EnrolmentError(
+            "The authority's answer cannot be used; both machines need the same version of fedpeer. "
+            f"There:  fedpeer revoke {token.peer}, and invite it again."
+        ) from None
+    return Admission(certificate, authority, roster, federation)

@@ -1,0 +1,123 @@
+"""Several peers of one machine from one command: each is a process of its own, and this one only watches over them.
+
+Where there is `fork`, the libraries are imported once, here, and shared by all: sixteen peers start in the time of a
+few, and what they imported is in memory once. Forking is safe because nothing but importing happened before: no thread
+runs, no tensor was touched, no lock is held. (After torch has used its threads a forked child hangs.) Elsewhere each
+child starts from nothing.
+
+No child outlives this process: each holds the reading end of a pipe on which nothing is ever written, and pauses when
+the pipe ends, however this process ended. On a terminal Ctrl-C reaches this process alone, which passes it on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+#: What a process that was ended by signal n is said to have returned, as shells have it.
+SIGNALLED = 128
+
+Start = Callable[[], int]
+
+
+def watch_over(
+    starts: Mapping[str, Start], ended: Callable[[str, int], None], *, threads: int, attached: bool = False
+) -> int:
+    """Start these peers and wait until the last one has ended; the largest of their exit codes.
+
+    Args:
+        starts: what each peer's process does, by its id; the result is its exit code.
+        ended: told each end: the id and the exit code, or minus the number of the signal.
+        threads: of torch, in each process.
+        attached: stop them when standard input ends.
+    """
+    gc.collect()
+    gc.freeze()  # collecting would copy the pages that children share
+    context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
+    reader, writer = context.Pipe(duplex=False)
+    children = {
+        peer: context.Process(target=_live, args=(start, threads, reader, writer), name=peer)
+        for peer, start in starts.items()
+    }
+    for child in children.values():
+        child.start()
+    reader.close()
+    if attached:
+        stop_after(end_of_input)
+    codes: dict[str, int] = {}
+    with _signals() as heard:
+        while len(codes) < len(children):
+            living = {child.sentinel: peer for peer, child in children.items() if peer not in codes}
+            for ready in wait([heard, *living]):
+                if ready is heard:
+                    for number in heard.recv(64):
+                        _pass_on(number, [children[peer].pid for peer in living.values()])
+                    continue
+                peer = living[ready]
+                children[peer].join()
+                codes[peer] = children[peer].exitcode
+                ended(peer, codes[peer])
+    writer.close()
+    return max(code if code >= 0 else SIGNALLED - code for code in codes.values())
+
+
+def stop_after(over: Callable[[], object]) -> None:
+    """Let this process be told to pause as soon as this returns, or finds its pipe broken."""
+
+    def follow() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            over()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, name="fedpeer-lifeline", daemon=True).start()
+
+
+def end_of_input() -> None:
+    """Wait until standard input ends; what comes before that is nobody's."""
+    while os.read(0, 1024):
+        pass
+
+
+def _live(start: Start, threads: int, reader: Connection, writer: Connection) -> None:
+    """One child."""
+    writer.close()
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+    stop_after(reader.recv_bytes)
+    import torch
+
+    torch.set_num_threads(threads)
+    sys.exit(start())
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """A socket on which the numbers of SIGINT and SIGTERM arrive."""
+    heard, heard_of = socket.socketpair()
+    heard_of.setblocking(False)
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(each, lambda number, frame: None) for each in signals]
+    waking = signal.set_wakeup_fd(heard_of.fileno())
+    try:
+        yield heard
+    finally:
+        signal.set_wakeup_fd(waking)
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)
+        heard.close()
+        heard_of.close()
+
+
+def _pass_on(number: int, processes: list[int]) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number)

@@ -1,0 +1,94 @@
+"""What a simulation asks of an engine, and what each of the three cannot play.
+
+An engine holds all peers of one method and seed. The vector engine multiplies matrices, the network engine plays whole
+peers in virtual time, the processes engine starts real ones; a simulation records them all alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpeer.peer.core.choice import ChoiceError
+from fedpeer.peer.core.federation import Federation
+from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.vector.engine import RoundTimes
+
+#: Real peers of one machine: each takes some 100 MB of its own and a share of the cores.
+PROCESSES_MAX = 64
+
+
+class Engine(Protocol):
+    """All peers of one method and seed. Entered before the first round; what it holds is let go at the exit.
+
+    round      rounds finished
+    weights    push-sum weights of each group's members after it, in units of their mean at the start
+    traffic    messages and bytes that each peer sent in it for averaging
+    x_Pn       the parameters of all peers at its end, or when they were last evaluated
+    """
+
+    round: int
+    weights: dict[str, NDArray[Any]]
+
+    @property
+    def traffic(self) -> tuple[list[int], list[int]]: ...
+    @property
+    def x_Pn(self) -> Tensor: ...
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
+    def step(self) -> RoundTimes:
+        """One round. Raises Stopped, EngineError."""
+
+    def evaluate(self) -> list[tuple[float, float]]:
+        """(score, loss) of each peer on its own test part."""
+
+    def disagreement(self) -> dict[str, float]:
+        """Of each group: how far its members are from one another, relative to their norm."""
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What `restore` needs: tensors, and a small JSON-able state."""
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Go on from a snapshot."""
+
+
+def check(request: SimulationRequest, objects: Sequence[str]) -> None:
+    """Refuse what the engine cannot play. `objects` was handed over in Python: "data", "network".
+
+    Raises:
+        ChoiceError: the user's mistake, with the way out.
+    """
+    if request.faults and request.engine != "network":
+        raise ChoiceError(f"faults are simulated, and the {request.engine} engine has no network; use --engine network")
+    if request.engine == "vector":
+        _check_vector(request.federation)
+    elif request.engine == "network" and request.device not in ("auto", "cpu"):
+        raise ChoiceError(f"the network engine trains on the cpu; leave out the device {request.device}")
+    elif request.engine == "processes" and objects:
+        raise ChoiceError(
+            f"real peers read their data and network themselves, and {' and '.join(objects)} came as a Python object; "
+            "write the data into a file (npz:FILE) and name the network (python:module:function), or use "
+            'engine="network"'
+        )
+
+
+def check_peers(request: SimulationRequest, peers: int) -> None:
+    """Refuse more peers than there can be. Raises ChoiceError."""
+    if request.engine == "processes" and peers > PROCESSES_MAX:
+        raise ChoiceError(
+            f"{peers} peers are too many processes for one machine; take {PROCESSES_MAX} or less, or --engine network"
+        )
+
+
+def _check_vector(federation: Federation) -> None:
+    """Its rounds are products of matrices."""
+    learning, wire = federation.learning, "/".join(map(str, federation.gossip.wire))
+    asked = [f"learning.mode = {learning.mode}"] if learning.mode != "synchronous" else []
+    asked += [f"gossip.wire = {wire}"] if wire != "float32" else []
+    if asked:
+        raise ChoiceError(f"the vector engine does not play {' and '.join(asked)}; use --engine network")

@@ -1,0 +1,1 @@
+"""Real peers as an engine: processes of this machine that talk over TLS, watched from outside."""

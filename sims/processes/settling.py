@@ -1,0 +1,98 @@
+"""A federation on this machine for a world of the simulation: places to listen, identities, a file for each peer.
+
+Identities and roster are made by `fedpeer init`, as a person makes them; the peers' own files are written here, since
+their data are parts of the simulation and their places are whatever is free.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.peer_file import DashboardSettings, DataSettings, IdentitySettings, PeerFile
+from fedpeer.sims.vector.pool import EngineError
+from fedpeer.sims.world import World
+
+HOST = "127.0.0.1"
+#: `fedpeer init` puts a dashboard so far above its peer.
+DASHBOARD_OFFSET = 100
+#: Where ports are looked for: above those that services have, below those that systems give to outgoing connections.
+PORTS = range(20_000, 32_000)
+#: A row of ports that is not free is followed by another; so many in a row mean that something else is wrong.
+TRIES = 100
+#: Seconds that `fedpeer init` may take: a key and a certificate a peer.
+INIT_S = 120.0
+#: Addresses of others that each peer asks first.
+SEEDS = 3
+
+
+def settle(folder: Path, world: World, method: Choice, device: str, *, code: Sequence[str] = ()) -> dict[str, Path]:
+    """Make the federation in a new folder: each peer's own file, by id.
+
+    Args:
+        code: top packages that the federation's words may name.
+
+    Raises:
+        EngineError: `fedpeer init` refuses; with its words.
+    """
+    folder.mkdir(parents=True)
+    learning = world.federation.learning.model_copy(update={"algorithm": method})
+    federation = world.federation.model_copy(update={"learning": learning, "seed": world.seed})
+    asked = folder / "federation.yaml"
+    written = federation.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    asked.write_text(json.dumps(written, indent=2), encoding="utf-8")
+    first, made = free_ports(len(world.peers)), folder / "peers"
+    words = ["init", str(made), "--federation", str(asked), "--peers", ",".join(world.peers), "--port", str(first)]
+    outcome = subprocess.run(
+        [sys.executable, "-m", "fedpeer", *words], capture_output=True, text=True, timeout=INIT_S, check=False
+    )
+    if outcome.returncode:
+        raise EngineError(f"fedpeer init: {outcome.stderr.strip()}")
+    urls = [f"https://{HOST}:{first + number}" for number in range(len(world.peers))]
+    files = {}
+    for number, peer in enumerate(world.peers):
+        files[peer] = made / peer / f"{peer}.yaml"
+        own = PeerFile(
+            federation="federation.yaml",
+            id=peer,
+            data=DataSettings(source=Choice("simulation", number + 1)),
+            device=device,  # type: ignore[arg-type]  # "cpu", "cuda" or "mps", as `device_of` says
+            listen=f"{HOST}:{first + number}",
+            address=urls[number],
+            seeds=[url for url in urls if url != urls[number]][:SEEDS],
+            dashboard=DashboardSettings(
+                listen=f"{HOST}:{first + number + DASHBOARD_OFFSET}", token_file=f"keys/{peer}.token"
+            ),
+            identity=IdentitySettings(
+                certificate=f"keys/{peer}.crt", key=f"keys/{peer}.key", authority="keys/federation-ca.crt"
+            ),
+            allow_python=list(code),
+        )
+        files[peer].write_text(json.dumps(own.model_dump(mode="json", exclude_none=True), indent=2), encoding="utf-8")
+    return files
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` neighbouring ports that are free here, and those of their dashboards.
+
+    Somebody else may take one of them before it is used; then who wanted to listen says so, and others are tried.
+    """
+    assert count <= DASHBOARD_OFFSET, "a peer's port is no other's dashboard's"
+    draws = random.SystemRandom()
+    for _ in range(TRIES):
+        first = draws.randrange(PORTS.start, PORTS.stop - count - DASHBOARD_OFFSET)
+        with ExitStack() as held:
+            try:
+                for port in (first + offset + number for offset in (0, DASHBOARD_OFFSET) for number in range(count)):
+                    held.enter_context(socket.create_server((HOST, port)))
+            except OSError:
+                continue
+            return first
+    raise EngineError(f"there are no {count} neighbouring free ports between {PORTS.start} and {PORTS.stop}")

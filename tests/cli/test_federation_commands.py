@@ -1,0 +1,318 @@
+"""`fedpeer init`, `invite`, `join`, `revoke`, as they are typed: what they write is right, what they say fits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from ruamel.yaml import YAML
+
+from fedpeer.peer.core.peer_file import PeerFile
+from fedpeer.peer.core.roster import Roster, from_bytes
+from fedpeer.peer.shell.identity import examine_identity
+from tests.cli.conftest import Fedpeer
+
+WARD = "a,b,outcome\n1,2,ill\n3,4,well\n5,6,ill\n7,8,well\n"
+#: Seconds for a whole command in a process of its own; it takes three on a quiet core.
+PATIENCE = 60.0
+
+
+def roster_in(folder: Path) -> Roster:
+    return from_bytes((folder / "roster.json").read_bytes())
+
+
+def peer_file(path: Path) -> PeerFile:
+    return PeerFile.model_validate(YAML(typ="safe", pure=True).load(path.read_text()))
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+# ---------------------------------------------------------------------------------------------------------------- init
+
+
+def test_every_file_that_init_writes_is_right(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    made = fedpeer("init", "wards", "--peers", "4")
+    assert made.code == 0, made.err
+    files = [str(path) for path in (tmp_path / "wards").rglob("*.yaml")]
+    assert len(files) == 1 + 2 * 4
+    checked = fedpeer("config", "check", *files)
+    assert checked.code == 0, checked.err
+    assert 'federation "wards"' in checked.out
+
+
+def test_what_init_says_fits_the_screen_and_names_the_next_command(fedpeer: Fedpeer) -> None:
+    here = fedpeer("init", "wards", "--peers", "16").out
+    there = fedpeer("init", "far", "--hosts", "10.0.0.1,10.0.0.2", "--data", "csv:/data/w.csv,label=y").out
+    for said in (here, there):
+        assert max(map(len, said.splitlines())) <= 80
+    assert "fedpeer start --config wards/peer16/peer16.yaml" in here
+    assert "scp -rp far/peer2 10.0.0.2:" in there
+    assert "fedpeer start --config peer2/peer2.yaml" in there
+
+
+def test_one_machine_has_a_port_for_each_peer_and_each_dashboard(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    fedpeer("init", "wards", "--peers", "north,south", "--port", "8001")
+    north, south = (peer_file(tmp_path / "wards" / peer / f"{peer}.yaml") for peer in ("north", "south"))
+    assert (north.listen, south.listen) == ("127.0.0.1:8001", "127.0.0.1:8002")
+    assert north.address == "https://127.0.0.1:8001"
+    assert north.seeds == ["https://127.0.0.1:8002"]
+    assert north.dashboard is not None
+    assert north.dashboard.listen == "127.0.0.1:8101"
+    assert north.data.part == 1
+    assert south.data.part == 2
+
+
+def test_several_machines_have_the_same_port_and_are_reached_from_everywhere(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    made = fedpeer(
+        *("init", "wards", "--hosts", "10.0.0.1,10.0.0.1,fe80::5", "--address", "peer3=https://[fe80::6]:9000"),
+        *("--data", "csv:/data/ward{n}-{id}.csv,label=outcome,test_fraction=0.4"),
+    )
+    assert made.code == 0, made.err
+    files = [peer_file(tmp_path / "wards" / f"peer{n}" / f"peer{n}.yaml") for n in (1, 2, 3)]
+    assert [file.address for file in files] == [
+        "https://10.0.0.1:7401",
+        "https://10.0.0.1:7402",
+        "https://[fe80::6]:9000",
+    ]
+    assert [file.listen for file in files] == ["0.0.0.0:7401", "0.0.0.0:7402", "[::]:9000"]
+    assert files[1].data.source.value == "/data/ward2-peer2.csv"
+    assert files[1].data.test_fraction == 0.4
+    assert [entry.address for entry in roster_in(tmp_path / "wards").entries] == [file.address for file in files]
+
+
+def test_data_on_this_machine_are_found_from_where_init_was_said(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"ward{number}.csv").write_text(WARD)
+    assert fedpeer("init", "wards", "--peers", "2", "--data", "csv:ward{n}.csv,label=outcome").code == 0
+    checked = fedpeer("config", "check", "wards/peer1/peer1.yaml", "wards/peer2/peer2.yaml")
+    assert checked.code == 0, checked.err
+
+
+def test_keys_are_their_owners_alone_and_fit_the_roster(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    fedpeer("init", "wards", "--peers", "2")
+    wards = tmp_path / "wards"
+    secret = [*wards.rglob("*.key"), *wards.rglob("*.token")]
+    assert len(secret) == 1 + 2 * 2
+    assert {path.stat().st_mode & 0o777 for path in secret} == {0o600}
+    assert {path.parent.stat().st_mode & 0o777 for path in secret} == {0o700}
+    assert len({path.read_bytes() for path in secret}) == len(secret)
+    keys = wards / "peer2" / "keys"
+    assert len((keys / "peer2.token").read_text().strip()) >= 32
+    files = (keys / "peer2.crt", keys / "peer2.key", keys / "federation-ca.crt")
+    identity, flaws = examine_identity("peer2", *files, roster_in(wards))
+    assert identity is not None, flaws
+
+
+def test_a_dashboard_beyond_this_machine_gets_a_certificate_for_browsers(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    fedpeer("init", "wards", "--hosts", "10.0.0.1", "--dashboard-host", "0.0.0.0")
+    board = peer_file(tmp_path / "wards" / "peer1" / "peer1.yaml").dashboard
+    assert board is not None
+    assert board.certificate is not None
+    found = x509.load_pem_x509_certificate((tmp_path / "wards" / "peer1" / board.certificate).read_bytes())
+    assert isinstance(found.public_key(), EllipticCurvePublicKey)
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "10.0.0.1" in map(str, names.get_values_for_type(x509.IPAddress))
+    assert "fedpeer config check" not in fedpeer("config", "check", "wards/peer1/peer1.yaml").err
+
+
+def test_a_federation_file_is_taken_over_as_it_is(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    text = "name: ours   # a comment\nnetwork: mlp:64+30+10\npartial_models: {a: {members: [peer1, peer2]}}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    made = fedpeer("init", "wards", "--peers", "3", "--federation", "mine.yaml")
+    assert made.code == 0, made.err
+    assert (tmp_path / "wards" / "peer3" / "federation.yaml").read_text() == text
+    assert roster_in(tmp_path / "wards").federation == "ours"
+    few = fedpeer("init", "few", "--peers", "1", "--federation", "mine.yaml", "--name", "theirs")
+    assert few.code == 2
+    assert "peer2" in few.err
+    assert '"ours"' in few.err
+    assert not (tmp_path / "few").exists()
+
+
+def test_init_never_overwrites(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    (tmp_path / "wards").mkdir()
+    assert fedpeer("init", "wards", "--peers", "1").code == 0, "an empty folder may be filled"
+    before = (tmp_path / "wards" / "roster.json").read_bytes()
+    again = fedpeer("init", "wards", "--peers", "1")
+    assert again.code == 2
+    assert "never overwritten; name another folder" in one_line(again.err)
+    assert (tmp_path / "wards" / "roster.json").read_bytes() == before
+
+
+def test_all_mistakes_of_a_command_line_are_told_at_once_and_leave_nothing(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    wrong = fedpeer(
+        *("init", "wards", "--peers", "a,a,authority,b c", "--hosts", "h1,h 2", "--port", "70000"),
+        *("--address", "x=https://h:1", "--address", "a=ftp://h:1", "--data", "csw:x.csv", "--dashboard-host", "?"),
+    )
+    assert wrong.code == 2
+    said = one_line(wrong.err)
+    for words in (
+        '"authority" cannot be an id',
+        '"b c" cannot be an id',
+        "two peers have one id",
+        "write 1 to 65435",
+        '"x" is no peer here',
+        '"ftp://h:1" is not like https://',
+        '"h 2" is not the name or address',
+        "4 peers and 2 hosts",
+        'did you mean "csv"',
+        '"?" is not the name or address',
+    ):
+        assert words in said, words
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "such as --peers 4"),
+        (["--peers", "0"], "write 1 to 1000"),
+        (["--peers", "2", "--hosts", "h,h", "--address", "peer2=https://h:7401"], "two peers have one address"),
+        (["--peers", "2", "--address", "peer2=https://127.0.0.1:7501"], "another's dashboard's"),
+        (["--peers", "1", "--data", "csv:x.csv"], "label"),
+        (["--peers", "1", "--federation", "missing.yaml"], "missing.yaml"),
+    ],
+)
+def test_one_mistake(fedpeer: Fedpeer, tmp_path: Path, arguments: list[str], words: str) -> None:
+    wrong = fedpeer("init", "wards", *arguments)
+    assert wrong.code == 2, wrong.out
+    assert words in one_line(wrong.err)
+    assert not (tmp_path / "wards").exists()
+
+
+# ------------------------------------------------------------------------------------------------- invite, join, revoke
+
+
+@contextmanager
+def inviting(folder: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`fedpeer invite` in a process of its own, once it has printed its token."""
+    command = [sys.executable, "-m", "fedpeer.cli.main", "invite", "peer5", "--in", str(folder), *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    ) as at:
+        try:
+            assert at.stdout is not None
+            said = []
+            for line in at.stdout:
+                said.append(line)
+                if line.startswith("fedpeer join "):
+                    break
+            else:
+                pytest.fail("no token: " + "".join(said))
+            yield line.split()[-1], at
+        finally:
+            at.kill()
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
+
+
+def test_invite_and_join_from_one_process_to_another(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    fedpeer("init", "wards", "--peers", "2")
+    (tmp_path / "ward5.csv").write_text(WARD)
+    with inviting(tmp_path / "wards", "--address", "https://127.0.0.1:7405", "--listen", "127.0.0.1:0") as (token, at):
+        joined = fedpeer("join", token, "--data", "csv:ward5.csv,label=outcome")
+        assert joined.code == 0, joined.err
+        said, _ = at.communicate(timeout=PATIENCE)
+    assert at.returncode == 0, said
+    assert "peer5 is in: roster 2 has 3 peers." in said
+    assert "fedpeer start --config peer5/peer5.yaml" in joined.out
+    checked = fedpeer("config", "check", "peer5/peer5.yaml")
+    assert checked.code == 0, checked.err
+    for folder in ("wards", "wards/peer1", "wards/peer2", "peer5"):
+        assert roster_in(tmp_path / folder).number == 2
+    file = peer_file(tmp_path / "peer5" / "peer5.yaml")
+    assert (file.id, file.address, file.listen) == ("peer5", "https://127.0.0.1:7405", "127.0.0.1:7405")
+    assert (tmp_path / "peer5" / "keys" / "peer5.key").stat().st_mode & 0o777 == 0o600
+    late = fedpeer("join", token, "--folder", "again")
+    assert late.code == 2
+    assert "cannot be reached" in one_line(late.err)
+    assert not (tmp_path / "again").exists()
+
+
+def test_ctrl_c_withdraws_an_invitation(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    import signal
+
+    fedpeer("init", "wards", "--peers", "1")
+    with inviting(tmp_path / "wards", "--address", "https://127.0.0.1:7405", "--listen", "127.0.0.1:0") as (token, at):
+        at.send_signal(signal.SIGINT)
+        said, _ = at.communicate(timeout=PATIENCE)
+    assert at.returncode == 130
+    assert "Withdrawn" in said
+    assert fedpeer("join", token).code == 2
+    assert roster_in(tmp_path / "wards").number == 1
+
+
+def test_a_folder_that_is_there_is_not_joined_over_and_the_token_stays_good(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    fedpeer("init", "wards", "--peers", "1")
+    (tmp_path / "peer5").mkdir()
+    (tmp_path / "peer5" / "mine").touch()
+    with inviting(tmp_path / "wards", "--address", "https://127.0.0.1:7405", "--listen", "127.0.0.1:0") as (token, at):
+        assert "never overwritten" in one_line(fedpeer("join", token).err)
+        joined = fedpeer("join", token, "--folder", "other")
+        assert joined.code == 0, joined.err
+        at.communicate(timeout=PATIENCE)
+    assert "Write where its data are" in joined.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["peer1", "--address", "https://h:1"], "peer1 is in the roster already"),
+        (["authority", "--address", "https://h:1"], "cannot be an id"),
+        (["peer5", "--address", "10.0.0.5:7401"], "is not like https://"),
+        (["peer5", "--address", "https://127.0.0.1:7401"], "another peer has"),
+        (["peer5", "--address", "https://h:1", "--expires", "30d"], "no time from 1s to 7d"),
+        (["peer5", "--address", "https://h:1", "--models", "everyon"], 'did you mean "everyone"'),
+        (["peer5", "--address", "https://127.0.0.1:9", "--listen", "x"], "is not host:port"),
+        (["peer5", "--address", "https://h:1", "--in", "."], "There is no authority"),
+    ],
+)
+def test_a_wrong_invitation_is_said_to_be_so(
+    fedpeer: Fedpeer, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    fedpeer("init", "wards", "--peers", "1")
+    where = [] if "--in" in arguments else ["--in", "wards"]
+    wrong = fedpeer("invite", *arguments, *where)
+    assert wrong.code == 2
+    assert words in one_line(wrong.err)
+    assert roster_in(tmp_path / "wards").number == 1
+
+
+def test_revoke_makes_the_next_roster_everywhere_here(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    fedpeer("init", "wards", "--peers", "3", "--port", "1")
+    key = roster_in(tmp_path / "wards").by_id["peer2"].key
+    done = fedpeer("revoke", "peer2", "--in", "wards")
+    assert done.code == 0, done.err
+    assert done.out.startswith("peer2 is out: roster 2 has 2 peers.")
+    for folder in ("wards", "wards/peer1", "wards/peer2", "wards/peer3"):
+        roster = roster_in(tmp_path / folder)
+        assert (roster.number, list(roster.by_id), roster.revoked) == (2, ["peer1", "peer3"], (key,))
+    assert "this key was revoked" in one_line(fedpeer("config", "check", "wards/peer2/peer2.yaml").err)
+    assert fedpeer("config", "check", "wards/peer3/peer3.yaml").code == 0
+    again = fedpeer("revoke", "peer2", "--in", "wards")
+    assert again.code == 2
+    assert "peer2 is not in the roster" in again.err
+
+
+def test_an_authority_whose_key_others_can_read_signs_nothing(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    fedpeer("init", "wards", "--peers", "2")
+    (tmp_path / "wards" / "authority" / "authority.key").chmod(0o644)
+    done = fedpeer("revoke", "peer2", "--in", "wards")
+    assert done.code == 2
+    assert "chmod 600" in one_line(done.err)
+    assert roster_in(tmp_path / "wards").number == 1
+
+
+def test_a_token_with_a_slip_is_told_before_anything_is_asked(fedpeer: Fedpeer) -> None:
+    assert "not a whole token" in one_line(fedpeer("join", "fedpeer-abc").err)
