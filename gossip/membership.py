@@ -212,7 +212,8 @@ class Membership:
         """Another roster counts from now on; who is not in it is forgotten, who is new is unknown."""
         assert self.me in ids, "who is put out of the roster stops"
         gone = [peer for peer in self._rumours.roster if peer not in ids]
-        out: list[Out] = [Change(peer, self.standing(peer), "unknown", "roster") for peer in gone]
+        known = [peer for peer in gone if self.standing(peer) != "unknown"]
+        out: list[Out] = [Change(peer, self.standing(peer), "unknown", "roster") for peer in known]
         for peer in gone:
             self._detector.changed(peer, "unknown", 0, ours=False, clock=self._clock)
         self._rumours.set_roster(ids)

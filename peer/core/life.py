@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from fedpeer.gossip.averaging import Averaging
@@ -42,6 +43,11 @@ class Circle:
     groups: Mapping[str, PeerGroup]
     averaging: Mapping[str, Averaging]
     elsewhere: Mapping[str, Group]
+
+    @cached_property
+    def mates(self) -> frozenset[str]:
+        """All who are in some group of this peer's."""
+        return frozenset(peer for group in self.groups.values() for peer in group.members)
 
     @property
     def peers(self) -> tuple[str, ...]:

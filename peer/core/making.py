@@ -19,7 +19,7 @@ from fedpeer.gossip.reductions import FORMS, PACKERS, Form
 from fedpeer.peer.core.assembly import Assembly
 from fedpeer.peer.core.choice import Choice, bind, lookup
 from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.groups import averaging_of, method_of, peer_plan, plan_for
+from fedpeer.peer.core.groups import averaging_among, enrolled, method_of, peer_plan, plan_for
 from fedpeer.peer.core.journal import entry_of, ledger_of
 from fedpeer.peer.core.ledger import Ledger, Rules
 from fedpeer.peer.core.life import Circle, Setup
@@ -74,18 +74,20 @@ def setup_of(
     chosen = method or federation.learning.algorithm
 
     def circle_of(roster: Roster) -> Circle:
-        peers = tuple(entry.id for entry in roster.entries)
-        plan = plan_for(federation, assembly.network, peers, method_of(chosen))
+        peers = {entry.id: entry.models for entry in roster.entries}
+        plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), method_of(chosen))
         groups = peer_plan(plan, me).groups
-        averaging = averaging_of(plan, federation, assembly.seed)
+        averaging = {
+            id: averaging_among(group.members, id, federation.gossip, assembly.seed) for id, group in groups.items()
+        }
         elsewhere = {group.id: group for group in plan.groups if group.id not in groups}
-        return Circle(roster, groups, {group: averaging[group] for group in groups}, elsewhere)
+        return Circle(roster, groups, averaging, elsewhere)
 
-    contract = federation.model_dump(mode="json", exclude={"simulation"}) | {"algorithm": str(chosen)}
+    # What the file says, before a peer's own network fills in what it leaves open.
+    contract = assembly.asked.model_dump(mode="json", exclude={"simulation"}) | {"algorithm": str(chosen)}
     text = json.dumps(contract, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-    models = tuple(
-        name for name, each in federation.partial_models.items() if each.members == "all" or me in each.members
-    )
+    ours = enrolled(federation, {entry.id: entry.models for entry in roster.entries}).partial_models
+    models = tuple(name for name, each in ours.items() if each.members == "all" or me in each.members)
     return Setup(
         me=me,
         federation=federation,

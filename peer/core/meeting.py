@@ -10,6 +10,7 @@ the new incarnation in the next Hello.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from fedpeer.gossip.incarnations import Memory, fence, meet, memory
@@ -20,14 +21,15 @@ from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Contract, Hello, LaneState, RosterNews
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, newer, to_bytes
+from fedpeer.slicing.models import SlicingError
+from fedpeer.topology.graphs import TopologyError
 
 
 def greet(life: Life) -> None:
     """Say Hello to all with whom there is reason to compare, each in its time."""
     for peer, other in life.others.items():
-        shares = any(peer in group.members for group in life.circle.groups.values())
-        gone = life.membership.standing(peer) in ("dead", "left", "finished")
-        if shares and (other.compare or not other.met) and not gone and other.hello_at <= life.now:
+        due = (other.compare or not other.met) and other.hello_at <= life.now and peer in life.circle.mates
+        if due and life.membership.standing(peer) not in ("dead", "left", "finished"):
             other.greeted(life.now)
             other.compare = False
             say_hello(life, peer, answer=False)
@@ -237,7 +239,12 @@ def enrol(life: Life, roster: Roster) -> None:
         life.note("error", "put_out", f"{life.me} is not in roster {roster.number} any more")
         life.effects.append(Stop(2, f"{life.me} was put out of the federation by roster {roster.number}"))
         return
-    life.circle = life.setup.circle_of(roster)
+    try:
+        life.circle = life.setup.circle_of(roster)
+    except (SlicingError, TopologyError) as error:
+        # The file's partial models or edges do not fit who is left: those who are go on as they were, by the new list.
+        life.note("error", "roster", f"the groups stay as they were: {error}")
+        life.circle = replace(life.circle, roster=roster)
     life.digests.clear()
     life.membership.set_roster(life.circle.peers)
     life.effects.append(Enrol(roster))

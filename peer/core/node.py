@@ -326,9 +326,9 @@ class Node:
         if life.phase == "finished":
             self._enter("finished")
 
-    def _mates(self) -> set[str]:
+    def _mates(self) -> frozenset[str]:
         """All others with whom this peer shares a group."""
-        return {p for g in self.life.circle.groups.values() for p in g.members} - {self.life.me}
+        return self.life.circle.mates - {self.life.me}
 
     def _gather(self) -> None:
         """Wait for the others, for a while; then begin, or first take over the values of those who are further."""

@@ -16,7 +16,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -245,7 +245,7 @@ class Process:
         listening = bind(host, port, plain=identity is None)
         self._links = Links(self._context, self._reported)
         self._trainer = Trainer(self._work, self._worked, self._failed)
-        self._pipeline = Pipeline(store, self._encoded, self._carry_out, self._saved)
+        self._pipeline = Pipeline(_Timed(store, self.status), self._encoded, self._carry_out, self._saved)
         server = PeerServer(
             Host(
                 identify=self._identify,
@@ -532,6 +532,24 @@ class Process:
             if effect.what == "round":
                 self._rows.round(effect)
         self._log.tell(effect)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A store whose saves are timed, for whoever looks."""
+
+    store: Store
+    status: Status
+
+    def append(self, entries: Sequence[bytes]) -> None:
+        began = time.perf_counter()
+        self.store.append(entries)
+        self.status.took("save", time.perf_counter() - began)
+
+    def snapshot(self, data: bytes) -> None:
+        began = time.perf_counter()
+        self.store.snapshot(data)
+        self.status.took("save", time.perf_counter() - began)
 
 
 def _sink(peer: str) -> Terminal | JsonLines:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
+
+from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.core import codec, entries
@@ -28,7 +31,6 @@ from fedpeer.peer.core.events import (
     Trained,
 )
 from fedpeer.peer.core.journal import entry_bytes, snapshot_bytes
-from fedpeer.peer.core.learner import Learner
 from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.life import Setup
 from fedpeer.peer.core.making import node_of, owner_of, rules_of, setup_of
@@ -45,6 +47,20 @@ from fedpeer.sims.world import World
 STEP_S = 0.001
 
 
+class Learns(Protocol):
+    """What a resident needs of a `Learner`."""
+
+    @property
+    def examples(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def state_size(self) -> int: ...
+    def start(self) -> Tensor: ...
+    def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]: ...
+    def evaluate(self, x_n: Tensor) -> tuple[float, float]: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Residents:
     """All peers of a world under one method.
@@ -55,7 +71,7 @@ class Residents:
     world: World
     method: Choice
     roster: Roster
-    learners: dict[str, Learner]
+    learners: Mapping[str, Learns]
     setups: dict[str, Setup]
     pace: dict[str, float] = field(default_factory=dict)
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -65,6 +66,7 @@ class ProcessesEngine:
         method: Choice,
         *,
         folder: Path,
+        logs: Path | None = None,
         device: str = "cpu",
         remark: Callable[[str], None] = lambda text: None,
         replaced: Callable[[str, str], None] = lambda peer, reason: None,
@@ -73,11 +75,12 @@ class ProcessesEngine:
         """
         Args:
             folder: where the peers' folders are made, or were when the run was stopped; its own and nobody else's.
+            logs: where the peers' logs are kept at the end; None: nowhere.
             remark: told what the peers' logs say about the result.
             replaced: told which peer died and how, when it is started again.
         """
         self._world, self._plan, self._method, self._device = world, plan, method, device
-        self._folder, self._remark, self._replaced = folder, remark, replaced
+        self._folder, self._logs, self._remark, self._replaced = folder, logs, remark, replaced
         self._stop = stop or threading.Event()
         self._crews: list[Crew] = []
         self._watched: list[Watched] = []
@@ -96,6 +99,11 @@ class ProcessesEngine:
     def __exit__(self, *_: object) -> None:
         """Nothing is left behind but what a stopped run goes on from."""
         self._end()
+        if self._logs is not None:
+            self._logs.mkdir(parents=True, exist_ok=True)
+            for watched in self._watched:
+                with suppress(FileNotFoundError):
+                    shutil.copyfile(watched.state / "log.jsonl", self._logs / f"{watched.peer}.jsonl")
         if not self._stop.is_set():
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -131,6 +131,18 @@ def test_few_messages_when_nothing_happens() -> None:
     assert world.sent.total() / 1_000 / 16 <= 0.21, "a ping and a pong each ten ticks"
 
 
+def test_nobody_goes_unprobed_by_chance() -> None:
+    world = settled(16, seed=0)
+    world.run(100)
+    last = dict.fromkeys(world.roster, world.now)
+    for _ in range(600):
+        for when, _, _, to, say in world.under_way:
+            if say.kind == "ping":
+                last[to] = max(last[to], when)
+        world.run(1)
+        assert world.now - min(last.values()) <= 2 * world.timing.probe + world.delay
+
+
 # ------------------------------------------------------------------------------------------- what heals without a hand
 
 
@@ -479,6 +491,16 @@ def test_messages_fit_into_the_metadata_whatever_peers_advertise() -> None:
         full = max(full, packed)
     assert full > 2_500
     assert all(peer.standing(other) == "dead" for other in ids(40)[1:])
+
+
+def test_who_is_put_out_of_the_roster_is_not_answered_any_more() -> None:
+    peer = machine()
+    peer.tick(0)
+    peer.heard_ping_request("peer002", 1, "peer003", ())
+    peer.heard_ping_request("peer003", 2, "peer002", ())
+    assert peer.set_roster(("peer001", "peer004")) == []
+    for now in range(1, 100):
+        assert all(out.to == "peer004" for out in peer.tick(now) if isinstance(out, Say))
 
 
 def test_a_flood_of_requests_keeps_a_bounded_number_of_pings_under_way() -> None:

@@ -1,0 +1,269 @@
+"""Whole peers that learn nothing, in a simulated town: what they average is known, so the truth is a closed form.
+
+Every peer begins with values of its own and training leaves them as they are (or adds a known drift), so each group's
+true average is the mean of what its members began with, and all that is ever there is what they put in. A `Village`
+looks at all ledgers after every step in which one has changed: of the living as they are in memory, of the dead as
+they are on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.events import Effect
+from fedpeer.peer.core.ledger import Holding, Ledger
+from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.sims.network import audit, history
+from fedpeer.sims.network.craft import Machine
+from fedpeer.sims.network.disk import DiskRules
+from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.network.residents import Residents
+from fedpeer.sims.network.town import Town
+from fedpeer.sims.world import World
+from fedpeer.topology.prediction import predicted_rounds
+from tests.sims import worlds
+
+#: Rounds that no run comes near: everybody stays, so that every ledger can be looked at.
+ENDLESS = 100_000
+#: Relative error of weights and values that are sums of some ten thousand float64 numbers of size 1.
+EXACT = 1e-9
+#: Ticks after the end of all faults in which every edge delivers again: a Hello is said at least every 400, a repeat
+#: every 200, and whoever was thought dead has to be heard first.
+BACK_TICKS = 800.0
+
+
+@cache
+def world(peers: int = 4, **settings: Any) -> World:
+    """Peers of some hundred weights in one group on a ring, that exchange five times in a round."""
+    return worlds.world(
+        worlds.federation(
+            **{
+                "network": "mlp:64+1+10",
+                "simulation__peers": peers,
+                "learning__rounds": ENDLESS,
+                "learning__evaluate_every": 1000,
+                "gossip__exchanges": 5,
+                "gossip__deadline": 2.0,
+                "gossip__gather": 60.0,
+            }
+            | settings
+        )
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Still:
+    """A learner whose training adds `drift` to every parameter, and nothing else."""
+
+    start_n: Tensor
+    drift: float = 0.0
+    examples: int = 1
+    steps: int = 1
+    state_size: int = 0
+
+    def start(self) -> Tensor:
+        return self.start_n
+
+    def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
+        return x_n + self.drift if self.drift else x_n, s_k
+
+    def evaluate(self, x_n: Tensor) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
+class Village:
+    """One run.
+
+    Attributes:
+        forgetful  somebody may lose memory: weights are right only once all have met again, so `look` is left to the
+                   scenario, and values are not compared
+        wrong      every violation of conservation, in words
+        far        the furthest that weights and values, relatively, were from what was put in
+    """
+
+    def __init__(
+        self,
+        made: World,
+        faults: Faults,
+        *,
+        seed: int | None = None,
+        drift: float = 0.0,
+        pace: Mapping[str, float] | None = None,
+        forgetful: bool = False,
+        fact: Callable[[str, Effect], object] = audit.took,
+    ) -> None:
+        self.made, self.seed, self.forgetful = made, faults.seed if seed is None else seed, forgetful
+        residents = Residents.of(made, parse("partial-averaging"), dict(pace or {}))
+        self.start = {peer: self._drawn(peer, learner.start()) for peer, learner in residents.learners.items()}
+        still = {peer: Still(start_n, drift) for peer, start_n in self.start.items()}
+        self.residents = replace(residents, learners=still)
+        self.town = Town(made.peers, self.residents.craft(fact=fact), faults, DiskRules())
+        self.town.stepped = self._stepped
+        self.wrong: list[str] = []
+        self.far = 0.0
+        self._drifts = drift != 0.0
+        self._seen: dict[str, tuple[Holding, ...]] = {}
+        self._dead: dict[str, Ledger] = {}
+        groups = self.residents.setups[made.peers[0]].circle.groups
+        self.groups = tuple(groups)
+        self.truth = {
+            group: torch.stack(
+                [self.start[p][self._places(p, group)].double() for p in groups[group].members]
+            ).mean(0)
+            for group in groups
+        }  # fmt: skip
+
+    def _drawn(self, peer: str, like_n: Tensor) -> Tensor:
+        """Between 0.5 and 1.5: apart, but not further apart than the estimates are long, which is implausible."""
+        draws = Draws(self.seed).numpy("values", peer)
+        return torch.from_numpy(draws.uniform(0.5, 1.5, len(like_n))).float()
+
+    def _places(self, peer: str, group: str) -> Tensor:
+        return self.residents.setups[peer].circle.groups[group].index_D
+
+    # ---- who there is
+
+    def node(self, peer: str) -> Node:
+        machine = self.town.machines()[peer]
+        assert isinstance(machine, Node)
+        return machine
+
+    def nodes(self) -> dict[str, Node]:
+        return {peer: self.node(peer) for peer in self.town.machines()}
+
+    def ledgers(self) -> dict[str, Ledger]:
+        """Of the living as they are, of the others as they are on disk."""
+        living = self.town.machines()
+        for peer in self.town.peers:
+            if peer in living:
+                self._dead.pop(peer, None)
+            elif peer not in self._dead:
+                self._dead[peer] = self.residents.node(peer, self.town.kept(peer)).ledger
+        return {peer: self._dead[peer] if peer in self._dead else self.node(peer).ledger for peer in self.town.peers}
+
+    # ---- conservation
+
+    def _stepped(self, peer: str, machine: Machine) -> None:
+        assert isinstance(machine, Node)
+        held = tuple(machine.ledger.groups.values())
+        if held != self._seen.get(peer):
+            self._seen[peer] = held
+            if not self.forgetful:
+                self.look()
+
+    def look(self) -> None:
+        """Compare what is there with what was put in."""
+        ledgers = self.ledgers()
+        for group, (there, put) in audit.weights(ledgers).items():
+            self._compare(group, "weight", abs(there - put) / put)
+        if self.forgetful or self._drifts:
+            return
+        for group, there_D in audit.values(ledgers).items():
+            put_D = self.truth[group] * len(self.residents.setups[self.town.peers[0]].circle.groups[group].members)
+            self._compare(group, "value", float((there_D - put_D).abs().max()))
+
+    def _compare(self, group: str, what: str, far: float) -> None:
+        self.far = max(self.far, far)
+        if not far <= EXACT:
+            self.wrong.append(f"tick {self.town.now:.1f}: {far:.3g} of the {what} in {group} is not there, or twice")
+
+    # ---- progress
+
+    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
+        return self.town.run(until, done)
+
+    def together(self) -> bool:
+        """Whether all live, learn and have met all whom they share a group with."""
+        nodes = self.nodes()
+        return len(nodes) == len(self.town.peers) and all(
+            node.phase == "learning"
+            and all(node.life.available(other, group) for group in node.ledger.groups for other in nodes if other != me)
+            for me, node in nodes.items()
+        )
+
+    def exchanged(self) -> dict[str, int]:
+        """By peer, how many exchanges it has closed, at least, of its groups."""
+        found = {}
+        for peer, node in self.nodes().items():
+            per_round = {group: node.life.circle.averaging[group].exchanges for group in node.ledger.groups}
+            found[peer] = min(
+                holding.at[0] * per_round[group] + holding.at[1] for group, holding in node.ledger.groups.items()
+            )
+        return found
+
+    def all_edges(self) -> set[tuple[str, str]]:
+        """(sender, receiver) along all overlays."""
+        edges = set()
+        for peer, setup in self.residents.setups.items():
+            for policy in setup.circle.averaging.values():
+                members = policy.overlay.members
+                me = members.index(peer)
+                edges |= {(peer, members[other]) for other in policy.overlay.union.neighbors(me)}
+        return edges
+
+    def healed(self) -> None:
+        """Let time pass until faults are over and every edge has delivered a share once more."""
+        self.run(self.town.faults.heal)
+        waiting, seen = self.all_edges(), len(self.town.rows)
+
+        def delivered() -> bool:
+            nonlocal seen
+            for _, what, receiver, *rest in self.town.rows[seen:]:
+                if what == "heard" and rest[0] == "Transfer":
+                    waiting.discard((rest[1], receiver))
+            seen = len(self.town.rows)
+            return not waiting
+
+        if not self.run(self.town.now + BACK_TICKS, delivered) or not self.run(
+            self.town.now + BACK_TICKS, self.together
+        ):
+            raise AssertionError(f"{BACK_TICKS:.0f} ticks after the faults nothing came along {sorted(waiting)}: {self.phases()}")
+
+    def exchange(self, times: int) -> None:
+        """Let everybody close so many more exchanges; each takes a deadline at most."""
+        begun = self.exchanged()
+        patience = times * self.made.federation.gossip.deadline / self.made.federation.gossip.tick
+
+        def done() -> bool:
+            now = self.exchanged()
+            return len(now) == len(begun) and all(now[peer] - begun[peer] >= times for peer in begun)
+
+        assert self.run(self.town.now + patience, done), f"no progress after {patience:.0f} ticks: {self.phases()}"
+
+    def predicted(self, tolerance: float) -> int:
+        """Exchanges after which disagreement is below this, by the graphs alone."""
+        policies = self.residents.averaging()
+        return max(predicted_rounds(policy.overlay, policy.protocol, tolerance) for policy in policies)
+
+    def error(self) -> float:
+        """The furthest that anybody's estimate is from the true mean, in any element of any group."""
+        return max(
+            float((ledger.estimate_D(group) - self.truth[group]).abs().max())
+            for ledger in self.ledgers().values()
+            for group in ledger.groups
+        )
+
+    def phases(self) -> dict[str, str]:
+        return {peer: f"{node.phase} {node.ledger.round}" for peer, node in self.nodes().items()}
+
+    # ---- judgement
+
+    def judge(self, *, also: Iterable[str] = ()) -> None:
+        rows = self.town.rows
+        lanes = [] if self.forgetful else history.taken_once_and_in_order(history.durable(rows))
+        history.judged(
+            self.wrong[: history.SHOWN_MAX],
+            history.saved_before_said(rows),
+            lanes,
+            history.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+            list(also),
+        )

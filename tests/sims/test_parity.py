@@ -1,0 +1,132 @@
+"""One federation file, one seed, three engines: the same parameters.
+
+Parity means: on the cpu, values travelling as float32, no deadline hit, after five rounds ||a - b|| <= 1e-5 ||b|| for
+each peer. A loop and a batch over peers differ by some 2e-7 in this norm.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedpeer.cli.asking import asked
+from fedpeer.peer.core.choice import parse
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.prepare import prepare
+from fedpeer.sims.request import EngineName
+from fedpeer.sims.simulate import simulate
+
+PARITY = 1e-5
+ROUNDS = 5
+PEERS = 5
+
+SEMI_LOCAL = """
+partial_models:
+  everyone: {neurons: {input: all, hidden1: 6, output: all}}
+  pair: {depends_on: [everyone], neurons: {hidden1: 3}, members: [peer1, peer2]}
+  three: {depends_on: [everyone], neurons: {hidden1: 2}, members: [peer2, peer3, peer4]}
+"""
+EXACT = "{protocol: exact}"
+PUSH_SUM = "{topology: ring, tolerance: 1e-7, deadline: 120, tick: 0.1}"
+FEW = "{topology: ring, exchanges: 2}"
+
+
+def federation(
+    gossip: str,
+    learning: str = "",
+    models: str = "",
+    network: str = "mlp:64+12+10",
+    data: str = "dataset: digits, split: 'blocks:40,shuffle=true,test=50/swap:8+9,on=1-2'",
+) -> str:
+    """The text of a federation file; `learning` and `data` are pieces of a mapping on one line."""
+    return f"""
+name: parity
+seed: 7
+network: {{{network.replace(":", ": ", 1)}}}
+{models}
+learning: {{batch_size: 5, steps_between_averaging: 8, rounds: {ROUNDS}, {learning}}}
+gossip: {gossip}
+simulation: {{peers: {PEERS}, {data}}}
+"""
+
+
+CASES = {
+    "exact": federation(EXACT),
+    "push-sum": federation(PUSH_SUM),
+    "push-pull": federation("{protocol: push-pull, exchanges: 3}"),
+    "several groups": federation(FEW, models=SEMI_LOCAL),
+    "momentum": federation(FEW, "optimizer: 'sgd,lr=0.1,momentum=0.9'"),
+    "Adam": federation(FEW, "optimizer: 'adam,lr=0.01'"),
+    "weights by samples": federation(
+        "{topology: star, exchanges: 3}", "weights: samples", data="dataset: digits, split: 'slicing:10'"
+    ),
+    "single examples": federation(FEW, "batch_size: 1").replace("batch_size: 5, ", ""),
+}
+NORMALISED = {"buffers averaged": "average", "buffers local": "local"}
+
+
+def parameters(file: Path, engine: EngineName, method: str) -> dict[str, Tensor]:
+    """(n,) of each peer after the last round, as the run folder has them."""
+    request = asked({"compare": method, "engine": engine, "device": "cpu", "workers": "1"}, file)
+    simulation = prepare(request)
+    run = RunFolder.create(file.parent / engine, name="parity", settings=request.to_json(), environment={})
+    simulate(simulation, run)
+    assert run.rows()[-1]["round"] == ROUNDS
+    found = load_file(run.models(str(parse(method)), request.federation.seed))
+    return {
+        peer: torch.cat([value.reshape(-1) for name, value in sorted(found.items()) if name.startswith(f"{peer}/")])
+        for peer in simulation.world.peers
+    }
+
+
+def assert_the_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for peer, x_n in expected.items():
+        assert float((found[peer] - x_n).norm() / x_n.norm()) <= PARITY, peer
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Digits as images, for networks with channels."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    path = tmp_path / "digits.npz"
+    np.savez(path, x=x.reshape(-1, 1, 8, 8).astype(np.float32) / 16, y=y)
+    return path
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whole_peers_in_virtual_time_give_the_numbers_of_the_vector_engine(case: str, tmp_path: Path) -> None:
+    file = tmp_path / "federation.yaml"
+    file.write_text(CASES[case])
+    for method in ("partial-averaging", "full-averaging")[: 1 if "partial_models" in CASES[case] else 2]:
+        assert_the_same(parameters(file, "network", method), parameters(file, "vector", method))
+
+
+@pytest.mark.parametrize("case", NORMALISED)
+def test_normalisation_has_the_same_numbers_too(case: str, tmp_path: Path, images: Path) -> None:
+    file = tmp_path / "federation.yaml"
+    text = federation(
+        FEW,
+        f"start: torch, buffers: {NORMALISED[case]}",
+        network="cnn: {channels: [4], hidden: [8], kernel: 3, norm: batch}",
+        data=f"dataset: {{npz: {{path: {images}, kind: image}}}}, normalise: none, split: iid",
+    )
+    file.write_text(text)
+    assert_the_same(parameters(file, "network", "full-averaging"), parameters(file, "vector", "full-averaging"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["exact", "push-sum", "several groups", "Adam"])
+def test_real_processes_give_the_numbers_of_both(case: str, tmp_path: Path) -> None:
+    file = tmp_path / "federation.yaml"
+    file.write_text(CASES[case])
+    found = parameters(file, "processes", "partial-averaging")
+    assert_the_same(found, parameters(file, "vector", "partial-averaging"))
+    assert_the_same(found, parameters(file, "network", "partial-averaging"))
