@@ -119,20 +119,15 @@ def _outlives(life: Life, heard: Heard, hello: Hello) -> bool:
     """E15: of two living processes with one identity the one that started later wins.
 
     If others know of more lives than a process that has just started, its memory is old or gone, and it takes the next
-    number; so it does if they speak of an incarnation that is over. Whoever else lives under this identity then stops.
+    number; so it does if they speak of an incarnation that is over. Otherwise somebody may live under this identity:
+    the proof is that one's own statement, signed with our key (see `Node._other_self`), and until it comes we wait.
     """
     if hello.known_life <= life.ledger.life:
         return True
     if life.young or heard.to_incarnation < life.ledger.incarnation:
         life.write(Started(life=hello.known_life + 1))
+        life.advertise()
         return True
-    text = (
-        f"another process with the identity of {life.me} started after this one (its life {hello.known_life}, this "
-        f"{life.ledger.life}), so this one stops; start {life.me} on one machine only"
-    )
-    life.note("error", "duplicate_peer", text)
-    life.phase = "stopped"
-    life.effects.append(Stop(2, text))
     return False
 
 

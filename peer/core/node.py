@@ -514,6 +514,9 @@ class Node:
             peer=peer,
             code=refused.code,
         )
+        if refused.code == "duplicate_peer" and life.young:
+            life.write(Started(life=life.ledger.life + 1))  # they know a life of ours with the same number
+            life.advertise()
         if refused.code in CLEARED_UP_BY_HELLO:
             life.others[peer].greet_soon(life.now)
 
@@ -557,7 +560,7 @@ class Node:
         assert advert is not None, "a statement has an advert"
         life = self.life
         over = out.claim.incarnation < life.ledger.incarnation
-        if advert.life > life.ledger.life and (life.young or over):
+        if advert.life >= life.ledger.life and (life.young or over):
             life.write(Started(life=advert.life + 1))  # this process has just started, and its memory is old or gone
             life.advertise()
         elif out.what == "duplicate" and not over:

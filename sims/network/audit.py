@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedpeer.gossip.transfers import Incoming, Parcel
+from fedpeer.gossip.incarnations import reopened
+from fedpeer.gossip.transfers import Incoming, acknowledged
 from fedpeer.peer.core.entries import Took
 from fedpeer.peer.core.events import Effect, Persist
 from fedpeer.peer.core.ledger import Ledger
@@ -22,30 +23,27 @@ def weights(ledgers: Mapping[str, Ledger]) -> dict[str, tuple[float, float]]:
     for sender, ledger in ledgers.items():
         for group, holding in ledger.groups.items():
             there, put = found.get(group, (0.0, 0.0))
-            there += holding.weight + sum(parcel.weight for parcel in _under_way(ledgers, sender, group))
+            there += holding.weight
+            for receiver, lane in holding.out.items():
+                taken = _taken(ledgers, sender, receiver, group)
+                there += sum(parcel.weight for parcel in lane.open if parcel.seq > taken)
             found[group] = there, put + holding.put - holding.written_off
     return found
 
 
 def values(ledgers: Mapping[str, Ledger]) -> dict[str, Tensor]:
-    """Of each group: the sum (D,) float64 of all values that are held, wait or are under way, in a plain form."""
+    """Of each group: the sum (D,) float64 of all values that are held, wait or are under way."""
     found: dict[str, Tensor] = {}
     for sender, ledger in ledgers.items():
         for group, holding in ledger.groups.items():
-            there_D = holding.held.value_D
+            there = holding.held
             for mass in holding.waiting.values():
-                there_D = there_D + mass.value_D
-            for parcel in _under_way(ledgers, sender, group):
-                there_D = there_D + parcel.payload.double()
-            found[group] = found[group] + there_D if group in found else there_D
+                there = there + mass
+            for receiver, lane in holding.out.items():
+                rest, _ = acknowledged(lane, _taken(ledgers, sender, receiver, group), ledger.rules.form)
+                there, _ = reopened(there, rest, Incoming(), ledger.rules.form)
+            found[group] = found[group] + there.value_D if group in found else there.value_D
     return found
-
-
-def _under_way(ledgers: Mapping[str, Ledger], sender: str, group: str) -> Iterator[Parcel]:
-    """What this peer has given and nobody has taken."""
-    for receiver, lane in ledgers[sender].groups[group].out.items():
-        taken = _taken(ledgers, sender, receiver, group)
-        yield from (parcel for parcel in lane.open if parcel.seq > taken)
 
 
 def _taken(ledgers: Mapping[str, Ledger], sender: str, receiver: str, group: str) -> int:

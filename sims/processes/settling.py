@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.peer_file import DashboardSettings, DataSettings, IdentitySettings, PeerFile
+from fedpeer.sims.request import cores
 from fedpeer.sims.vector.pool import EngineError
 from fedpeer.sims.world import World
 
@@ -29,6 +30,8 @@ PORTS = range(20_000, 32_000)
 TRIES = 100
 #: Seconds that `fedpeer init` may take: a key and a certificate a peer.
 INIT_S = 120.0
+#: The longest tick that a federation may have.
+TICK_MAX = 10.0
 #: Addresses of others that each peer asks first.
 SEEDS = 3
 
@@ -44,7 +47,8 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
     """
     folder.mkdir(parents=True)
     learning = world.federation.learning.model_copy(update={"algorithm": method})
-    federation = world.federation.model_copy(update={"learning": learning, "seed": world.seed})
+    gossip = world.federation.gossip.model_copy(update={"tick": tick_of(world)})
+    federation = world.federation.model_copy(update={"learning": learning, "gossip": gossip, "seed": world.seed})
     asked = folder / "federation.yaml"
     written = federation.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     asked.write_text(json.dumps(written, indent=2), encoding="utf-8")
@@ -77,6 +81,11 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
         )
         files[peer].write_text(json.dumps(own.model_dump(mode="json", exclude_none=True), indent=2), encoding="utf-8")
     return files
+
+
+def tick_of(world: World) -> float:
+    """Seconds: the federation's, longer where peers share cores, or one that waits for its turn is taken for dead."""
+    return min(TICK_MAX, world.federation.gossip.tick * max(1.0, len(world.peers) / cores()))
 
 
 def free_ports(count: int) -> int:

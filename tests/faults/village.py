@@ -36,6 +36,8 @@ from tests.sims import worlds
 ENDLESS = 100_000
 #: Relative error of weights and values that are sums of some ten thousand float64 numbers of size 1.
 EXACT = 1e-9
+#: Of a round, so that training takes 10 ticks: about as long as averaging.
+STEPS = 250
 #: Ticks after the end of all faults in which every edge delivers again: a Hello is said at least every 400, a repeat
 #: every 200, and whoever was thought dead has to be heard first.
 BACK_TICKS = 800.0
@@ -67,7 +69,7 @@ class Still:
     start_n: Tensor
     drift: float = 0.0
     examples: int = 1
-    steps: int = 1
+    steps: int = STEPS
     state_size: int = 0
 
     def start(self) -> Tensor:
@@ -182,9 +184,12 @@ class Village:
         return self.town.run(until, done)
 
     def together(self) -> bool:
-        """Whether all live, learn and have met all whom they share a group with."""
+        """Whether all live and learn in about the same round, and know that all whom they share a group with do."""
         nodes = self.nodes()
-        return len(nodes) == len(self.town.peers) and all(
+        rounds = [node.ledger.round for node in nodes.values()]
+        if len(nodes) < len(self.town.peers) or max(rounds) - min(rounds) > 1:
+            return False
+        return all(
             node.phase == "learning"
             and all(node.life.available(other, group) for group in node.ledger.groups for other in nodes if other != me)
             for me, node in nodes.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, replace
 from functools import lru_cache
 from typing import Any
@@ -10,7 +11,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from fedpeer.gossip.awareness import Awareness, Timing
+from fedpeer.gossip.awareness import Awareness, Timing, suspicion_wait
 from fedpeer.gossip.claims import State, claim_bytes
 from fedpeer.gossip.detector import RELAYS_MAX
 from fedpeer.gossip.membership import Change, Claim, Membership, OtherSelf, Out, Refusal, Say, claim_text
@@ -302,6 +303,15 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert first.sent == again.sent
 
 
+@pytest.mark.parametrize(("loss", "share"), [(0.0, 0.0), (0.1, 0.19), (0.3, 0.51)])
+def test_peers_measure_the_loss(loss: float, share: float) -> None:
+    """1 - (1 - loss) ** 2 of the pings have no answer; the mean over 8 peers of some 64 samples each."""
+    world = settled(8, seed=0, loss=loss)
+    world.run(1_500)
+    measured = [machine.awareness.unanswered for machine in world.peers.values()]
+    assert np.mean(measured) == pytest.approx(share, abs=0.06)
+
+
 # ------------------------------------------------------------------------------- claims that are wrong, old or forged
 
 
@@ -501,6 +511,31 @@ def test_who_is_put_out_of_the_roster_is_not_answered_any_more() -> None:
     assert peer.set_roster(("peer001", "peer004")) == []
     for now in range(1, 100):
         assert all(out.to == "peer004" for out in peer.tick(now) if isinstance(out, Say))
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_suspicion_is_checked_and_confirmed_which_shortens_it(answers: bool) -> None:
+    peer = machine(peers=5)
+    peer.tick(0)
+    tell(peer, *(a_claim(other, "alive", author=other) for other in ids(5)[1:]))
+    (change,) = tell(peer, doubt := a_claim("peer003", "suspect", author="peer002"))
+    assert change == Change("peer003", "alive", "suspect", "peer002")
+    told: set[Claim] = set()
+    dead_at = 0
+    for now in range(1, 80):
+        for out in peer.tick(now):
+            if not dead_at and isinstance(out, Say) and (out.to, out.kind) == ("peer003", "ping"):
+                assert out.claims[0] == doubt, "the suspect hears what it has to answer"
+                if answers:
+                    peer.heard_pong("peer003", out.number, "peer003", True, ())
+            elif isinstance(out, Say):
+                told |= set(out.claims)
+            elif isinstance(out, Change) and (out.peer, out.after) == ("peer003", "dead"):
+                dead_at = now
+    ours = a_claim("peer003", "suspect", author="peer001")
+    assert (ours in told) is not answers
+    confirmed = 0 if answers else 1
+    assert dead_at == math.ceil(suspicion_wait(Timing(), 1.0, confirmed, 3))
 
 
 def test_a_flood_of_requests_keeps_a_bounded_number_of_pings_under_way() -> None:

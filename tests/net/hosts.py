@@ -1,0 +1,148 @@
+"""Hosts for tests: network namespaces of this machine on a switch of their own, and the faults of their links.
+
+    ann 10.77.0.1 --+
+    bob 10.77.0.2 --+-- bridge, in a namespace of its own
+    cyd 10.77.0.3 --+
+
+Nothing here touches the machine's own network: every interface, rule and address lives in a namespace of this run, and
+is gone when these are. Packets are dropped where they come in, by nftables. Needs root.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Self
+
+NETWORK = "10.77.0"
+#: Seconds for a command of `ip` or `nft`, which take milliseconds.
+COMMAND_S = 20.0
+_numbers = itertools.count()
+
+
+def missing() -> str:
+    """What this machine lacks to have such hosts; "" if nothing."""
+    if sys.platform != "linux":
+        return "network namespaces need Linux"
+    for tool in ("ip", "nft"):
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed"
+    if os.geteuid() != 0:
+        return "ip netns needs root"
+    try:
+        with Hosts(["probe"]) as hosts:
+            hosts.lose(0.5)
+    except HostsError as error:
+        return str(error)
+    return ""
+
+
+class HostsError(Exception):
+    """This machine does not let us make namespaces, or filter in them."""
+
+
+class Hosts:
+    """Some hosts, by name. Use as a context manager; all that runs on them is killed at the end."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        run = f"fp{os.getpid()}n{next(_numbers)}"
+        self.address = {name: f"{NETWORK}.{number}" for number, name in enumerate(names, start=1)}
+        self._space = {name: f"{run}-{name}" for name in names}
+        self._switch = f"{run}-switch"
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._loss, self._apart = 0.0, dict[str, set[str]]()
+
+    def __enter__(self) -> Self:
+        try:
+            _ip("netns", "add", self._switch)
+            _ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
+            _ip("-n", self._switch, "link", "set", "switch", "up")
+            for number, (name, space) in enumerate(self._space.items()):
+                _ip("netns", "add", space)
+                port = ("peer", "name", f"port{number}", "netns", self._switch)
+                _ip("-n", space, "link", "add", "eth0", "type", "veth", *port)
+                _ip("-n", self._switch, "link", "set", f"port{number}", "master", "switch", "up")
+                _ip("-n", space, "address", "add", f"{self.address[name]}/24", "dev", "eth0")
+                for link in ("lo", "eth0"):
+                    _ip("-n", space, "link", "set", link, "up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._started:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+        for space in (*self._space.values(), self._switch):
+            subprocess.run(["ip", "netns", "delete", space], capture_output=True, timeout=COMMAND_S, check=False)
+
+    def start(
+        self,
+        host: str,
+        command: Sequence[str],
+        *,
+        folder: Path,
+        out: int | IO[bytes] = subprocess.DEVNULL,
+        err: int | IO[bytes] = subprocess.DEVNULL,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Run a program on a host; its process number is the program's own."""
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", self._space[host], *command],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    # ------------------------------------------------------------------------------------------------------- faults
+
+    def lose(self, share: float) -> None:
+        """Each packet between two hosts is dropped with this probability."""
+        self._loss = share
+        self._filter(self._space)
+
+    def cut(self, *sides: Collection[str]) -> None:
+        """Nothing passes between hosts of different sides."""
+        self._apart = {
+            host: {other for away in sides if away is not side for other in away} for side in sides for host in side
+        }
+        self._filter(self._space)
+
+    def heal(self) -> None:
+        """All links are whole again."""
+        self._loss, self._apart = 0.0, {}
+        self._filter(self._space)
+
+    def _filter(self, names: Iterable[str]) -> None:
+        for name in names:
+            rules = []
+            if self._apart.get(name):
+                rules.append(f"ip saddr {{ {', '.join(self.address[each] for each in sorted(self._apart[name]))} }} drop")
+            if self._loss:
+                rules.append(f'iifname "eth0" numgen random mod 1000 < {round(1000 * self._loss)} drop')
+            lines = ["flush ruleset", "table inet faults {", "chain input {", "type filter hook input priority 0;"]
+            text = "\n".join([*lines, *rules, "}", "}", ""])
+            _command(["ip", "netns", "exec", self._space[name], "nft", "-f", "-"], text)
+
+
+def _ip(*words: str) -> None:
+    _command(["ip", *words])
+
+
+def _command(words: Sequence[str], text: str = "") -> None:
+    done = subprocess.run(words, input=text, text=True, capture_output=True, timeout=COMMAND_S, check=False)
+    if done.returncode:
+        raise HostsError(f"{' '.join(words)}: {done.stderr.strip()}")

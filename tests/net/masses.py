@@ -1,0 +1,48 @@
+"""The law of conservation over real peers: what their state folders hold, when none of them runs.
+
+Each folder is read as a peer reads it when it starts, newest snapshot and the journal after it, but from a copy: a
+start is written down in the folder, and nothing may change by being looked at.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpeer.cli.peer_config import load_peer
+from fedpeer.peer.core.journal import ledger_of
+from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.making import owner_of, rules_of, setup_of
+from fedpeer.peer.shell.process import prepare
+from fedpeer.peer.shell.store import Store
+from fedpeer.sims.network import audit
+
+
+def ledger_in(file: Path) -> Ledger:
+    """The ledger of the peer with this file, as it is on its disk."""
+    loaded = load_peer(file, "")
+    prepared = prepare(loaded.file, loaded.federation)
+    assembly, me = prepared.outfit.assembly, loaded.file.id
+    setup = setup_of(assembly, prepared.roster, me, nonce=0)
+    rules = rules_of(assembly.federation, assembly.seed, me, prepared.outfit.learner.examples)
+    index = {group.id: group.index_D for group in setup.circle.groups.values()}
+    assert loaded.file.state is not None, "whole paths, by now"
+    with tempfile.TemporaryDirectory() as place:
+        shutil.copytree(loaded.file.state, Path(place) / "state")
+        with Store.open(Path(place) / "state") as store:
+            recovered = store.recover()
+            assert recovered.snapshot is not None, f"{me} has saved itself"
+            return ledger_of(recovered.snapshot, recovered.entries, rules, index, owner_of(setup))
+
+
+def mass_errors(files: Sequence[Path]) -> dict[str, float]:
+    """Of each group: how far what is there is from what was put in less what was written off, relative to that."""
+    weights = audit.weights({file.stem: ledger_in(file) for file in files})
+    return {group: abs(there - put) / put for group, (there, put) in weights.items()}
+
+
+if __name__ == "__main__":
+    print(mass_errors([Path(name) for name in sys.argv[1:]]))

@@ -1,0 +1,136 @@
+"""Real processes under an engine: killed, stopped, orphaned. Their parity is in `tests/sims/test_parity.py`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.groups import method_of
+from fedpeer.sims.processes import settling
+from fedpeer.sims.processes.engine import ProcessesEngine
+from fedpeer.sims.vector.pool import EngineError, Stopped
+from fedpeer.sims.world import World, plan_of
+from tests.sims import worlds
+from tests.sims.worlds import relative
+
+pytestmark = pytest.mark.slow
+
+METHOD = "partial-averaging"
+#: Seconds in which processes that were told to stop are gone, on a machine that does much else.
+PATIENCE = 60.0
+
+
+def world(peers: int = 3, rounds: int = 4) -> World:
+    return worlds.world(
+        worlds.federation(
+            learning__rounds=rounds, simulation__peers=peers, gossip__tick=0.1, gossip__deadline=120.0,
+            gossip__topology="complete",
+        )
+    )  # fmt: skip
+
+
+def engine(made: World, folder: Path, **more: Any) -> ProcessesEngine:
+    choice = parse(METHOD)
+    return ProcessesEngine(made, plan_of(made, method_of(choice)), choice, folder=folder, **more)
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE)
+    return not alive
+
+
+def test_a_killed_peer_is_named_and_started_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    made = world()
+    seen: list[tuple[str, str]] = []
+    remarks: list[str] = []
+    with engine(
+        made,
+        tmp_path / "peers",
+        logs=tmp_path / "logs",
+        remark=remarks.append,
+        replaced=lambda *who: seen.append(who),
+    ) as running:
+        running.step()
+        processes = [psutil.Process(number) for number in running.process_ids]
+        os.kill(running.process_ids[1], signal.SIGKILL)
+        while running.round < 4:
+            running.step()
+        assert seen == [("peer2", "signal 9 (SIGKILL)")]
+        assert relative(running.x_Pn, worlds.played(made, 4)) <= 1e-5, remarks
+        processes += [psutil.Process(number) for number in running.process_ids]
+    assert gone(processes)
+    assert not (tmp_path / "peers").exists()
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == {"peer1.jsonl", "peer2.jsonl", "peer3.jsonl"}
+
+
+def test_a_peer_that_dies_again_and_again_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
+    """Its folder is gone, so each new start fails in the same way."""
+    made = world(rounds=1000)
+    with engine(made, tmp_path / "peers") as running:
+        running.step()
+        (tmp_path / "peers" / "peers" / "peer2" / "keys" / "peer2.key").unlink()
+        os.kill(running.process_ids[1], signal.SIGKILL)
+        with pytest.raises(EngineError, match=r"(?s)peer2 ended with exit code 2: .*peer2\.key"):
+            while True:
+                running.step()
+
+
+def test_stopped_it_pauses_all_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    made, stop = world(), threading.Event()
+    with engine(made, tmp_path / "peers", stop=stop) as running:
+        running.step()
+        running.step()
+        processes = [psutil.Process(number) for number in running.process_ids]
+        tensors, state = running.snapshot()
+        stop.set()
+        with pytest.raises(Stopped):
+            while True:
+                running.step()
+    assert gone(processes)
+    assert (tmp_path / "peers").exists()
+    settled = (tmp_path / "peers" / "federation.yaml").stat().st_mtime_ns
+    with engine(made, tmp_path / "peers") as again:
+        again.restore(tensors, state)
+        assert again.round == 2
+        assert (tmp_path / "peers" / "federation.yaml").stat().st_mtime_ns == settled, "the same peers, from their disks"
+        while again.round < 4:
+            again.step()
+        assert relative(again.x_Pn, worlds.played(made, 4)) <= 1e-5
+
+
+def test_ports_that_are_taken_meanwhile_are_given_up_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = world(peers=2, rounds=1)
+    free: Callable[[int], int] = settling.free_ports
+    taken = socket.create_server((settling.HOST, free(2)))
+    answers = iter([taken.getsockname()[1]])
+    monkeypatch.setattr(settling, "free_ports", lambda count: next(answers, None) or free(count))
+    with taken, engine(made, tmp_path / "peers") as running:
+        running.step()
+        assert running.round == 1
+        assert next(answers, None) is None, "the taken ones were tried"
+
+
+def test_no_process_outlives_the_one_that_was_killed(tmp_path: Path) -> None:
+    """`fedpeer simulate` is killed as hard as can be: who it started notices, and pauses."""
+    command = [sys.executable, "-m", "fedpeer", "simulate", "--engine", "processes", "--peers", "2", "--rounds", "10000"]
+    command += ["--network", "mlp:64+20+10", "--compare", METHOD, "--out", str(tmp_path), "--json"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        assert any("round " in line for line in process.stderr), "it has begun to learn"
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) == 3, "a parent and two peers"
+        process.kill()
+    assert gone(family)

@@ -1,0 +1,94 @@
+"""What is read from outside: files that grow under one's eyes, ports that somebody else has."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpeer.sims.processes import settling
+from fedpeer.sims.processes.crew import _end
+from fedpeer.sims.processes.settling import HOST, free_ports
+from fedpeer.sims.processes.watch import WARNINGS_MAX, JsonLines, Watched
+from fedpeer.sims.vector.pool import EngineError
+
+
+def row(round: int, accuracy: float | None = None, loss: float | None = None, weight: float = 1.0) -> dict[str, Any]:
+    return {"round": round, "accuracy": accuracy, "loss": loss, "weight": {"everyone": weight}}
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_lines_are_given_once_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    lines = JsonLines(path)
+    assert lines.new() == []
+    append(path, '{"a": 1}\n{"a"')
+    assert lines.new() == [{"a": 1}]
+    assert lines.new() == []
+    append(path, ': 2}\n{"a": 3, {"a": 4}\n[5]\n{"a": 6}\n')  # one was cut off by a kill, one is no object
+    assert lines.new() == [{"a": 2}, {"a": 6}]
+
+
+def test_of_a_round_that_was_done_again_the_later_row_counts(tmp_path: Path) -> None:
+    watched = Watched("peer1", tmp_path)
+    for each in (row(1, 0.5, 2.0), row(2, 0.6, 1.5), row(2, 0.7, 1.0), row(5)):
+        append(tmp_path / "metrics.jsonl", json.dumps(each) + "\n")
+    watched.look()
+    assert watched.done == 5
+    assert watched.row(2)["accuracy"] == 0.7
+    assert watched.row(4) == watched.row(2), "it skipped rounds 3 and 4"
+    assert watched.row(0)["round"] == 1, "it came late: the first that there is"
+    assert watched.results(1) == (0.5, 2.0)
+    assert watched.results(5) == (0.7, 1.0), "round 5 was not evaluated"
+
+
+def test_a_lost_loss_is_no_number(tmp_path: Path) -> None:
+    watched = Watched("peer1", tmp_path)
+    append(tmp_path / "metrics.jsonl", json.dumps(row(1, 0.1, None)) + "\n")
+    watched.look()
+    score, loss = watched.results(1)
+    assert score == 0.1
+    assert math.isnan(loss)
+
+
+def test_the_log_tells_what_matters_to_the_result_and_not_for_ever(tmp_path: Path) -> None:
+    watched = Watched("peer1", tmp_path)
+    for level, what in (("info", "started"), ("info", "met"), ("info", "went_on_without"), ("warning", "refused")):
+        append(tmp_path / "log.jsonl", json.dumps({"level": level, "what": what, "text": f"{what}!"}) + "\n")
+    assert watched.look() == ["peer1: went_on_without!", "peer1: refused!"]
+    assert watched.listening
+    for _ in range(10):
+        append(tmp_path / "log.jsonl", json.dumps({"level": "error", "what": "x", "text": "again"}) + "\n")
+    assert len(watched.look()) == WARNINGS_MAX - 2
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"peer": "peer3", "what": "ended", "text": "", "fields": {"code": -9}}', ("peer3", -9)),
+        ('{"peer": "peer3", "what": "started", "text": ""}', None),
+        ("peer3: finished all 5 rounds", None),
+        ("[1, 2]", None),
+    ],
+)
+def test_an_end_is_told_from_other_lines(line: str, said: tuple[str, int] | None) -> None:
+    assert _end(line) == said
+
+
+def test_ports_are_free_for_peers_and_dashboards(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = free_ports(3)
+    with ExitStack() as held:
+        for port in (*range(first, first + 3), *range(first + 100, first + 103)):
+            held.enter_context(socket.create_server((HOST, port)))
+        monkeypatch.setattr(settling, "PORTS", range(first, first + 104))
+        with pytest.raises(EngineError, match="no 3 neighbouring free ports"):
+            free_ports(3)
