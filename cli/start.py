@@ -72,7 +72,6 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
 
 def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
     """Each peer does in a process of its own what `start` does with its file alone."""
-    from fedpeer.cli.main import run
     from fedpeer.cli.peer_config import load_peers
 
     peers = load_peers(configs, ", so nothing was started")
@@ -80,12 +79,22 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
     from fedpeer.peer.shell.nursery import watch_over
     from fedpeer.sims.request import cores
 
-    options = ["--quiet"] if quiet else []
+    options, threads = ["--quiet"] if quiet else [], max(1, cores() // len(peers))
     starts = {
-        peer.file.id: partial(run, ["start", "--config", str(config), *options])
+        peer.file.id: partial(_alone, ["start", "--config", str(config), *options], threads)
         for config, peer in zip(configs, peers, strict=True)
     }
-    return watch_over(starts, _ended, threads=max(1, cores() // len(peers)), attached=attached)
+    return watch_over(starts, _ended, attached=attached)
+
+
+def _alone(arguments: list[str], threads: int) -> int:
+    """One of several processes: a command line with its share of the cores."""
+    import torch
+
+    from fedpeer.cli.main import run
+
+    torch.set_num_threads(threads)
+    return run(arguments)
 
 
 def _ended(peer: str, code: int) -> None:

@@ -255,6 +255,11 @@ def take(lane: Incoming, parcel: Parcel, form: Form, length: int) -> tuple[Incom
     return taken, Mass(carried_D, torch.tensor(parcel.weight, dtype=torch.float64))
 
 
+def implied_D(lane: Incoming, parcel: Parcel, form: Form, length: int) -> Tensor:
+    """(D,) float64: the estimate that a transfer implies, before it is taken."""
+    return carried(parcel, form, length, lane.reference_D)[0] / parcel.weight
+
+
 def _known(lane: Incoming, parcel: Parcel) -> bool:
     return parcel.seq <= lane.taken
 

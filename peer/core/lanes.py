@@ -7,7 +7,7 @@ sender, which says it again, so a refusal never loses mass.
 
 from __future__ import annotations
 
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict, judge, take
+from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict, implied_D, judge
 from fedpeer.peer.core.entries import Acked, Took
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Ack, Transfer
@@ -74,10 +74,11 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, G
     last = life.setup.federation.learning.rounds
     if parcel.round > last + 1:
         return refuse("epoch_too_early", f"round {parcel.round}, and the last is {last}")
-    _, mass = take(lane, parcel, life.ledger.rules.form, len(life.ledger.index[group]))
-    absurd = gauges[group].absurd(mass.estimate_D, holding.held.estimate_D)
-    if absurd is not None:
-        return refuse("implausible", absurd)
+    if gauges[group].ready:
+        implied = implied_D(lane, parcel, life.ledger.rules.form, len(life.ledger.index[group]))
+        absurd = gauges[group].absurd(implied, holding.held.estimate_D)
+        if absurd is not None:
+            return refuse("implausible", absurd)
     other.round, other.begun = max(other.round, parcel.round), True
     life.write(Took(group=group, sender=peer, parcel=parcel))
     acknowledge(life, peer, group)

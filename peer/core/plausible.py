@@ -29,10 +29,13 @@ class Gauge:
         """A round is over."""
         self.changes.append(float((after_D - before_D).norm()))
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is anything to judge by."""
+        return len(self.changes) == ROUNDS
+
     def absurd(self, implied_D: Tensor, estimate_D: Tensor) -> str | None:
-        """Why this cannot be, if so."""
-        if len(self.changes) < ROUNDS:
-            return None
+        """Why this cannot be, if so; asked only when `ready`."""
         distance = float((implied_D - estimate_D).norm())
         most = max(FACTOR * max(self.changes), float(estimate_D.norm()))
         return f"{distance:.3g} away, and {most:.3g} is the most" if distance > most else None

@@ -1,8 +1,8 @@
 """Links to other peers: frames go out as HTTP posts, each once; who repeats what was lost is the core.
 
-A neighbour has at most two connections, one for small messages and one for bulk, so that a ping does not wait behind a
-model. Each has a bounded queue; what stands in it already is not queued again, and when it is full the oldest gives
-way. Everything has a time limit (`limits.py`), and a neighbour that cannot be reached rests for a moment. What became
+A neighbour has a connection for small messages and one for bulk, so that a ping does not wait behind a model, and two
+more for small messages while packets are lost and every other answer is late. Each kind has a bounded queue; what
+stands in it already is not queued again, and when it is full the oldest gives way. Everything has a time limit (`limits.py`), and a neighbour that cannot be reached rests for a moment. What became
 of a frame is told by `report`: taken, refused by name, or the link is down.
 
 That the other side is who it should be is checked in the TLS handshake (`identity.client_context`), before a byte of
@@ -12,6 +12,7 @@ ours is sent. Plain HTTP goes to loopback only, and only where no TLS is asked f
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from aiohttp.abc import AbstractStreamWriter
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.messages import Refused
 from fedpeer.peer.shell.limits import CHUNK_BYTES, Limits, pace
-from fedpeer.peer.shell.listener import require_loopback
+from fedpeer.peer.shell.listener import expect_loss, require_loopback
 from fedpeer.peer.shell.reasons import link_reason
 from fedpeer.peer.shell.server import CONTENT_TYPE, ROUTE
 
@@ -61,11 +62,19 @@ Outcome = Taken | Refused | LinkDown
 
 @dataclass(slots=True)
 class _Queue:
-    """Frames waiting for one connection, by their heads: two frames with one head are one message."""
+    """Frames of one kind, by their heads: two frames with one head are one message.
 
-    waiting: dict[bytes, tuple[str, memoryview]] = field(default_factory=dict)
-    leaving: bytes = b""
-    task: asyncio.Task[None] | None = None
+    at_once   so many are under way together; `stale_s`: seconds after which one that waits is not worth sending
+    waiting   address, tail, and since when
+    moved     when one last began to leave, or left
+    """
+
+    at_once: int
+    stale_s: float
+    waiting: dict[bytes, tuple[str, memoryview, float]] = field(default_factory=dict)
+    leaving: set[bytes] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    moved: float = 0.0
 
 
 @dataclass(slots=True)
@@ -73,8 +82,8 @@ class _Link:
     """One neighbour. After a failure it rests until `rest_until`, and `rest` is how long."""
 
     tls: ssl.SSLContext | None
-    small: _Queue = field(default_factory=_Queue)
-    bulk: _Queue = field(default_factory=_Queue)
+    small: _Queue
+    bulk: _Queue
     rest: float = 0.0
     rest_until: float = 0.0
 
@@ -97,7 +106,7 @@ class Links:
         self._session = ClientSession(
             connector=TCPConnector(
                 limit=self._limits.connections,
-                limit_per_host=2,
+                limit_per_host=1 + self._limits.small_at_once,
                 keepalive_timeout=_KEEP_S,
                 socket_factory=lambda info: _socket(info, self._limits),
             ),
@@ -112,35 +121,39 @@ class Links:
 
         Raises ListenError where this is plain HTTP beyond loopback.
         """
+        limits, now = self._limits, asyncio.get_running_loop().time()
         link = self._links.get(peer)
         if link is None:
-            link = self._links[peer] = _Link(self._contexts(peer))
+            small, bulk = _Queue(limits.small_at_once, limits.stale_s), _Queue(1, math.inf)
+            link = self._links[peer] = _Link(self._contexts(peer), small, bulk)
         if link.tls is None:
             require_loopback(urlsplit(address).hostname or "")
         elif not address.startswith("https://"):  # an address comes from a claim; it cannot talk us out of TLS
             self._report(peer, LinkDown(f"its address is {address}, and we speak TLS only"))
             return
         queue = link.bulk if len(tail) > BULK_BYTES else link.small
-        if head in queue.waiting or head == queue.leaving:
+        if head in queue.waiting or head in queue.leaving:
             return
-        if len(queue.waiting) >= self._limits.queue:
+        if len(queue.waiting) >= limits.queue:
             del queue.waiting[next(iter(queue.waiting))]
             self._report(peer, LinkDown("it takes messages slower than they are made; the oldest was dropped"))
-        queue.waiting[head] = address, tail
-        if queue.task is None:
-            queue.task = asyncio.create_task(self._drain(peer, link, queue))
+        queue.waiting[head] = address, tail, now
+        if not queue.tasks or (len(queue.tasks) < queue.at_once and now - queue.moved > limits.stalled_s):
+            task = asyncio.create_task(self._drain(peer, link, queue))
+            queue.tasks.add(task)
+            task.add_done_callback(queue.tasks.discard)
 
     def forget(self, peer: str) -> None:
         """Drop what waits for a peer, and its TLS context: it left, or its key changed."""
         link = self._links.pop(peer, None)
         for queue in (link.small, link.bulk) if link else ():
             queue.waiting.clear()
-            if queue.task is not None:
-                queue.task.cancel()
+            for task in queue.tasks:
+                task.cancel()
 
     async def close(self) -> None:
         """End all connections; what waits is dropped without a report."""
-        tasks = [queue.task for link in self._links.values() for queue in (link.small, link.bulk) if queue.task]
+        tasks = [task for link in self._links.values() for queue in (link.small, link.bulk) for task in queue.tasks]
         for peer in list(self._links):
             self.forget(peer)
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -150,15 +163,19 @@ class Links:
         """Send what waits, one after another, until nothing does."""
         loop = asyncio.get_running_loop()
         while queue.waiting:
-            queue.leaving = next(iter(queue.waiting))
-            address, tail = queue.waiting.pop(queue.leaving)
+            head = next(iter(queue.waiting))
+            address, tail, since = queue.waiting.pop(head)
+            if loop.time() - since > queue.stale_s:
+                continue
             outcome: Outcome = LinkDown("it could not be reached a moment ago")
             if loop.time() >= link.rest_until:
-                outcome = await self._post(link.tls, address, _Frame(queue.leaving, tail))
+                queue.leaving.add(head)
+                queue.moved = loop.time()
+                outcome = await self._post(link.tls, address, _Frame(head, tail))
+                queue.moved = loop.time()
+                queue.leaving.discard(head)
                 self._judge(link, outcome, loop.time())
-            queue.leaving = b""
             self._report(peer, outcome)
-        queue.task = None
 
     def _judge(self, link: _Link, outcome: Outcome, now: float) -> None:
         """Rest after a failure, twice as long after each further one."""
@@ -223,4 +240,5 @@ def _socket(info: Any, limits: Limits) -> socket.socket:
     made = socket.socket(family, kind, protocol)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.answer_s * 1000))
+    expect_loss(made)
     return made

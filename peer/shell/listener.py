@@ -12,8 +12,10 @@ import errno
 import ipaddress
 import socket
 import ssl
+import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 from fedpeer.peer.shell.identity import accept_tls
 from fedpeer.peer.shell.limits import Limits
@@ -23,6 +25,10 @@ from fedpeer.peer.shell.reasons import tls_reason
 BACKLOG = 128
 #: Seconds without accepting after the process ran out of file handles: connections are ended meanwhile.
 OUT_OF_HANDLES_S = 1.0
+#: Options of Linux that Python has no names for, and their values: as long as little is under way, what is lost is said
+#: again after the same fifth of a second each time; and never later than after a second. By default each wait is twice
+#: the one before, up to two minutes, and where a third of all packets is lost that is soon reached.
+_LOSS_OPTIONS = {16: 1, 44: 1000}  # TCP_THIN_LINEAR_TIMEOUTS, TCP_RTO_MAX_MS
 _OUT_OF_HANDLES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 #: The code of a refusal, whom it concerns ("": a stranger), and what exactly was wrong.
@@ -45,8 +51,17 @@ def bind(host: str, port: int, *, plain: bool = False) -> socket.socket:
         raise ListenError(
             f"{host}:{port} cannot be listened on ({why}); change `listen`, or stop what has the port"
         ) from None
+    expect_loss(listening)  # what is accepted inherits it
     listening.setblocking(False)
     return listening
+
+
+def expect_loss(connection: socket.socket) -> None:
+    """Where the kernel can: do not give up on a link that loses a third of its packets."""
+    if sys.platform == "linux":
+        for option, value in _LOSS_OPTIONS.items():
+            with suppress(OSError):  # an older kernel
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def require_loopback(host: str) -> None:

@@ -29,15 +29,12 @@ SIGNALLED = 128
 Start = Callable[[], int]
 
 
-def watch_over(
-    starts: Mapping[str, Start], ended: Callable[[str, int], None], *, threads: int, attached: bool = False
-) -> int:
+def watch_over(starts: Mapping[str, Start], ended: Callable[[str, int], None], *, attached: bool = False) -> int:
     """Start these peers and wait until the last one has ended; the largest of their exit codes.
 
     Args:
         starts: what each peer's process does, by its id; the result is its exit code.
         ended: told each end: the id and the exit code, or minus the number of the signal.
-        threads: of torch, in each process.
         attached: stop them when standard input ends.
     """
     gc.collect()
@@ -45,8 +42,7 @@ def watch_over(
     context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     reader, writer = context.Pipe(duplex=False)
     children = {
-        peer: context.Process(target=_live, args=(start, threads, reader, writer), name=peer)
-        for peer, start in starts.items()
+        peer: context.Process(target=_live, args=(start, reader, writer), name=peer) for peer, start in starts.items()
     }
     for child in children.values():
         child.start()
@@ -87,15 +83,12 @@ def end_of_input() -> None:
         pass
 
 
-def _live(start: Start, threads: int, reader: Connection, writer: Connection) -> None:
+def _live(start: Start, reader: Connection, writer: Connection) -> None:
     """One child."""
     writer.close()
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
     stop_after(reader.recv_bytes)
-    import torch
-
-    torch.set_num_threads(threads)
     sys.exit(start())
 
 

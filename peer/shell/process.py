@@ -448,6 +448,8 @@ class Process:
 
     def _address(self, peer: str) -> str | None:
         """Where a peer says it is; before it has said anything, where it was found, or where the roster says."""
+        if peer not in self._node.life.circle.roster.by_id:
+            return None  # put out while this waited for the disk
         said = self._node.life.membership.last_statement(peer)
         if said is not None and said.advert is not None and said.advert.address:
             return said.advert.address

@@ -41,14 +41,9 @@ def waits():
     said("heard", *heard)
     return 0
 
-def threads():
-    import torch
-    said("threads", torch.get_num_threads())
-    return 0
-
 if __name__ == "__main__":
     kinds = {name: globals()[name.rstrip("12")] for name in sys.argv[2:]}
-    code = watch_over(kinds, lambda peer, code: said("ended", peer, code), threads=1, attached=sys.argv[1] == "attached")
+    code = watch_over(kinds, lambda peer, code: said("ended", peer, code), attached=sys.argv[1] == "attached")
     said("code", code)
 """
 
@@ -81,7 +76,7 @@ def rest(process: subprocess.Popen[str]) -> set[str]:
 
 
 def test_every_end_is_told_and_the_worst_is_the_end_of_all() -> None:
-    with parent("returns", "fails", "waits1", "waits2", "threads") as process:
+    with parent("returns", "fails", "waits1", "waits2") as process:
         assert process.stdout is not None
         lines = set()
         waiting = 0
@@ -96,7 +91,7 @@ def test_every_end_is_told_and_the_worst_is_the_end_of_all() -> None:
         lines |= rest(process)
     killed = [line for line in lines if line.endswith("-9")]
     assert len(killed) == 1
-    assert lines - set(killed) >= {"ended returns 3", "ended fails 1", "threads 1", "heard TERM", "code 137"}
+    assert lines - set(killed) >= {"ended returns 3", "ended fails 1", "heard TERM", "code 137"}
 
 
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "INT"), (signal.SIGTERM, "TERM")])

@@ -103,7 +103,9 @@ def test_stopped_it_pauses_all_and_goes_on_where_it_was(tmp_path: Path) -> None:
     with engine(made, tmp_path / "peers") as again:
         again.restore(tensors, state)
         assert again.round == 2
-        assert (tmp_path / "peers" / "federation.yaml").stat().st_mtime_ns == settled, "the same peers, from their disks"
+        assert (tmp_path / "peers" / "federation.yaml").stat().st_mtime_ns == settled, (
+            "the same peers, from their disks"
+        )
         while again.round < 4:
             again.step()
         assert relative(again.x_Pn, worlds.played(made, 4)) <= 1e-5
@@ -125,7 +127,18 @@ def test_ports_that_are_taken_meanwhile_are_given_up_for_others(
 
 def test_no_process_outlives_the_one_that_was_killed(tmp_path: Path) -> None:
     """`fedpeer simulate` is killed as hard as can be: who it started notices, and pauses."""
-    command = [sys.executable, "-m", "fedpeer", "simulate", "--engine", "processes", "--peers", "2", "--rounds", "10000"]
+    command = [
+        sys.executable,
+        "-m",
+        "fedpeer",
+        "simulate",
+        "--engine",
+        "processes",
+        "--peers",
+        "2",
+        "--rounds",
+        "10000",
+    ]
     command += ["--network", "mlp:64+20+10", "--compare", METHOD, "--out", str(tmp_path), "--json"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
