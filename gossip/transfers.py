@@ -135,7 +135,7 @@ def overdrawn(held: Mass, lanes: Iterable[Outgoing]) -> bool:
     """Whether so much of a peer's weight is under way that it had better wait for acknowledgements before it gives.
 
     Behind a cut the window alone lets a peer give twice what it will not get back for hours. With this, halves of 12
-    peers on 4-regular graphs keep 0.33 to 0.62 of their weight, whatever way they are cut (120 cuts); without, 0.12 to
+    peers on 4-regular graphs keep 0.33 to 0.62 of their weight, whatever way they are cut (80 cuts); without, 0.12 to
     0.67. A peer of degree d cut off from everyone keeps 1 / (d + 1), without this the square of it.
     """
     return sum(parcel.weight for lane in lanes for parcel in lane.open) > UNDER_WAY_MAX * float(held.weight)

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from fedpeer.gossip.averaging import Averaging, Turn, turn
-from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, resting
+from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, resting
 from fedpeer.peer.core.entries import Began, Closed, Learnt, Opened
 from fedpeer.peer.core.events import Evaluate, Train, Trained
 from fedpeer.peer.core.lanes import ship
@@ -208,7 +208,8 @@ def push(life: Life, rounds: Rounds, repeats: Repeats) -> None:
         me = policy.overlay.members.index(life.me)
         neighbours = [policy.overlay.members[i] for i in sorted(policy.overlay.union.neighbors(me))]
         free = tuple(peer for peer in neighbours if not resting(holding.out.get(peer, Outgoing())))
-        if not free or exhausted(holding.held, life.ledger.rules.start_weight):
+        tired = exhausted(holding.held, life.ledger.rules.start_weight) or overdrawn(holding.held, holding.out.values())
+        if not free or tired:
             continue
         opened = Opened(
             group=group, round=life.ledger.round, exchange=0, to=free, expect=(), fraction=1 / (len(neighbours) + 1)

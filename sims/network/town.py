@@ -128,6 +128,11 @@ class Town:
         """Kill it when it has carried out so many effects in all, and start it again after `ticks`."""
         self._kill_after[peer] = (effects, ticks)
 
+    def tell(self, peer: str, event: Event) -> None:
+        """Feed the node of a living peer something that comes from its own machine: what the person asks for, a roster
+        that was read."""
+        self._give(peer, self._alive[peer], event)
+
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
         """Let things happen until this tick, or until `done`; whether that came true."""
         while not done():

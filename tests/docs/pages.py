@@ -6,7 +6,15 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+#: Commands that need a federation of real peers, or make one.
+REAL = re.compile(
+    r"kill|scp|python examples/wards|fedpeer (init|start|status|dashboard|invite|join|revoke|leave|evaluate|predict|export)\b"
+    r"|fedpeer config check wards/"
+)
 
 
 def blocks(page: Path, language: str) -> list[str]:

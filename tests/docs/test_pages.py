@@ -22,9 +22,10 @@ from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
 
-from .pages import PAGES, ROOT, commands, named
+from .pages import PAGES, REAL, ROOT, commands, named
 
-COMMANDS = [(page, command) for page in PAGES for command in commands(page)]
+#: Those of real peers are carried out by `test_peers.py`.
+COMMANDS = [(page, command) for page in PAGES for command in commands(page) if not REAL.match(command)]
 
 #: The modules of one's own that the pages speak of.
 NETS = """

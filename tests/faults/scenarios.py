@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+import pytest
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.peer.core.events import Asked
+from fedpeer.sims.network import audit
 from fedpeer.sims.network.faults import Act, Faults, Kind, drawn
+from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.village import Village, world
 
 #: Ticks in which all meet and begin; messages are lost, repeated and late from the first one on.
@@ -42,3 +49,188 @@ def truth(seed: int) -> None:
     village.judge()
     error = village.error()
     assert error <= FIGURES[wire], f"{error} from the true mean over {wire}"
+
+
+#: Effects that a peer of `killed` has carried out when it has met the others, and two rounds later.
+MET, LATER = 40, 220
+#: Ticks within which a peer that was started again exchanges again (P3).
+BACK = 200.0
+
+
+def killed(effects: int) -> None:
+    """P3: killed after this effect and started again, a peer loses nothing and is soon back in gossip."""
+    village = Village(world(3), Faults(seed=effects, links=LinkRules(delay=0.2, jitter=0.2)))
+    town, away = village.town, 20.0
+    town.kill_after("peer2", effects, ticks=away)
+    town.start()
+    assert village.run(2000.0, lambda: "peer2" not in town.machines()), "it was not killed"
+    back = town.now + away
+    village.run(back + BACK)
+    heard = {row[2:] for row in town.rows if row[1] == "heard" and row[0] > back and row[3] == "Transfer"}
+    if effects > MET:
+        neighbours = {receiver for sender, receiver in village.all_edges() if sender == "peer2"}
+        assert {(peer, "Transfer", "peer2") for peer in neighbours} <= heard, f"nothing of it came: {sorted(heard)}"
+        assert {("peer2", "Transfer", peer) for peer in neighbours} <= heard, f"nothing came to it: {sorted(heard)}"
+    village.judge()
+
+
+def neighbours_killed(seed: int) -> None:
+    """P4: two neighbours killed at once, each while the other is away, lose nothing."""
+    made = world(5)
+    draws = Draws(seed).numpy("two neighbours")
+    at, one, other = CALM + float(draws.uniform(0, 100)), *sorted(map(float, draws.uniform(1, 300, 2)))
+    village = Village(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.1)))
+    pair = sorted(village.all_edges())[int(draws.integers(0, 10))]
+    acts = (Act(at, "kill", pair[0], one), Act(at, "kill", pair[1], other))
+    village = Village(made, Faults(seed=seed, links=village.town.faults.links, acts=acts, heal=at + 300.0))
+    village.town.start()
+    village.healed()
+    village.exchange(2 * village.predicted(1e-6))
+    village.judge()
+    assert village.error() <= 1e-6
+
+
+def forgotten(seed: int) -> None:
+    """P4: an old disk or an empty one is noticed at the first meeting, and what is written off is counted."""
+    made = world(4 + seed % 2)
+    draws = Draws(seed).numpy("forgotten")
+    kind: Kind = "old" if seed % 2 else "lose"
+    at = float(draws.uniform(900, 1100))
+    faults = Faults(
+        seed=seed,
+        links=LinkRules(delay=0.2, jitter=float(draws.uniform(0, 2)), loss=float(draws.uniform(0, 0.2))),
+        acts=(Act(at, kind, "peer2", float(draws.uniform(1, 300))),),
+        heal=at + 300.0,
+    )
+    village = Village(made, faults, forgetful=True)
+    village.town.start()
+    village.run(at)
+    assert set(village.phases().values()), "everybody learns"
+    village.healed()
+    met = [row for row in village.notes("met", since=at) if row[1] == "peer2"]
+    reborn = [row for row in village.notes("reborn", since=at) if row[1] == "peer2"]
+    assert len(reborn) == 1, f"memory was lost once, and noticed {len(reborn)} times"
+    assert reborn[0][0] <= met[0][0], "it is noticed before anything is exchanged"
+    village.look()
+    village.exchange(2 * village.predicted(1e-6))
+    village.look()
+    village.judge()
+    assert village.disagreement() <= 1e-6
+
+
+def cut(seed: int) -> None:
+    """P7: a partition of any shape drains no side and stops nobody, and heals by itself."""
+    draws = Draws(seed).numpy("partition")
+    made = world(6)
+    mixed = [made.peers[place] for place in draws.permutation(6)]
+    sizes = [(3, 3), (2, 4), (2, 2, 2), (1, 5)][seed % 4]
+    sides = [mixed[sum(sizes[:n]) : sum(sizes[: n + 1])] for n in range(len(sizes))]
+    begin, end = CALM, CALM + 500.0
+    cuts = partition(begin, end, *sides)
+    if seed % 3 == 2:
+        cuts = cuts[:1]
+    links = LinkRules(delay=0.2, jitter=float(draws.uniform(0, 1)), loss=float(draws.uniform(0, 0.1)))
+    village = Village(made, Faults(seed=seed, links=links, cuts=cuts, heal=end))
+    village.town.start()
+    village.run(begin)
+    before = {peer: node.ledger.round for peer, node in village.nodes().items()}
+    drained = []
+    while village.town.now < end:
+        village.run(village.town.now + 10.0)
+        for side in sides:
+            held = village.weight(side, village.groups[0])
+            if held < len(side) / 3:
+                drained.append(f"tick {village.town.now:.0f}: {held:.3f} of {len(side)} is left to {', '.join(side)}")
+    patience = made.federation.gossip.deadline / made.federation.gossip.tick
+    for peer, node in village.nodes().items():
+        rounds = node.ledger.round - before[peer]
+        assert rounds >= (end - begin) / patience / 2, f"{peer} took part in {rounds} rounds only while it was cut off"
+    village.healed()
+    village.exchange(2 * village.predicted(1e-6))
+    village.judge(also=drained[:3])
+    assert [row[1] for row in village.town.rows].count("start") == len(made.peers), "nobody was started again"
+    assert village.error() <= 1e-6
+
+
+def pausing(seed: int) -> None:
+    """P18: a pause keeps everything, and the next start goes on."""
+    village, draws = calm(seed)
+    town, peer = village.town, f"peer{1 + seed % 4}"
+    village.run(CALM + float(draws.uniform(0, 60)))
+    asked, round = town.now, village.node(peer).ledger.round
+    town.tell(peer, Asked("pause"))
+    assert village.run(asked + 5.0 / 0.025, lambda: peer in town.stopped), "a pause takes less than 5 s"
+    assert town.stopped.pop(peer).code == 0
+    village.run(town.now + float(draws.uniform(1, 200)))
+    town.start(peer)
+    assert village.node(peer).ledger.round >= round
+    village.healed()
+    village.exchange(2 * village.predicted(1e-6))
+    village.judge()
+    assert village.error() <= 1e-6
+    assert village.node(peer).ledger.incarnation == 1
+
+
+def leaving(seed: int) -> None:
+    """P18: who leaves hands everything over, and who comes back joins late."""
+    village, draws = calm(seed)
+    town, peer = village.town, f"peer{1 + seed % 4}"
+    village.run(CALM + float(draws.uniform(0, 60)))
+    town.tell(peer, Asked("leave"))
+    assert village.run(town.now + 6.0 / 0.025, lambda: peer in town.stopped), "leaving takes 5 s, and saying so"
+    left = village.ledgers()[peer]
+    assert left.left
+    assert all(holding.weight == 0 and not any(l.open for l in holding.out.values()) for holding in left.groups.values())
+    others = [each for each in town.peers if each != peer]
+    assert village.weight(others, village.groups[0]) + _under_way(village, others) == pytest.approx(4.0, rel=1e-9)
+    village.run(town.now + 400.0)
+    for other in others:
+        for group in village.groups:
+            assert float((village.node(other).ledger.estimate_D(group) - village.truth[group]).abs().max()) <= 1e-6
+    village.judge()
+    town.stopped.pop(peer)
+    village.forgetful = True
+    town.start(peer)
+    village.healed()
+    assert [row[1] for row in village.notes("joined")] == [peer]
+    assert village.node(peer).ledger.incarnation == 2
+    village.exchange(2 * village.predicted(1e-6))
+    village.look()
+    village.judge()
+    assert village.error() <= 1e-6, "it took over what all agree on"
+
+
+def _under_way(village: Village, peers: Sequence[str]) -> float:
+    """Weight in transfers between these that nobody has taken."""
+    (group,) = village.groups
+    there, _ = audit.weights(village.ledgers())[group]
+    return there - village.weight(village.town.peers, group)
+
+
+def joining(seed: int) -> None:
+    """A peer that comes late takes over what the others have, and their round."""
+    made = world(4, gossip__gather=2.0)
+    village = Village(made, Faults(seed=seed, links=LinkRules(delay=0.3, jitter=0.5, loss=0.1 * (seed % 3))), forgetful=True)
+    town, (*early, late) = village.town, made.peers
+    town.start(*early)
+    village.run(CALM + 300.0 + seed)
+    value_D = village.node(early[0]).ledger.estimate_D(village.groups[0])
+    assert float((value_D - village.truth[village.groups[0]]).abs().max()) > 1e-3, "the late one is not in it"
+    round = min(village.node(peer).ledger.round for peer in early)
+    town.start(late)
+    assert village.run(town.now + BACK, lambda: village.node(late).phase == "learning"), village.phases()
+    assert [row[1] for row in village.notes("joined")] == [late]
+    assert village.node(late).ledger.round >= round > 2
+    assert float((village.node(late).ledger.estimate_D(village.groups[0]) - value_D).abs().max()) <= 1e-4
+    village.healed()
+    village.exchange(2 * village.predicted(1e-6))
+    village.look()
+    village.judge()
+    assert village.disagreement() <= 1e-6
+
+
+def calm(seed: int) -> tuple[Village, np.random.Generator]:
+    """Four peers on links that lose and delay a little, and draws for what is done to them."""
+    draws = Draws(seed).numpy("calm")
+    links = LinkRules(delay=0.2, jitter=float(draws.uniform(0, 1)), loss=float(draws.uniform(0, 0.15)))
+    return Village(world(4), Faults(seed=seed, links=links, heal=CALM + 100.0)), draws

@@ -36,6 +36,8 @@ from tests.sims import worlds
 ENDLESS = 100_000
 #: Relative error of weights and values that are sums of some ten thousand float64 numbers of size 1.
 EXACT = 1e-9
+#: Rounding of float32 values of size 1, through some hundred shares.
+HULL_SLACK = 1e-5
 #: Of a round, so that training takes 10 ticks: about as long as averaging.
 STEPS = 250
 #: Ticks after the end of all faults in which every edge delivers again: a Hello is said at least every 400, a repeat
@@ -112,17 +114,18 @@ class Village:
         self.town.stepped = self._stepped
         self.wrong: list[str] = []
         self.far = 0.0
+        self.outside: list[str] = []
         self._drifts = drift != 0.0
         self._seen: dict[str, tuple[Holding, ...]] = {}
         self._dead: dict[str, Ledger] = {}
         groups = self.residents.setups[made.peers[0]].circle.groups
         self.groups = tuple(groups)
-        self.truth = {
-            group: torch.stack(
-                [self.start[p][self._places(p, group)].double() for p in groups[group].members]
-            ).mean(0)
+        began_MD = {
+            group: torch.stack([self.start[p][self._places(p, group)].double() for p in groups[group].members])
             for group in groups
-        }  # fmt: skip
+        }
+        self.truth = {group: values_MD.mean(0) for group, values_MD in began_MD.items()}
+        self._hull = {group: (values_MD.amin(0), values_MD.amax(0)) for group, values_MD in began_MD.items()}
 
     def _drawn(self, peer: str, like_n: Tensor) -> Tensor:
         """Between 0.5 and 1.5: apart, but not further apart than the estimates are long, which is implausible."""
@@ -159,7 +162,9 @@ class Village:
         held = tuple(machine.ledger.groups.values())
         if held != self._seen.get(peer):
             self._seen[peer] = held
-            if not self.forgetful:
+            if self.forgetful:
+                self._stay_inside(peer, machine.ledger)
+            else:
                 self.look()
 
     def look(self) -> None:
@@ -177,6 +182,14 @@ class Village:
         self.far = max(self.far, far)
         if not far <= EXACT:
             self.wrong.append(f"tick {self.town.now:.1f}: {far:.3g} of the {what} in {group} is not there, or twice")
+
+    def _stay_inside(self, peer: str, ledger: Ledger) -> None:
+        """No element of an estimate leaves the hull of what the members began with."""
+        for group, (least_D, most_D) in self._hull.items():
+            estimate_D = ledger.estimate_D(group)
+            out = float(torch.maximum(least_D - estimate_D, estimate_D - most_D).max())
+            if out > HULL_SLACK:
+                self.outside.append(f"tick {self.town.now:.1f}: {peer}'s estimate of {group} is {out:.3g} outside")
 
     # ---- progress
 
@@ -257,6 +270,23 @@ class Village:
             for group in ledger.groups
         )
 
+    def disagreement(self) -> float:
+        """The furthest that two estimates are apart, in any element of any group."""
+        ledgers = self.ledgers().values()
+        return max(
+            float((torch.stack(each).amax(0) - torch.stack(each).amin(0)).max())
+            for each in ([ledger.estimate_D(group) for ledger in ledgers] for group in self.groups)
+        )
+
+    def weight(self, peers: Iterable[str], group: str) -> float:
+        """What these peers hold, and what waits with them, in one group."""
+        ledgers = self.ledgers()
+        return sum(ledgers[peer].groups[group].weight for peer in peers)
+
+    def notes(self, what: str, since: float = 0.0) -> list[tuple[float, str]]:
+        """(tick, peer) of all notes of this name."""
+        return [(row[0], row[2]) for row in self.town.rows if row[1] == "note" and row[3] == what and row[0] >= since]
+
     def phases(self) -> dict[str, str]:
         return {peer: f"{node.phase} {node.ledger.round}" for peer, node in self.nodes().items()}
 
@@ -266,7 +296,7 @@ class Village:
         rows = self.town.rows
         lanes = [] if self.forgetful else history.taken_once_and_in_order(history.durable(rows))
         history.judged(
-            self.wrong[: history.SHOWN_MAX],
+            [*self.wrong, *self.outside][: history.SHOWN_MAX],
             history.saved_before_said(rows),
             lanes,
             history.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),

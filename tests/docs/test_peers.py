@@ -1,0 +1,204 @@
+"""docs/peers.md as somebody types it who has only that page: one folder, one command after the other, real peers.
+
+Ports are moved to free ones. `fedpeer start` and `fedpeer invite` go on while the next commands are typed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from .pages import PAGES, REAL, ROOT, commands
+
+PAGE = ROOT / "docs" / "peers.md"
+#: Seconds for one thing to happen: a process that imports torch on a machine with other work.
+PATIENCE_S = 90.0
+#: Peers of the page, and the port at which it invites.
+PORTS = range(6)
+
+
+@dataclass
+class Reader:
+    """Who reads the page: where they stand, what they have running, and what the last command printed."""
+
+    folder: Path
+    base: int
+    running: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)
+    token: str = ""
+    invitation: subprocess.Popen[str] | None = None
+
+    def ported(self, text: str) -> str:
+        """7400 to 7405, and the dashboards a hundred further, as this machine has room for them."""
+        return re.sub(r"\b7([45])0(\d)\b", lambda m: str(self.base + int(m[2]) + 100 * (int(m[1]) - 4)), text)
+
+    def types(self, command: str) -> str:
+        """Carry out a command; what it printed."""
+        words = self.ported(command).replace("TOKEN", self.token)
+        if words.startswith("fedpeer init"):
+            words += f" --port {self.base + 1}"
+        if words.startswith("fedpeer start"):
+            return self._start(words)
+        if words.startswith("fedpeer invite"):
+            return self._invite(f"{words} --listen 127.0.0.1:{self.base}")
+        done = subprocess.run(
+            ["bash", "-c", _shell(words)],
+            cwd=self.folder,
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        if words.startswith("fedpeer join"):
+            self._invited()
+        return done.stdout
+
+    def _start(self, words: str) -> str:
+        config = words.split()[-1]
+        if config in self.running:  # it was killed
+            assert self.running.pop(config).wait(PATIENCE_S) == -signal.SIGKILL
+        log = (self.folder / f"{Path(config).stem}.log").open("a", encoding="utf-8")
+        with log:
+            self.running[config] = subprocess.Popen(
+                ["bash", "-c", "exec " + _shell(words)], cwd=self.folder, env=_environment(), stdout=log, stderr=log,
+                text=True,
+            )  # fmt: skip
+        self.until(config, lambda status: status["state"] in ("training", "averaging"))
+        return ""
+
+    def until(self, config: str, holds: object) -> None:
+        """Wait until the peer's status is as wanted."""
+        assert callable(holds)
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            said = subprocess.run(
+                ["bash", "-c", _shell(f"fedpeer status --json --config {config}")],
+                cwd=self.folder, env=_environment(), capture_output=True, text=True,
+            )  # fmt: skip
+            if said.returncode == 0 and holds(json.loads(said.stdout)):
+                return
+            assert self.running[config].poll() is None, (self.folder / f"{Path(config).stem}.log").read_text()
+        raise AssertionError(f"{config} in vain: {said.stdout}{said.stderr}")
+
+    def _invite(self, words: str) -> str:
+        self.invitation = subprocess.Popen(
+            ["bash", "-c", "exec " + _shell(words)], cwd=self.folder, env=_environment(), stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        assert self.invitation.stdout is not None
+        printed = ""
+        for line in self.invitation.stdout:
+            printed += line
+            if line.startswith("fedpeer join "):
+                self.token = line.split()[-1]
+                break
+        assert self.token, printed
+        return printed
+
+    def _invited(self) -> None:
+        assert self.invitation is not None
+        said, _ = self.invitation.communicate(timeout=PATIENCE_S)
+        assert self.invitation.returncode == 0
+        assert "peer5 is in: roster 2 has 5 peers." in said
+        assert "Told: peer1" in said
+
+    def end(self) -> None:
+        """Nothing is left running; how each peer ended, if it ended by itself."""
+        for config, process in self.running.items():
+            if process.poll() is not None:
+                self.ended[config] = process.returncode
+        for config, process in self.running.items():
+            process.send_signal(signal.SIGINT)
+            try:
+                assert process.wait(30) == self.ended.get(config, 0), (
+                    self.folder / f"{Path(config).stem}.log"
+                ).read_text()
+            finally:
+                process.kill()
+
+
+def _shell(words: str) -> str:
+    return re.sub(r"^(fedpeer|python)\b", lambda m: f"'{sys.executable}'" + " -m fedpeer" * (m[1] == "fedpeer"), words)
+
+
+def _environment() -> dict[str, str]:
+    threads = {"OMP_NUM_THREADS": "1", "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
+    return {**{k: v for k, v in os.environ.items() if k != "FEDPEER_RUNS"}, **threads}
+
+
+def _room() -> int:
+    """The first of ports that are free, as are those a hundred further."""
+    for base in range(21400, 29400, 200):
+        with contextlib.ExitStack() as held:
+            try:
+                for port in (base + each + board for each in PORTS for board in (0, 100)):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return base
+    raise AssertionError("no ports are free")
+
+
+def promised(text: str) -> Iterator[str]:
+    """Lines of an output that do not depend on the run: without numbers, and not shortened."""
+    for line in text.splitlines():
+        if line and not re.search(r"\d|\.\.\.|[─–]", line):
+            yield " ".join(line.split())
+
+
+def typed() -> Iterator[tuple[str, str]]:
+    """Each command of the page with what stands under it; a file to be written under the name `#`."""
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S):
+        if language == "yaml" and text.startswith("# federation.yaml"):
+            yield "#", text
+        elif language == "console":
+            for command, _, printed in (each.partition("\n") for each in re.split(r"^\$ ", text, flags=re.M)[1:]):
+                yield command, printed
+
+
+@pytest.mark.slow
+def test_the_page_of_real_peers(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    reader = Reader(tmp_path, _room())
+    try:
+        for command, shown in typed():
+            if command == "#":
+                (tmp_path / "federation.yaml").write_text(shown, encoding="utf-8")
+                continue
+            printed = " ".join(reader.types(command).split())
+            missing = [line for line in promised(shown) if line not in printed]
+            assert not missing, f"{command} does not print {missing}, but\n{printed}"
+            if command.startswith("fedpeer leave"):
+                assert reader.running.pop("peer5/peer5.yaml").wait(PATIENCE_S) == 0
+            if command.startswith("fedpeer revoke"):
+                assert reader.running.pop("wards/peer4/peer4.yaml").wait(PATIENCE_S) == 2
+        for config in reader.running:
+            reader.until(config, lambda status: status["roster"] == 3)
+        rows = (tmp_path / "predictions.csv").read_text(encoding="utf-8").splitlines()
+        assert rows[0] == "prediction,probability benign,probability malignant"
+        assert len(rows) == len((tmp_path / "ward5.csv").read_text(encoding="utf-8").splitlines())
+    finally:
+        reader.end()
+    assert set(reader.running) == {f"wards/peer{n}/peer{n}.yaml" for n in (1, 2, 3)}
+    assert not reader.ended, "a peer ended by itself"
+
+
+@pytest.mark.parametrize("page", [each for each in PAGES if each != PAGE], ids=lambda page: page.name)
+def test_commands_of_real_peers_elsewhere_are_those_of_that_page(page: Path) -> None:
+    """The page of real peers is where they are tried."""
+    known = set(commands(PAGE))
+    assert [each for each in commands(page) if REAL.match(each) and each not in known] == []
