@@ -236,10 +236,8 @@ def _below(status: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Refusals, counters that are not 0, and the last lines of the log: (line, style)."""
     refusals = sorted(status["refusals"], key=lambda row: -row["last"])
     for row in refusals[:REFUSALS_MAX]:
-        yield (
-            f"refused {row['count']:,} × {row['code']} from {row['sender'] or 'a stranger'}",
-            _KINDS.get(row["kind"], ""),
-        )
+        whom = row["sender"] or ("this machine" if row["kind"] == "o" else "a stranger")
+        yield f"refused {row['count']:,} × {row['code']} from {whom}", _KINDS.get(row["kind"], "")
     if len(refusals) > REFUSALS_MAX:
         yield f"and {len(refusals) - REFUSALS_MAX} more kinds of refusals; --json has all", "dim"
     counted = [f"{name.replace('_', ' ')} {count:g}" for name, count in status["counters"].items() if count]

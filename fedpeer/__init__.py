@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedpeer.sims.api import Results, simulate
     from fedpeer.slicing.models import PartialModel
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: Name -> module that defines it.
 _PUBLIC = {

@@ -99,7 +99,7 @@ class Awareness:
 
     @property
     def stretch(self) -> float:
-        """By how much to multiply the tries, from 1 to 4.2: the chance that all of n tries fail is unanswered ** n, so
+        """By how much to multiply the tries, from 1 to 3.7: the chance that all of n tries fail is unanswered ** n, so
         n tries at UNANSWERED_FREE are worth n * log(UNANSWERED_FREE) / log(unanswered) tries here."""
         share = min(max(self.unanswered, UNANSWERED_FREE), UNANSWERED_MAX)
         return math.log(UNANSWERED_FREE) / math.log(share)

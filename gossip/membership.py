@@ -15,7 +15,7 @@ Sources: Das, Gupta, Motivala, SWIM, 2002; Dadgar, Phillips, Currey, Lifeguard, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -26,57 +26,12 @@ from fedpeer.gossip.claims import Claim as Claim
 from fedpeer.gossip.claims import Sign, State, Verify, claim_bytes
 from fedpeer.gossip.claims import claim_text as claim_text
 from fedpeer.gossip.detector import Accuse, Ask, Detector
+from fedpeer.gossip.outcomes import Change as Change
+from fedpeer.gossip.outcomes import OtherSelf as OtherSelf
+from fedpeer.gossip.outcomes import Out as Out
+from fedpeer.gossip.outcomes import Refusal as Refusal
+from fedpeer.gossip.outcomes import Say as Say
 from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX, Held, Rumours, Standing
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    """Send Ping(number, claims), PingRequest(number, target, claims) or Pong(number, target, heard, claims)."""
-
-    to: str
-    kind: Literal["ping", "ping-request", "pong"]
-    number: int
-    target: str
-    heard: bool
-    claims: tuple[Claim, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A peer is something else to us than it was. `reason`: who said so, or "roster"."""
-
-    peer: str
-    before: Standing
-    after: Standing
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A claim was not taken (bad_signature, unknown_peer, stale_incarnation) or was answered (refuted).
-
-    `sender` handed it to us, and need not have made it.
-    """
-
-    code: str
-    sender: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class OtherSelf:
-    """A statement with our signature that this process never made; said once for each.
-
-    duplicate   by a later life: another process has our identity and began after us (or our disk was lost, and the
-                statement is from before)
-    forgotten   by an earlier life with a higher incarnation: memory was lost and nobody noticed
-    """
-
-    what: Literal["duplicate", "forgotten"]
-    claim: Claim
-
-
-Out = Say | Change | Refusal | OtherSelf
 
 
 class Membership:

@@ -34,7 +34,7 @@ CLAIMS_BYTES_MAX = 3_500
 #: ids: enough for 60 partial models of 40 letters.
 STATEMENT_BYTES_MAX = 2_800
 #: Each news is told this many times log2 of the peers (memberlist's multiplier is 4 times log10, and it gossips in
-#: bigger rounds). At 30 % loss 3 * log2(16) = 12 tellings by each peer leave nobody out.
+#: bigger rounds). Fifteen tellings by each of 16 peers leave nobody out at 30 % loss.
 TELLINGS = 3
 #: Places of the table that fill up an ordinary message; all that fits goes to a newcomer.
 FILL = 2

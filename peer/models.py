@@ -215,9 +215,11 @@ def read_card(path: Path) -> Card:
     """Raises: ModelError: it is missing or damaged."""
     try:
         return Card.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        text = "a peer writes its model when it first evaluates it, and runs of version 0.1 have none"
+        raise ModelError(f"there is no {path}: {text}") from None
     except OSError as problem:
-        way_out = "train again with this version; a peer writes its model when it first evaluates it"
-        raise ModelError(f"{path} cannot be read ({problem.strerror}); {way_out}") from None
+        raise ModelError(f"{path} cannot be read ({problem.strerror})") from None
     except (ValidationError, UnicodeDecodeError) as problem:
         first = str(problem).splitlines()[:3]
         raise ModelError(f"{path} is damaged ({' '.join(first)}); train again, or restore it") from None

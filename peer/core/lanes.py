@@ -56,6 +56,8 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, G
         life.refuse(code, peer, text, group=group, seq=parcel.seq)
         return False
 
+    if life.ledger.left:
+        return refuse("early", "this peer has handed everything over and goes")
     if not other.met:
         other.greet_soon(life.now)
         return refuse("early", "we have not met in this life")

@@ -84,6 +84,8 @@ CLEARED_UP_BY_HELLO = {
 LINGER_MIN_S = 2.0
 #: Ticks for which a peer that has left still tells so, to some at least, who pass it on.
 FAREWELL_TICKS = 12
+#: Seconds that it waits for acknowledgements when all are done: who is gone by then has the share or will ask for it.
+OWING_S = 5.0
 #: A finished peer stays for the others until none of them has come further for so many deadlines.
 LINGER_DEADLINES = 4
 #: Members that a late joiner asks for each value: a second one shows if the first tells nonsense.
@@ -144,10 +146,12 @@ class Node:
         self._gone_at = 0
         self._since: int | None = None  # tick at which the phase began
         self._progress_at = 0
+        self._all_done_at = 0
         self._furthest = 0
         self._values: dict[str, dict[str, Tensor]] = {}
         self._asked_at: dict[tuple[str, str], int] = {}
         self._awake = False
+        self._reacquainted = False
 
     @property
     def _stated(self) -> Literal["alive", "finished", "left"]:
@@ -319,12 +323,22 @@ class Node:
             if not ledger.trained:
                 train(life, self.rounds)
                 return
-            if life.synchronous and not average(life, self.rounds, self.repeats):
+            if life.synchronous and (self._among_strangers() or not average(life, self.rounds, self.repeats)):
                 return
             begin(life, self.rounds, self.gauges, ledger.round + 1)
             life.advertise()
         if life.phase == "finished":
             self._enter("finished")
+
+    def _among_strangers(self) -> bool:
+        """Whether this process has just started and has still to meet others: to average now would be to do so alone."""
+        if not self._reacquainted:
+            life = self.life
+            strangers = [p for p in self._mates() if not life.others[p].met]
+            expected = [p for p in strangers if life.membership.standing(p) not in ("dead", "left")]
+            over = self._waited() >= self.setup.ticks(self.setup.federation.gossip.deadline)
+            self._reacquainted = over or not expected
+        return not self._reacquainted
 
     def _mates(self) -> frozenset[str]:
         """All others with whom this peer shares a group."""
@@ -384,7 +398,7 @@ class Node:
         waited = self._waited()
         if waited == 0:
             life.advertise(state="finished")
-            self._progress_at = life.now
+            self._progress_at = self._all_done_at = life.now
         unfinished = [p for p in self._mates() if life.membership.standing(p) in ("alive", "suspect")]
         furthest = sum(life.others[p].round for p in unfinished)
         if furthest != self._furthest:
@@ -394,7 +408,10 @@ class Node:
         stuck = life.now - self._progress_at >= LINGER_DEADLINES * self.setup.ticks(
             self.setup.federation.gossip.deadline
         )
-        if waited >= self.setup.ticks(LINGER_MIN_S) and ((not unfinished and not owing) or stuck):
+        if unfinished:
+            self._all_done_at = life.now
+        unpaid = owing and life.now - self._all_done_at < self.setup.ticks(OWING_S)
+        if waited >= self.setup.ticks(LINGER_MIN_S) and ((not unfinished and not unpaid) or stuck):
             life.snapshot()
             self._stop(0, f"finished all {self.setup.federation.learning.rounds} rounds")
 

@@ -1,7 +1,7 @@
 """When to say a transfer again: timers of what was sent and not acknowledged, in ticks.
 
 A transfer that is lost is repeated until it is acknowledged. How long to wait follows from how long answers took
-lately (Jacobson and Karels 1988, as in RFC 6298), with the wait doubled after each repeat and bounded at both ends.
+lately (Jacobson and Karels 1988, as in RFC 6298), with the wait doubled after a repeat and bounded at both ends.
 Forgotten at a restart: everything that is open is said again then.
 """
 
@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 #: Ticks. Below the first, a busy neighbour would be asked again before it could answer; above the second, a link that
 #: has come back would rest for longer than a person believes that it works (5 s at 25 ms).
 WAIT_MIN, WAIT_MAX = 8, 200
+#: Times the usual wait that the waits between repeats grow to. They double to ease a crowded link, and no further: of a
+#: dozen lanes at 30 % loss one is always at its third repeat, and everybody waits for that one.
+GROWTH_MAX = 4
 
 #: (peer, group, seq)
 Key = tuple[str, str, int]
@@ -36,7 +39,7 @@ class Repeats:
     def wait(self, peer: str) -> float:
         """Ticks after which an answer of this peer is overdue."""
         if peer not in self.smoothed:
-            return float(4 * WAIT_MIN)
+            return float(2 * WAIT_MIN)
         return min(max(self.smoothed[peer] + 4 * self.varies[peer], WAIT_MIN), WAIT_MAX)
 
     def sent(self, key: Key, now: int) -> None:
@@ -45,7 +48,8 @@ class Repeats:
         if timer is None:
             self.timers[key] = _Timer(now, now, self.wait(key[0]))
         else:
-            timer.last, timer.wait, timer.repeats = now, min(timer.wait * 2, WAIT_MAX), timer.repeats + 1
+            most = min(GROWTH_MAX * self.wait(key[0]), WAIT_MAX)
+            timer.last, timer.wait, timer.repeats = now, min(2 * timer.wait, most), timer.repeats + 1
 
     def answered(self, peer: str, group: str, taken: int, now: int) -> None:
         """All up to number `taken` are acknowledged. Only what was said once tells how long an answer takes."""

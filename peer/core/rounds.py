@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+import networkx as nx
+
 from fedpeer.gossip.averaging import Averaging, Turn, turn
 from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, resting
 from fedpeer.peer.core.entries import Began, Closed, Learnt, Opened
@@ -31,12 +33,14 @@ class Rounds:
 
     opened_at    tick at which each group's exchange was opened
     late         members that this round goes on without
+    silent       by group, whether somebody's share of the last exchange did not come
     pushed_at    tick of each group's last push; `news`: groups with something that was not pushed yet
     training     whether a `Train` is out
     """
 
     opened_at: dict[str, int] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)
+    silent: dict[str, bool] = field(default_factory=dict)
     pushed_at: dict[str, int] = field(default_factory=dict)
     news: set[str] = field(default_factory=set)
     training: bool = False
@@ -87,7 +91,7 @@ def trained(life: Life, rounds: Rounds, event: Trained) -> None:
         return
     rounds.training = False
     round = life.ledger.round
-    if life.synchronous and life.furthest() > round + _ahead(life):
+    if life.synchronous and life.furthest() > round + _lead(life):
         # The others are in the middle of theirs and do not wait for us; in the next one they will.
         round = min(life.furthest() + 1, life.setup.federation.learning.rounds)
         text = f"behind: round {life.ledger.round} counts as round {round}, to which the others come next"
@@ -102,12 +106,36 @@ def _ahead(life: Life) -> int:
     Where each exchange goes both ways with all neighbours, one. Along directed phases and matchings news of a peer
     takes several exchanges to come back, up to one for each member.
     """
-    most = 1
+    return max([1, *(_detour(life, group) for group in life.circle.averaging if not _mutual(life, group))])
+
+
+def _lead(life: Life) -> int:
+    """How many rounds anybody can be ahead of a peer that has just trained, and goes on without nobody.
+
+    Where each exchange goes both ways, who is k steps away cannot close exchange k - 1 before this peer opens the
+    first: so none, but in groups that are wider than they have exchanges.
+    """
+    leads = [0]
     for group, policy in life.circle.averaging.items():
-        mutual = len(policy.overlay.phases) == 1 and not policy.overlay.union.is_directed()
-        if policy.exchanges and not (mutual and policy.protocol != "push-pull"):
-            most = max(most, 1 + math.ceil(len(life.circle.groups[group].members) / policy.exchanges))
-    return most
+        if not policy.exchanges:
+            continue
+        if not _mutual(life, group):
+            leads.append(_detour(life, group))
+            continue
+        overlay = policy.overlay
+        steps = nx.eccentricity(overlay.union, overlay.members.index(life.me)) if not policy.exact else 1
+        leads.append((steps - 1) // policy.exchanges)
+    return max(leads)
+
+
+def _mutual(life: Life, group: str) -> bool:
+    policy = life.circle.averaging[group]
+    whole = len(policy.overlay.phases) == 1 and not policy.overlay.union.is_directed()
+    return not policy.exchanges or (whole and policy.protocol != "push-pull")
+
+
+def _detour(life: Life, group: str) -> int:
+    return 1 + math.ceil(len(life.circle.groups[group].members) / life.circle.averaging[group].exchanges)
 
 
 # ------------------------------------------------------------------------------------------------- synchronous rounds
@@ -127,14 +155,11 @@ def _average(life: Life, rounds: Rounds, repeats: Repeats, group: str) -> bool:
         if holding.expect is None or holding.at[0] < round:
             if at[1] >= policy.exchanges:
                 return True
-            _open(life, rounds, repeats, group, at[1])
+            if not _open(life, rounds, repeats, group, at[1]):
+                return False
             continue
         missing = [peer for peer in holding.missing if _awaited(life, rounds, group, peer)]
-        overdue = life.now - rounds.opened_at.get(group, life.now) >= life.setup.ticks(
-            life.setup.federation.gossip.deadline
-        )
-        if missing and not overdue:
-            rounds.opened_at.setdefault(group, life.now)
+        if missing and not _overdue(life, rounds, group):
             return False
         if missing:
             rounds.late.update(missing)
@@ -147,6 +172,7 @@ def _average(life: Life, rounds: Rounds, repeats: Repeats, group: str) -> bool:
             )
         _measure(life, rounds, group, last=at[1] + 1 == policy.exchanges)
         life.write(Closed(group=group, without=gone))
+        rounds.silent[group] = bool(gone)
         rounds.opened_at.pop(group, None)
 
 
@@ -160,19 +186,39 @@ def _awaited(life: Life, rounds: Rounds, group: str, peer: str) -> bool:
     return holding.into.get(peer, Incoming()).place <= holding.at
 
 
-def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: int) -> None:
+def _overdue(life: Life, rounds: Rounds, group: str) -> bool:
+    """Whether this wait has lasted as long as any may."""
+    since = rounds.opened_at.setdefault(group, life.now)
+    return life.now - since >= life.setup.ticks(life.setup.federation.gossip.deadline)
+
+
+def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: int) -> bool:
+    """Begin an exchange, if the lanes are free; for an acknowledgement that is still under way it waits a little."""
     round, holding = life.ledger.round, life.ledger.groups[group]
     policy = among_the_living(life, group)
     alone = len(policy.overlay.members) == 1
     plan = Turn((), 1.0, ()) if alone else turn(policy, life.me, round - 1, exchange)
+    # While somebody is silent there may be a cut, for hours, and what is under way to the other side is missed on this
+    # one: who has not acknowledged the last share gets no second one, and nobody gets any while much is under way.
+    silent = rounds.silent.get(group, False)
     tired = exhausted(holding.held, life.ledger.rules.start_weight)
-    to = tuple(peer for peer in plan.to if not tired and not resting(holding.out.get(peer, Outgoing())))
+    tired = tired or (silent and overdrawn(holding.held, holding.out.values()))
+    lanes = {peer: holding.out.get(peer, Outgoing()) for peer in plan.to if not tired}
+    # While nobody is silent, a full window only means that an acknowledgement is still under way (it travels beside the
+    # shares): to skip a neighbour for that would leave it waiting, and make another average than the matrices say.
+    slow = [peer for peer, lane in lanes.items() if resting(lane) and not silent and peer not in rounds.late]
+    if slow:
+        if not _overdue(life, rounds, group):
+            return False
+        rounds.late.update(slow)
+    to = tuple(peer for peer, lane in lanes.items() if not resting(lane) and not (lane.open and silent))
     afresh = exchange == 0 and life.setup.federation.learning.weights == "samples"
     opened = Opened(
         group=group, round=round, exchange=exchange, to=to, expect=plan.expect, fraction=plan.fraction, afresh=afresh
     )
     rounds.opened_at[group] = life.now
     ship(life, repeats, group, life.write(opened))
+    return True
 
 
 def among_the_living(life: Life, group: str) -> Averaging:

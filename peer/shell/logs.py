@@ -72,7 +72,8 @@ def line_of(effect: Note | Refuse, t: float) -> Line:
         case Note(level, what, text, fields):
             return Line(t=t, level=level, what=what, text=printable(text), fields=fields)
         case Refuse(code, sender, text):
-            refusal, who = REFUSALS[code], printable(sender, NAME_MAX) or "a stranger"
+            refusal = REFUSALS[code]
+            who = printable(sender, NAME_MAX) or ("this machine" if refusal.kind == "o" else "a stranger")
             sentence = f"{who}: {refusal.log} ({code}){f': {text}' if text else ''}"
             return Line(t=t, level=_LEVEL_OF[refusal.kind], what=code, text=printable(sentence), fields={"sender": who})
 
@@ -179,7 +180,8 @@ class JsonLines:
         self.peer, self.stream = peer, stream
 
     def __call__(self, line: Line) -> None:
-        print(dumps({"peer": self.peer, **line.as_json()}), file=self.stream, flush=True)
+        self.stream.write(dumps({"peer": self.peer, **line.as_json()}) + "\n")  # in one: others may share the stream
+        self.stream.flush()
 
 
 class LogFile:

@@ -10,11 +10,10 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
+#: The page of real peers, whose commands are typed one after the other.
+PEERS = ROOT / "docs" / "peers.md"
 #: Commands that need a federation of real peers, or make one.
-REAL = re.compile(
-    r"kill|scp|python examples/wards|fedpeer (init|start|status|dashboard|invite|join|revoke|leave|evaluate|predict|export)\b"
-    r"|fedpeer config check wards/"
-)
+REAL = re.compile(r"fedpeer (init|start|status|dashboard|invite|join|revoke|leave|evaluate|predict|export)\b")
 
 
 def blocks(page: Path, language: str) -> list[str]:

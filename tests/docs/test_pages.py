@@ -22,10 +22,10 @@ from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
 
-from .pages import PAGES, REAL, ROOT, commands, named
+from .pages import PAGES, PEERS, REAL, ROOT, commands, named
 
-#: Those of real peers are carried out by `test_peers.py`.
-COMMANDS = [(page, command) for page in PAGES for command in commands(page) if not REAL.match(command)]
+#: Those of real peers are typed by `test_peers.py`.
+COMMANDS = [(page, each) for page in PAGES for each in commands(page) if page != PEERS and not REAL.match(each)]
 
 #: The modules of one's own that the pages speak of.
 NETS = """

@@ -15,15 +15,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .pages import PAGES, REAL, ROOT, commands
+from .pages import PAGES, PEERS, REAL, ROOT, commands
 
-PAGE = ROOT / "docs" / "peers.md"
 #: Seconds for one thing to happen: a process that imports torch on a machine with other work.
 PATIENCE_S = 90.0
 #: Peers of the page, and the port at which it invites.
@@ -52,6 +52,8 @@ class Reader:
             words += f" --port {self.base + 1}"
         if words.startswith("fedpeer start"):
             return self._start(words)
+        if words.startswith("fedpeer evaluate"):
+            self.until(words.split()[-1], lambda status: status["scores"].get(status["peer"]))
         if words.startswith("fedpeer invite"):
             return self._invite(f"{words} --listen 127.0.0.1:{self.base}")
         done = subprocess.run(
@@ -77,12 +79,11 @@ class Reader:
                 ["bash", "-c", "exec " + _shell(words)], cwd=self.folder, env=_environment(), stdout=log, stderr=log,
                 text=True,
             )  # fmt: skip
-        self.until(config, lambda status: status["state"] in ("training", "averaging"))
+        self.until(config, lambda status: True)
         return ""
 
-    def until(self, config: str, holds: object) -> None:
+    def until(self, config: str, holds: Callable[[dict[str, Any]], object]) -> None:
         """Wait until the peer's status is as wanted."""
-        assert callable(holds)
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             said = subprocess.run(
@@ -162,7 +163,7 @@ def promised(text: str) -> Iterator[str]:
 
 def typed() -> Iterator[tuple[str, str]]:
     """Each command of the page with what stands under it; a file to be written under the name `#`."""
-    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S):
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", PEERS.read_text(encoding="utf-8"), re.M | re.S):
         if language == "yaml" and text.startswith("# federation.yaml"):
             yield "#", text
         elif language == "console":
@@ -197,8 +198,8 @@ def test_the_page_of_real_peers(tmp_path: Path) -> None:
     assert not reader.ended, "a peer ended by itself"
 
 
-@pytest.mark.parametrize("page", [each for each in PAGES if each != PAGE], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [each for each in PAGES if each != PEERS], ids=lambda page: page.name)
 def test_commands_of_real_peers_elsewhere_are_those_of_that_page(page: Path) -> None:
     """The page of real peers is where they are tried."""
-    known = set(commands(PAGE))
+    known = set(commands(PEERS))
     assert [each for each in commands(page) if REAL.match(each) and each not in known] == []

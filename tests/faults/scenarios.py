@@ -107,15 +107,20 @@ def forgotten(seed: int) -> None:
     village.run(at)
     assert set(village.phases().values()), "everybody learns"
     village.healed()
-    met = [row for row in village.notes("met", since=at) if row[1] == "peer2"]
-    reborn = [row for row in village.notes("reborn", since=at) if row[1] == "peer2"]
+    reborn = [tick for tick, peer in village.notes("reborn", since=at) if peer == "peer2"]
     assert len(reborn) == 1, f"memory was lost once, and noticed {len(reborn)} times"
-    assert reborn[0][0] <= met[0][0], "it is noticed before anything is exchanged"
+    exchanged = [row for row in village.town.rows if at < row[0] < reborn[0] and "Transfer" in row and "peer2" in row]
+    assert not [row for row in exchanged if row[2] == "peer2"], "it is noticed before anything is exchanged"
     village.look()
     village.exchange(2 * village.predicted(1e-6))
     village.look()
     village.judge()
     assert village.disagreement() <= 1e-6
+
+
+#: Of each peer's weight that a side of a partition still has, however it is cut: on a ring of six, where sides that lie
+#: scattered have two cut edges for each peer. Halves of regular graphs keep a third.
+KEPT = 0.2
 
 
 def cut(seed: int) -> None:
@@ -139,12 +144,12 @@ def cut(seed: int) -> None:
         village.run(village.town.now + 10.0)
         for side in sides:
             held = village.weight(side, village.groups[0])
-            if held < len(side) / 3:
+            if held < KEPT * len(side):
                 drained.append(f"tick {village.town.now:.0f}: {held:.3f} of {len(side)} is left to {', '.join(side)}")
     patience = made.federation.gossip.deadline / made.federation.gossip.tick
     for peer, node in village.nodes().items():
         rounds = node.ledger.round - before[peer]
-        assert rounds >= (end - begin) / patience / 2, f"{peer} took part in {rounds} rounds only while it was cut off"
+        assert rounds >= (end - begin) / patience // 3, f"{peer} took part in {rounds} rounds only while it was cut off"
     village.healed()
     village.exchange(2 * village.predicted(1e-6))
     village.judge(also=drained[:3])
@@ -180,7 +185,9 @@ def leaving(seed: int) -> None:
     assert village.run(town.now + 6.0 / 0.025, lambda: peer in town.stopped), "leaving takes 5 s, and saying so"
     left = village.ledgers()[peer]
     assert left.left
-    assert all(holding.weight == 0 and not any(l.open for l in holding.out.values()) for holding in left.groups.values())
+    for holding in left.groups.values():
+        assert holding.weight <= 1e-12
+        assert not any(lane.open for lane in holding.out.values()), "everything is acknowledged"
     others = [each for each in town.peers if each != peer]
     assert village.weight(others, village.groups[0]) + _under_way(village, others) == pytest.approx(4.0, rel=1e-9)
     village.run(town.now + 400.0)
@@ -210,16 +217,17 @@ def _under_way(village: Village, peers: Sequence[str]) -> float:
 def joining(seed: int) -> None:
     """A peer that comes late takes over what the others have, and their round."""
     made = world(4, gossip__gather=2.0)
-    village = Village(made, Faults(seed=seed, links=LinkRules(delay=0.3, jitter=0.5, loss=0.1 * (seed % 3))), forgetful=True)
+    links = LinkRules(delay=0.3, jitter=0.5, loss=0.1 * (seed % 3))
+    village = Village(made, Faults(seed=seed, links=links), forgetful=True)
     town, (*early, late) = village.town, made.peers
     town.start(*early)
     village.run(CALM + 300.0 + seed)
     value_D = village.node(early[0]).ledger.estimate_D(village.groups[0])
-    assert float((value_D - village.truth[village.groups[0]]).abs().max()) > 1e-3, "the late one is not in it"
+    assert village.node(early[0]).phase == "learning", "they begin without it"
     round = min(village.node(peer).ledger.round for peer in early)
     town.start(late)
-    assert village.run(town.now + BACK, lambda: village.node(late).phase == "learning"), village.phases()
-    assert [row[1] for row in village.notes("joined")] == [late]
+    assert village.run(town.now + BACK, lambda: bool(village.notes("joined"))), village.phases()
+    assert [peer for _, peer in village.notes("joined")] == [late]
     assert village.node(late).ledger.round >= round > 2
     assert float((village.node(late).ledger.estimate_D(village.groups[0]) - value_D).abs().max()) <= 1e-4
     village.healed()
@@ -233,4 +241,6 @@ def calm(seed: int) -> tuple[Village, np.random.Generator]:
     """Four peers on links that lose and delay a little, and draws for what is done to them."""
     draws = Draws(seed).numpy("calm")
     links = LinkRules(delay=0.2, jitter=float(draws.uniform(0, 1)), loss=float(draws.uniform(0, 0.15)))
-    return Village(world(4), Faults(seed=seed, links=links, heal=CALM + 100.0)), draws
+    village = Village(world(4), Faults(seed=seed, links=links, heal=CALM + 100.0))
+    village.town.start()
+    return village, draws

@@ -181,7 +181,7 @@ function peers(s) {
 function refusals(s) {
   const rows = [...s.refusals].sort((a, b) => b.last - a.last);
   part("refusals", rows, () => (rows.length ? table("Refusals", "folds", ["what", "kind", "from", ">times", ">last"],
-    rows.map((row) => ({ cells: [spoken(row.code), KINDS[row.kind] ?? row.kind, row.sender || "a stranger", count(row.count), clock(row.last)] })))
+    rows.map((row) => ({ cells: [spoken(row.code), KINDS[row.kind] ?? row.kind, row.sender || (row.kind === "o" ? "this machine" : "a stranger"), count(row.count), clock(row.last)] })))
     : el("p", { class: "empty" }, "Nothing was refused.")));
 }
 

@@ -34,7 +34,7 @@ PATIENCE = 60.0
 def world(peers: int = 3, rounds: int = 4) -> World:
     return worlds.world(
         worlds.federation(
-            learning__rounds=rounds, simulation__peers=peers, gossip__tick=0.1, gossip__deadline=120.0,
+            learning__rounds=rounds, simulation__peers=peers, gossip__tick=0.3, gossip__deadline=120.0,
             gossip__topology="complete",
         )
     )  # fmt: skip
@@ -43,6 +43,11 @@ def world(peers: int = 3, rounds: int = 4) -> World:
 def engine(made: World, folder: Path, **more: Any) -> ProcessesEngine:
     choice = parse(METHOD)
     return ProcessesEngine(made, plan_of(made, method_of(choice)), choice, folder=folder, **more)
+
+
+def play(running: ProcessesEngine, rounds: int) -> None:
+    while running.round < rounds:
+        running.step()
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -64,8 +69,7 @@ def test_a_killed_peer_is_named_and_started_again_and_nothing_is_lost(tmp_path: 
         running.step()
         processes = [psutil.Process(number) for number in running.process_ids]
         os.kill(running.process_ids[1], signal.SIGKILL)
-        while running.round < 4:
-            running.step()
+        play(running, 4)
         assert seen == [("peer2", "signal 9 (SIGKILL)")]
         assert relative(running.x_Pn, worlds.played(made, 4)) <= 1e-5, remarks
         processes += [psutil.Process(number) for number in running.process_ids]
@@ -82,8 +86,7 @@ def test_a_peer_that_dies_again_and_again_ends_the_run_with_its_last_words(tmp_p
         (tmp_path / "peers" / "peers" / "peer2" / "keys" / "peer2.key").unlink()
         os.kill(running.process_ids[1], signal.SIGKILL)
         with pytest.raises(EngineError, match=r"(?s)peer2 ended with exit code 2: .*peer2\.key"):
-            while True:
-                running.step()
+            play(running, 1000)
 
 
 def test_stopped_it_pauses_all_and_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -95,19 +98,15 @@ def test_stopped_it_pauses_all_and_goes_on_where_it_was(tmp_path: Path) -> None:
         tensors, state = running.snapshot()
         stop.set()
         with pytest.raises(Stopped):
-            while True:
-                running.step()
+            play(running, 4)
     assert gone(processes)
     assert (tmp_path / "peers").exists()
-    settled = (tmp_path / "peers" / "federation.yaml").stat().st_mtime_ns
+    made_at = (tmp_path / "peers" / "federation.yaml").stat().st_mtime_ns
     with engine(made, tmp_path / "peers") as again:
         again.restore(tensors, state)
         assert again.round == 2
-        assert (tmp_path / "peers" / "federation.yaml").stat().st_mtime_ns == settled, (
-            "the same peers, from their disks"
-        )
-        while again.round < 4:
-            again.step()
+        assert (tmp_path / "peers" / "federation.yaml").stat().st_mtime_ns == made_at, "the same peers"
+        play(again, 4)
         assert relative(again.x_Pn, worlds.played(made, 4)) <= 1e-5
 
 

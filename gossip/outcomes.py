@@ -1,0 +1,62 @@
+"""What membership wants done or known: the values that `membership.py` returns. Nothing is decided here.
+
+Whoever drives the machine turns them into messages, log lines and counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedpeer.gossip.claims import Claim
+from fedpeer.gossip.rumours import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send Ping(number, claims), PingRequest(number, target, claims) or Pong(number, target, heard, claims)."""
+
+    to: str
+    kind: Literal["ping", "ping-request", "pong"]
+    number: int
+    target: str
+    heard: bool
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A peer is something else to us than it was. `reason`: who said so, or "roster"."""
+
+    peer: str
+    before: Standing
+    after: Standing
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A claim was not taken (bad_signature, unknown_peer, stale_incarnation) or was answered (refuted).
+
+    `sender` handed it to us, and need not have made it.
+    """
+
+    code: str
+    sender: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSelf:
+    """A statement with our signature that this process never made; said once for each.
+
+    duplicate   by a later life: another process has our identity and began after us (or our disk was lost, and the
+                statement is from before)
+    forgotten   by an earlier life with a higher incarnation: memory was lost and nobody noticed
+    """
+
+    what: Literal["duplicate", "forgotten"]
+    claim: Claim
+
+
+Out = Say | Change | Refusal | OtherSelf

@@ -1,0 +1,98 @@
+"""`fedpeer start` with several files: their mistakes all at once, a process for each, their ends named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from fedpeer.cli.start import _alone
+from fedpeer.sims.processes.settling import free_ports
+from tests.cli.conftest import Fedpeer
+
+#: Seconds in which processes start, pause and end, on a machine that does much else.
+PATIENCE = 120.0
+
+
+@pytest.fixture
+def configs(fedpeer: Fedpeer) -> list[str]:
+    """Three peers of one federation."""
+    assert fedpeer("init", "fed", "--peers", "3", "--port", str(free_ports(3))).code == 0
+    return [f"fed/peer{number}/peer{number}.yaml" for number in (1, 2, 3)]
+
+
+def starting(configs: list[str], *options: str) -> list[str]:
+    return ["start", *(word for config in configs for word in ("--config", config)), *options]
+
+
+def test_mistakes_of_all_files_are_told_at_once(fedpeer: Fedpeer, configs: list[str]) -> None:
+    for config, (old, new) in zip(configs, [("device: auto", "device: tpu"), ("id: peer2", "id: peer1")], strict=False):
+        path = Path(config)
+        path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    outcome = fedpeer(*starting(configs))
+    assert outcome.code == 2
+    assert "nothing was started" in " ".join(outcome.err.split())
+    assert "device" in outcome.err
+    assert "peer1.yaml line" in outcome.err
+    assert "peer2.yaml line" in outcome.err
+
+
+def test_two_processes_cannot_have_one_place(fedpeer: Fedpeer, configs: list[str]) -> None:
+    first, second = (Path(config) for config in configs[:2])
+    own = re.search(r"^listen: .*$", first.read_text(encoding="utf-8"), re.MULTILINE)
+    assert own is not None
+    second.write_text(re.sub(r"(?m)^listen: .*$", own[0], second.read_text(encoding="utf-8")), encoding="utf-8")
+    outcome = fedpeer(*starting([str(first), str(second)]))
+    assert outcome.code == 2
+    assert "listen" in outcome.err
+    assert f"taken by {first}" in " ".join(outcome.err.split())
+    outcome = fedpeer(*starting([configs[2], configs[2]]))
+    assert outcome.code == 2
+    assert "named twice" in outcome.err
+
+
+def test_each_has_its_share_of_the_cores() -> None:
+    before = torch.get_num_threads()
+    try:
+        assert _alone(["version"], before + 1) == 0
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+def test_several_peers_start_pause_and_are_named_when_they_die(configs: list[str]) -> None:
+    command = [sys.executable, "-m", "fedpeer", *starting(configs)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        evaluated: set[str] = set()
+        while len(evaluated) < 3:
+            line = json.loads(process.stderr.readline())
+            if line["what"] == "evaluated":
+                evaluated.add(line["peer"])
+        children = {child.pid: child for child in psutil.Process(process.pid).children()}
+        killed = int(Path("fed/peer2/peer2-state/lock").read_text(encoding="ascii"))
+        assert killed in children, "each is a child of the one command"
+        os.kill(killed, signal.SIGKILL)
+        seen = ""
+        while "SIGKILL" not in seen:
+            seen = process.stderr.readline()
+        assert json.loads(seen)["peer"] == "peer2"
+        process.send_signal(signal.SIGINT)
+        lines = process.communicate(timeout=PATIENCE)[1].splitlines()
+    assert process.returncode == 128 + signal.SIGKILL
+    ends = [json.loads(line) for line in lines if '"what": "ended"' in line]
+    assert {(end["peer"], end["fields"]["code"]) for end in ends} == {("peer1", 0), ("peer3", 0)}
+    assert {line for line in lines if line.endswith("paused; everything is kept")} >= {
+        "peer1: paused; everything is kept",
+        "peer3: paused; everything is kept",
+    }
+    assert not [child for child in children.values() if child.is_running() and child.status() != "zombie"]

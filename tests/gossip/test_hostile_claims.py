@@ -1,0 +1,263 @@
+"""One machine spoken to by hand: claims that are wrong, old or forged, its own answers, and what a flood leaves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, replace
+from functools import lru_cache
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from fedpeer.gossip.awareness import Timing, suspicion_wait
+from fedpeer.gossip.claims import claim_bytes
+from fedpeer.gossip.detector import RELAYS_MAX
+from fedpeer.gossip.membership import Change, Claim, Membership, OtherSelf, Out, Refusal, Say, claim_text
+from tests.gossip.swim import FEDERATION, a_claim, advert, ids, signature, verify
+
+
+def machine(peers: int = 4, *, life: int = 1, nonce: int = 5, incarnation: int = 1) -> Membership:
+    """peer001 of a few, to be spoken to by hand."""
+    return Membership(
+        "peer001",
+        federation=FEDERATION,
+        roster=ids(peers),
+        incarnation=incarnation,
+        advert=advert("peer001", life, nonce=nonce),
+        draws=np.random.default_rng(0),
+        sign=lambda text: signature("peer001", text),
+        verify=lru_cache(verify),
+    )
+
+
+def tell(peer: Membership, *claims: Claim, sender: str = "peer002") -> list[Out]:
+    """What a ping with these claims brings, without the pong."""
+    *out, pong = peer.heard_ping(sender, 7, claims)
+    assert isinstance(pong, Say)
+    assert (pong.to, pong.kind, pong.number, pong.target, pong.heard) == (sender, "pong", 7, "peer001", True)
+    return out
+
+
+def refusals(out: list[Out]) -> list[str]:
+    assert all(isinstance(item, Refusal) for item in out), "nothing but refusals"
+    return [item.code for item in out if isinstance(item, Refusal)]
+
+
+def view(peer: Membership) -> object:
+    return peer.statement, [(other, peer.standing(other), peer.last_statement(other)) for other in ids(4)]
+
+
+def tampered() -> dict[str, Claim]:
+    good = a_claim("peer003", "alive", author="peer003", version=5)
+    verdict = a_claim("peer003", "suspect", author="peer002", version=4)
+    told = good.advert
+    assert told is not None
+    flipped = bytes([good.signature[0] ^ 1]) + good.signature[1:]
+    return {
+        "signature, one bit": replace(good, signature=flipped),
+        "no signature": replace(good, signature=b""),
+        "another's signature": replace(good, signature=signature("peer002", b"")),
+        "version": replace(good, version=6),
+        "incarnation": replace(good, incarnation=2),
+        "state": replace(good, state="left"),
+        "about": replace(good, about="peer004", author="peer004"),
+        "address": replace(good, advert=replace(told, address="evil:1")),
+        "score": replace(good, advert=replace(told, score=0.0)),
+        "models": replace(good, advert=replace(told, models=("every", "one"))),
+        "another author": replace(verdict, author="peer004"),
+        "a suspicion made a death": replace(verdict, state="dead"),
+        "a statement by another": replace(a_claim("peer003", "alive", author="peer003"), author="peer002"),
+        "a verdict by oneself": a_claim("peer003", "dead", author="peer003", version=4),
+    }
+
+
+@pytest.mark.parametrize("change", tampered())
+def test_a_claim_changed_by_a_bit_is_a_bad_signature_and_changes_nothing(change: str) -> None:
+    peer = machine()
+    tell(peer, a_claim("peer003", "alive", author="peer003", version=4))
+    before = view(peer)
+    assert refusals(tell(peer, tampered()[change])) == ["bad_signature"]
+    assert view(peer) == before
+
+
+def test_a_claim_of_another_federation_is_a_bad_signature() -> None:
+    peer = machine()
+    foreign = replace(a_claim("peer003", "alive", author="peer003"), signature=signature("peer003", b"elsewhere"))
+    assert refusals(tell(peer, foreign)) == ["bad_signature"]
+
+
+def test_claims_about_or_by_strangers() -> None:
+    peer = machine()
+    tell(peer, a_claim("peer003", "alive", author="peer003"))
+    before = view(peer)
+    assert refusals(tell(peer, a_claim("stranger", "alive", author="stranger"))) == ["unknown_peer"]  # R03
+    assert refusals(tell(peer, a_claim("peer003", "dead", author="stranger"))) == ["unknown_peer"]
+    assert refusals(tell(peer, a_claim("peer001", "dead", author="stranger"))) == ["unknown_peer"]
+    for out in (
+        peer.heard_ping("stranger", 1, ()),
+        peer.heard_ping_request("stranger", 1, "peer002", ()),
+        peer.heard_ping_request("peer002", 1, "stranger", ()),
+        peer.heard_pong("stranger", 1, "stranger", True, ()),
+    ):
+        assert refusals(out) == ["unknown_peer"]
+    assert view(peer) == before
+
+
+def test_a_replay_is_nothing_new_and_an_old_death_is_stale() -> None:
+    peer = machine()
+    old = a_claim("peer003", "alive", author="peer003", version=1)
+    death = a_claim("peer003", "dead", author="peer002", version=1)
+    assert tell(peer, old, death) == [Change("peer003", "unknown", "dead", "peer002")]
+    new = a_claim("peer003", "alive", author="peer003", version=2)
+    assert tell(peer, new) == [Change("peer003", "dead", "alive", "peer003")]
+    before = view(peer)
+    assert tell(peer, old) == []
+    assert refusals(tell(peer, death)) == ["stale_incarnation"]  # R02
+    assert tell(peer, new) == []
+    assert view(peer) == before
+
+
+def test_what_the_sender_knows_badly_is_put_right_in_the_answer() -> None:
+    peer = machine()
+    new = a_claim("peer003", "alive", author="peer003", version=2)
+    tell(peer, new)
+    *_, pong = peer.heard_ping("peer002", 1, (a_claim("peer003", "alive", author="peer003", version=1),))
+    assert isinstance(pong, Say)
+    assert pong.claims[0] == new
+
+
+@pytest.mark.parametrize("state", ["suspect", "dead"])
+def test_said_to_be_gone_a_peer_says_that_it_is_not(state: str) -> None:  # R01
+    peer = machine()
+    peer.tick(0)
+    first = peer.statement
+    assert refusals(tell(peer, a_claim("peer001", state, author="peer003"))) == ["refuted"]
+    assert (peer.statement.version, peer.statement.state, peer.statement.advert) == (2, "alive", first.advert)
+    assert verify("peer001", claim_text(FEDERATION, peer.statement), peer.statement.signature)
+    *_, pong = peer.heard_ping("peer003", 1, (a_claim("peer001", state, author="peer003"),))
+    assert isinstance(pong, Say)
+    assert peer.statement in pong.claims
+    assert peer.statement.version == 2, "once is enough"
+
+
+def test_nobody_is_buried_under_a_number_that_it_never_used() -> None:
+    """A liar who claims a death with the largest number would else leave no number to answer with."""
+    peer = machine()
+    tell(peer, a_claim("peer003", "alive", author="peer003", version=5))
+    for version, incarnation in ((6, 1), (2**63 - 1, 1), (1, 2)):
+        assert tell(peer, a_claim("peer003", "dead", author="peer002", version=version, incarnation=incarnation)) == []
+        assert tell(peer, a_claim("peer001", "dead", author="peer002", version=version, incarnation=incarnation)) == []
+    assert peer.standing("peer003") == "alive"
+    assert peer.statement.version == 1
+
+
+def test_order_of_claims_at_the_same_number() -> None:
+    peer = machine()
+    for state, after in (("alive", "alive"), ("suspect", "suspect"), ("dead", "dead"), ("suspect", "dead")):
+        tell(peer, a_claim("peer003", state, author="peer003" if state == "alive" else "peer002", version=3))
+        assert peer.standing("peer003") == after
+    tell(peer, a_claim("peer003", "finished", author="peer003", version=3))
+    assert peer.standing("peer003") == "finished"
+    tell(peer, a_claim("peer003", "left", author="peer003", version=3))
+    tell(peer, a_claim("peer003", "dead", author="peer002", version=3))
+    tell(peer, a_claim("peer003", "alive", author="peer003", version=3))
+    assert peer.standing("peer003") == "left"
+    tell(peer, a_claim("peer003", "alive", author="peer003", version=1, incarnation=2))
+    assert peer.standing("peer003") == "alive"
+
+
+def test_two_processes_with_one_identity_the_later_life_wins() -> None:  # E15
+    earlier, later = machine(life=1, nonce=9), machine(life=2, nonce=1)
+    theirs = later.statement
+    assert tell(earlier, theirs) == [OtherSelf("duplicate", theirs)]
+    assert tell(earlier, theirs) == [], "said once"
+    assert earlier.statement.version == 1, "the earlier one does not fight"
+    assert tell(later, earlier.statement) == []
+    assert later.statement.version > earlier.statement.version
+    assert tell(machine(life=2, nonce=1), a_claim("peer001", "alive", author="peer001", life=2, nonce=2)) != []
+    assert tell(machine(life=2, nonce=3), a_claim("peer001", "alive", author="peer001", life=2, nonce=2)) == []
+
+
+def test_memory_that_was_lost_unnoticed_is_named_and_a_new_incarnation_fences_it() -> None:
+    peer = machine(life=8)
+    before = a_claim("peer001", "alive", author="peer001", incarnation=3, version=40, life=7)
+    assert tell(peer, before) == [OtherSelf("forgotten", before)]
+    peer.advertise(advert("peer001", 8), incarnation=4)
+    assert peer.statement.number == (4, 1)
+    assert tell(peer, before) == []
+
+
+def test_messages_fit_into_the_metadata_whatever_peers_advertise() -> None:
+    """With the longest names that a statement takes, and both halves of what is to be known of a dead peer."""
+    peer = machine(peers=40)
+    told: dict[str, Any] = {"models": tuple(f"{'m' * 90}{i}" for i in range(25)), "address": "a" * 200}
+    for other in ids(40)[1:]:
+        tell(peer, a_claim(other, "alive", author=other, **told), a_claim(other, "dead", author="peer001"))
+    full = 0
+    for other in ids(40)[1:]:
+        *_, pong = peer.heard_ping(other, 1, ())
+        assert isinstance(pong, Say)
+        packed = sum(len(msgpack.packb(astuple(claim))) for claim in pong.claims)
+        assert packed <= sum(map(claim_bytes, pong.claims)) <= 3_500
+        full = max(full, packed)
+    assert full > 2_500
+    assert all(peer.standing(other) == "dead" for other in ids(40)[1:])
+
+
+def test_who_is_put_out_of_the_roster_is_not_answered_any_more() -> None:
+    peer = machine()
+    peer.tick(0)
+    peer.heard_ping_request("peer002", 1, "peer003", ())
+    peer.heard_ping_request("peer003", 2, "peer002", ())
+    assert peer.set_roster(("peer001", "peer004")) == []
+    for now in range(1, 100):
+        assert all(out.to == "peer004" for out in peer.tick(now) if isinstance(out, Say))
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_suspicion_is_checked_and_confirmed_which_shortens_it(answers: bool) -> None:
+    peer = machine(peers=5)
+    peer.tick(0)
+    tell(peer, *(a_claim(other, "alive", author=other) for other in ids(5)[1:]))
+    (change,) = tell(peer, doubt := a_claim("peer003", "suspect", author="peer002"))
+    assert change == Change("peer003", "alive", "suspect", "peer002")
+    told: set[Claim] = set()
+    dead_at = 0
+    for now in range(1, 80):
+        for out in peer.tick(now):
+            if not dead_at and isinstance(out, Say) and (out.to, out.kind) == ("peer003", "ping"):
+                assert out.claims[0] == doubt, "the suspect hears what it has to answer"
+                if answers:
+                    peer.heard_pong("peer003", out.number, "peer003", True, ())
+            elif isinstance(out, Say):
+                told |= set(out.claims)
+            elif isinstance(out, Change) and (out.peer, out.after) == ("peer003", "dead"):
+                dead_at = now
+    ours = a_claim("peer003", "suspect", author="peer001")
+    assert (ours in told) is not answers
+    confirmed = 0 if answers else 1
+    assert dead_at == math.ceil(suspicion_wait(Timing(), 1.0, confirmed, 3))
+
+
+def test_a_flood_of_requests_keeps_a_bounded_number_of_pings_under_way() -> None:
+    peer = machine()
+    peer.tick(0)
+    pings = [item for n in range(500) for item in peer.heard_ping_request("peer002", n, "peer003", ())]
+    assert len(pings) == RELAYS_MAX
+    nacks = [item for now in range(1, 9) for item in peer.tick(now) if isinstance(item, Say) and item.kind == "pong"]
+    assert [(nack.to, nack.number, nack.target, nack.heard) for nack in nacks] == [
+        ("peer002", n, "peer003", False) for n in range(RELAYS_MAX)
+    ]
+
+
+def test_a_helper_passes_an_answer_on_and_only_the_targets_own() -> None:
+    peer = machine()
+    (ping,) = peer.heard_ping_request("peer002", 77, "peer003", ())
+    assert isinstance(ping, Say)
+    assert (ping.to, ping.kind) == ("peer003", "ping")
+    assert peer.heard_pong("peer004", ping.number, "peer003", True, ()) == []
+    (answer,) = peer.heard_pong("peer003", ping.number, "peer003", True, ())
+    assert isinstance(answer, Say)
+    assert (answer.to, answer.number, answer.target, answer.heard) == ("peer002", 77, "peer003", True)
