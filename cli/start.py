@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from fedpeer.cli.peer_config import PeerConfig
 
 Config = Annotated[Path, typer.Option(help="The peer's own file, such as peer3.yaml.", metavar="FILE")]
 Configs = Annotated[
@@ -56,7 +60,8 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
     import asyncio
 
     from fedpeer.peer.shell.nursery import end_of_input, stop_after
-    from fedpeer.peer.shell.process import Process, prepare
+    from fedpeer.peer.shell.prepared import prepare
+    from fedpeer.peer.shell.process import Process
 
     prepared = prepare(peer.file, peer.federation)
 
@@ -79,12 +84,23 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
     from fedpeer.peer.shell.nursery import watch_over
     from fedpeer.sims.request import cores
 
+    _read_once(peers)
     options, threads = ["--quiet"] if quiet else [], max(1, cores() // len(peers))
     starts = {
         peer.file.id: partial(_alone, ["start", "--config", str(config), *options], threads)
         for config, peer in zip(configs, peers, strict=True)
     }
     return watch_over(starts, _ended, attached=attached)
+
+
+def _read_once(peers: Sequence[PeerConfig]) -> None:
+    """Read the data sets that they will all read: what that imports is shared, and a mistake is told once."""
+    from fedpeer.data.registry import DATASETS
+    from fedpeer.peer.holdings import load_dataset
+
+    parts = [peer.federation.simulation.dataset for peer in peers if peer.file.data.part is not None]
+    for choice in {str(part): part for part in parts if part.name in DATASETS}.values():
+        load_dataset(choice)
 
 
 def _alone(arguments: list[str], threads: int) -> int:

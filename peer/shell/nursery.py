@@ -1,9 +1,10 @@
 """Several peers of one machine from one command: each is a process of its own, and this one only watches over them.
 
 Where there is `fork`, the libraries are imported once, here, and shared by all: sixteen peers start in the time of a
-few, and what they imported is in memory once. Forking is safe because nothing but importing happened before: no thread
-runs, no tensor was touched, no lock is held. (After torch has used its threads a forked child hangs.) Elsewhere each
-child starts from nothing.
+few, and what they imported is in memory once. Forking is safe because nothing but importing and reading files happened
+before: no thread of ours runs, no tensor was touched, no lock is held. (After torch has used its threads a forked child
+hangs; those that linear algebra libraries start when they are imported are taken down and made anew by the libraries
+themselves.) Elsewhere each child starts from nothing.
 
 No child outlives this process: each holds the reading end of a pipe on which nothing is ever written, and pauses when
 the pipe ends, however this process ended. On a terminal Ctrl-C reaches this process alone, which passes it on.

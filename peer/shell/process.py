@@ -1,28 +1,22 @@
 """One real peer on this machine: carries out what its node wants, on sockets, disk, clock and threads.
 
-`prepare` finds everything a person can have got wrong before anything is started. `Process.run` then feeds the node
-events (ticks, messages, results, what the person asks for) and carries its effects out through the pipeline that
-saves before it speaks. The event loop never waits for training, saving or the network: these have threads and tasks
-of their own, and their results are events.
+`Process.run` feeds the node of a prepared peer (`prepared.py`) events (ticks, messages, results, what the person asks
+for) and carries its effects out through the pipeline that saves before it speaks. The event loop never waits for
+training, saving or the network: these have threads and tasks of their own, and their results are events.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import secrets
 import signal
-import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedpeer.peer import models
 from fedpeer.peer.core import codec, entries
 from fedpeer.peer.core.events import (
     Asked,
@@ -43,36 +37,35 @@ from fedpeer.peer.core.events import (
     Train,
     Trained,
 )
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.gate import Gate
 from fedpeer.peer.core.journal import entry_bytes, snapshot_bytes
 from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.making import node_of, owner_of, rules_of, setup_of
-from fedpeer.peer.core.messages import Ack, Envelope, Message, Refused, Transfer
+from fedpeer.peer.core.messages import Envelope, Message, Transfer
 from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.peer_file import PeerFile, endpoint
+from fedpeer.peer.core.peer_file import endpoint
 from fedpeer.peer.core.refusals import Rejected
-from fedpeer.peer.core.roster import AUTHORITY, Roster, RosterError, sign_statement, to_bytes, verify_statement
-from fedpeer.peer.device import device_of
-from fedpeer.peer.holdings import Outfit, outfit
+from fedpeer.peer.core.roster import AUTHORITY, RosterError
+from fedpeer.peer.shell.bench import Bench
 from fedpeer.peer.shell.buffers import Lease, Pool
-from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
 from fedpeer.peer.shell.dashboard.access import listener
 from fedpeer.peer.shell.dashboard.server import Dashboard
 from fedpeer.peer.shell.discovery import Discovery
-from fedpeer.peer.shell.identity import Identity, client_context, load_identity, peer_of, read_roster, server_context
+from fedpeer.peer.shell.identity import peer_of, server_context
 from fedpeer.peer.shell.lag import LoopLag
 from fedpeer.peer.shell.listener import bind
-from fedpeer.peer.shell.logs import JsonLines, Log, LogFile, Terminal, for_stream
+from fedpeer.peer.shell.logs import Log, LogFile, for_stream
 from fedpeer.peer.shell.metrics import Metrics
+from fedpeer.peer.shell.post import Post
+from fedpeer.peer.shell.prepared import Prepared, signatures, status_of
+from fedpeer.peer.shell.roster_file import RosterFile
 from fedpeer.peer.shell.rows import Rows
 from fedpeer.peer.shell.server import Host, PeerServer
-from fedpeer.peer.shell.status import About, Status
+from fedpeer.peer.shell.status import Status
 from fedpeer.peer.shell.store import Store, StoreError
 from fedpeer.peer.shell.trainer import Trainer
 from fedpeer.peer.shell.view import view_of
 from fedpeer.peer.shell.writer import Pipeline
-from fedpeer.runs.disk import replacing
 
 #: Seconds between two looks at what only people see: status, log windows, the roster's file.
 LOOK_S = 1.0
@@ -91,85 +84,21 @@ class _Then:
     do: Callable[[], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A peer that is ready to start: nothing in it can be the user's mistake any more.
-
-    identity   None: plain HTTP on this machine, without identities
-    """
-
-    file: PeerFile
-    federation: Federation
-    roster: Roster
-    identity: Identity | None
-    outfit: Outfit
-    device: str
-
-
-def prepare(file: PeerFile, federation: Federation) -> Prepared:
-    """Read the roster and the keys, load the data, build the network.
-
-    Raises:
-        RosterError, IdentityError, DataError, NetworkError, SlicingError, ...: the user's mistakes.
-    """
-    roster = read_roster(Path(file.roster))
-    if file.id not in roster.by_id:
-        text = f"{file.id} is not in {file.roster} (number {roster.number}); it has {', '.join(roster.by_id)}"
-        raise RosterError("unknown_peer", text)
-    identity = None
-    if file.transport == "https":
-        assert file.identity is not None, "checked with the file"
-        identity = load_identity(
-            file.id,
-            Path(file.identity.certificate),
-            Path(file.identity.key),
-            Path(file.identity.authority),
-            roster,
-        )
-    device = device_of(file.device)
-    return Prepared(
-        file=file,
-        federation=federation,
-        roster=roster,
-        identity=identity,
-        outfit=outfit(file, federation, device),
-        device=device,
-    )
-
-
 class Process:
     """A prepared peer, from its first to its last effect."""
 
     def __init__(self, prepared: Prepared, *, quiet: bool = False, leave: bool = False) -> None:
         self._prepared = prepared
         self._leave = leave
-        file, outfit = prepared.file, prepared.outfit
+        file = prepared.file
         self._folder = Path(file.state or f"{file.id}-state")
-        self._roster = prepared.roster
-        self._roster_seen = _changed_at(Path(file.roster))
-        self._assembly, self._learner = outfit.assembly, outfit.learner
-        self._federation = outfit.assembly.federation
-        self._card = models.Card.of(outfit.assembly, outfit.dataset, {file.id: outfit.held})
-        score = "accuracy" if outfit.dataset.task == "classification" else "error"
-        self.status = Status(
-            About(
-                federation=self._federation.name,
-                peer=file.id,
-                version=version("fedpeer"),
-                mode=self._federation.learning.mode,
-                rounds=self._federation.learning.rounds,
-                device=prepared.device,
-                transport=file.transport,
-                score_name="accuracy" if score == "accuracy" else "error",
-            )
-        )
-        self._score = score
+        self._members = RosterFile(Path(file.roster), prepared.roster)
+        self.status = status_of(prepared)
+        self._bench = Bench(prepared, self._folder, self.status)
         self._quiet = quiet
         self._stopped: Stop | None = None
         self._over = asyncio.Event()
         self._heard_at: dict[str, float] = {}
-        self._down: set[str] = set()
-        self._found: dict[str, str] = {}
         self._waiting: list[tuple[Event, Lease | None]] = []
         self._failure: Exception | None = None
         self._asked_at: float | None = None
@@ -188,9 +117,9 @@ class Process:
             self._log_file = LogFile(self._folder / "log.jsonl")
             sinks: list[Any] = [self._log_file, self.status.say]
             if not self._quiet:
-                sinks.append(_sink(self._prepared.file.id))
+                sinks.append(for_stream(self._prepared.file.id, sys.stderr))
             self._log = Log(sinks)
-            self._rows = Rows(self._folder / "metrics.jsonl", self._score, self._node.ledger.round)
+            self._rows = Rows(self._folder / "metrics.jsonl", self.status.about.score_name, self._node.ledger.round)
             try:
                 for remark in recovered.remarks:
                     self._say(remark)
@@ -205,46 +134,32 @@ class Process:
         return self._stopped
 
     def _make_node(self, recovered: Any) -> Node:
-        roster, me = self._roster, self._prepared.file.id
-        file = self._prepared.file
+        file, assembly, learner = self._prepared.file, self._prepared.outfit.assembly, self._prepared.outfit.learner
         setup = setup_of(
-            self._assembly, roster, me, nonce=secrets.randbits(62), address=file.address, seeds=tuple(file.seeds)
+            assembly,
+            self._members.roster,
+            file.id,
+            nonce=secrets.randbits(62),
+            address=file.address,
+            seeds=tuple(file.seeds),
         )
-        sign, verify = self._signatures()
+        sign, verify = signatures(self._prepared, self._members)
         return node_of(
             setup,
-            rules_of(self._federation, self._federation.seed, me, self._learner.examples),
+            rules_of(assembly.federation, assembly.seed, file.id, learner.examples),
             recovered,
-            start_n=self._learner.start(),
-            state_size=self._learner.state_size,
+            start_n=learner.start(),
+            state_size=learner.state_size,
             sign=sign,
             verify=verify,
         )
-
-    def _signatures(self) -> tuple[Callable[[bytes], bytes], Callable[[str, bytes, bytes], bool]]:
-        """By the keys of the roster; a keyed hash that proves nothing where there are no identities at all."""
-        identity = self._prepared.identity
-        if identity is not None:
-            key = identity.key
-            return lambda text: sign_statement(key, "claim", self._roster.federation_id, text), self._verify
-        me = self._prepared.file.id
-
-        def sign(text: bytes, author: str = me) -> bytes:
-            return hashlib.blake2b(text, key=author.encode()).digest()
-
-        return sign, lambda author, text, signature: hmac.compare_digest(sign(text, author), signature)
-
-    def _verify(self, author: str, text: bytes, signature: bytes) -> bool:
-        entry = self._roster.by_id.get(author)
-        federation = self._roster.federation_id
-        return entry is not None and verify_statement("claim", federation, text, entry.key, signature)
 
     async def _serve(self, store: Store) -> None:
         file, identity = self._prepared.file, self._prepared.identity
         host, port = endpoint(file.listen)
         listening = bind(host, port, plain=identity is None)
-        self._links = Links(self._context, self._reported)
-        self._trainer = Trainer(self._work, self._worked, self._failed)
+        self._post = Post(self._prepared, self._members, self._node, self.status, self._rows, self._say, self.feed)
+        self._trainer = Trainer(self._bench.work, self._worked, self._failed)
         self._pipeline = Pipeline(_Timed(store, self.status), self._encoded, self._carry_out, self._saved)
         server = PeerServer(
             Host(
@@ -288,7 +203,7 @@ class Process:
             if discovery is not None:
                 await discovery.stop()
             await server.stop()
-            await self._links.close()
+            await self._post.close()
             if dashboard is not None:
                 await dashboard.stop()
 
@@ -303,7 +218,7 @@ class Process:
         file = self._prepared.file
         if not file.discovery:
             return None
-        return Discovery(self._roster.federation_id, file.id, port, self._found.__setitem__)
+        return Discovery(self._members.roster.federation_id, file.id, port, self._post.found.__setitem__)
 
     def _trap_signals(self) -> None:
         """Ctrl-C and SIGTERM pause, SIGUSR1 (`fedpeer leave`) leaves; a second Ctrl-C does not wait for the disk."""
@@ -340,7 +255,7 @@ class Process:
             self._pipeline.put(effects)
 
     async def _tick(self) -> None:
-        loop, tick = asyncio.get_running_loop(), self._federation.gossip.tick
+        loop, tick = asyncio.get_running_loop(), self._prepared.federation.gossip.tick
         began, before = loop.time(), -1
         while True:
             now = int((loop.time() - began) / tick)
@@ -367,23 +282,19 @@ class Process:
             await asyncio.sleep(LOOK_S)
 
     def _look_for_roster(self) -> None:
-        path = Path(self._prepared.file.roster)
-        changed = _changed_at(path)
-        if changed == self._roster_seen:
-            return
-        self._roster_seen = changed
+        """Take up a roster that somebody put on this machine's disk."""
         try:
-            roster = read_roster(path)
+            roster = self._members.changed()
         except RosterError as error:
             self._say(Note("warning", "roster", str(error)))
             return
-        if roster.authority == self._roster.authority and roster.number > self._roster.number:
+        if roster is not None:
             self.feed(NewRoster(roster))
 
     # --------------------------------------------------------------------------------------------------- the server's
 
     def _identify(self, certificate: bytes | None) -> str | Rejected:
-        return peer_of(certificate, self._roster)
+        return peer_of(certificate, self._members.roster)
 
     def _listens(self, peer: str) -> bool:
         return peer == AUTHORITY or self._node.life.listens(peer)
@@ -412,13 +323,13 @@ class Process:
             case _Then():
                 effect.do()
             case Send():
-                self._send(effect)
+                self._post.send(effect)
             case Train() | Evaluate():
                 self._trainer.submit(effect)
             case Note() | Refuse():
                 self._say(effect)
             case Enrol():
-                self._enrol(effect.roster)
+                self._post.forget(self._members.keep(effect.roster))
             case Stop():
                 self._stopped = effect
                 asyncio.get_running_loop().call_soon(self._over.set)
@@ -430,68 +341,9 @@ class Process:
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._drain)
 
-    def _send(self, send: Send) -> None:
-        address = self._address(send.to)
-        if address is None:
-            return
-        envelope = Envelope(
-            federation=self._roster.federation_id,
-            sender=self._prepared.file.id,
-            recipient=send.to,
-            incarnation=send.incarnation,
-            to_incarnation=send.to_incarnation,
-        )
-        head, tail = codec.encode(envelope, send.message)
-        self.status.sent(len(head) + len(tail), send.message.group if isinstance(send.message, Transfer) else "")
-        self._rows.sent(len(head) + len(tail), counts=isinstance(send.message, Transfer | Ack))
-        self._links.send(send.to, address, head, tail)
-
-    def _address(self, peer: str) -> str | None:
-        """Where a peer says it is; before it has said anything, where it was found, or where the roster says."""
-        if peer not in self._node.life.circle.roster.by_id:
-            return None  # put out while this waited for the disk
-        said = self._node.life.membership.last_statement(peer)
-        if said is not None and said.advert is not None and said.advert.address:
-            return said.advert.address
-        if peer in self._found and peer in self._roster.by_id:
-            return self._found[peer]
-        entry = self._roster.by_id.get(peer)
-        return entry.address if entry is not None else None
-
-    def _context(self, peer: str) -> ssl.SSLContext | None:
-        identity = self._prepared.identity
-        return client_context(identity, self._roster.by_id[peer].key) if identity is not None else None
-
-    def _reported(self, peer: str, outcome: Outcome) -> None:
-        """What became of a message: a refusal goes to the node; a link that is down is told once."""
-        match outcome:
-            case Refused():
-                incarnation = self._node.ledger.met.get(peer, 0)
-                self.feed(Heard(peer, incarnation, self._node.ledger.incarnation, outcome))
-            case LinkDown(reason=reason):
-                if peer not in self._down:
-                    self._down.add(peer)
-                    self._say(Note("info", "link_down", f"{peer} cannot be reached: {reason}", {"peer": peer}))
-            case Taken():
-                if peer in self._down:
-                    self._down.discard(peer)
-                    self._say(Note("info", "link_up", f"{peer} is reached again", {"peer": peer}))
-
     def _failed(self, failure: Exception) -> None:
         self._failure = failure
         self._over.set()
-
-    def _work(self, job: Train | Evaluate) -> Trained | Evaluated:
-        """In the trainer's thread."""
-        began = time.perf_counter()
-        if isinstance(job, Train):
-            x_n, s_k = self._learner.train(job.round, job.x_n, job.s_k, job.fresh)
-            self.status.took("train", time.perf_counter() - began)
-            return Trained(job.round, x_n, s_k)
-        score, loss = self._learner.evaluate(job.x_n)
-        models.save(self._folder, self._card, job.x_n, self._assembly.layout)
-        self.status.took("evaluate", time.perf_counter() - began)
-        return Evaluated(job.round, score, loss)
 
     def _worked(self, event: Trained | Evaluated) -> None:
         if self._over.is_set():
@@ -513,18 +365,6 @@ class Process:
             self._say(Refuse("persist_failed", "", str(problem)))
         else:
             self._say(Note("info", "saving_again", "the state can be saved again"))
-
-    def _enrol(self, roster: Roster) -> None:
-        """Keep it on disk, and let in by it; links to whoever is gone or has another key are closed."""
-        before, self._roster = self._roster, roster
-        path = Path(self._prepared.file.roster)
-        with replacing(path) as temporary:
-            temporary.write_bytes(to_bytes(roster))
-        self._roster_seen = _changed_at(path)
-        for entry in before.entries:
-            now = roster.by_id.get(entry.id)
-            if now is None or now.key != entry.key:
-                self._links.forget(entry.id)
 
     def _say(self, effect: Note | Refuse) -> None:
         if isinstance(effect, Refuse):
@@ -552,14 +392,3 @@ class _Timed:
         began = time.perf_counter()
         self.store.snapshot(data)
         self.status.took("save", time.perf_counter() - began)
-
-
-def _sink(peer: str) -> Terminal | JsonLines:
-    return for_stream(peer, sys.stderr)
-
-
-def _changed_at(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0

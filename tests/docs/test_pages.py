@@ -17,7 +17,11 @@ from sklearn.datasets import load_digits
 from fedpeer.cli import running
 from fedpeer.cli.main import run
 from fedpeer.data.registry import DATASETS, SOURCES
+from fedpeer.gossip.reductions import FORMS, PACKERS
+from fedpeer.peer.core.codec import METADATA_BYTES_MAX
 from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.fields import KINDS
+from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
@@ -97,6 +101,27 @@ def test_command(
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_files_of_the_repository_are_there(page: Path) -> None:
+    """Those that a page names with their folder, but for its reading list."""
+    text = page.read_text(encoding="utf-8").partition("Reading\n")[0]
+    rooms = "algorithms|benchmarks|cli|docs|examples|gossip|networks|peer|runs|sims|slicing|tests|topology"
+    named_there = re.findall(rf"`((?:{rooms})/[\w./-]*)`", text)
+    assert [each for each in named_there if not (ROOT / each).exists()] == []
+
+
+def test_every_kind_of_message_and_every_form_is_on_the_page_of_the_wire() -> None:
+    text = (ROOT / "docs" / "wire.md").read_text(encoding="utf-8")
+    assert [kind.__name__ for number, kind in KINDS.items() if f"| {kind.__name__} | {number} |" not in text] == []
+    assert [form for form in (*FORMS, *PACKERS) if not re.search(rf"`[./]*{form}[:`]", text)] == []
+    assert f"at most {METADATA_BYTES_MAX:,}" in text
+
+
+def test_every_input_that_is_refused_is_in_the_contract() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert [id for row in REFUSALS.values() for id in row.ids if f"| {id} |" not in text] == []
 
 
 def test_every_make_target_is_explained() -> None:

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.peer.core.events import Asked
-from fedpeer.sims.network import audit
+from fedpeer.peer.core.events import Asked, NewRoster
+from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.faults import Act, Faults, Kind, drawn
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.village import Village, world
@@ -237,6 +238,94 @@ def joining(seed: int) -> None:
     assert village.disagreement() <= 1e-6
 
 
+def slow_asynchronous(seed: int) -> None:
+    """One peer ten times slower does not slow the others, where nobody waits: within 5 % of their rounds."""
+    made = world(4, learning__mode="asynchronous")
+    links = LinkRules(delay=0.2, jitter=0.5, loss=0.05 * (seed % 3))
+
+    def rounds(pace: dict[str, float]) -> dict[str, int]:
+        village = Village(made, Faults(seed=seed, links=links), pace=pace)
+        village.town.start()
+        village.run(1500.0)
+        village.judge()
+        return {peer: node.ledger.round for peer, node in village.nodes().items()}
+
+    slow = made.peers[seed % 4]
+    even, uneven = rounds({}), rounds({slow: 10.0})
+    for peer in made.peers:
+        if peer != slow:
+            assert uneven[peer] >= 0.95 * even[peer], f"{peer} came to round {uneven[peer]}, and {even[peer]} without"
+    assert 0 < uneven[slow] < even[slow] / 5
+
+
+def slow_synchronous(seed: int) -> None:
+    """Who is later than the deadline is gone on without, with one line in each round, and takes part in a later one."""
+    made = world(4, gossip__deadline=1.0)
+    slow = made.peers[seed % 4]
+    village = Village(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5)), pace={slow: 10.0})
+    village.town.start()
+    village.run(2000.0)
+    village.judge()
+    rounds = {peer: node.ledger.round for peer, node in village.nodes().items()}
+    others = [count for peer, count in rounds.items() if peer != slow]
+    assert min(others) >= 2000 / 40 / 2, f"a round takes a deadline at most: {rounds}"
+    assert village.notes("caught_up"), "the late one skips rounds"
+    assert {peer for _, peer in village.notes("caught_up")} == {slow}
+    assert max(others) - rounds[slow] <= 4, f"it is not left behind: {rounds}"
+    assert village.error() < 0.5, "and what it has is averaged"
+
+
+def roster_changes(seed: int) -> None:
+    """In the middle of a run one is put out and another invited; the others go on, and the new one joins."""
+    made = world(5)
+    *first, new = made.peers
+    gone = first[seed % 4]
+    village = Village(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.1)), roster=first, forgetful=True)
+    town = village.town
+    town.start(*first)
+    village.run(CALM)
+    later = replace(
+        village.residents.roster,
+        number=2,
+        entries=tuple(e for e in village.everybody.entries if e.id != gone),
+    )
+    village.admit(later, [*(peer for peer in first if peer != gone), new])
+    teller = next(peer for peer in first if peer != gone)
+    town.tell(teller, NewRoster(later))
+    assert village.run(town.now + BACK, lambda: gone in town.stopped), "it hears that it is put out"
+    assert town.stopped[gone].code == 2
+    town.start(new)
+    rest = set(village.town.machines())
+    assert rest == {peer for peer in made.peers if peer != gone}
+    before = {peer: village.node(peer).ledger.round for peer in rest - {new}}
+    assert village.run(town.now + 3 * BACK, lambda: bool(village.notes("joined"))), village.phases()
+    village.run(town.now + 400.0)
+    for peer in rest:
+        node = village.node(peer)
+        assert node.life.circle.roster.number == 2
+        assert node.phase == "learning"
+        assert node.ledger.round > before.get(peer, 0)
+        assert all(node.life.available(other, g) for g in node.ledger.groups for other in rest - {peer})
+    village.judge()
+    estimates = torch.stack([village.node(peer).ledger.estimate_D(village.groups[0]) for peer in sorted(rest)])
+    assert float((estimates.amax(0) - estimates.amin(0)).max()) <= 1e-5
+
+
+def played(seed: int) -> str:
+    """The digest of one stormy run."""
+    made = world(4)
+    village = Village(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
+    village.town.start()
+    village.run(CALM + STORM)
+    return history.digest(village.town.rows)
+
+
+def replayed(seed: int) -> None:
+    """P14: the same seed gives the same history, row for row."""
+    assert played(seed) == played(seed)
+    assert played(seed) != played(seed + 1)
+
+
 def calm(seed: int) -> tuple[Village, np.random.Generator]:
     """Four peers on links that lose and delay a little, and draws for what is done to them."""
     draws = Draws(seed).numpy("calm")
@@ -244,3 +333,13 @@ def calm(seed: int) -> tuple[Village, np.random.Generator]:
     village = Village(world(4), Faults(seed=seed, links=links, heal=CALM + 100.0))
     village.town.start()
     return village, draws
+
+
+#: By name.
+SCENARIOS = {
+    scenario.__name__: scenario
+    for scenario in (
+        truth, killed, neighbours_killed, forgotten, cut, pausing, leaving, joining, slow_asynchronous,
+        slow_synchronous, roster_changes, replayed,
+    )
+}  # fmt: skip

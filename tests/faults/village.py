@@ -8,7 +8,7 @@ they are on disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -20,8 +20,10 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.events import Effect
 from fedpeer.peer.core.ledger import Holding, Ledger
+from fedpeer.peer.core.making import setup_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.roster import Roster
 from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
@@ -43,6 +45,9 @@ STEPS = 250
 #: Ticks after the end of all faults in which every edge delivers again: a Hello is said at least every 400, a repeat
 #: every 200, and whoever was thought dead has to be heard first.
 BACK_TICKS = 800.0
+#: Ticks after that in which all are in the same round: one that ran ahead while it was alone waits a deadline in each of
+#: its rounds until the others have come to it, since nobody follows one alone.
+TOGETHER_TICKS = 1600.0
 
 
 @cache
@@ -103,13 +108,19 @@ class Village:
         drift: float = 0.0,
         pace: Mapping[str, float] | None = None,
         forgetful: bool = False,
+        roster: Sequence[str] | None = None,
         fact: Callable[[str, Effect], object] = audit.took,
     ) -> None:
         self.made, self.seed, self.forgetful = made, faults.seed if seed is None else seed, forgetful
         residents = Residents.of(made, parse("partial-averaging"), dict(pace or {}))
+        self.everybody = residents.roster
         self.start = {peer: self._drawn(peer, learner.start()) for peer, learner in residents.learners.items()}
         still = {peer: Still(start_n, drift) for peer, start_n in self.start.items()}
         self.residents = replace(residents, learners=still)
+        if roster is not None:
+            few = replace(self.everybody, entries=tuple(e for e in self.everybody.entries if e.id in roster))
+            self.residents = replace(self.residents, roster=few)
+            self.admit(few, roster)
         self.town = Town(made.peers, self.residents.craft(fact=fact), faults, DiskRules())
         self.town.stepped = self._stepped
         self.wrong: list[str] = []
@@ -134,6 +145,11 @@ class Village:
 
     def _places(self, peer: str, group: str) -> Tensor:
         return self.residents.setups[peer].circle.groups[group].index_D
+
+    def admit(self, roster: Roster, peers: Iterable[str]) -> None:
+        """From their next start on these go by this roster."""
+        for peer in peers:
+            self.residents.setups[peer] = setup_of(self.made, roster, peer, nonce=0, method=self.residents.method)
 
     # ---- who there is
 
@@ -241,10 +257,10 @@ class Village:
             seen = len(self.town.rows)
             return not waiting
 
-        if not self.run(self.town.now + BACK_TICKS, delivered) or not self.run(
-            self.town.now + BACK_TICKS, self.together
-        ):
-            raise AssertionError(f"{BACK_TICKS:.0f} ticks after the faults nothing came along {sorted(waiting)}: {self.phases()}")
+        text = f"ticks after the faults nothing came along {sorted(waiting)}"
+        assert self.run(self.town.now + BACK_TICKS, delivered), f"{BACK_TICKS:.0f} {text}: {self.phases()}"
+        again = self.run(self.town.now + TOGETHER_TICKS, self.together)
+        assert again, f"{TOGETHER_TICKS:.0f} ticks later they are still in different rounds: {self.phases()}"
 
     def exchange(self, times: int) -> None:
         """Let everybody close so many more exchanges; each takes a deadline at most."""

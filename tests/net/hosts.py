@@ -130,7 +130,9 @@ class Hosts:
         for name in names:
             rules = []
             if self._apart.get(name):
-                rules.append(f"ip saddr {{ {', '.join(self.address[each] for each in sorted(self._apart[name]))} }} drop")
+                rules.append(
+                    f"ip saddr {{ {', '.join(self.address[each] for each in sorted(self._apart[name]))} }} drop"
+                )
             if self._loss:
                 rules.append(f'iifname "eth0" numgen random mod 1000 < {round(1000 * self._loss)} drop')
             lines = ["flush ruleset", "table inet faults {", "chain input {", "type filter hook input priority 0;"]

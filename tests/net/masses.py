@@ -16,7 +16,7 @@ from fedpeer.cli.peer_config import load_peer
 from fedpeer.peer.core.journal import ledger_of
 from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.making import owner_of, rules_of, setup_of
-from fedpeer.peer.shell.process import prepare
+from fedpeer.peer.shell.prepared import prepare
 from fedpeer.peer.shell.store import Store
 from fedpeer.sims.network import audit
 

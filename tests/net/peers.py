@@ -131,7 +131,9 @@ class Peer:
     def accuracy(self) -> float:
         """As it last measured itself."""
         self.look()
-        return float(self.rows[max(round for round, row in self.rows.items() if row["accuracy"] is not None)]["accuracy"])
+        return float(
+            self.rows[max(round for round, row in self.rows.items() if row["accuracy"] is not None)]["accuracy"]
+        )
 
     @property
     def said(self) -> str:
@@ -145,9 +147,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """A command of fedpeer on a host, as a person gives it."""
     command = [*FEDPEER, *words]
-    process = hosts.start(
-        host, command, folder=folder, out=subprocess.PIPE, err=subprocess.PIPE, env=ENVIRONMENT
-    )
+    process = hosts.start(host, command, folder=folder, out=subprocess.PIPE, err=subprocess.PIPE, env=ENVIRONMENT)
     out, err = process.communicate(timeout=limit_s)
     return subprocess.CompletedProcess(command, process.returncode, out.decode(), err.decode())
 

@@ -1,0 +1,92 @@
+"""Messages out: in which envelope, to which address, and what became of them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable
+
+from fedpeer.peer.core import codec
+from fedpeer.peer.core.events import Event, Heard, Note, Send
+from fedpeer.peer.core.messages import Ack, Envelope, Refused, Transfer
+from fedpeer.peer.core.node import Node
+from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
+from fedpeer.peer.shell.identity import client_context
+from fedpeer.peer.shell.prepared import Prepared
+from fedpeer.peer.shell.roster_file import RosterFile
+from fedpeer.peer.shell.rows import Rows
+from fedpeer.peer.shell.status import Status
+
+
+class Post:
+    """Made on the running loop, and closed there. `found`: URLs of peers that discovery has seen."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        members: RosterFile,
+        node: Node,
+        status: Status,
+        rows: Rows,
+        say: Callable[[Note], None],
+        feed: Callable[[Event], None],
+    ) -> None:
+        self._prepared, self._members, self._node = prepared, members, node
+        self._status, self._rows, self._say, self._feed = status, rows, say, feed
+        self._links = Links(self._context, self._reported)
+        self._down: set[str] = set()
+        self.found: dict[str, str] = {}
+
+    def send(self, send: Send) -> None:
+        """Put a message on its way; who repeats is the node."""
+        address = self._address(send.to)
+        if address is None:
+            return
+        envelope = Envelope(
+            federation=self._members.roster.federation_id,
+            sender=self._prepared.file.id,
+            recipient=send.to,
+            incarnation=send.incarnation,
+            to_incarnation=send.to_incarnation,
+        )
+        head, tail = codec.encode(envelope, send.message)
+        size = len(head) + len(tail)
+        self._status.sent(size, send.message.group if isinstance(send.message, Transfer) else "")
+        self._rows.sent(size, counts=isinstance(send.message, Transfer | Ack))
+        self._links.send(send.to, address, head, tail)
+
+    def forget(self, peers: Iterable[str]) -> None:
+        """These are gone, or have other keys."""
+        for peer in peers:
+            self._links.forget(peer)
+
+    async def close(self) -> None:
+        await self._links.close()
+
+    def _address(self, peer: str) -> str | None:
+        """Where a peer says it is; before it has said anything, where it was found, or where the roster says."""
+        entry = self._members.roster.by_id.get(peer)
+        if entry is None or peer not in self._node.life.circle.roster.by_id:
+            return None  # put out while this waited for the disk
+        said = self._node.life.membership.last_statement(peer)
+        if said is not None and said.advert is not None and said.advert.address:
+            return said.advert.address
+        return self.found.get(peer, entry.address)
+
+    def _context(self, peer: str) -> ssl.SSLContext | None:
+        identity = self._prepared.identity
+        return client_context(identity, self._members.roster.by_id[peer].key) if identity is not None else None
+
+    def _reported(self, peer: str, outcome: Outcome) -> None:
+        """What became of a message: a refusal goes to the node; a link that is down is told once."""
+        match outcome:
+            case Refused():
+                ledger = self._node.ledger
+                self._feed(Heard(peer, ledger.met.get(peer, 0), ledger.incarnation, outcome))
+            case LinkDown(reason=reason):
+                if peer not in self._down:
+                    self._down.add(peer)
+                    self._say(Note("info", "link_down", f"{peer} cannot be reached: {reason}", {"peer": peer}))
+            case Taken():
+                if peer in self._down:
+                    self._down.discard(peer)
+                    self._say(Note("info", "link_up", f"{peer} is reached again", {"peer": peer}))

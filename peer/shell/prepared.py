@@ -1,0 +1,106 @@
+"""A peer that is ready to start: everything a person can have got wrong was found before.
+
+Reads the roster and the keys, loads the data, builds the network; what it makes needs no more checking.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.peer_file import PeerFile
+from fedpeer.peer.core.roster import Roster, RosterError, sign_statement, verify_statement
+from fedpeer.peer.device import device_of
+from fedpeer.peer.holdings import Outfit, outfit
+from fedpeer.peer.shell.identity import Identity, load_identity, read_roster
+from fedpeer.peer.shell.roster_file import RosterFile
+from fedpeer.peer.shell.status import About, Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A peer that is ready to start: nothing in it can be the user's mistake any more.
+
+    identity   None: plain HTTP on this machine, without identities
+    """
+
+    file: PeerFile
+    federation: Federation
+    roster: Roster
+    identity: Identity | None
+    outfit: Outfit
+    device: str
+
+
+def prepare(file: PeerFile, federation: Federation) -> Prepared:
+    """Read the roster and the keys, load the data, build the network.
+
+    Raises:
+        RosterError, IdentityError, DataError, NetworkError, SlicingError, ...: the user's mistakes.
+    """
+    roster = read_roster(Path(file.roster))
+    if file.id not in roster.by_id:
+        text = f"{file.id} is not in {file.roster} (number {roster.number}); it has {', '.join(roster.by_id)}"
+        raise RosterError("unknown_peer", text)
+    identity = None
+    if file.transport == "https":
+        assert file.identity is not None, "checked with the file"
+        identity = load_identity(
+            file.id,
+            Path(file.identity.certificate),
+            Path(file.identity.key),
+            Path(file.identity.authority),
+            roster,
+        )
+    device = device_of(file.device)
+    return Prepared(
+        file=file,
+        federation=federation,
+        roster=roster,
+        identity=identity,
+        outfit=outfit(file, federation, device),
+        device=device,
+    )
+
+
+def status_of(prepared: Prepared) -> Status:
+    """What can be seen of this peer; nothing yet but what does not change."""
+    federation = prepared.outfit.assembly.federation
+    classifies = prepared.outfit.dataset.task == "classification"
+    return Status(
+        About(
+            federation=federation.name,
+            peer=prepared.file.id,
+            version=version("fedpeer"),
+            mode=federation.learning.mode,
+            rounds=federation.learning.rounds,
+            device=prepared.device,
+            transport=prepared.file.transport,
+            score_name="accuracy" if classifies else "error",
+        )
+    )
+
+
+def signatures(prepared: Prepared, members: RosterFile) -> tuple[Sign, Verify]:
+    """By the keys of the roster as it is; a keyed hash that proves nothing where there are no identities at all."""
+    if prepared.identity is None:
+        me = prepared.file.id
+        return lambda text: _unproven(me, text), lambda author, text, it: hmac.compare_digest(
+            _unproven(author, text), it
+        )
+    key = prepared.identity.key
+
+    def verify(author: str, text: bytes, signature: bytes) -> bool:
+        entry, federation = members.roster.by_id.get(author), members.roster.federation_id
+        return entry is not None and verify_statement("claim", federation, text, entry.key, signature)
+
+    return lambda text: sign_statement(key, "claim", members.roster.federation_id, text), verify
+
+
+def _unproven(author: str, text: bytes) -> bytes:
+    return hashlib.blake2b(text, key=author.encode()).digest()

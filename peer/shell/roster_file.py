@@ -1,0 +1,51 @@
+"""The roster that a running peer goes by, and its file: written when the peers tell of a later one, and read again when
+somebody on this machine (`fedpeer revoke`, or a person copying) has put a later one there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedpeer.peer.core.roster import Roster, to_bytes
+from fedpeer.peer.shell.identity import read_roster
+from fedpeer.runs.disk import replacing
+
+
+class RosterFile:
+    """`roster` is the one that holds now."""
+
+    def __init__(self, path: Path, roster: Roster) -> None:
+        self.roster = roster
+        self._path, self._seen = path, _changed_at(path)
+
+    def keep(self, roster: Roster) -> list[str]:
+        """Go by this one from now on, and keep it; ids of those who are gone or have another key."""
+        before, self.roster = self.roster, roster
+        with replacing(self._path) as temporary:
+            temporary.write_bytes(to_bytes(roster))
+        self._seen = _changed_at(self._path)
+        return [
+            entry.id
+            for entry in before.entries
+            if entry.id not in roster.by_id or roster.by_id[entry.id].key != entry.key
+        ]
+
+    def changed(self) -> Roster | None:
+        """A later roster of the same authority, if somebody has put one into the file since the last look.
+
+        Raises:
+            RosterError: what stands there is no roster.
+        """
+        at = _changed_at(self._path)
+        if at == self._seen:
+            return None
+        self._seen = at
+        found = read_roster(self._path)
+        return found if found.authority == self.roster.authority and found.number > self.roster.number else None
+
+
+def _changed_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,88 @@
+"""Hosts and a federation on them for each test, and the run that nothing disturbs, once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.net.hosts import Hosts, missing
+from tests.net.peers import Peer, finish, mean_accuracy, settle, status_of, until
+from tests.net.wards import LABEL, WARDS, write_tables
+
+#: Long enough that every disturbance has time to heal within it; the learning has converged by a third of it.
+ROUNDS = 24
+
+
+def federation(*, rounds: int = ROUNDS, deadline: float = 20, mode: str = "synchronous", steps: int = 300) -> str:
+    """A federation file as a practitioner would write it."""
+    return f"""\
+name: wards
+network: {{mlp: {{layers: [64, 50, 10], activation: relu}}}}
+partial_models:
+  everyone: {{neurons: {{input: all, hidden1: 40, output: all}}}}
+learning:
+  {{optimizer: {{sgd: {{lr: 0.03}}}}, batch_size: 10, steps_between_averaging: {steps}, rounds: {rounds}, mode: {mode}}}
+gossip: {{protocol: push-sum, deadline: {deadline:g}, gather: 30}}
+"""
+
+
+@pytest.fixture(scope="session")
+def can_have_hosts() -> None:
+    if lacks := missing():
+        pytest.skip(f"no hosts: {lacks}")
+
+
+@pytest.fixture
+def hosts(can_have_hosts: None) -> Iterator[Hosts]:
+    """The four wards' hosts, and one that belongs to nobody."""
+    with Hosts([*WARDS, "guest"]) as found:
+        yield found
+
+
+@pytest.fixture
+def made(hosts: Hosts, tmp_path: Path) -> Callable[..., dict[str, Peer]]:
+    """The wards as peers, by the settings of their federation."""
+
+    def make(**settings: Any) -> dict[str, Peer]:
+        return settle(hosts, tmp_path, write_tables(tmp_path), federation(**settings), LABEL)
+
+    return make
+
+
+@dataclass(frozen=True)
+class Calm:
+    """The run that nothing disturbed, when it is over; `status` as one peer told it in the middle."""
+
+    peers: list[Peer]
+    accuracy: float
+    status: dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def calm(can_have_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calm]:
+    folder = tmp_path_factory.mktemp("calm")
+    with Hosts(WARDS) as hosts:
+        peers = list(settle(hosts, folder, write_tables(folder), federation(), LABEL).values())
+        for peer in peers:
+            peer.start()
+        peers[0].reaches(5)
+        status = status_of(peers[0])
+        finish(peers)
+        yield Calm(peers, mean_accuracy(peers), status)
+
+
+def started(peers: dict[str, Peer], round: int = 1) -> list[Peer]:
+    """All of them, once each has finished this round."""
+    for peer in peers.values():
+        peer.start()
+    for peer in peers.values():
+        peer.reaches(round)
+    return list(peers.values())
+
+
+def all_reach(peers: list[Peer], round: int) -> None:
+    until(lambda: all(peer.done >= round for peer in peers), lambda: f"rounds {[peer.done for peer in peers]}")

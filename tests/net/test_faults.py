@@ -1,0 +1,84 @@
+"""Power cuts, partitions, lost packets, pauses: nothing is lost, nobody has to do anything, and as much is learned."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.net.conftest import ROUNDS, Calm, all_reach, started
+from tests.net.hosts import Hosts
+from tests.net.masses import mass_errors
+from tests.net.peers import Peer, finish, mean_accuracy, until
+
+pytestmark = pytest.mark.slow
+
+Made = Callable[..., dict[str, Peer]]
+#: One percentage point of accuracy, mean over the peers, which test on 450 rows together.
+POINT = 0.01
+
+
+def judge(peers: list[Peer], calm: Calm) -> None:
+    """All have finished; nothing was lost, and as much was learned as without any fault."""
+    finish(peers)
+    assert {peer.done for peer in peers} == {ROUNDS}
+    assert max(mass_errors([peer.file for peer in peers]).values()) < 1e-6
+    assert mean_accuracy(peers) > calm.accuracy - POINT
+
+
+def test_killed_in_the_middle_and_started_again(made: Made, calm: Calm) -> None:
+    peers = started(made(), round=3)
+    for number, victim in enumerate([peers[1], peers[2], peers[1]]):
+        victim.reaches(4 + 3 * number)
+        victim.kill()
+        victim.start()
+        victim.logs("resumed")
+    judge(peers, calm)
+
+
+def test_a_partition_heals(made: Made, calm: Calm, hosts: Hosts) -> None:
+    peers = started(made(), round=3)
+    hosts.cut(["north", "east"], ["south", "west"])
+    for one, other in ((0, "south"), (1, "west"), (2, "north"), (3, "east")):
+        peers[one].logs("membership", f"{other} is dead")
+    before = max(peer.done for peer in peers)
+    all_reach(peers, before + 4)  # both sides go on learning
+    hosts.heal()
+    for one, other in ((0, "south"), (1, "west"), (2, "north"), (3, "east")):
+        until(lambda one=one, other=other: alive_again(peers[one], other), f"{peers[one].id} sees {other} again")  # type: ignore[misc]
+    judge(peers, calm)
+
+
+def alive_again(peer: Peer, other: str) -> bool:
+    said = peer.logged("membership", f"{other} is ")
+    return bool(said) and "dead" not in said[-1]
+
+
+def test_three_of_ten_packets_are_dropped(made: Made, calm: Calm, hosts: Hosts) -> None:
+    peers = made()
+    hosts.lose(0.3)
+    judge(started(peers), calm)
+
+
+def test_paused_by_sigterm_and_resumed(made: Made, calm: Calm) -> None:
+    peers = started(made(), round=3)
+    began = time.monotonic()
+    peers[3].signal(signal.SIGTERM)
+    assert peers[3].ended() == 0
+    assert time.monotonic() - began < 5
+    assert "paused; everything is kept" in peers[3].said
+    peers[3].start()
+    assert "going on in round" in peers[3].logs("resumed")
+    judge(peers, calm)
+
+
+def test_stopped_for_some_seconds(made: Made, calm: Calm) -> None:
+    peers = started(made(), round=3)
+    peers[0].signal(signal.SIGSTOP)
+    peers[1].logs("membership", "north is dead")
+    all_reach(peers[1:], peers[1].done + 3)  # nobody waits for it
+    peers[0].signal(signal.SIGCONT)
+    until(lambda: alive_again(peers[1], "north"), "east sees north again")
+    judge(peers, calm)
