@@ -17,7 +17,7 @@ from fedpeer.gossip.membership import Advert, Membership
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.acquaintance import Acquaintance
 from fedpeer.peer.core.entries import Entry, Learnt, Took
-from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send
+from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send, Stop
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.gate import Gate
 from fedpeer.peer.core.groups import PeerGroup
@@ -100,6 +100,7 @@ class Life:
     others: dict[str, Acquaintance]
     phase: Phase = "learning"
     now: int = 0
+    since: int | None = None
     effects: list[Effect] = field(default_factory=list)
     standing: dict[str, Standing] = field(default_factory=dict)
     journal_bytes: int = 0
@@ -118,6 +119,26 @@ class Life:
     def young(self) -> bool:
         """Whether the process has just started, so that another one of this identity began before it."""
         return self.now < YOUNG_TICKS
+
+    @property
+    def mates(self) -> frozenset[str]:
+        """All others with whom this peer shares a group."""
+        return self.circle.mates - {self.me}
+
+    def enter(self, phase: Phase) -> None:
+        """Begin another phase."""
+        self.phase, self.since = phase, None
+
+    def waited(self) -> int:
+        """Ticks since this was first asked in this phase."""
+        if self.since is None:
+            self.since = self.now
+        return self.now - self.since
+
+    def stop(self, code: int, text: str) -> None:
+        """The last effect."""
+        self.phase = "stopped"
+        self.effects.append(Stop(code, text))
 
     @property
     def synchronous(self) -> bool:

@@ -3,7 +3,8 @@
 No socket, file, clock or thread is in it, and no draw that was not handed in, so a real process, a simulated one and
 a test run the same code. What must survive is in the `Ledger`; each change of it is persisted before anything that
 follows from it is said. The rest may be forgotten and is in `Life` and beside it: who has been met (`meeting.py`), what
-is open on the lanes and for how long (`lanes.py`), where the rounds stand (`rounds.py`), who is there (membership).
+is open on the lanes and for how long (`lanes.py`), where the rounds stand (`rounds.py`), who is there (`company.py`),
+how the peer comes and goes (`passages.py`).
 
 A step takes the event in and then goes on as far as it can.
 
@@ -19,14 +20,13 @@ from typing import Literal, assert_never
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedpeer.gossip.claims import Sign, Verify
-from fedpeer.gossip.membership import Advert, Change, Membership, OtherSelf, Refusal, Say
-from fedpeer.gossip.reductions import FLOAT32
-from fedpeer.gossip.transfers import Outgoing, resting
+from fedpeer.gossip.membership import Advert, Membership
 from fedpeer.peer.core.acquaintance import Acquaintance
-from fedpeer.peer.core.entries import Adopted, Left, Opened, Started
+from fedpeer.peer.core.company import attend
+from fedpeer.peer.core.doors import gate_of
+from fedpeer.peer.core.entries import Started
 from fedpeer.peer.core.events import (
     Asked,
     Effect,
@@ -35,12 +35,11 @@ from fedpeer.peer.core.events import (
     Heard,
     NewRoster,
     RefusedAtDoor,
-    Stop,
     Tick,
     Trained,
 )
-from fedpeer.peer.core.gate import Gate, GroupSpec
-from fedpeer.peer.core.lanes import hear_ack, hear_transfer, say_again, say_all_open, ship
+from fedpeer.peer.core.gate import Gate
+from fedpeer.peer.core.lanes import hear_ack, hear_transfer, say_again, say_all_open
 from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.life import Life, Phase, Setup
 from fedpeer.peer.core.meeting import born_again, enrol, greet, hear_contract, hear_hello, hear_roster
@@ -58,19 +57,14 @@ from fedpeer.peer.core.messages import (
     Transfer,
     Value,
 )
+from fedpeer.peer.core.passages import Passage, Work, gather, join, leave, linger
 from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.roster import AUTHORITY, Roster
-from fedpeer.peer.core.rounds import Rounds, among_the_living, average, begin, push, train, trained
+from fedpeer.peer.core.rounds import Rounds, average, begin, push, train, trained
 
-#: Seconds that `leave` may take before what is left is written off.
-LEAVE_S = 5.0
-#: Seconds in which a late joiner asks for values before it goes on with what it has.
-JOIN_S = 10.0
 #: Ticks for which only the seeds are greeted: they tell who else is there within that time.
 SEEDS_FIRST_TICKS = 100
-#: Examples of one peer, where they are its weight: more than any data set has, and exact in a float.
-WEIGHT_MAX = 1e12
 #: Refusals that come from different memories of lanes, lives and edges.
 CLEARED_UP_BY_HELLO = {
     "stale_incarnation",
@@ -80,16 +74,6 @@ CLEARED_UP_BY_HELLO = {
     "duplicate_peer",
     "not_a_neighbour",
 }
-#: Seconds that a finished peer stays at least, so that the news of it gets about before it is gone.
-LINGER_MIN_S = 2.0
-#: Ticks for which a peer that has left still tells so, to some at least, who pass it on.
-FAREWELL_TICKS = 12
-#: Seconds that it waits for acknowledgements when all are done: who is gone by then has the share or will ask for it.
-OWING_S = 5.0
-#: A finished peer stays for the others until none of them has come further for so many deadlines.
-LINGER_DEADLINES = 4
-#: Members that a late joiner asks for each value: a second one shows if the first tells nonsense.
-ASKED_FOR_VALUE = 2
 
 
 class Node:
@@ -143,13 +127,7 @@ class Node:
         self.rounds = Rounds()
         self.gauges = {group: Gauge() for group in ledger.groups}
         self.repeated = 0
-        self._gone_at = 0
-        self._since: int | None = None  # tick at which the phase began
-        self._progress_at = 0
-        self._all_done_at = 0
-        self._furthest = 0
-        self._values: dict[str, dict[str, Tensor]] = {}
-        self._asked_at: dict[tuple[str, str], int] = {}
+        self.work = Work(self.life, self.rounds, self.repeats, self.gauges, Passage())
         self._awake = False
         self._reacquainted = False
 
@@ -169,50 +147,8 @@ class Node:
     def gate(self, other: str | None) -> Gate:
         """What a message from this other peer (None: not known without certificates) is held against now."""
         if other not in self.life.gates:
-            self.life.gates[other] = self._gate(other)
+            self.life.gates[other] = gate_of(self.life, other)
         return self.life.gates[other]
-
-    def _gate(self, other: str | None) -> Gate:
-        life = self.life
-        neighbours = {group: self._neighbours(group) for group in life.circle.groups}
-        form = self.ledger.rules.form
-        forms = {each.name: each for each in (FLOAT32, form)}
-        scale = 1.0 if self.setup.federation.learning.weights == "uniform" else WEIGHT_MAX
-        groups = {
-            id: GroupSpec(
-                length=group.length,
-                forms=forms,
-                members=frozenset(group.members),
-                neighbours=neighbours[id],
-                weight_max=scale * len(group.members),
-            )
-            for id, group in life.circle.groups.items()
-        } | {
-            id: GroupSpec(
-                length=group.length, forms={}, members=frozenset(group.members), neighbours=frozenset(), weight_max=0.0
-            )
-            for id, group in life.circle.elsewhere.items()
-        }
-        return Gate(
-            federation=life.circle.roster.federation_id,
-            me=life.me,
-            incarnation=self.ledger.incarnation,
-            other=other,
-            peers=frozenset(life.circle.peers) | ({AUTHORITY} if other == AUTHORITY else set()),
-            groups=groups,
-        )
-
-    def _neighbours(self, group: str) -> frozenset[str]:
-        """Who may give us shares: along the overlay, or by an edge that it told us of; while somebody is missing, when
-        peers may repair the overlay differently, any member."""
-        policy = self.life.circle.averaging[group]
-        members = policy.overlay.members
-        if policy.exact or among_the_living(self.life, group) is not policy:
-            return frozenset(members)
-        union, me = policy.overlay.union, members.index(self.life.me)
-        into = union.predecessors(me) if union.is_directed() else union.neighbors(me)
-        giving = {peer for peer, other in self.life.others.items() if group in other.giving}
-        return frozenset(giving | {members[i] for i in into})
 
     def step(self, event: Event) -> list[Effect]:
         """Take one event in and go on as far as possible."""
@@ -226,7 +162,7 @@ class Node:
                 life.now = event.now
                 if any(not each.listens(life.now) or each.pauses for each in life.standing.values()):
                     life.changed()  # a pause may be over
-                self._members(life.membership.tick(event.now))
+                attend(life, life.membership.tick(event.now))
             case Heard():
                 self._hear(event)
             case Trained():
@@ -263,36 +199,22 @@ class Node:
             life.snapshot()
         round, last = life.ledger.round, self.setup.federation.learning.rounds
         if round == 0 or self.blank:
-            self._enter("gathering")
+            life.enter("gathering")
         elif round > last:
-            self._enter("finished")
+            life.enter("finished")
         else:
             life.note("info", "resumed", f"going on in round {round}", round=round)
             if not life.ledger.trained:
                 train(life, self.rounds)
-
-    def _enter(self, phase: Phase) -> None:
-        self.life.phase = phase
-        self._since = None
-
-    def _waited(self) -> int:
-        """Ticks since the phase was entered."""
-        if self._since is None:
-            self._since = self.life.now
-        return self.life.now - self._since
 
     def _asked(self, what: str) -> None:
         life = self.life
         if what == "pause":
             life.snapshot()
             life.note("info", "paused", f"paused in round {life.ledger.round}; start again to go on")
-            self._stop(0, "paused; everything is kept")
+            life.stop(0, "paused; everything is kept")
         elif life.phase != "leaving":
-            self._enter("leaving")
-
-    def _stop(self, code: int, text: str) -> None:
-        self.life.phase = "stopped"
-        self.life.effects.append(Stop(code, text))
+            life.enter("leaving")
 
     # ------------------------------------------------------------------------------------------------------- proceed
 
@@ -305,13 +227,13 @@ class Node:
         self.repeated += again
         match life.phase:
             case "gathering":
-                self._gather()
+                gather(self.work)
             case "joining":
-                self._join()
+                join(self.work)
             case "finished":
-                self._linger()
+                linger(self.work)
             case "leaving":
-                self._leave()
+                leave(self.work)
         if life.phase == "learning":
             self._learn()
         if life.phase in ("learning", "finished") and not life.synchronous:
@@ -328,124 +250,17 @@ class Node:
             begin(life, self.rounds, self.gauges, ledger.round + 1)
             life.advertise()
         if life.phase == "finished":
-            self._enter("finished")
+            life.enter("finished")
 
     def _among_strangers(self) -> bool:
-        """Whether this process has just started and has still to meet others: to average now would be to do so alone."""
+        """Whether this process has just started and has still to meet others, so that it would average alone."""
+        life = self.life
         if not self._reacquainted:
-            life = self.life
-            strangers = [p for p in self._mates() if not life.others[p].met]
+            strangers = [p for p in life.mates if not life.others[p].met]
             expected = [p for p in strangers if life.membership.standing(p) not in ("dead", "left")]
-            over = self._waited() >= self.setup.ticks(self.setup.federation.gossip.deadline)
+            over = life.waited() >= self.setup.ticks(self.setup.federation.gossip.deadline)
             self._reacquainted = over or not expected
         return not self._reacquainted
-
-    def _mates(self) -> frozenset[str]:
-        """All others with whom this peer shares a group."""
-        return self.life.circle.mates - {self.life.me}
-
-    def _gather(self) -> None:
-        """Wait for the others, for a while; then begin, or first take over the values of those who are further."""
-        life = self.life
-        absent = sorted(p for p in self._mates() if not life.others[p].met)
-        patience = round(self.setup.federation.gossip.gather / self.setup.federation.gossip.tick)
-        further = [other for other in life.others.values() if other.met and other.begun and other.round > 1]
-        if absent and self._waited() < patience and not further:
-            return
-        if further:
-            self._enter("joining")
-            return
-        if absent:
-            text = f"beginning without {', '.join(absent)}, after {self.setup.federation.gossip.gather:g} s"
-            life.note("info", "went_on_without", text, without=absent)
-        self._enter("learning")
-        begin(life, self.rounds, self.gauges, 1)
-        life.advertise()
-
-    def _join(self) -> None:
-        """Ask two members of each group for its value; begin in their round when all are there, or the time is up."""
-        life = self.life
-        over = self._waited() >= self.setup.ticks(JOIN_S)
-        complete = True
-        for group in life.ledger.groups:
-            givers = [
-                p for p in life.circle.groups[group].members
-                if p != life.me and life.available(p, group) and life.others[p].begun
-            ][:ASKED_FOR_VALUE]  # fmt: skip
-            got = self._values.setdefault(group, {})
-            for peer in givers:
-                asked = self._asked_at.get((group, peer))
-                if peer not in got and (asked is None or life.now - asked >= self.repeats.wait(peer)):
-                    self._asked_at[group, peer] = life.now
-                    life.send(peer, Fetch(group=group))
-            complete &= bool(givers) and all(peer in got for peer in givers)
-        if not complete and not over:
-            return
-        for group, got in self._values.items():
-            if got:
-                life.write(Adopted(group=group, value_D=torch.stack(list(got.values())).mean(0)))
-        taken = sorted(group for group, got in self._values.items() if got)
-        round = max(1, life.furthest())
-        life.note("info", "joined", f"joined in round {round} with the values of {', '.join(taken) or 'nobody'}")
-        self._values.clear()
-        self._enter("learning")
-        begin(life, self.rounds, self.gauges, min(round, self.setup.federation.learning.rounds))
-        life.advertise()
-
-    def _linger(self) -> None:
-        """Stay until the others are done too, or come no further, and everything said is acknowledged."""
-        life, ledger = self.life, self.life.ledger
-        waited = self._waited()
-        if waited == 0:
-            life.advertise(state="finished")
-            self._progress_at = self._all_done_at = life.now
-        unfinished = [p for p in self._mates() if life.membership.standing(p) in ("alive", "suspect")]
-        furthest = sum(life.others[p].round for p in unfinished)
-        if furthest != self._furthest:
-            self._furthest, self._progress_at = furthest, life.now
-        there = {p for p in self._mates() if life.membership.standing(p) not in ("dead", "left", "unknown")}
-        owing = [p for h in ledger.groups.values() for p, lane in h.out.items() if lane.open and p in there]
-        stuck = life.now - self._progress_at >= LINGER_DEADLINES * self.setup.ticks(
-            self.setup.federation.gossip.deadline
-        )
-        if unfinished:
-            self._all_done_at = life.now
-        unpaid = owing and life.now - self._all_done_at < self.setup.ticks(OWING_S)
-        if waited >= self.setup.ticks(LINGER_MIN_S) and ((not unfinished and not unpaid) or stuck):
-            life.snapshot()
-            self._stop(0, f"finished all {self.setup.federation.learning.rounds} rounds")
-
-    def _leave(self) -> None:
-        """Hand everything over, in equal parts to who is there; write off what nobody takes in time."""
-        life, ledger = self.life, self.life.ledger
-        if ledger.left:
-            if life.now - self._gone_at >= FAREWELL_TICKS:
-                self._stop(0, "left; what was held is handed over")
-            return
-        over = self._waited() >= self.setup.ticks(LEAVE_S)
-        for group, holding in ledger.groups.items():
-            there = [p for p in life.circle.groups[group].members if p != life.me and life.available(p, group)]
-            free = tuple(p for p in there if not resting(holding.out.get(p, Outgoing())))
-            if holding.weight > 0 and free and not over:
-                round, exchange = holding.at
-                opened = Opened(
-                    group=group, round=max(round, ledger.round), exchange=exchange, to=free, expect=(),
-                    fraction=1 / len(free), whole=True,
-                )  # fmt: skip
-                ship(life, self.repeats, group, life.write(opened))
-        open_ = any(lane.open for holding in ledger.groups.values() for lane in holding.out.values())
-        held = {group: holding.weight for group, holding in ledger.groups.items() if holding.weight > 1e-12}
-        if (open_ or held) and not over:
-            return
-        for group, holding in ledger.groups.items():
-            lost = holding.weight + sum(parcel.weight for lane in holding.out.values() for parcel in lane.open)
-            if lost > 1e-12:
-                text = f'{lost:.3g} of weight in "{group}" is written off: nobody took it in time'
-                life.note("warning", "written_off", text, group=group, weight=lost)
-        life.write(Left())
-        life.snapshot()
-        life.advertise(state="left")
-        self._gone_at = life.now
 
     # ---------------------------------------------------------------------------------------------------------- hear
 
@@ -485,18 +300,19 @@ class Node:
                 if message.group in life.ledger.groups:
                     hear_ack(life, self.repeats, peer, message)
             case Ping():
-                self._members(life.membership.heard_ping(peer, message.number, message.claims))
+                attend(life, life.membership.heard_ping(peer, message.number, message.claims))
             case PingRequest():
-                self._members(life.membership.heard_ping_request(peer, message.number, message.target, message.claims))
+                attend(life, life.membership.heard_ping_request(peer, message.number, message.target, message.claims))
             case Pong():
-                self._members(
-                    life.membership.heard_pong(peer, message.number, message.target, message.heard, message.claims)
+                attend(
+                    life,
+                    life.membership.heard_pong(peer, message.number, message.target, message.heard, message.claims),
                 )
             case Fetch():
                 self._give_value(peer, message.group)
             case Value():
-                if life.phase == "joining" and message.group in self._values:
-                    self._values[message.group][peer] = message.value_D.clone()
+                if life.phase == "joining" and message.group in self.work.passage.values:
+                    self.work.passage.values[message.group][peer] = message.value_D.clone()
                     life.others[peer].round = max(life.others[peer].round, message.round)
             case Contract():
                 hear_contract(life, peer, message)
@@ -537,57 +353,6 @@ class Node:
         if refused.code in CLEARED_UP_BY_HELLO:
             life.others[peer].greet_soon(life.now)
 
-    # ---------------------------------------------------------------------------------------------------- membership
-
-    def _members(self, outs: list[Say | Change | Refusal | OtherSelf]) -> None:
-        life = self.life
-        for out in outs:
-            match out:
-                case Say(kind="ping"):
-                    life.send(out.to, Ping(number=out.number, claims=out.claims))
-                case Say(kind="ping-request"):
-                    life.send(out.to, PingRequest(number=out.number, target=out.target, claims=out.claims))
-                case Say():
-                    life.send(out.to, Pong(number=out.number, target=out.target, heard=out.heard, claims=out.claims))
-                case Change():
-                    self._changed(out)
-                case Refusal():
-                    life.count(out.code, out.sender, out.text)
-                case OtherSelf():
-                    self._other_self(out)
-
-    def _changed(self, change: Change) -> None:
-        """Somebody came, went or is doubted."""
-        life, other = self.life, self.life.others.get(change.peer)
-        doubt = {change.before, change.after} == {"alive", "suspect"}
-        text = f"{change.peer} is {change.after} ({change.reason})"
-        life.note("debug" if doubt else "info", "membership", text, peer=change.peer, state=change.after)
-        if other is None:
-            return
-        said = life.membership.last_statement(change.peer)
-        if said is not None and said.advert is not None:
-            other.begun = said.advert.begun
-        if change.after == "alive" and not other.met:
-            other.greet_soon(life.now)
-        life.changed()
-
-    def _other_self(self, out: OtherSelf) -> None:
-        """A statement in this peer's name that this process did not make."""
-        advert = out.claim.advert
-        assert advert is not None, "a statement has an advert"
-        life = self.life
-        over = out.claim.incarnation < life.ledger.incarnation
-        if advert.life >= life.ledger.life and (life.young or over):
-            life.write(Started(life=advert.life + 1))  # this process has just started, and its memory is old or gone
-            life.advertise()
-        elif out.what == "duplicate" and not over:
-            text = f"another process with the identity of {life.me} started after this one, so this one stops"
-            life.note("error", "duplicate_peer", text)
-            self._stop(2, f"{text}; start {life.me} on one machine only")
-            return
-        if out.claim.incarnation > life.ledger.incarnation:
-            born_again(life, out.claim.incarnation + 1, "others remember a later incarnation of this peer")
-
     def _enrol(self, roster: Roster) -> None:
         life = self.life
         if roster.number <= life.circle.roster.number:
@@ -596,5 +361,7 @@ class Node:
         for peer in life.circle.peers:
             if peer != life.me:
                 life.others.setdefault(peer, Acquaintance())
-        self.gauges = {group: self.gauges.get(group, Gauge()) for group in life.ledger.groups}
+        gauges = {group: self.gauges.get(group, Gauge()) for group in life.ledger.groups}
+        self.gauges.clear()
+        self.gauges.update(gauges)
         life.changed()

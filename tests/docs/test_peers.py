@@ -196,8 +196,6 @@ def test_the_page_of_real_peers(tmp_path: Path) -> None:
         reader.end()
     assert set(reader.running) == {f"wards/peer{n}/peer{n}.yaml" for n in (1, 2, 3)}
     assert not reader.ended, "a peer ended by itself"
-    logs = "".join(log.read_text(encoding="utf-8") for log in tmp_path.glob("peer?.log"))
-    assert "after the deadline" not in logs, "nobody had to wait that long"
 
 
 @pytest.mark.parametrize("page", [each for each in PAGES if each != PEERS], ids=lambda page: page.name)

@@ -1,0 +1,60 @@
+"""What follows from membership: pings are said, changes taken up, and a second process of one's own is noticed."""
+
+from __future__ import annotations
+
+from fedpeer.gossip.membership import Change, OtherSelf, Out, Refusal, Say
+from fedpeer.peer.core.entries import Started
+from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.meeting import born_again
+from fedpeer.peer.core.messages import Ping, PingRequest, Pong
+
+
+def attend(life: Life, outs: list[Out]) -> None:
+    """Do what membership wants done."""
+    for out in outs:
+        match out:
+            case Say(kind="ping"):
+                life.send(out.to, Ping(number=out.number, claims=out.claims))
+            case Say(kind="ping-request"):
+                life.send(out.to, PingRequest(number=out.number, target=out.target, claims=out.claims))
+            case Say():
+                life.send(out.to, Pong(number=out.number, target=out.target, heard=out.heard, claims=out.claims))
+            case Change():
+                _changed(life, out)
+            case Refusal():
+                life.count(out.code, out.sender, out.text)
+            case OtherSelf():
+                _other_self(life, out)
+
+
+def _changed(life: Life, change: Change) -> None:
+    """Somebody came, went or is doubted."""
+    other = life.others.get(change.peer)
+    doubt = {change.before, change.after} == {"alive", "suspect"}
+    text = f"{change.peer} is {change.after} ({change.reason})"
+    life.note("debug" if doubt else "info", "membership", text, peer=change.peer, state=change.after)
+    if other is None:
+        return
+    said = life.membership.last_statement(change.peer)
+    if said is not None and said.advert is not None:
+        other.begun = said.advert.begun
+    if change.after == "alive" and not other.met:
+        other.greet_soon(life.now)
+    life.changed()
+
+
+def _other_self(life: Life, out: OtherSelf) -> None:
+    """A statement in this peer's name that this process did not make."""
+    advert = out.claim.advert
+    assert advert is not None, "a statement has an advert"
+    over = out.claim.incarnation < life.ledger.incarnation
+    if advert.life >= life.ledger.life and (life.young or over):
+        life.write(Started(life=advert.life + 1))  # this process has just started, and its memory is old or gone
+        life.advertise()
+    elif out.what == "duplicate" and not over:
+        text = f"another process with the identity of {life.me} started after this one, so this one stops"
+        life.note("error", "duplicate_peer", text)
+        life.stop(2, f"{text}; start {life.me} on one machine only")
+        return
+    if out.claim.incarnation > life.ledger.incarnation:
+        born_again(life, out.claim.incarnation + 1, "others remember a later incarnation of this peer")

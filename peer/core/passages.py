@@ -1,0 +1,166 @@
+"""How a peer comes in and goes: gathering before the first round, joining late, lingering at the end, leaving."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedpeer.gossip.transfers import Outgoing, resting
+from fedpeer.peer.core.entries import Adopted, Left, Opened
+from fedpeer.peer.core.lanes import ship
+from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.messages import Fetch
+from fedpeer.peer.core.plausible import Gauge
+from fedpeer.peer.core.repeats import Repeats
+from fedpeer.peer.core.rounds import Rounds, begin
+
+#: Seconds that `leave` may take before what is left is written off.
+LEAVE_S = 5.0
+#: Seconds in which a late joiner asks for values before it goes on with what it has.
+JOIN_S = 10.0
+#: Seconds that a finished peer stays at least, so that the news of it gets about before it is gone.
+LINGER_MIN_S = 2.0
+#: Seconds that it waits for acknowledgements when all are done: who is gone by then has the share or will ask for it.
+OWING_S = 5.0
+#: Ticks for which a peer that has left still tells so, to some at least, who pass it on.
+FAREWELL_TICKS = 12
+#: A finished peer stays for the others until none of them has come further for so many deadlines.
+LINGER_DEADLINES = 4
+#: Members that a late joiner asks for each value: a second one shows if the first tells nonsense.
+ASKED_FOR_VALUE = 2
+
+
+@dataclass
+class Passage:
+    """What is remembered while coming or going.
+
+    values, asked_at        of a late joiner: what members gave, by group and peer, and when they were asked
+    progress_at, furthest   of a finished peer: when one of the others last came further, and how far they are in all
+    all_done_at             tick at which the last of them was seen unfinished
+    gone_at                 tick at which this peer had left
+    """
+
+    values: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    asked_at: dict[tuple[str, str], int] = field(default_factory=dict)
+    progress_at: int = 0
+    furthest: int = 0
+    all_done_at: int = 0
+    gone_at: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A node's parts, each with its own business."""
+
+    life: Life
+    rounds: Rounds
+    repeats: Repeats
+    gauges: dict[str, Gauge]
+    passage: Passage
+
+
+def gather(work: Work) -> None:
+    """Wait for the others, for a while; then begin, or first take over the values of those who are further."""
+    life = work.life
+    absent = sorted(p for p in life.mates if not life.others[p].met)
+    patience = round(life.setup.federation.gossip.gather / life.setup.federation.gossip.tick)
+    further = [other for other in life.others.values() if other.met and other.begun and other.round > 1]
+    if absent and life.waited() < patience and not further:
+        return
+    if further:
+        life.enter("joining")
+        return
+    if absent:
+        text = f"beginning without {', '.join(absent)}, after {life.setup.federation.gossip.gather:g} s"
+        life.note("info", "went_on_without", text, without=absent)
+    life.enter("learning")
+    begin(life, work.rounds, work.gauges, 1)
+    life.advertise()
+
+
+def join(work: Work) -> None:
+    """Ask two members of each group for its value; begin in their round when all are there, or the time is up."""
+    life, passage = work.life, work.passage
+    over = life.waited() >= life.setup.ticks(JOIN_S)
+    complete = True
+    for group in life.ledger.groups:
+        givers = [
+            p for p in life.circle.groups[group].members
+            if p != life.me and life.available(p, group) and life.others[p].begun
+        ][:ASKED_FOR_VALUE]  # fmt: skip
+        got = passage.values.setdefault(group, {})
+        for peer in givers:
+            asked = passage.asked_at.get((group, peer))
+            if peer not in got and (asked is None or life.now - asked >= work.repeats.wait(peer)):
+                passage.asked_at[group, peer] = life.now
+                life.send(peer, Fetch(group=group))
+        complete &= bool(givers) and all(peer in got for peer in givers)
+    if not complete and not over:
+        return
+    for group, got in passage.values.items():
+        if got:
+            life.write(Adopted(group=group, value_D=torch.stack(list(got.values())).mean(0)))
+    taken = sorted(group for group, got in passage.values.items() if got)
+    round = max(1, life.furthest())
+    life.note("info", "joined", f"joined in round {round} with the values of {', '.join(taken) or 'nobody'}")
+    passage.values.clear()
+    life.enter("learning")
+    begin(life, work.rounds, work.gauges, min(round, life.setup.federation.learning.rounds))
+    life.advertise()
+
+
+def linger(work: Work) -> None:
+    """Stay until the others are done too, or come no further, and everything said is acknowledged."""
+    life, ledger, passage = work.life, work.life.ledger, work.passage
+    waited = life.waited()
+    if waited == 0:
+        life.advertise(state="finished")
+        passage.progress_at = passage.all_done_at = life.now
+    unfinished = [p for p in life.mates if life.membership.standing(p) in ("alive", "suspect")]
+    furthest = sum(life.others[p].round for p in unfinished)
+    if furthest != passage.furthest:
+        passage.furthest, passage.progress_at = furthest, life.now
+    there = {p for p in life.mates if life.membership.standing(p) not in ("dead", "left", "unknown")}
+    owing = [p for h in ledger.groups.values() for p, lane in h.out.items() if lane.open and p in there]
+    stuck = life.now - passage.progress_at >= LINGER_DEADLINES * life.setup.ticks(life.setup.federation.gossip.deadline)
+    if unfinished:
+        passage.all_done_at = life.now
+    unpaid = owing and life.now - passage.all_done_at < life.setup.ticks(OWING_S)
+    if waited >= life.setup.ticks(LINGER_MIN_S) and ((not unfinished and not unpaid) or stuck):
+        life.snapshot()
+        life.stop(0, f"finished all {life.setup.federation.learning.rounds} rounds")
+
+
+def leave(work: Work) -> None:
+    """Hand everything over, in equal parts to who is there; write off what nobody takes in time."""
+    life, ledger, passage = work.life, work.life.ledger, work.passage
+    if ledger.left:
+        if life.now - passage.gone_at >= FAREWELL_TICKS:
+            life.stop(0, "left; what was held is handed over")
+        return
+    over = life.waited() >= life.setup.ticks(LEAVE_S)
+    for group, holding in ledger.groups.items():
+        there = [p for p in life.circle.groups[group].members if p != life.me and life.available(p, group)]
+        free = tuple(p for p in there if not resting(holding.out.get(p, Outgoing())))
+        if holding.weight > 0 and free and not over:
+            round, exchange = holding.at
+            opened = Opened(
+                group=group, round=max(round, ledger.round), exchange=exchange, to=free, expect=(),
+                fraction=1 / len(free), whole=True,
+            )  # fmt: skip
+            ship(life, work.repeats, group, life.write(opened))
+    open_ = any(lane.open for holding in ledger.groups.values() for lane in holding.out.values())
+    held = {group: holding.weight for group, holding in ledger.groups.items() if holding.weight > 1e-12}
+    if (open_ or held) and not over:
+        return
+    for group, holding in ledger.groups.items():
+        lost = holding.weight + sum(parcel.weight for lane in holding.out.values() for parcel in lane.open)
+        if lost > 1e-12:
+            text = f'{lost:.3g} of weight in "{group}" is written off: nobody took it in time'
+            life.note("warning", "written_off", text, group=group, weight=lost)
+    life.write(Left())
+    life.snapshot()
+    life.advertise(state="left")
+    passage.gone_at = life.now

@@ -1,0 +1,66 @@
+"""Peers come and go: by leaving, by an invitation, by being put out."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.net.conftest import ROUNDS, started
+from tests.net.hosts import Hosts
+from tests.net.masses import mass_errors
+from tests.net.peers import ENVIRONMENT, FEDPEER, Peer, finish, run, until
+
+pytestmark = pytest.mark.slow
+
+Made = Callable[..., dict[str, Peer]]
+
+
+def test_one_leaves_and_the_others_finish(made: Made) -> None:
+    peers = started(made(), round=3)
+    west = peers.pop()
+    left = west.run("leave", "--config", "west.yaml")
+    assert left.returncode == 0, left.stderr
+    assert west.ended() == 0
+    assert "left; what was held is handed over" in west.said
+    assert west.logged("written_off") == []
+    finish(peers)
+    assert {peer.done for peer in peers} == {ROUNDS}
+    assert max(mass_errors([peer.file for peer in (*peers, west)]).values()) < 1e-6
+
+
+def test_one_more_is_invited_joins_late_and_is_put_out(made: Made, hosts: Hosts, tmp_path: Path) -> None:
+    peers = started(made(steps=1000), round=2)
+    office, machine = tmp_path / "office", tmp_path / "machines"
+    address = f"https://{hosts.address['guest']}:7401"
+    inviting = hosts.start(
+        "north",
+        [*FEDPEER, "invite", "guest", "--address", address, "--in", str(office)],
+        folder=tmp_path,
+        out=subprocess.PIPE,
+        err=subprocess.STDOUT,
+        env=ENVIRONMENT,
+    )
+    assert inviting.stdout is not None, "it was asked for"
+    token = next(line for line in map(bytes.decode, inviting.stdout) if line.startswith("fedpeer join ")).split()[-1]
+    shutil.copy(machine / "north" / "north.csv", tmp_path / "guest.csv")
+    joined = run(hosts, "guest", machine, "join", token, "--data", f"csv:{tmp_path / 'guest.csv'},label=digit")
+    assert joined.returncode == 0, joined.stderr
+    told = inviting.communicate(timeout=60)[0].decode()
+    assert inviting.returncode == 0
+    assert "guest is in: roster 2 has 5 peers" in told
+    guest = Peer(hosts, "guest", "guest", machine / "guest" / "guest.yaml")
+    guest.start()
+    assert "with the values of everyone" in guest.logs("joined")
+    guest.reaches(max(guest.rows, default=1) + 1)
+
+    out = run(hosts, "north", tmp_path, "revoke", "guest", "--in", str(office))
+    assert out.returncode == 0, out.stderr
+    assert "guest is out: roster 3 has 4 peers" in out.stdout
+    peers[0].logs("unknown_peer", "guest")
+    until(lambda: any("guest" in text for text in guest.logged("refused", "unknown_peer")) or not guest.runs, "told")
+    print(guest.said[-2500:], file=sys.stderr)

@@ -1,0 +1,143 @@
+"""Who does not belong, or says what it may not, is refused: the reason is in the log, and the refused is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from fedpeer.peer.core import codec
+from fedpeer.peer.core.messages import Ack, Envelope, Message, Transfer
+from fedpeer.peer.shell.authority import open_authority
+from fedpeer.peer.shell.certificates import peer_certificate, pem
+from tests.net.conftest import federation, started
+from tests.net.hosts import Hosts
+from tests.net.peers import Peer, settle
+from tests.net.wards import LABEL, write_tables
+
+pytestmark = pytest.mark.slow
+
+Made = Callable[..., dict[str, Peer]]
+REPOSITORY = Path(__file__).parents[2]
+#: Of the one averaging group: 64 inputs and a bias into 40 hidden neurons, these and a bias into 10 outputs.
+LENGTH = 65 * 40 + 41 * 10
+
+
+class Speaker:
+    """A peer's keys in somebody's hands, on that peer's host."""
+
+    def __init__(self, hosts: Hosts, peer: Peer, federation_id: bytes) -> None:
+        self._hosts, self._peer, self._federation = hosts, peer, federation_id
+        self.certificate = peer.folder / "keys" / f"{peer.id}.crt"
+
+    def say(self, to: str, message: Message, sender: str = "", federation_id: bytes = b"") -> str:
+        envelope = Envelope(
+            federation=federation_id or self._federation,
+            sender=sender or self._peer.id,
+            recipient=to,
+            incarnation=1,
+            to_incarnation=1,
+        )
+        head, tail = codec.encode(envelope, message)
+        frame = self._peer.folder / "frame"
+        frame.write_bytes(head + bytes(tail))
+        keys = self._peer.folder / "keys"
+        words = [self.certificate, keys / f"{self._peer.id}.key", keys / "federation-ca.crt", frame]
+        process = self._hosts.start(
+            self._peer.host,
+            [sys.executable, "-m", "tests.net.stranger", self._hosts.address[to], "7401", *map(str, words)],
+            folder=REPOSITORY,
+            out=subprocess.PIPE,
+            err=subprocess.STDOUT,
+        )
+        return process.communicate(timeout=60)[0].decode().strip()
+
+
+def test_forged_replayed_expired_and_foreign(made: Made, hosts: Hosts, tmp_path: Path) -> None:
+    peers = made(steps=1500)
+    north, east, _, west = started(peers)
+    authority = open_authority(tmp_path / "office")
+    west.kill()
+    speaker = Speaker(hosts, west, authority.roster.federation_id)
+
+    # A message in another's name.
+    said = speaker.say("north", Ack(group="everyone", taken=1, round=1), sender="east")
+    assert said.startswith("sender_mismatch:")
+    assert "west" in north.logs("sender_mismatch")
+
+    # A message of another federation.
+    said = speaker.say("east", Ack(group="everyone", taken=1, round=1), federation_id=bytes(16))
+    assert said.startswith("wrong_federation:")
+    assert "west" in east.logs("wrong_federation")
+
+    # A transfer with a number that was taken long ago: the first that west ever made to east.
+    old = Transfer(
+        group="everyone", seq=1, round=1, exchange=0, weight=0.25, form="float32", payload=torch.zeros(LENGTH)
+    )
+    speaker.say("east", old)
+    east.logs("repeated", "west")
+
+    # A certificate that is no longer valid.
+    key = load_pem_private_key((west.folder / "keys" / "west.key").read_bytes(), None)
+    assert isinstance(key, Ed25519PrivateKey), "fedpeer init makes no other"
+    then = datetime.now(UTC) - timedelta(days=400)
+    expired = peer_certificate(
+        authority.certificate,
+        authority.identity.key,
+        "west",
+        key.public_key(),
+        hosts.address["west"],
+        then,
+        then + timedelta(30),
+    )
+    speaker.certificate.write_bytes(pem(expired))
+    assert "expired" in speaker.say("east", Ack(group="everyone", taken=1, round=1))
+    assert "expired" in east.logs("tls_refused")
+    west.start()
+    assert west.ended() == 2
+    assert "expired" in west.said
+
+
+def test_another_federation_is_not_let_in(made: Made, hosts: Hosts, tmp_path: Path) -> None:
+    """With the same file, the same names and the same hosts, but an authority of its own."""
+    peers = made(steps=1500)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    others = settle(hosts, elsewhere, write_tables(elsewhere), federation(), LABEL)
+    ours = [peers[peer] for peer in ("north", "east", "south")]
+    for peer in (*ours, others["west"]):
+        peer.start()
+    assert "authority" in ours[0].logs("tls_refused")
+    assert "authority" in others["west"].logs("link_down", "authority")
+
+
+def test_of_two_processes_with_one_identity_the_earlier_stops(made: Made, hosts: Hosts) -> None:
+    peers = made(steps=1500)
+    started(peers)
+    north = peers["north"]
+    copy = north.folder.parent / "copy"
+    subprocess.run(["cp", "-r", north.folder, copy], check=True)
+    twin = Peer(hosts, "guest", "north", copy / "north.yaml")
+    text = twin.file.read_text().replace(hosts.address["north"], hosts.address["guest"])
+    twin.file.write_text(text)
+    twin.start()
+    assert north.ended() == 2
+    assert "start north on one machine only" in north.said
+    assert twin.runs
+
+
+def test_a_second_process_on_one_folder_does_not_start(made: Made) -> None:
+    north = made()["north"]
+    north.start()
+    north.logs("started")
+    again = north.run("start", "--config", "north.yaml")
+    assert again.returncode == 2
+    assert "already runs this peer" in again.stderr
+    assert north.runs
