@@ -110,9 +110,8 @@ def hear_ack(life: Life, repeats: Repeats, peer: str, ack: Ack) -> None:
         life.write(Acked(group=ack.group, peer=peer, taken=ack.taken))
 
 
-def say_again(life: Life, repeats: Repeats) -> int:
-    """Repeat what is overdue, the same bytes; how many."""
-    said = 0
+def say_again(life: Life, repeats: Repeats) -> None:
+    """Repeat what is overdue, the same bytes."""
     for peer, group, seq in repeats.due(life.now):
         if group not in life.ledger.groups or not life.available(peer, group):
             continue
@@ -123,8 +122,6 @@ def say_again(life: Life, repeats: Repeats) -> int:
             continue
         repeats.sent((peer, group, seq), life.now)
         life.send(peer, transfer_of(group, parcel))
-        said += 1
-    return said
 
 
 def say_all_open(life: Life, repeats: Repeats, peer: str) -> None:

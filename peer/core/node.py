@@ -126,7 +126,6 @@ class Node:
         self.repeats = Repeats()
         self.rounds = Rounds()
         self.gauges = {group: Gauge() for group in ledger.groups}
-        self.repeated = 0
         self.work = Work(self.life, self.rounds, self.repeats, self.gauges, Passage())
         self._awake = False
         self._reacquainted = False
@@ -223,8 +222,7 @@ class Node:
         if life.phase == "stopped":
             return
         greet(life)
-        again = say_again(life, self.repeats)
-        self.repeated += again
+        say_again(life, self.repeats)
         match life.phase:
             case "gathering":
                 gather(self.work)

@@ -66,7 +66,7 @@ class _Queue:
 
     at_once   so many are under way together; `stale_s`: seconds after which one that waits is not worth sending
     waiting   address, tail, and since when
-    moved     when one last began to leave, or left
+    moved     when one last began to leave, or left, or a connection more was taken
     """
 
     at_once: int
@@ -139,6 +139,7 @@ class Links:
             self._report(peer, LinkDown("it takes messages slower than they are made; the oldest was dropped"))
         queue.waiting[head] = address, tail, now
         if not queue.tasks or (len(queue.tasks) < queue.at_once and now - queue.moved > limits.stalled_s):
+            queue.moved = now
             task = asyncio.create_task(self._drain(peer, link, queue))
             queue.tasks.add(task)
             task.add_done_callback(queue.tasks.discard)

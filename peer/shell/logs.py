@@ -27,6 +27,8 @@ from fedpeer.runs.disk import dumps, plain
 WINDOW_S = 10.0
 #: Different lines of one name that are told at once in such a time; one a second is what a person can follow.
 LINES_MAX = 10
+#: Names of lines that come in every round; one at once and one at the end of such a time say how it goes.
+ROUTINE = {"evaluated", "round"}
 #: Characters of one line's text: more than any sentence of ours, less than a stranger would like to write.
 TEXT_MAX = 400
 #: Letters of a name that somebody gives himself; ids of a roster have at most 63.
@@ -38,7 +40,7 @@ Level = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 _COLOURS = {"debug": "dim", "info": "cyan", "warning": "yellow", "error": "bold red"}
 #: How much a refusal matters, by its kind: harmless, the person's to see, suspicious, the edge is closed.
-_LEVEL_OF: Mapping[str, Level] = {"h": "info", "o": "warning", "s": "warning", "x": "error"}
+_LEVEL_OF: Mapping[str, Level] = {"h": "debug", "o": "warning", "s": "warning", "x": "error"}
 
 
 def printable(text: str, most: int = TEXT_MAX) -> str:
@@ -124,7 +126,7 @@ class Log:
             window = self._windows[line.what] = _Window(self._ticking(), {}, {})
         if line.text in window.told:
             window.again[line.text] = window.again.get(line.text, 0) + 1
-        elif len(window.told) < LINES_MAX:
+        elif len(window.told) < (1 if line.what in ROUTINE else LINES_MAX):
             window.told[line.text] = line
             self._out(line)
         else:
@@ -155,6 +157,17 @@ class Log:
     def _out(self, line: Line) -> None:
         for sink in self.sinks:
             sink(line)
+
+
+def at_least(level: Level, sink: Callable[[Line], None]) -> Callable[[Line], None]:
+    """The sink without the lines that matter less."""
+    least = LEVELS.index(level)
+
+    def told(line: Line) -> None:
+        if LEVELS.index(line.level) >= least:
+            sink(line)
+
+    return told
 
 
 class Terminal:

@@ -139,9 +139,11 @@ class NetworkEngine:
 
     def _go_on(self, done: Callable[[], bool]) -> None:
         before, until = self._progress(), self._town.now + self._patience
-        while not self._town.run(min(until, self._town.now + STOP_TICKS), done):
+        while True:
             if self._stop.is_set():
                 raise Stopped
+            if self._town.run(min(until, self._town.now + STOP_TICKS), done):
+                return
             if self._progress() != before:
                 before, until = self._progress(), self._town.now + self._patience
             elif self._town.now >= until:

@@ -79,7 +79,11 @@ class Watched:
             self.rows[row["round"]] = row
         lines = self._log.new()
         self.listening |= any(line["what"] == "started" for line in lines)
-        told = [line for line in lines if line["level"] in ("warning", "error") or line["what"] in TELLING]
+        told = [
+            line
+            for line in lines
+            if line["level"] in ("warning", "error") or (line["level"] == "info" and line["what"] in TELLING)
+        ]
         room = max(0, WARNINGS_MAX - self._warnings)
         self._warnings += len(told)
         return [f"{self.peer}: {line['text']}" for line in told[:room]]

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
@@ -23,7 +24,7 @@ from fedpeer.peer.core.ledger import Holding, Ledger
 from fedpeer.peer.core.making import setup_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
-from fedpeer.peer.core.roster import Roster
+from fedpeer.peer.core.roster import Roster, sign
 from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
@@ -34,6 +35,8 @@ from fedpeer.sims.world import World
 from fedpeer.topology.prediction import predicted_rounds
 from tests.sims import worlds
 
+#: Signs the rosters of scenarios in which they change.
+AUTHORITY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 #: Rounds that no run comes near: everybody stays, so that every ledger can be looked at.
 ENDLESS = 100_000
 #: Relative error of weights and values that are sums of some ten thousand float64 numbers of size 1.
@@ -118,9 +121,9 @@ class Village:
         still = {peer: Still(start_n, drift) for peer, start_n in self.start.items()}
         self.residents = replace(residents, learners=still)
         if roster is not None:
-            few = replace(self.everybody, entries=tuple(e for e in self.everybody.entries if e.id in roster))
-            self.residents = replace(self.residents, roster=few)
-            self.admit(few, roster)
+            first = self.signed(1, roster)
+            self.residents = replace(self.residents, roster=first)
+            self.admit(first, roster)
         self.town = Town(made.peers, self.residents.craft(fact=fact), faults, DiskRules())
         self.town.stepped = self._stepped
         self.wrong: list[str] = []
@@ -145,6 +148,12 @@ class Village:
 
     def _places(self, peer: str, group: str) -> Tensor:
         return self.residents.setups[peer].circle.groups[group].index_D
+
+    def signed(self, number: int, peers: Sequence[str]) -> Roster:
+        """A roster of these by the village's authority."""
+        public = AUTHORITY.public_key().public_bytes_raw()
+        entries = tuple(entry for entry in self.everybody.entries if entry.id in peers)
+        return sign(replace(self.everybody, authority=public, number=number, entries=entries), AUTHORITY)
 
     def admit(self, roster: Roster, peers: Iterable[str]) -> None:
         """From their next start on these go by this roster."""

@@ -45,7 +45,7 @@ def test_each_refusal_is_one_line_with_who_and_why(code: str) -> None:
     assert (line.what, line.fields) == (code, {"sender": "peer2"})
     for word in ("peer2", code, REFUSALS[code].log, "round 12"):
         assert word in line.text
-    assert line.level == {"h": "info", "s": "warning", "x": "error", "o": "warning"}[REFUSALS[code].kind]
+    assert line.level == {"h": "debug", "s": "warning", "x": "error", "o": "warning"}[REFUSALS[code].kind]
 
 
 def test_repeats_are_told_once_and_then_by_their_number() -> None:

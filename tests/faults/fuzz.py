@@ -1,0 +1,41 @@
+"""Recorded messages with bytes flipped, cut out, doubled and put in: each is a valid message or a named refusal."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.peer.core.codec import decode
+from fedpeer.peer.core.refusals import REFUSALS, Rejected
+from tests.peer.wire import GATE, MESSAGES, framed
+
+#: Messages of one seed.
+EACH = 1000
+
+
+def fuzzed(seed: int) -> None:
+    """P10: whatever bytes come, the decoder gives a message or a refusal that the table knows."""
+    draws = Draws(seed).numpy("fuzz")
+    frames = [framed(message) for message in MESSAGES.values()]
+    for _ in range(EACH):
+        data = spoilt(bytearray(frames[draws.integers(len(frames))]), draws)
+        found = decode(data, GATE)
+        assert not isinstance(found, Rejected) or found.code in REFUSALS, f"{found} for {data.hex()}"
+
+
+def spoilt(data: bytearray, draws: np.random.Generator) -> bytes:
+    """Up to four changes, most of them in the first bytes, where the structure is."""
+    for _ in range(draws.integers(1, 5)):
+        at = int(min(draws.exponential(60), max(len(data) - 1, 0)))
+        match draws.integers(5):
+            case 0 if data:
+                data[at] ^= 1 << int(draws.integers(8))
+            case 1 if data:
+                data[at] = int(draws.choice([0, 1, 0x7F, 0x80, 0xC1, 0xDD, 0xDF, 0xFF]))
+            case 2:
+                del data[at : at + int(draws.integers(1, 9))]
+            case 3:
+                data[at:at] = data[at : at + int(draws.integers(1, 30))]
+            case _:
+                data[at:at] = draws.bytes(int(draws.integers(1, 9)))
+    return bytes(data)

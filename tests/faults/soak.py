@@ -1,0 +1,66 @@
+"""Scenarios over many seeds, and fuzzed messages by the million; prints what fails, with the line that plays it again.
+
+    python -m tests.faults.soak                    all scenarios, 10,000 seeds in all, and 10^6 fuzzed messages
+    python -m tests.faults.soak truth 17 18        one scenario, seeds 17 <= seed < 18
+    python -m tests.faults.soak fuzz 0 1000        fuzzed messages of these seeds, a thousand each
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.faults.fuzz import fuzzed
+from tests.faults.scenarios import SCENARIOS
+
+#: Seeds of all scenarios together.
+SEEDS = 10_000
+#: A thousand messages each.
+FUZZ_SEEDS = 1000
+#: Seconds between two lines of progress.
+SAY_S = 30.0
+
+PLAYS: dict[str, Callable[[int], None]] = {**SCENARIOS, "fuzz": fuzzed}
+
+
+def failure(job: tuple[str, int]) -> str | None:
+    """What went wrong in this run, with how to play it again."""
+    name, seed = job
+    try:
+        PLAYS[name](seed)
+    except Exception as problem:
+        first = (str(problem) or type(problem).__name__).splitlines()[0]
+        return f"python -m tests.faults.soak {name} {seed} {seed + 1}    # {first[:160]}"
+    return None
+
+
+def soak(jobs: list[tuple[str, int]]) -> int:
+    """Play them on all cores; how many failed."""
+    failed, said = 0, time.monotonic()
+    with ProcessPoolExecutor() as pool:
+        for done, line in enumerate(pool.map(failure, jobs, chunksize=4), start=1):
+            if line is not None:
+                failed += 1
+                print(line, flush=True)
+            if time.monotonic() - said > SAY_S:
+                said = time.monotonic()
+                print(f"{done} of {len(jobs)} runs, {failed} failed", flush=True)
+    print(f"{len(jobs)} runs, {failed} failed")
+    return failed
+
+
+def main(arguments: list[str]) -> int:
+    if arguments:
+        name, first, last = arguments[0], int(arguments[1]), int(arguments[2])
+        return soak([(name, seed) for seed in range(first, last)])
+    each = SEEDS // len(SCENARIOS)
+    return soak(
+        [("fuzz", seed) for seed in range(FUZZ_SEEDS)]
+        + [(name, 1 + seed) for seed in range(each) for name in SCENARIOS]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main(sys.argv[1:]) else 0)

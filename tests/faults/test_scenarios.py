@@ -1,0 +1,87 @@
+"""Every promise about faults, over seeds: a few at once, more with the slow tests, ten thousand in `make soak`.
+
+A seed is a whole run: it draws the rates of the faults too. A test's id is what plays it again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from _pytest.mark.structures import ParameterSet
+
+from tests.faults.fuzz import fuzzed
+from tests.faults.scenarios import LATER, SCENARIOS, played
+
+#: By scenario: seeds at once, and seeds with the slow tests.
+SEEDS: dict[str, tuple[range, range]] = {
+    "truth": (range(3), range(3, 48)),
+    "killed": (range(1, LATER, 55), range(3, LATER, 3)),
+    "neighbours_killed": (range(1), range(1, 16)),
+    "forgotten": (range(2), range(2, 20)),
+    "cut": (range(1, 3), range(3, 20)),
+    "pausing": (range(1), range(1, 12)),
+    "leaving": (range(1), range(1, 12)),
+    "joining": (range(1), range(1, 12)),
+    "slow_asynchronous": (range(0), range(3)),
+    "slow_synchronous": (range(1), range(1, 4)),
+    "roster_changes": (range(1), range(1, 5)),
+    "replayed": (range(0), range(3)),
+}
+
+
+def runs() -> list[ParameterSet]:
+    found = []
+    for name, (quick, slow) in SEEDS.items():
+        found += [pytest.param(name, seed, id=f"{name}-{seed}") for seed in quick]
+        marks = [pytest.mark.slow]
+        found += [pytest.param(name, seed, id=f"{name}-{seed}", marks=marks) for seed in slow if seed not in quick]
+    return found
+
+
+@pytest.mark.parametrize(("name", "seed"), runs())
+def test_what_is_promised_holds_whatever_happens(name: str, seed: int) -> None:
+    SCENARIOS[name](seed)
+
+
+def test_every_scenario_is_played() -> None:
+    assert SEEDS.keys() == SCENARIOS.keys()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_bytes_are_a_message_or_a_named_refusal(seed: int) -> None:  # P10
+    fuzzed(seed)
+
+
+def test_no_clock_of_the_machine_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P13: the history is the same with clocks that leap by an hour at each look."""
+    before = played(1)
+    hours = iter(range(10**9))
+    for name in ("time", "monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, lambda: 3600.0 * next(hours))
+    for name in ("time_ns", "monotonic_ns", "perf_counter_ns"):
+        monkeypatch.setattr(time, name, lambda: 3600 * 10**9 * next(hours))
+    monkeypatch.setattr(datetime, "datetime", None)
+    again = played(1)
+    monkeypatch.undo()
+    assert again == before
+
+
+@pytest.mark.slow
+def test_another_process_plays_the_same_history() -> None:
+    """P14: whatever the hash seed of the interpreter."""
+    found = set()
+    for hash_seed in ("1", "2"):
+        code = "from tests.faults.scenarios import played; print(played(2))"
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        root = Path(__file__).parents[2]
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True, check=True
+        )
+        found.add(done.stdout)
+    assert len(found) == 1

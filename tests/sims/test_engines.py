@@ -1,0 +1,116 @@
+"""One seam for three engines: what each cannot play is said before a run folder exists; a run keeps its engine."""
+
+from __future__ import annotations
+
+import math
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from fedpeer.peer.core.choice import ChoiceError, parse
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims import api
+from fedpeer.sims.events import Event, RoundDone, SimulationStarted
+from fedpeer.sims.network.faults import Faults, asked, drawn
+from fedpeer.sims.network.links import LinkRules
+from fedpeer.sims.prepare import prepare
+from fedpeer.sims.request import EngineName, SimulationRequest
+from fedpeer.sims.simulate import simulate
+from tests.sims.worlds import federation
+
+PEERS = ("peer1", "peer2", "peer3")
+
+
+def request(engine: EngineName, faults: str = "", device: str = "cpu", **settings: Any) -> SimulationRequest:
+    return SimulationRequest(
+        federation=federation(**settings),
+        methods=(parse("partial-averaging"),),
+        device=device,
+        workers=1,
+        engine=engine,
+        faults=faults,
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (request("vector", learning__mode="asynchronous"), "learning.mode = asynchronous; use --engine network"),
+        (request("vector", gossip__wire="int8"), "gossip.wire = int8; use --engine network"),
+        (request("vector", faults="7"), "the vector engine has no network; use --engine network"),
+        (request("processes", faults="7"), "the processes engine has no network"),
+        (request("network", device="cuda"), "the network engine trains on the cpu"),
+        (request("network", faults="links,loss=2"), "loss = 2: write a part of 1"),
+        (
+            request("processes", simulation__peers=65, simulation__split="iid"),
+            "65 peers are too many processes for one machine; take 64",
+        ),
+    ],
+)
+def test_what_an_engine_cannot_play_is_refused_with_the_way_out(wanted: SimulationRequest, words: str) -> None:
+    with pytest.raises(ChoiceError, match=words):
+        prepare(wanted)
+
+
+def test_python_objects_cannot_go_to_processes(tmp_path: Path) -> None:
+    with pytest.raises(ChoiceError, match=r"network came as a Python object; .*python:module:function.*engine=\"net"):
+        api.simulate("digits", nn.Linear(64, 10), engine="processes", out=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_faults_are_a_seed_a_choice_or_a_line() -> None:
+    assert asked("7", PEERS) == drawn(7, PEERS, 1200.0)
+    assert asked("seed:7,heal=50", PEERS) == drawn(7, PEERS, 50.0)
+    links = asked("links,loss=0.3,delay=2", PEERS)
+    assert links == Faults(links=LinkRules(loss=0.3, delay=2.0), heal=math.inf)
+    assert asked(links.line(), PEERS) == links
+    assert asked(drawn(3, PEERS, 100.0).line(), PEERS) == drawn(3, PEERS, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"seed": 1}', "damaged"),
+        ('{"seed": 1', "damaged"),
+        ("storm", 'there is no kind of faults "storm"'),
+        ("links,loss=x", "loss = x: write a number"),
+        ("links,delay=0", "delay = 0"),
+        ("links,reorder=1", "reorder = 1"),
+        ("seed:-1", "seed = -1"),
+        ("-1", "no kind of faults"),
+        ("seed", "needs seed"),
+    ],
+)
+def test_wrong_faults_are_the_users_mistake(text: str, words: str) -> None:
+    with pytest.raises(ChoiceError, match=words):
+        asked(text, PEERS)
+
+
+def test_a_run_keeps_its_engine_and_faults_and_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    wanted = request("network", faults="links,loss=0.2,jitter=0.5")
+    assert SimulationRequest.from_json(wanted.to_json()) == wanted
+    stop, events = threading.Event(), list[Event]()
+
+    def tell(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, RoundDone) and event.round == 2:
+            stop.set()
+
+    whole, broken = (
+        RunFolder.create(tmp_path, name=name, settings=wanted.to_json(), environment={}) for name in ("a", "b")
+    )
+    simulate(prepare(wanted), whole)
+    simulate(prepare(wanted), broken, tell, stop)
+    assert isinstance(events[0], SimulationStarted)
+    assert events[0].workers == 1
+    assert broken.status == "interrupted"
+    settings = broken.read("settings")
+    assert settings is not None
+    again = RunFolder.open(tmp_path, broken.id)
+    simulate(prepare(SimulationRequest.from_json(settings)), again)
+    seconds = {"seconds": 0.0}
+    assert [row | seconds for row in again.rows()] == [row | seconds for row in whole.rows()]
+    assert len(whole.rows()) == 3
