@@ -43,6 +43,9 @@ def load_peer(path: Path, consequence: str = "") -> PeerConfig:
         ConfigError: everything that is wrong with the peer file; or if that is right, with the federation file.
     """
     source = Source.of_file(path)
+    if not is_peer_file(source.data) and {"learning", "gossip", "partial_models", "simulation"} & set(source.data):
+        text = "this is the federation's file; name the peer's own, such as peer1.yaml"
+        raise ConfigError(str(path), [Problem((), text)], consequence)
     file, problems = examine_peer(source, path.parent)
     federation = None
     if file is not None and Path(file.federation).is_file():

@@ -21,7 +21,7 @@ class Acquaintance:
     agreed       groups in which both see the same scalars under the same contract
     giving       groups in which it said that it has made a transfer to us: by then it may reach us along an edge that
                  it added when it believed somebody dead, and what it made must not be refused for ever
-    round        the furthest in which it was seen; `begun`: whether it has begun to learn
+    round        the furthest in which it was seen, and `round_at` the tick at which it was; `begun`: whether it has begun to learn
     roster       number of the roster it goes by
     hello_at     tick at which it is greeted next; `hello_wait`: ticks until the greeting after that
     differs      whether it was said already where the contracts differ
@@ -34,11 +34,17 @@ class Acquaintance:
     agreed: set[str] = field(default_factory=set)
     giving: set[str] = field(default_factory=set)
     round: int = 0
+    round_at: int = 0
     begun: bool = False
     roster: int = 0
     hello_at: int = 0
     hello_wait: int = HELLO_MIN
     differs: bool = False
+
+    def seen_in(self, round: int, now: int) -> None:
+        """It says that it is in this round."""
+        if round > self.round:
+            self.round, self.round_at = round, now
 
     def greeted(self, now: int) -> None:
         """A Hello is sent; the next only after a while."""

@@ -31,7 +31,7 @@ def _changed(life: Life, change: Change) -> None:
     """Somebody came, went or is doubted."""
     other = life.others.get(change.peer)
     doubt = {change.before, change.after} == {"alive", "suspect"}
-    text = f"{change.peer} is {change.after} ({change.reason})"
+    text = f"{change.peer} is {change.after}, says {change.reason}"
     life.note("debug" if doubt else "info", "membership", text, peer=change.peer, state=change.after)
     if other is None:
         return

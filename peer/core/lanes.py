@@ -81,7 +81,8 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, G
         absurd = gauges[group].absurd(implied, holding.held.estimate_D)
         if absurd is not None:
             return refuse("implausible", absurd)
-    other.round, other.begun = max(other.round, parcel.round), True
+    other.begun = True
+    other.seen_in(parcel.round, life.now)
     life.write(Took(group=group, sender=peer, parcel=parcel))
     acknowledge(life, peer, group)
     return True
@@ -104,7 +105,7 @@ def hear_ack(life: Life, repeats: Repeats, peer: str, ack: Ack) -> None:
         life.refuse("sequence_jump", peer, f"it has {ack.taken}, and {lane.made} were made", group=ack.group)
         other.greet_soon(life.now)
         return
-    other.round = max(other.round, min(ack.round, life.setup.federation.learning.rounds + 1))
+    other.seen_in(min(ack.round, life.setup.federation.learning.rounds + 1), life.now)
     repeats.answered(peer, ack.group, ack.taken, life.now)
     if ack.taken > lane.acked:
         life.write(Acked(group=ack.group, peer=peer, taken=ack.taken))

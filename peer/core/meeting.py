@@ -91,7 +91,8 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
         if known:
             life.note("warning", "reborn_neighbour", f"{peer} lost memory and is new", peer=peer)
         life.write(Met(peer=peer, incarnation=heard.incarnation))
-    other.round, other.begun, other.roster = max(other.round, hello.round), hello.begun, hello.roster
+    other.seen_in(hello.round, life.now)
+    other.begun, other.roster = hello.begun, hello.roster
     if _lost(life, heard, hello):
         born_again(life, max(heard.to_incarnation, ledger.incarnation) + 1, f"{peer} remembers more than this peer")
         return False

@@ -311,7 +311,7 @@ class Node:
             case Value():
                 if life.phase == "joining" and message.group in self.work.passage.values:
                     self.work.passage.values[message.group][peer] = message.value_D.clone()
-                    life.others[peer].round = max(life.others[peer].round, message.round)
+                    life.others[peer].seen_in(message.round, life.now)
             case Contract():
                 hear_contract(life, peer, message)
             case RosterNews():

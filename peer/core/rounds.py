@@ -23,6 +23,8 @@ from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.topology.repair import repaired
 
+#: The part of the deadline for which a share is waited for whose sender is in the next round already.
+AHEAD_PARTS = 10
 #: Ticks between two pushes of an asynchronous peer: an answer takes a few, and a lane rests until it is there.
 PUSH_EVERY = 4
 
@@ -129,12 +131,14 @@ def _lead(life: Life) -> int:
 
 
 def _mutual(life: Life, group: str) -> bool:
+    """Whether every exchange goes both ways with all neighbours, so that they keep step."""
     policy = life.circle.averaging[group]
     whole = len(policy.overlay.phases) == 1 and not policy.overlay.union.is_directed()
     return not policy.exchanges or (whole and policy.protocol != "push-pull")
 
 
 def _detour(life: Life, group: str) -> int:
+    """Rounds until what a peer sends may come back to it, along phases and matchings."""
     return 1 + math.ceil(len(life.circle.groups[group].members) / life.circle.averaging[group].exchanges)
 
 
@@ -181,8 +185,15 @@ def _awaited(life: Life, rounds: Rounds, group: str, peer: str) -> bool:
     holding = life.ledger.groups[group]
     if peer in rounds.late or not life.available(peer, group):
         return False
-    if life.others[peer].round > holding.at[0] + _ahead(life):
+    other, (round, exchange), policy = life.others[peer], holding.at, life.circle.averaging[group]
+    if other.round > round + _ahead(life):
         return False
+    if other.round > round and _mutual(life, group):
+        # Who goes on to the next round has our share of the last exchange and made one for us. In an earlier exchange
+        # there is no such share; in the last one it is under way, or it was never made: then we do not wait for long.
+        patience = life.setup.ticks(life.setup.federation.gossip.deadline / AHEAD_PARTS)
+        if exchange + 1 < policy.exchanges or life.now - other.round_at >= patience:
+            return False
     return holding.into.get(peer, Incoming()).place <= holding.at
 
 

@@ -2,8 +2,9 @@
 
 A neighbour has a connection for small messages and one for bulk, so that a ping does not wait behind a model, and two
 more for small messages while packets are lost and every other answer is late. Each kind has a bounded queue; what
-stands in it already is not queued again, and when it is full the oldest gives way. Everything has a time limit (`limits.py`), and a neighbour that cannot be reached rests for a moment. What became
-of a frame is told by `report`: taken, refused by name, or the link is down.
+stands in it already is not queued again, and when it is full the oldest gives way. Everything has a time limit
+(`limits.py`), and a neighbour that cannot be reached rests for a moment. What became of a frame is told by `report`:
+taken, refused by name, or the link is down.
 
 That the other side is who it should be is checked in the TLS handshake (`identity.client_context`), before a byte of
 ours is sent. Plain HTTP goes to loopback only, and only where no TLS is asked for at all.
@@ -140,9 +141,7 @@ class Links:
         queue.waiting[head] = address, tail, now
         if not queue.tasks or (len(queue.tasks) < queue.at_once and now - queue.moved > limits.stalled_s):
             queue.moved = now
-            task = asyncio.create_task(self._drain(peer, link, queue))
-            queue.tasks.add(task)
-            task.add_done_callback(queue.tasks.discard)
+            queue.tasks.add(asyncio.create_task(self._drain(peer, link, queue)))
 
     def forget(self, peer: str) -> None:
         """Drop what waits for a peer, and its TLS context: it left, or its key changed."""
@@ -177,6 +176,9 @@ class Links:
                 queue.leaving.discard(head)
                 self._judge(link, outcome, loop.time())
             self._report(peer, outcome)
+        task = asyncio.current_task()
+        assert task is not None, "it runs as one"
+        queue.tasks.discard(task)  # at once: what is queued from now on needs another
 
     def _judge(self, link: _Link, outcome: Outcome, now: float) -> None:
         """Rest after a failure, twice as long after each further one."""

@@ -57,8 +57,7 @@ class Limits:
     #: Rest after a failure to connect, doubling up to the second: a killed peer is back within 200 ticks (5 s).
     backoff_s: float = 0.05
     backoff_max_s: float = 1.0
-    #: Messages to one neighbour waiting to leave, small and bulk each; the oldest gives way. What is dropped is repeated
-    #: by the core.
+    #: Messages to one neighbour waiting to leave, small and bulk each; the oldest gives way, and the core repeats it.
     queue: int = 64
     #: Small messages that have waited for longer are news no more: a ping counts as unanswered long before.
     stale_s: float = 2.0

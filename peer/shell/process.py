@@ -54,7 +54,7 @@ from fedpeer.peer.shell.discovery import Discovery
 from fedpeer.peer.shell.identity import peer_of, server_context
 from fedpeer.peer.shell.lag import LoopLag
 from fedpeer.peer.shell.listener import bind
-from fedpeer.peer.shell.logs import Log, LogFile, for_stream
+from fedpeer.peer.shell.logs import Log, LogFile, at_least, for_stream
 from fedpeer.peer.shell.metrics import Metrics
 from fedpeer.peer.shell.post import Post
 from fedpeer.peer.shell.prepared import Prepared, signatures, status_of
@@ -115,10 +115,10 @@ class Process:
             recovered = store.recover()
             self._node = self._make_node(recovered)
             self._log_file = LogFile(self._folder / "log.jsonl")
-            sinks: list[Any] = [self._log_file, self.status.say]
+            sinks: list[Any] = [self._log_file, at_least("info", self.status.say)]
             if not self._quiet:
-                sinks.append(for_stream(self._prepared.file.id, sys.stderr))
-            self._log = Log(sinks)
+                sinks.append(at_least("info", for_stream(self._prepared.file.id, sys.stderr)))
+            self._log = Log(sinks, "debug")
             self._rows = Rows(self._folder / "metrics.jsonl", self.status.about.score_name, self._node.ledger.round)
             try:
                 for remark in recovered.remarks:

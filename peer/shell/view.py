@@ -75,7 +75,7 @@ def _group(node: Node, id: str) -> GroupView:
         neighbours=tuple(sorted({b if a == me else a for a, b in edges if me in (a, b)})),
         round=holding.at[0],
         exchange=holding.at[1],
-        weight=float(holding.held.weight),
+        weight=holding.weight + sum(parcel.weight for lane in holding.out.values() for parcel in lane.open),
         disagreement=node.rounds.disagreement.get(id),
         waiting_for=holding.missing,
         written_off=holding.written_off,

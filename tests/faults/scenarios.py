@@ -99,8 +99,13 @@ def forgotten(seed: int) -> None:
     at = float(draws.uniform(900, 1100))
     faults = Faults(
         seed=seed,
-        links=LinkRules(delay=0.2, jitter=float(draws.uniform(0, 2)), loss=float(draws.uniform(0, 0.2))),
-        acts=(Act(at, kind, "peer2", float(draws.uniform(1, 300))),),
+        links=LinkRules(
+            delay=0.2,
+            jitter=float(draws.uniform(0, 20 if seed % 3 == 2 else 2)),
+            loss=float(draws.uniform(0, 0.2)),
+            reorder=0.5,
+        ),
+        acts=(Act(at, kind, "peer2", float(draws.uniform(1, 10 if seed % 3 == 2 else 300))),),
         heal=at + 300.0,
     )
     village = Village(made, faults, forgetful=True)
@@ -289,20 +294,19 @@ def roster_changes(seed: int) -> None:
     village.admit(later, rest)
     teller = next(peer for peer in first if peer != gone)
     town.tell(teller, NewRoster(later))
-    assert village.run(town.now + BACK, lambda: gone in town.stopped), "it hears that it is put out"
-    assert town.stopped[gone].code == 2
     town.start(new)
-    assert set(village.town.machines()) == set(rest)
     before = {peer: village.node(peer).ledger.round for peer in rest if peer != new}
     assert village.run(town.now + 3 * BACK, lambda: bool(village.notes("joined"))), village.phases()
     village.run(town.now + 400.0)
+    heard = [row for row in town.rows if row[1] == "heard" and row[2] in rest and row[-1] == gone]
+    assert max(row[0] for row in heard) < town.now - 400.0, "nobody listens to who was put out"
     for peer in rest:
         node = village.node(peer)
         assert node.life.circle.roster.number == 2
         assert node.phase == "learning"
         assert node.ledger.round > before.get(peer, 0)
         assert all(node.life.available(other, g) for g in node.ledger.groups for other in rest if other != peer)
-    village.judge()
+    village.judge(strangers=[gone, new])
     estimates = torch.stack([village.node(peer).ledger.estimate_D(village.groups[0]) for peer in rest])
     assert float((estimates.amax(0) - estimates.amin(0)).max()) <= 1e-5
 

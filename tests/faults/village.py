@@ -139,12 +139,17 @@ class Village:
             for group in groups
         }
         self.truth = {group: values_MD.mean(0) for group, values_MD in began_MD.items()}
-        self._hull = {group: (values_MD.amin(0), values_MD.amax(0)) for group, values_MD in began_MD.items()}
+        self._hull = {group: self._reach(group) for group in groups}
 
     def _drawn(self, peer: str, like_n: Tensor) -> Tensor:
         """Between 0.5 and 1.5: apart, but not further apart than the estimates are long, which is implausible."""
         draws = Draws(self.seed).numpy("values", peer)
         return torch.from_numpy(draws.uniform(0.5, 1.5, len(like_n))).float()
+
+    def _reach(self, group: str) -> tuple[Tensor, Tensor]:
+        """(D,) least and most of what anybody begins with, in a roster of today or of later."""
+        values_MD = torch.stack([self.start[p][self._places(p, group)].double() for p in self.made.peers])
+        return values_MD.amin(0), values_MD.amax(0)
 
     def _places(self, peer: str, group: str) -> Tensor:
         return self.residents.setups[peer].circle.groups[group].index_D
@@ -317,8 +322,9 @@ class Village:
 
     # ---- judgement
 
-    def judge(self, *, also: Iterable[str] = ()) -> None:
-        rows = self.town.rows
+    def judge(self, *, also: Iterable[str] = (), strangers: Iterable[str] = ()) -> None:
+        """Raises AssertionError with all that is wrong; what strangers say may be refused by any name."""
+        rows = [row for row in self.town.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
         lanes = [] if self.forgetful else history.taken_once_and_in_order(history.durable(rows))
         history.judged(
             [*self.wrong, *self.outside][: history.SHOWN_MAX],

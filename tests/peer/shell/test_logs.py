@@ -35,7 +35,7 @@ class Told:
         self.now, self.lines = 100.0, list[Line]()
         self.log = Log([self.lines.append], level, lambda: self.now, lambda: self.now)  # type: ignore[arg-type]
 
-    def note(self, text: str, what: str = "round", level: str = "info") -> None:
+    def note(self, text: str, what: str = "started", level: str = "info") -> None:
         self.log.tell(Note(level, what, text))  # type: ignore[arg-type]
 
 
@@ -77,7 +77,7 @@ def test_many_different_lines_of_one_name_end_in_one_with_their_number() -> None
     told = Told()
     for number in range(500):
         told.note(f"line {number}", what="not_fedpeer")
-    told.note("something else", what="round")
+    told.note("something else", what="started")
     told.log.close()
     assert [line.text for line in told.lines[:LINES_MAX]] == [f"line {number}" for number in range(LINES_MAX)]
     assert told.lines[LINES_MAX].text == "something else"

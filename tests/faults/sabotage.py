@@ -1,0 +1,146 @@
+"""Switches that each break one rule of the protocol, and the scenario that must then fail.
+
+A test that cannot fail shows nothing. `SABOTAGE` names for each rule a way to break it, in the code that keeps it, and
+the play (scenario and seeds) that has to notice. Rules of coordinated rounds (commit without majority; a new
+coordinator ignores what was accepted) are broken where those are tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from fedpeer.gossip import reductions, transfers
+from fedpeer.gossip.mass import Mass
+from fedpeer.peer.core import gate, lanes, meeting, node, rounds
+from fedpeer.peer.core.events import Effect, Event, Heard, Persist, Send
+from fedpeer.peer.core.messages import Ack, Hello, Transfer
+from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.refusals import Rejected
+from tests.faults import scenarios
+from tests.peer.hostile import HOSTILE
+from tests.peer.test_table import refusal
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One rule, broken by `breaks`; `play` over `seeds` must then fail for one of them at least."""
+
+    breaks: Callable[[Patch], None]
+    play: Callable[[int], None]
+    seeds: Iterable[int]
+
+
+def take_an_equal_number_again(patch: Patch) -> None:
+    patch.setattr(transfers, "_known", lambda lane, parcel: parcel.seq < lane.taken)
+    patch.setattr(transfers, "_next", lambda lane, parcel: parcel.seq in (lane.taken, lane.taken + 1))
+
+
+def take_out_of_order(patch: Patch) -> None:
+    patch.setattr(transfers, "_next", lambda lane, parcel: parcel.seq > lane.taken)
+
+
+def debit_before_rounding(patch: Patch) -> None:
+    def debited(held: Mass, lanes: object, parcels: dict[str, transfers.Parcel], form: object) -> Mass:
+        given = sum(parcel.weight for parcel in parcels.values())
+        return held.scaled(1 - given / float(held.weight))
+
+    patch.setattr(transfers, "_debited", debited)
+
+
+def _reordered(patch: Patch, early: Callable[[Effect], bool]) -> None:
+    step = Node.step
+
+    def hasty(self: Node, event: Event) -> list[Effect]:
+        return sorted(step(self, event), key=lambda effect: not early(effect))
+
+    patch.setattr(Node, "step", hasty)
+
+
+def send_before_the_save(patch: Patch) -> None:
+    _reordered(patch, lambda effect: not isinstance(effect, Persist))
+
+
+def acknowledge_before_the_save(patch: Patch) -> None:
+    _reordered(patch, lambda effect: isinstance(effect, Send) and isinstance(effect.message, Ack))
+
+
+class Deaf(dict[str, bool]):
+    """Nobody is ever silent."""
+
+    def get(self, key: str, default: object = None) -> bool:
+        return False
+
+
+def no_window(patch: Patch) -> None:
+    for module in (transfers, rounds):
+        patch.setattr(module, "resting", lambda lane: False)
+    patch.setattr(node, "Rounds", lambda: rounds.Rounds(silent=Deaf()))
+
+
+def no_incarnation_fence(patch: Patch) -> None:
+    """Whatever is said is taken as said by and to those who live now."""
+    step, misdirected = Node.step, gate._misdirected
+
+    def trusting(self: Node, event: Event) -> list[Effect]:
+        if isinstance(event, Heard):
+            known = self.ledger.met.get(event.sender, event.incarnation)
+            if not isinstance(event.message, Hello):
+                event = replace(event, incarnation=known)
+            event = replace(event, to_incarnation=self.ledger.incarnation)
+        return step(self, event)
+
+    def let_in(opening: gate.Opening, held_against: gate.Gate) -> Rejected | None:
+        found = misdirected(opening, held_against)
+        return None if found is not None and found.code == "stale_incarnation" else found
+
+    patch.setattr(Node, "step", trusting)
+    patch.setattr(gate, "_misdirected", let_in)
+    patch.setattr(meeting, "fence", lambda spoken, known: None)
+
+
+def repeat_with_other_bytes(patch: Patch) -> None:
+    def changed(group: str, parcel: transfers.Parcel) -> Transfer:
+        said.append(id(parcel))
+        other = parcel.payload + (said.count(id(parcel)) - 1) * 1e-3
+        return original(group, replace(parcel, payload=other.to(parcel.payload.dtype)))
+
+    said: list[int] = []
+    original = lanes.transfer_of
+    patch.setattr(lanes, "transfer_of", changed)
+
+
+def float32_accumulators(patch: Patch) -> None:
+    def added(one: Mass, other: Mass) -> Mass:
+        return Mass((one.value_D + other.value_D).float().double(), one.weight + other.weight)
+
+    patch.setattr(Mass, "__add__", added)
+
+
+def skip_the_finite_check(patch: Patch) -> None:
+    patch.setattr(reductions, "all_finite", lambda values: True)
+
+
+def not_finite(_: int) -> None:
+    """S06: numbers that are none are refused by that name."""
+    for bad in HOSTILE:
+        if bad.id.startswith("S06"):
+            assert refusal(bad) == bad.code, bad.id
+
+
+SABOTAGE = {
+    "take an equal number again": Switch(take_an_equal_number_again, scenarios.truth, range(3)),
+    "take out of order": Switch(take_out_of_order, scenarios.truth, range(3)),
+    "debit before rounding": Switch(debit_before_rounding, scenarios.truth, range(1)),
+    "send before the save": Switch(send_before_the_save, scenarios.killed, range(60, 120)),
+    "acknowledge before the save": Switch(acknowledge_before_the_save, scenarios.killed, range(60, 120)),
+    "no window": Switch(no_window, scenarios.cut, range(1, 4)),
+    "no incarnation fence": Switch(no_incarnation_fence, scenarios.forgotten, range(6)),
+    "repeat with other bytes": Switch(repeat_with_other_bytes, scenarios.truth, range(3)),
+    "f32 accumulators": Switch(float32_accumulators, scenarios.truth, range(1)),
+    "skip the finite check": Switch(skip_the_finite_check, not_finite, range(1)),
+}
