@@ -14,7 +14,7 @@ endif
 # Workers are processes: threads of the linear algebra would only be in each other's way.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install simulate check format quick test bench gpu golden clean
+.PHONY: help install simulate check format quick test soak bench gpu golden clean
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -45,6 +45,9 @@ quick: $(READY)  ## the tests that take a moment
 
 test: $(READY)   ## all tests
 	$(BIN)/python -m pytest -m "not gpu"
+
+soak: $(READY)   ## faults over ten thousand seeds and a million fuzzed messages; prints what plays a failure again
+	$(BIN)/python -m tests.faults.soak
 
 bench: $(READY)  ## speed beside hand-written floors; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.run

@@ -1,10 +1,10 @@
 """Links to other peers: frames go out as HTTP posts, each once; who repeats what was lost is the core.
 
 A neighbour has a connection for small messages and one for bulk, so that a ping does not wait behind a model, and two
-more for small messages while packets are lost and every other answer is late. Each kind has a bounded queue; what
-stands in it already is not queued again, and when it is full the oldest gives way. Everything has a time limit
-(`limits.py`), and a neighbour that cannot be reached rests for a moment. What became of a frame is told by `report`:
-taken, refused by name, or the link is down.
+more of each while packets are lost and every other answer is late. Each kind has a bounded queue. What stands in it or
+is just leaving is not queued again; what is stuck on its way is, for another connection. When a queue is full the
+oldest gives way. Everything has a time limit (`limits.py`), and a neighbour that cannot be reached rests for a moment.
+What became of a frame is told by `report`: taken, refused by name, or the link is down.
 
 That the other side is who it should be is checked in the TLS handshake (`identity.client_context`), before a byte of
 ours is sent. Plain HTTP goes to loopback only, and only where no TLS is asked for at all.
@@ -16,6 +16,7 @@ import asyncio
 import math
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,15 +66,14 @@ Outcome = Taken | Refused | LinkDown
 class _Queue:
     """Frames of one kind, by their heads: two frames with one head are one message.
 
-    at_once   so many are under way together; `stale_s`: seconds after which one that waits is not worth sending
+    stale_s   seconds after which one that waits is not worth sending
     waiting   address, tail, and since when
     moved     when one last began to leave, or left, or a connection more was taken
     """
 
-    at_once: int
     stale_s: float
     waiting: dict[bytes, tuple[str, memoryview, float]] = field(default_factory=dict)
-    leaving: set[bytes] = field(default_factory=set)
+    leaving: Counter[bytes] = field(default_factory=Counter)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     moved: float = 0.0
 
@@ -107,7 +107,7 @@ class Links:
         self._session = ClientSession(
             connector=TCPConnector(
                 limit=self._limits.connections,
-                limit_per_host=1 + self._limits.small_at_once,
+                limit_per_host=2 * self._limits.at_once,
                 keepalive_timeout=_KEEP_S,
                 socket_factory=lambda info: _socket(info, self._limits),
             ),
@@ -125,21 +125,21 @@ class Links:
         limits, now = self._limits, asyncio.get_running_loop().time()
         link = self._links.get(peer)
         if link is None:
-            small, bulk = _Queue(limits.small_at_once, limits.stale_s), _Queue(1, math.inf)
-            link = self._links[peer] = _Link(self._contexts(peer), small, bulk)
+            link = self._links[peer] = _Link(self._contexts(peer), _Queue(limits.stale_s), _Queue(math.inf))
         if link.tls is None:
             require_loopback(urlsplit(address).hostname or "")
         elif not address.startswith("https://"):  # an address comes from a claim; it cannot talk us out of TLS
             self._report(peer, LinkDown(f"its address is {address}, and we speak TLS only"))
             return
         queue = link.bulk if len(tail) > BULK_BYTES else link.small
-        if head in queue.waiting or head in queue.leaving:
+        stuck = bool(queue.tasks) and now - queue.moved > limits.stalled_s
+        if head in queue.waiting or (head in queue.leaving and not stuck):
             return
         if len(queue.waiting) >= limits.queue:
             del queue.waiting[next(iter(queue.waiting))]
             self._report(peer, LinkDown("it takes messages slower than they are made; the oldest was dropped"))
         queue.waiting[head] = address, tail, now
-        if not queue.tasks or (len(queue.tasks) < queue.at_once and now - queue.moved > limits.stalled_s):
+        if not queue.tasks or (stuck and len(queue.tasks) < limits.at_once):
             queue.moved = now
             queue.tasks.add(asyncio.create_task(self._drain(peer, link, queue)))
 
@@ -169,11 +169,11 @@ class Links:
                 continue
             outcome: Outcome = LinkDown("it could not be reached a moment ago")
             if loop.time() >= link.rest_until:
-                queue.leaving.add(head)
+                queue.leaving[head] += 1
                 queue.moved = loop.time()
                 outcome = await self._post(link.tls, address, _Frame(head, tail))
                 queue.moved = loop.time()
-                queue.leaving.discard(head)
+                queue.leaving -= Counter({head: 1})
                 self._judge(link, outcome, loop.time())
             self._report(peer, outcome)
         task = asyncio.current_task()

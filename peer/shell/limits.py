@@ -24,8 +24,8 @@ class Limits:
 
     #: Open connections in all. A roster of 60 with two each; each may hold 0.3 MB that was read ahead.
     connections: int = 128
-    #: Of one peer: four in use and two that a cut left behind; beyond that the oldest is closed.
-    connections_per_peer: int = 6
+    #: Of one peer: six in use and two that a cut left behind; beyond that the oldest is closed.
+    connections_per_peer: int = 8
     #: Connections whose TLS handshake is under way, and of them from one address, so that one machine cannot shut out
     #: the others. A stranger can fill 0.8 MB with each; an honest handshake is over after 8 ms.
     handshakes: int = 32
@@ -34,8 +34,8 @@ class Limits:
     #: A connection that says nothing is closed; neighbours speak every few ticks.
     idle_s: float = 75.0
 
-    #: Requests of one peer at once: three small and a bulk, and one whose connection broke before we saw it.
-    requests_at_once: int = 5
+    #: Requests of one peer at once: three small and three bulk, and one whose connection broke before we saw it.
+    requests_at_once: int = 7
     #: Requests a second, of one peer and of all; an aiohttp server answers at most some 10,000 on one core.
     requests_per_second: float = 1_000.0
     requests_per_second_of_all: float = 5_000.0
@@ -61,10 +61,10 @@ class Limits:
     queue: int = 64
     #: Small messages that have waited for longer are news no more: a ping counts as unanswered long before.
     stale_s: float = 2.0
-    #: Small messages to one neighbour under way at once, on a connection each. Another one is used only where none has
-    #: moved for `stalled_s`: an answer takes milliseconds, and a packet that was lost is sent again after 200. Where
-    #: a third of all packets is lost, every other answer is late, and three connections seldom stand still together.
-    small_at_once: int = 3
+    #: Messages of one kind to one neighbour under way at once, on a connection each. Another one is used only where
+    #: none has moved for `stalled_s`: an answer takes milliseconds, and a packet that was lost is sent again after 200.
+    #: Where a third of all packets is lost, every other answer is late, and three connections seldom stand together.
+    at_once: int = 3
     stalled_s: float = 0.1
 
 

@@ -119,6 +119,7 @@ FILES: list[tuple[str, list[str]]] = [
     ("gossip: {tolerance: 0.1, exchanges: 3}", ["line 1:37", "leave one out"]),
     ("gossip: {rounds: 3}", ["line 1:10", "did you mean learning.rounds?"]),
     ("gossip: {topology: k-regular:9}\nsimulation: {peers: 9}", ["line 1:20", "9 peers", "8 or less"]),
+    # C04
     ("partial_models: {a: {depends_on: [b]}, b: {depends_on: [a]}}", ["partial_models.a", "a -> b -> a", "cycle"]),
     ("partial_models: {a: {depends_on: [everyon]}, everyone: {}}", ["line 1:34", "did you mean", "everyone"]),
     ("partial_models: {a&b: {}}", ["line 1:18", "&"]),
@@ -127,6 +128,7 @@ FILES: list[tuple[str, list[str]]] = [
         "partial_models: {a: {depends_on: [b]}, b: {members: [peer1]}}\nsimulation: {peers: 2}",
         ["peer2", "a -> b", "add it"],
     ),
+    # C05
     ("network: mlp:4+8+2\npartial_models: {a: {neurons: {hidden1: 9}}}", ["line 2:41", "hidden1 has 8"]),
     ("network: mlp:4+8+2\npartial_models: {a: {neurons: {hiden1: 9}}}", ["line 2:40", "hiden1", "did you mean"]),
     ("network: mlp:4+8+2\npartial_models: {a: {modules: [conv1]}}", ["conv1", "no module"]),

@@ -1,8 +1,8 @@
 """Scenarios over many seeds, and fuzzed messages by the million; prints what fails, with the line that plays it again.
 
-    python -m tests.faults.soak                    all scenarios, 10,000 seeds in all, and 10^6 fuzzed messages
-    python -m tests.faults.soak truth 17 18        one scenario, seeds 17 <= seed < 18
-    python -m tests.faults.soak fuzz 0 1000        fuzzed messages of these seeds, a thousand each
+python -m tests.faults.soak                    all scenarios, 10,000 seeds in all, and 10^6 fuzzed messages
+python -m tests.faults.soak truth 17 18        one scenario, seeds 17 <= seed < 18
+python -m tests.faults.soak fuzz 0 1000        fuzzed messages of these seeds, a thousand each
 """
 
 from __future__ import annotations

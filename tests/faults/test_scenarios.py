@@ -59,7 +59,7 @@ def test_any_bytes_are_a_message_or_a_named_refusal(seed: int) -> None:  # P10
 
 
 def test_no_clock_of_the_machine_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P13: the history is the same with clocks that leap by an hour at each look."""
+    """P13, D05: the history is the same with clocks that leap by an hour at each look."""
     before = played(1)
     hours = iter(range(10**9))
     for name in ("time", "monotonic", "perf_counter"):

@@ -48,8 +48,8 @@ STEPS = 250
 #: Ticks after the end of all faults in which every edge delivers again: a Hello is said at least every 400, a repeat
 #: every 200, and whoever was thought dead has to be heard first.
 BACK_TICKS = 800.0
-#: Ticks after that in which all are in the same round: one that ran ahead while it was alone waits a deadline in each of
-#: its rounds until the others have come to it, since nobody follows one alone.
+#: Ticks after that in which all are in the same round: one that ran ahead while it was alone waits a deadline in each
+#: of its rounds until the others have come to it, since nobody follows one alone.
 TOGETHER_TICKS = 1600.0
 
 

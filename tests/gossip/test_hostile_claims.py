@@ -74,7 +74,7 @@ def tampered() -> dict[str, Claim]:
 
 
 @pytest.mark.parametrize("change", tampered())
-def test_a_claim_changed_by_a_bit_is_a_bad_signature_and_changes_nothing(change: str) -> None:
+def test_a_claim_changed_by_a_bit_is_a_bad_signature_and_changes_nothing(change: str) -> None:  # E07
     peer = machine()
     tell(peer, a_claim("peer003", "alive", author="peer003", version=4))
     before = view(peer)

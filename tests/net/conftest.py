@@ -13,11 +13,11 @@ from tests.net.hosts import Hosts, missing
 from tests.net.peers import Peer, finish, mean_accuracy, settle, status_of, until
 from tests.net.wards import LABEL, WARDS, write_tables
 
-#: Long enough that every disturbance has time to heal within it; the learning has converged by a third of it.
-ROUNDS = 24
+#: Of about a second each: long enough that a peer that is killed is back before the others are done.
+ROUNDS = 20
 
 
-def federation(*, rounds: int = ROUNDS, deadline: float = 20, mode: str = "synchronous", steps: int = 300) -> str:
+def federation(*, rounds: int = ROUNDS, deadline: float = 20, mode: str = "synchronous", steps: int = 4000) -> str:
     """A federation file as a practitioner would write it."""
     return f"""\
 name: wards
@@ -25,7 +25,7 @@ network: {{mlp: {{layers: [64, 50, 10], activation: relu}}}}
 partial_models:
   everyone: {{neurons: {{input: all, hidden1: 40, output: all}}}}
 learning:
-  {{optimizer: {{sgd: {{lr: 0.03}}}}, batch_size: 10, steps_between_averaging: {steps}, rounds: {rounds}, mode: {mode}}}
+  {{optimizer: {{sgd: {{lr: 0.01}}}}, batch_size: 10, steps_between_averaging: {steps}, rounds: {rounds}, mode: {mode}}}
 gossip: {{protocol: push-sum, deadline: {deadline:g}, gather: 30}}
 """
 

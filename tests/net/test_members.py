@@ -34,7 +34,7 @@ def test_one_leaves_and_the_others_finish(made: Made) -> None:
 
 
 def test_one_more_is_invited_joins_late_and_is_put_out(made: Made, hosts: Hosts, tmp_path: Path) -> None:
-    peers = started(made(steps=1000), round=2)
+    peers = started(made(rounds=100_000), round=2)
     office, machine = tmp_path / "office", tmp_path / "machines"
     address = f"https://{hosts.address['guest']}:7401"
     inviting = hosts.start(

@@ -119,7 +119,7 @@ def test_a_setting_out_of_range_is_named(name: str, given: dict[str, Any], messa
     assert message in problems(name, given, ids(8))
 
 
-def test_own_edges_are_restricted_to_the_group_and_refused_if_they_leave_parts() -> None:
+def test_own_edges_are_restricted_to_the_group_and_refused_if_they_leave_parts() -> None:  # C08
     own = ("peer1-peer2", "peer2-peer3", "peer3-peer4", "peer4-peer5")
     build: Builder = partial(GRAPHS["edges"], edges=own)
     draws = np.random.default_rng(0)
@@ -129,7 +129,7 @@ def test_own_edges_are_restricted_to_the_group_and_refused_if_they_leave_parts()
         overlay(build, ("peer1", "peer2", "peer4", "peer5"), draws)
 
 
-def test_every_mistake_in_own_edges_is_named() -> None:
+def test_every_mistake_in_own_edges_is_named() -> None:  # C07
     own = ("peer1-peer2", "peer2-peer2", "peer1-peer9", "nonsense")
     assert edge_problems(own, ids(4)) == [
         'the edge "peer2-peer2" joins a peer to itself; leave it out',

@@ -14,7 +14,6 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -88,9 +87,7 @@ class Running:
 
     def good(self) -> bytes:
         head, tail = codec.encode(
-            Envelope(
-                federation=self.party.federation, sender="ann", recipient="bob", incarnation=1, to_incarnation=0
-            ),
+            Envelope(federation=self.party.federation, sender="ann", recipient="bob", incarnation=1, to_incarnation=0),
             Ping(number=1, claims=()),
         )
         return bytes(head) + bytes(tail)
@@ -105,18 +102,21 @@ def bob(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with bind("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     models = {
-        "all": {"neurons": {"hidden1": 1}},
-        "closed": {"neurons": {"hidden1": 1}, "members": ["bob", "cas"]},
+        "all": {"neurons": {"input": "all", "hidden1": 1}},
+        "closed": {"depends_on": ["all"], "neurons": {"hidden1": 1}, "members": ["bob", "cas"]},
     }
     federation = worlds.federation(network="mlp:64+3+10", gossip__gather=3600.0, partial_models=models)
-    file = PeerFile(
-        id="bob",
-        federation="federation.yaml",
-        roster=str(folder / "roster.json"),
-        listen=f"127.0.0.1:{port}",
-        state=str(folder / "state"),
-        identity={"certificate": str(mine.certificate_file), "key": str(mine.key_file), "authority": str(mine.authority_file)},
-        data={"simulation": 1},
+    keys = {"certificate": mine.certificate_file, "key": mine.key_file, "authority": mine.authority_file}
+    file = PeerFile.model_validate(
+        {
+            "id": "bob",
+            "federation": "federation.yaml",
+            "roster": str(folder / "roster.json"),
+            "listen": f"127.0.0.1:{port}",
+            "state": str(folder / "state"),
+            "identity": {name: str(path) for name, path in keys.items()},
+            "data": {"simulation": 1},
+        }
     )
     begun = threading.Event()
     found: dict[str, object] = {}
@@ -124,8 +124,11 @@ def bob(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     async def live() -> None:
         process = Process(prepare(file, federation), quiet=True)
         found.update(process=process, loop=asyncio.get_running_loop())
+        run = asyncio.create_task(process.run())
+        while not any("listening on" in line["text"] for line in process.status.as_json()["log"]) and not run.done():
+            await asyncio.sleep(0.01)
         begun.set()
-        await process.run()
+        await run
 
     thread = threading.Thread(target=lambda: asyncio.run(live()), name="bob")
     thread.start()

@@ -1,0 +1,157 @@
+"""A node in the middle of a run hears what the order of things forbids: refused by name, and nothing changes.
+
+Rows of the table of bad inputs that only a node can judge; their ids are the tests' ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
+from fedpeer.peer.core import codec
+from fedpeer.peer.core.events import Asked, Heard, Persist, Refuse
+from fedpeer.peer.core.journal import snapshot_bytes
+from fedpeer.peer.core.messages import Envelope, Hello, Transfer
+from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.refusals import Rejected
+from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.network.links import LinkRules
+from tests.faults.scenarios import CALM, stormy
+from tests.faults.village import ENDLESS, Village, world
+
+
+def met() -> tuple[Village, Node, str]:
+    """A run in its third round or so; one node, and a neighbour of it that has given to it."""
+    village = Village(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
+    village.town.start()
+    village.run(80.0)
+    other, me = sorted(village.all_edges())[0]
+    return village, village.node(me), other
+
+
+def given(village: Village, node: Node, other: str, **changed: Any) -> Transfer:
+    """What this neighbour could give next, with anything changed; `ahead` numbers further on."""
+    group = village.groups[0]
+    lane = node.ledger.groups[group].into[other]
+    good = Transfer(
+        group=group,
+        seq=lane.taken + 1 + changed.pop("ahead", 0),
+        round=lane.place[0],
+        exchange=lane.place[1],
+        weight=0.25,
+        form="float32",
+        payload=0.25 * node.ledger.estimate_D(group).float(),
+    )
+    return replace(good, **changed)
+
+
+def heard(node: Node, other: str, message: Any, incarnation: int = 1) -> list[str]:
+    """The codes of what the node refuses then; it must persist nothing."""
+    before = snapshot_bytes(node.ledger, {})
+    effects = node.step(Heard(other, incarnation, node.ledger.incarnation, message))
+    codes = [effect.code for effect in effects if isinstance(effect, Refuse)]
+    if codes:
+        assert not [effect for effect in effects if isinstance(effect, Persist)]
+        assert snapshot_bytes(node.ledger, {}) == before
+    return codes
+
+
+def test_what_could_be_given_next_is_taken() -> None:
+    village, node, other = met()
+    taken = node.ledger.groups[village.groups[0]].into[other].taken
+    assert heard(node, other, given(village, node, other)) == []
+    assert node.ledger.groups[village.groups[0]].into[other].taken == taken + 1
+
+
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        pytest.param("early", {"ahead": 1}, id="S14"),
+        pytest.param("sequence_jump", {"ahead": 2}, id="E11"),
+        pytest.param("sequence_jump", {"seq": 2**63 - 1}, id="E11-far"),
+        pytest.param("sequence_reused", {"ahead": -1}, id="S08"),
+        pytest.param("stale_epoch", {"round": 0}, id="S10"),
+        pytest.param("epoch_too_early", {"round": ENDLESS + 2}, id="S11"),
+    ],
+)
+def test_out_of_order_is_refused_by_name(code: str, changed: dict[str, Any]) -> None:
+    village, node, other = met()
+    assert heard(node, other, given(village, node, other, **changed)) == [code]
+
+
+def test_the_same_transfer_again_is_harmless() -> None:  # E10
+    village, node, other = met()
+    transfer = given(village, node, other)
+    assert heard(node, other, transfer) == []
+    assert heard(node, other, transfer) == ["repeated"]
+
+
+def test_an_absurd_value_is_implausible() -> None:  # S09
+    village, node, other = met()
+    village.run(1200.0)
+    node = village.node(node.life.me)
+    transfer = given(village, node, other)
+    assert heard(node, other, replace(transfer, payload=torch.full_like(transfer.payload, 1e6))) == ["implausible"]
+
+
+def test_another_plan_is_refused() -> None:  # S03
+    village, node, other = met()
+    node.life.others[other].agreed.clear()
+    assert heard(node, other, given(village, node, other)) == ["plan_mismatch"]
+
+
+@pytest.mark.parametrize(
+    ("code", "incarnation"),
+    [
+        pytest.param("stale_incarnation", 0, id="E12"),
+        pytest.param("incarnation_jump", INCARNATION_AHEAD_MAX + 2, id="E13"),
+    ],
+)
+def test_incarnations_are_fenced(code: str, incarnation: int) -> None:
+    _, node, other = met()
+    life = node.life.others[other]
+    hello = Hello(
+        life=life.life, nonce=life.nonce, known_life=0, contract=bytes(32), groups=(), lanes=(), round=1, begun=True,
+        roster=1, answer=True,
+    )  # fmt: skip
+    assert heard(node, other, hello, incarnation) == [code]
+
+
+def test_who_is_no_neighbour_gives_nothing() -> None:  # S12
+    village, node, other = met()
+    (stranger,) = (
+        peer for peer in village.town.peers if peer != node.life.me and (peer, node.life.me) not in village.all_edges()
+    )
+    envelope = Envelope(
+        federation=village.residents.roster.federation_id,
+        sender=stranger,
+        recipient=node.life.me,
+        incarnation=1,
+        to_incarnation=1,
+    )
+    frame = b"".join(map(bytes, codec.encode(envelope, given(village, node, other))))
+    found = codec.decode(frame, node.gate(stranger))
+    assert isinstance(found, Rejected)
+    assert found.code == "not_a_neighbour"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_read_from_the_disk_is_what_was_in_memory(seed: int) -> None:
+    """To the last bit, after any run: a ledger is its snapshot and the entries after it."""
+    made = world(4)
+    village = Village(made, stormy(seed, made.peers, ("pause", "full", "kill")))
+    village.town.start()
+    village.run(CALM + 400.0)
+    nodes = village.nodes()
+    assert len(nodes) == 4
+    for peer in nodes:
+        village.town.tell(peer, Asked("pause"))
+    village.run(village.town.now + 100.0)
+    assert set(village.town.stopped) == set(nodes)
+    for peer, node in nodes.items():
+        again = village.residents.node(peer, village.town.kept(peer)).ledger
+        assert snapshot_bytes(again, {}) == snapshot_bytes(node.ledger, {})
