@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import method_of
 from fedpeer.peer.holdings import load_dataset
-from fedpeer.peer.shell.dashboard.access import Door
+from fedpeer.peer.shell.dashboard.access import DashboardError, Door
 from fedpeer.peer.shell.dashboard.ask import ask
 from fedpeer.sims.processes.crew import Crew
 from fedpeer.sims.processes.engine import ProcessesEngine
@@ -34,6 +35,8 @@ PEERS = 16
 START_TARGET = 15.0
 #: Rounds that warm up: files are read, loops compiled, connections made.
 WARM = 2
+#: Seconds after which peers that have not begun have failed.
+PATIENCE = 120.0
 #: Seconds between two looks at peers that are starting.
 LOOK_S = 0.1
 
@@ -101,6 +104,8 @@ def _until_all_have_met(folder: Path, world: World) -> float:
         waiting = dict(files)
         while waiting:
             waiting = {peer: file for peer, file in waiting.items() if not _begun(file.parent)}
+            if time.perf_counter() - began > PATIENCE or crew.ended():
+                raise RuntimeError(f"{', '.join(waiting)} did not begin: {crew.words}")
             time.sleep(LOOK_S)
         return time.perf_counter() - began
     finally:
@@ -110,8 +115,6 @@ def _until_all_have_met(folder: Path, world: World) -> float:
 
 def _begun(peer: Path) -> bool:
     """Whether it is in its first round, which begins when it has met all others."""
-    from fedpeer.peer.shell.dashboard.access import DashboardError
-
     try:
         return bool(ask(_door(peer))["round"])
     except DashboardError:
@@ -119,8 +122,6 @@ def _begun(peer: Path) -> bool:
 
 
 def _door(peer: Path) -> Door:
-    import json
-
     settings: Mapping[str, Any] = json.loads((peer / f"{peer.name}.yaml").read_text(encoding="utf-8"))
     token = (peer / f"keys/{peer.name}.token").read_text(encoding="ascii").strip()
     return Door(f"http://{settings['dashboard']['listen']}", token)

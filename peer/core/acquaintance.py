@@ -21,7 +21,8 @@ class Acquaintance:
     agreed       groups in which both see the same scalars under the same contract
     giving       groups in which it said that it has made a transfer to us: by then it may reach us along an edge that
                  it added when it believed somebody dead, and what it made must not be refused for ever
-    round        the furthest in which it was seen, and `round_at` the tick at which it was; `begun`: whether it has begun to learn
+    round        the furthest in which it was seen, and `round_at` the tick at which it was
+    begun        whether it has begun to learn
     roster       number of the roster it goes by
     hello_at     tick at which it is greeted next; `hello_wait`: ticks until the greeting after that
     differs      whether it was said already where the contracts differ

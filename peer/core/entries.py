@@ -64,11 +64,15 @@ class Closed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """A share arrived from a neighbour and passed every check."""
+    """A share arrived from a neighbour and passed every check.
+
+    `at_once`: it was made so many rounds ahead that nobody keeps step with its sender; it is added and does not wait.
+    """
 
     group: str
     sender: str
     parcel: Parcel
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,18 @@ sender, which says it again, so a refusal never loses mass.
 
 from __future__ import annotations
 
+import math
+
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict, implied_D, judge
 from fedpeer.peer.core.entries import Acked, Took
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Ack, Transfer
 from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
+
+#: Rounds that two who keep step are apart at most, beside those that news needs to come round a group. What is made
+#: further ahead would wait for rounds that this peer may never reach as others do, and be missed by everybody.
+STEP_ROUNDS = 2
 
 
 def parcel_of(transfer: Transfer) -> Parcel:
@@ -83,7 +89,10 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, G
             return refuse("implausible", absurd)
     other.begun = True
     other.seen_in(parcel.round, life.now)
-    life.write(Took(group=group, sender=peer, parcel=parcel))
+    policy = life.circle.averaging[group]
+    ahead = STEP_ROUNDS + math.ceil(len(policy.overlay.members) / max(1, policy.exchanges))
+    at_once = parcel.round > life.ledger.round + ahead
+    life.write(Took(group=group, sender=peer, parcel=parcel, at_once=at_once))
     acknowledge(life, peer, group)
     return True
 

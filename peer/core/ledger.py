@@ -235,7 +235,7 @@ class Ledger:
         if parcel.payload.dtype == mass.value_D.dtype:  # nothing was converted: it is the message's own buffer
             mass = Mass(mass.value_D.clone(), mass.weight)
         holding = replace(holding, into={**holding.into, entry.sender: lane})
-        if self.rules.eager or (parcel.round, parcel.exchange) < holding.at:
+        if self.rules.eager or entry.at_once or (parcel.round, parcel.exchange) < holding.at:
             holding = replace(holding, held=holding.held + mass)
         else:
             place = (parcel.round, parcel.exchange, entry.sender)

@@ -58,7 +58,12 @@ def test_idx_of_bytes_and_of_integers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(idx.read_idx(tmp_path / "labels.gz"), labels)
 
 
-WHOLE = gzip.compress(idx_bytes(np.zeros((2, 3), np.uint8), 0x08))
+def packed(data: bytes) -> bytes:
+    """The same bytes at any time of day, since they name a test."""
+    return gzip.compress(data, mtime=0)
+
+
+WHOLE = packed(idx_bytes(np.zeros((2, 3), np.uint8), 0x08))
 
 
 @pytest.mark.parametrize(
@@ -66,12 +71,12 @@ WHOLE = gzip.compress(idx_bytes(np.zeros((2, 3), np.uint8), 0x08))
     [
         (WHOLE[:-9], "end-of-stream"),
         (b"<html>not found</html>", "Not a gzipped file"),
-        (gzip.compress(b"\1\0\x08\2"), "it begins with 01000802"),
-        (gzip.compress(b"\0\0\x0d\2"), "no idx file of bytes or integers"),
-        (gzip.compress(b"\0\0\x08\3\0\0\0\2"), r"its header says \(2,\), but 0 bytes"),
-        (gzip.compress(gzip.decompress(WHOLE)[:-1]), r"its header says \(2, 3\), but 5 bytes"),
-        (gzip.compress(gzip.decompress(WHOLE) + b"0"), "but 7 bytes"),
-        (gzip.compress(b""), "it begins with"),
+        (packed(b"\1\0\x08\2"), "it begins with 01000802"),
+        (packed(b"\0\0\x0d\2"), "no idx file of bytes or integers"),
+        (packed(b"\0\0\x08\3\0\0\0\2"), r"its header says \(2,\), but 0 bytes"),
+        (packed(gzip.decompress(WHOLE)[:-1]), r"its header says \(2, 3\), but 5 bytes"),
+        (packed(gzip.decompress(WHOLE) + b"0"), "but 7 bytes"),
+        (packed(b""), "it begins with"),
     ],
 )
 def test_a_damaged_idx_file_is_named(content: bytes, problem: str, tmp_path: Path) -> None:

@@ -9,16 +9,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.messages import Ack, Envelope, Message, Transfer
 from fedpeer.peer.shell.authority import open_authority
 from fedpeer.peer.shell.certificates import peer_certificate, pem
 from tests.net.conftest import federation, started
 from tests.net.hosts import Hosts
+from tests.net.masses import ledger_in
 from tests.net.peers import Peer, settle
 from tests.net.wards import LABEL, write_tables
 
@@ -28,8 +29,6 @@ Made = Callable[..., dict[str, Peer]]
 REPOSITORY = Path(__file__).parents[2]
 #: Rounds that no test waits for.
 ENDLESS = 100_000
-#: Of the one averaging group: 64 inputs and a bias into 40 hidden neurons, these and a bias into 10 outputs.
-LENGTH = 65 * 40 + 41 * 10
 
 
 class Speaker:
@@ -62,6 +61,27 @@ class Speaker:
         return process.communicate(timeout=60)[0].decode().strip()
 
 
+def next_transfers(peer: Peer, to: str) -> list[Transfer]:
+    """What this peer, which does not run, would say next on its lane: what is open there, and one more."""
+    holding = ledger_in(peer.file).groups["everyone"]
+    lane, (round, exchange) = holding.out[to], holding.at
+    share = Parcel(
+        seq=lane.made + 1,
+        round=round,
+        exchange=exchange,
+        weight=0.01,
+        form="float32",
+        payload=(0.01 * holding.held.estimate_D).float(),
+    )
+    return [
+        Transfer(
+            group="everyone",
+            **{each: getattr(parcel, each) for each in ("seq", "round", "exchange", "weight", "form", "payload")},
+        )
+        for parcel in (*lane.open, share)
+    ]
+
+
 def test_forged_replayed_expired_and_foreign(made: Made, hosts: Hosts, tmp_path: Path) -> None:
     peers = made(rounds=ENDLESS)
     north, east, _, west = started(peers)
@@ -79,11 +99,9 @@ def test_forged_replayed_expired_and_foreign(made: Made, hosts: Hosts, tmp_path:
     assert said.startswith("wrong_federation:")
     assert "west" in east.logs("wrong_federation")
 
-    # A transfer with a number that was taken long ago: the first that west ever made to east.
-    old = Transfer(
-        group="everyone", seq=1, round=1, exchange=0, weight=0.25, form="float32", payload=torch.zeros(LENGTH)
-    )
-    speaker.say("east", old)
+    # A transfer, and the same bytes again: taken once.
+    for transfer in (*next_transfers(west, "east"), *next_transfers(west, "east")):
+        assert speaker.say("east", transfer) == "taken"
     east.logs("repeated", "west")
 
     # A certificate that is no longer valid.
