@@ -44,7 +44,7 @@ quick: $(READY)  ## the tests that take a moment
 	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 test: $(READY)   ## all tests
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
 
 soak: $(READY)   ## faults over ten thousand seeds and a million fuzzed messages; prints what plays a failure again
 	$(BIN)/python -m tests.faults.soak

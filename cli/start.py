@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -65,14 +66,20 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
 
     prepared = prepare(peer.file, peer.federation)
 
+    process = Process(prepared, quiet=quiet, leave=leave)
+
     async def run() -> int:
         if attached:
             stop_after(end_of_input)
-        stop = await Process(prepared, quiet=quiet, leave=leave).run()
+        stop = await process.run()
         typer.echo(f"{peer.file.id}: {stop.text}", err=True)
         return stop.code
 
-    return asyncio.run(run())
+    code = asyncio.run(run())
+    if process.training:  # everything is saved and said; see `Trainer`
+        sys.stdout.flush()
+        os._exit(code)
+    return code
 
 
 def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:

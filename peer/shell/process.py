@@ -103,6 +103,11 @@ class Process:
         self._failure: Exception | None = None
         self._asked_at: float | None = None
 
+    @property
+    def training(self) -> bool:
+        """Whether its thread still computes; it is not waited for when the peer pauses."""
+        return self._trainer.busy
+
     # --------------------------------------------------------------------------------------------------- begin, end
 
     async def run(self) -> Stop:

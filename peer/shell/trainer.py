@@ -17,7 +17,11 @@ Result = TypeVar("Result")
 
 
 class Trainer(Generic[Job, Result]):
-    """Made on a running loop. `done` is called on the loop with each result; `failed` with what a job raised."""
+    """Made on a running loop. `done` is called on the loop with each result; `failed` with what a job raised.
+
+    A process that ends while it is `busy` has to end by `os._exit`: an interpreter that shuts down stops the thread in
+    the middle of torch's own code, which aborts.
+    """
 
     def __init__(
         self, work: Callable[[Job], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
@@ -26,10 +30,12 @@ class Trainer(Generic[Job, Result]):
         self._loop = asyncio.get_running_loop()
         # A node asks for one training at a time, and for an evaluation now and then.
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self.busy = False
         threading.Thread(target=self._run, name="fedpeer-train", daemon=True).start()
 
     def submit(self, job: Job) -> None:
         """Do this after what was submitted before."""
+        self.busy = True
         self._jobs.put(job)
 
     def _run(self) -> None:
@@ -40,6 +46,8 @@ class Trainer(Generic[Job, Result]):
             except Exception as error:
                 self._tell(self._failed, error)
                 return
+            finally:
+                self.busy = not self._jobs.empty()
             self._tell(self._done, result)
 
     def _tell(self, whom: Callable[..., None], what: object) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.peer_file import DashboardSettings, DataSettings, IdentitySettings, PeerFile
+from fedpeer.sims.ends import how_ended
 from fedpeer.sims.request import cores
 from fedpeer.sims.vector.pool import EngineError
 from fedpeer.sims.world import World
@@ -58,7 +59,7 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
         [sys.executable, "-m", "fedpeer", *words], capture_output=True, text=True, timeout=INIT_S, check=False
     )
     if outcome.returncode:
-        raise EngineError(f"fedpeer init: {outcome.stderr.strip()}")
+        raise EngineError(f"fedpeer init ended with {how_ended(outcome.returncode)}: {outcome.stderr.strip()}")
     urls = [f"https://{HOST}:{first + number}" for number in range(len(world.peers))]
     files = {}
     for number, peer in enumerate(world.peers):

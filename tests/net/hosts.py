@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -59,6 +61,7 @@ class Hosts:
         self._loss, self._apart = 0.0, dict[str, set[str]]()
 
     def __enter__(self) -> Self:
+        _sweep()
         try:
             _ip("netns", "add", self._switch)
             _ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
@@ -82,7 +85,7 @@ class Hosts:
                 process.kill()
             process.wait()
         for space in (*self._space.values(), self._switch):
-            subprocess.run(["ip", "netns", "delete", space], capture_output=True, timeout=COMMAND_S, check=False)
+            _remove(space)
 
     def start(
         self,
@@ -138,6 +141,26 @@ class Hosts:
             lines = ["flush ruleset", "table inet faults {", "chain input {", "type filter hook input priority 0;"]
             text = "\n".join([*lines, *rules, "}", "}", ""])
             _command(["ip", "netns", "exec", self._space[name], "nft", "-f", "-"], text)
+
+
+def _sweep() -> None:
+    """Remove what runs have left behind that were killed themselves."""
+    names = subprocess.run(["ip", "netns", "list"], text=True, capture_output=True, timeout=COMMAND_S, check=False)
+    for line in names.stdout.splitlines():
+        found = re.match(r"(fp(\d+)n\d+-\S+)", line)
+        if found and not Path(f"/proc/{found[2]}").exists():
+            _remove(found[1])
+
+
+def _remove(space: str) -> None:
+    """Remove a namespace, and kill what still runs in it."""
+    pids = subprocess.run(
+        ["ip", "netns", "pids", space], text=True, capture_output=True, timeout=COMMAND_S, check=False
+    )
+    for pid in map(int, pids.stdout.split()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    subprocess.run(["ip", "netns", "delete", space], capture_output=True, timeout=COMMAND_S, check=False)
 
 
 def _ip(*words: str) -> None:

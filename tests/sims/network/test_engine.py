@@ -63,6 +63,18 @@ def test_nodes_give_what_the_vector_engine_gives(method: str, settings: dict[str
             assert nodes.disagreement() == {group: pytest.approx(far[group], rel=1e-3, abs=1e-6) for group in far}
 
 
+def test_links_that_reorder_delay_and_lose_do_not_change_the_average() -> None:
+    """Acknowledgements come later than the shares of the next exchange, or not at all: nobody is left out for that."""
+    made = worlds.world(worlds.federation(gossip__exchanges=9, gossip__gather=10.0))
+    rules = LinkRules(delay=0.1, jitter=3.0, reorder=0.9, loss=0.1, repeat=0.2)
+    with worlds.engine(made) as vector, network(made, faults=Faults(seed=3, links=rules, heal=1e9)) as nodes:
+        for _ in range(2):
+            vector.step()
+            nodes.step()
+        nodes.evaluate()
+        assert relative(nodes.x_Pn, vector.x_Pn) <= 1e-5
+
+
 def test_a_checkpoint_is_a_number() -> None:
     made = worlds.world(worlds.federation())
     with network(made) as whole, network(made) as half:
