@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging.config
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,8 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 def test_rooms_import_only_what_the_table_of_the_architecture_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
+    # It would silence every logger that there is, for all tests after this one.
+    monkeypatch.setattr(logging.config, "dictConfig", lambda config: None)
     assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == EXIT_STATUS_SUCCESS
 
 

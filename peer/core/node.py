@@ -63,6 +63,8 @@ from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.roster import AUTHORITY, Roster
 from fedpeer.peer.core.rounds import Rounds, average, begin, push, train, trained
 
+#: Peers that have to say that a later process has our identity before we believe it: one alone might lie.
+OUTLIVED_MIN = 2
 #: Ticks for which only the seeds are greeted: they tell who else is there within that time.
 SEEDS_FIRST_TICKS = 100
 #: Refusals that come from different memories of lanes, lives and edges.
@@ -129,6 +131,7 @@ class Node:
         self.work = Work(self.life, self.rounds, self.repeats, self.gauges, Passage())
         self._awake = False
         self._reacquainted = False
+        self._outlived_by: set[str] = set()  # those who say that a later process has our identity
 
     @property
     def _stated(self) -> Literal["alive", "finished", "left"]:
@@ -142,6 +145,17 @@ class Node:
     @property
     def ledger(self) -> Ledger:
         return self.life.ledger
+
+    def outlived(self, sender: str, message: Message) -> bool:
+        """Whether this comes from a process whose identity a later one has taken over (E15): its own claim says so."""
+        if not isinstance(message, Ping | PingRequest | Pong) or sender not in self.life.others:
+            return False
+        said = self.life.membership.last_statement(sender)
+        if said is None or said.advert is None:
+            return False
+        own = [claim.advert for claim in message.claims if claim.about == claim.author == sender and claim.advert]
+        known = (said.advert.life, said.advert.nonce)
+        return any((advert.life, advert.nonce) < known for advert in own)
 
     def gate(self, other: str | None) -> Gate:
         """What a message from this other peer (None: not known without certificates) is held against now."""
@@ -348,6 +362,12 @@ class Node:
         if refused.code == "duplicate_peer" and life.young:
             life.write(Started(life=life.ledger.life + 1))  # they know a life of ours with the same number
             life.advertise()
+        elif refused.code == "duplicate_peer":
+            self._outlived_by.add(peer)
+            if len(self._outlived_by) >= min(OUTLIVED_MIN, len(life.mates)):
+                text = f"another process with the identity of {life.me} started after this one, so this one stops"
+                life.note("error", "duplicate_peer", text)
+                life.stop(2, f"{text}; start {life.me} on one machine only")
         if refused.code in CLEARED_UP_BY_HELLO:
             life.others[peer].greet_soon(life.now)
 

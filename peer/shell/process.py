@@ -307,14 +307,18 @@ class Process:
     def _gate(self, other: str | None) -> Gate:
         return self._node.gate(other)
 
-    def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
+    def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> Rejected | None:
+        if self._node.outlived(sender, message):
+            # Others answer the later of two processes, where it is; only here can the earlier one be told.
+            return Rejected("duplicate_peer", f"a later process speaks as {sender}")
         self._heard_at[sender] = time.monotonic()
         group = message.group if isinstance(message, Transfer) else ""
         self.status.received(len(lease.view) + codec.HEAD_BYTES, group)
         if len(self._waiting) >= WAITING_MAX:
             lease.release()
-            return
-        self.feed(Heard(sender, envelope.incarnation, envelope.to_incarnation, message), lease)
+        else:
+            self.feed(Heard(sender, envelope.incarnation, envelope.to_incarnation, message), lease)
+        return None
 
     def _refused_at_door(self, code: str, sender: str, text: str) -> None:
         self._say(Refuse(code, sender, text))

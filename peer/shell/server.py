@@ -59,14 +59,15 @@ class Host:
     identify    which peer showed this certificate (DER); asked for each request, so that who is put out is out
     listens     whether this peer's messages are taken at all (see `standing.py`)
     gate        what may come from this peer; None, without TLS: from whoever the envelope names
-    deliver     take a message; its tensors lie in the lease, which is to be released when they are no longer needed
+    deliver     take a message; its tensors lie in the lease, which is to be released when they are no longer needed;
+                or say at once why not, since an answer by another way might not reach who sent it
     refused     count a refusal: code, sender ("" for a stranger), what exactly was wrong
     """
 
     identify: Callable[[bytes | None], str | Rejected]
     listens: Callable[[str], bool]
     gate: Callable[[str | None], Gate]
-    deliver: Callable[[str, Envelope, Message, Lease], None]
+    deliver: Callable[[str, Envelope, Message, Lease], Rejected | None]
     refused: Callable[[str, str, str], None]
 
 
@@ -187,10 +188,12 @@ class PeerServer:
             message = codec.finish(opening, lease.view)
             if isinstance(message, Rejected):
                 raise _Turned(message)
+            refused = self._host.deliver(visit.sender, envelope, message, lease)
+            if refused is not None:
+                raise _Turned(refused)
         except BaseException:
             lease.release()
             raise
-        self._host.deliver(visit.sender, envelope, message, lease)
 
     def _lease(self, sender: str, opening: Opening) -> Lease:
         """A buffer for the tail. Those of transfers are kept: they come again and again, all of one length."""

@@ -126,7 +126,7 @@ def forgotten(seed: int) -> None:
 
 #: Of each peer's weight that a side of a partition still has, however it is cut: on a ring of six, where sides that lie
 #: scattered have two cut edges for each peer. Halves of regular graphs keep a third.
-KEPT = 0.2
+KEPT = 0.15
 
 
 def cut(seed: int) -> None:

@@ -85,8 +85,11 @@ def test_a_peer_that_dies_again_and_again_ends_the_run_with_its_last_words(tmp_p
         running.step()
         (tmp_path / "peers" / "peers" / "peer2" / "keys" / "peer2.key").unlink()
         os.kill(running.process_ids[1], signal.SIGKILL)
-        with pytest.raises(EngineError, match=r"(?s)peer2 ended with exit code 2: .*peer2\.key"):
+        with pytest.raises(EngineError) as caught:
             play(running, 1000)
+    words = "".join(str(caught.value).split())  # its last words are broken into lines, wherever that falls
+    assert "peer2endedwithexitcode2:" in words
+    assert "peer2.key" in words
 
 
 def test_stopped_it_pauses_all_and_goes_on_where_it_was(tmp_path: Path) -> None:
