@@ -41,13 +41,14 @@ format: $(READY)  ## rewrite the code in its one format
 	$(BIN)/ruff check --fix .
 
 quick: $(READY)  ## the tests that take a moment
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not soak"
 
 test: $(READY)   ## all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not soak"
 
 soak: $(READY)   ## faults over ten thousand seeds and a million fuzzed messages; prints what plays a failure again
 	$(BIN)/python -m tests.faults.soak
+	$(BIN)/python -m pytest -m soak
 
 bench: $(READY)  ## speed beside hand-written floors; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.run

@@ -55,6 +55,7 @@ def alive_again(peer: Peer, other: str) -> bool:
     return bool(said) and "dead" not in said[-1]
 
 
+@pytest.mark.soak  # rounds take many seconds each
 def test_three_of_ten_packets_are_dropped(made: Made, calm: Calm, hosts: Hosts) -> None:
     """A round takes seconds instead of a fraction of one, so there are fewer of them."""
     peers = made(rounds=5)
@@ -74,6 +75,7 @@ def test_paused_by_sigterm_and_resumed(made: Made, calm: Calm) -> None:
     judge(peers, calm)
 
 
+@pytest.mark.soak  # rounds take many seconds each
 def test_stopped_for_some_seconds(made: Made, calm: Calm) -> None:
     peers = started(made(), round=3)
     peers[0].signal(signal.SIGSTOP)
