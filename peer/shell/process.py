@@ -11,7 +11,9 @@ import asyncio
 import secrets
 import signal
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +101,7 @@ class Process:
         self._stopped: Stop | None = None
         self._over = asyncio.Event()
         self._heard_at: dict[str, float] = {}
-        self._waiting: list[tuple[Event, Lease | None]] = []
+        self._waiting: deque[tuple[Event, Lease | None]] = deque()
         self._failure: Exception | None = None
         self._asked_at: float | None = None
 
@@ -237,12 +239,14 @@ class Process:
                 self._stopped = Stop(EXIT_STOPPED, "ended at once; what was not saved is done again")
                 self._over.set()
 
-        try:
-            for each in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(each, pause)
-            loop.add_signal_handler(signal.SIGUSR1, self.feed, Asked("leave"))
-        except (NotImplementedError, RuntimeError, AttributeError, ValueError):
-            pass  # not on this platform, or not in the main thread: whoever runs us there asks by `feed`
+        if threading.current_thread() is not threading.main_thread():
+            return  # signals belong to the main thread; whoever runs a peer in another one asks by `feed`
+        if sys.platform == "win32":  # its loop handles no signals, and it has neither SIGTERM nor SIGUSR1
+            signal.signal(signal.SIGINT, lambda number, frame: loop.call_soon_threadsafe(pause))
+            return
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, pause)
+        loop.add_signal_handler(signal.SIGUSR1, self.feed, Asked("leave"))
 
     # ------------------------------------------------------------------------------------------------------ events in
 
@@ -253,7 +257,7 @@ class Process:
 
     def _drain(self) -> None:
         while self._waiting and not self._pipeline.full:
-            event, lease = self._waiting.pop(0)
+            event, lease = self._waiting.popleft()
             effects: list[Any] = list(self._node.step(event))
             if lease is not None:
                 effects.append(_Then(lease.release))
