@@ -2,8 +2,8 @@
 
 The table has one place for each id of the roster: the newest statement that this peer made about itself, and what
 others think of that statement. A verdict counts only against the very statement that it names and that is held here,
-so nobody can be buried under a number that it never used. Order: the higher (incarnation, version); at the same number
-left > finished > dead > suspect > alive.
+so nobody can be buried under a number that it never used. Order: the later incarnation, of one incarnation the later
+life, of one life the higher version; at the same one left > finished > dead > suspect > alive.
 
 News is passed on a bounded number of times, the least told first; room left over is filled with the table in turn, so
 that whoever missed something gets it in the end (SWIM, 2002, section 4.1; memberlist's push-pull).
@@ -196,6 +196,8 @@ class Rumours:
 
 
 def _order(claim: Claim) -> tuple[object, ...]:
-    """The later statement is the larger; of two with one number, by two processes with one identity, the later life."""
+    """The later statement is the larger. A later life outdoes an earlier one of the same memory, whatever its version:
+    of two processes with one identity the later need not hear first what the other has said."""
     assert claim.advert is not None
-    return claim.number, ("alive", "finished", "left").index(claim.state), claim.advert.life, claim.advert.nonce
+    state = ("alive", "finished", "left").index(claim.state)
+    return claim.incarnation, claim.advert.life, claim.advert.nonce, claim.version, state

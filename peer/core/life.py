@@ -28,7 +28,8 @@ from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.standing import Standing
 from fedpeer.slicing.plan import Group
 
-#: Ticks in which a process that was started on an old disk has heard of its later lives (10 s at 25 ms).
+#: Ticks in which a process that was started on an old disk has heard of its later lives from whoever is there (10 s at
+#: 25 ms); sooner, when it has met all.
 YOUNG_TICKS = 400
 #: A journal may grow to so many times the size of a snapshot before the next one is taken, so that saving whole
 #: states costs at most a quarter more; and to this many bytes in any case, so that small peers save seldom.
@@ -117,8 +118,11 @@ class Life:
 
     @property
     def young(self) -> bool:
-        """Whether the process has just started, so that another one of this identity began before it."""
-        return self.now < YOUNG_TICKS
+        """Whether the process has just started, so that another one of this identity began before it.
+
+        Who has met all its mates is known to them under this life; whatever claims a later one has begun since.
+        """
+        return self.now < YOUNG_TICKS and not all(self.others[peer].met for peer in self.mates)
 
     @property
     def mates(self) -> frozenset[str]:

@@ -33,7 +33,7 @@ class Post:
         self._prepared, self._members, self._node = prepared, members, node
         self._status, self._rows, self._say, self._feed = status, rows, say, feed
         self._links = Links(self._context, self._reported)
-        self._down: set[str] = set()
+        self._down: dict[str, set[str]] = {}  # who cannot be reached, and for what reasons
         self.found: dict[str, str] = {}
 
     def send(self, send: Send) -> None:
@@ -77,16 +77,16 @@ class Post:
         return client_context(identity, self._members.roster.by_id[peer].key) if identity is not None else None
 
     def _reported(self, peer: str, outcome: Outcome) -> None:
-        """What became of a message: a refusal goes to the node; a link that is down is told once."""
+        """What became of a message: a refusal goes to the node; why a link is down is told once for each reason."""
         match outcome:
             case Refused():
                 ledger = self._node.ledger
                 self._feed(Heard(peer, ledger.met.get(peer, 0), ledger.incarnation, outcome))
             case LinkDown(reason=reason):
-                if peer not in self._down:
-                    self._down.add(peer)
+                reasons = self._down.setdefault(peer, set())
+                if reason not in reasons:  # "connection refused" while it starts, then that its certificate is foreign
+                    reasons.add(reason)
                     self._say(Note("info", "link_down", f"{peer} cannot be reached: {reason}", {"peer": peer}))
             case Taken():
-                if peer in self._down:
-                    self._down.discard(peer)
+                if self._down.pop(peer, None):
                     self._say(Note("info", "link_up", f"{peer} is reached again", {"peer": peer}))

@@ -180,6 +180,16 @@ def test_two_processes_with_one_identity_the_later_life_wins() -> None:  # E15
     assert tell(machine(life=2, nonce=3), a_claim("peer001", "alive", author="peer001", life=2, nonce=2)) == []
 
 
+def test_a_later_life_is_believed_before_it_has_heard_what_the_earlier_one_said() -> None:  # E15
+    peer = machine()
+    for life, nonce, version, known in ((1, 9, 60, (1, 9)), (2, 1, 1, (2, 1)), (2, 7, 1, (2, 7)), (1, 9, 61, (2, 7))):
+        tell(peer, a_claim("peer003", "alive", author="peer003", version=version, life=life, nonce=nonce))
+        said = peer.last_statement("peer003")
+        assert said is not None
+        assert said.advert is not None
+        assert (said.advert.life, said.advert.nonce) == known
+
+
 def test_memory_that_was_lost_unnoticed_is_named_and_a_new_incarnation_fences_it() -> None:
     peer = machine(life=8)
     before = a_claim("peer001", "alive", author="peer001", incarnation=3, version=40, life=7)

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from fedpeer.gossip.claims import claim_text
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.events import Asked, Heard, Persist, Refuse
+from fedpeer.peer.core.events import Asked, Heard, Persist, Refuse, Stop
 from fedpeer.peer.core.journal import snapshot_bytes
-from fedpeer.peer.core.messages import Envelope, Hello, Transfer
+from fedpeer.peer.core.life import YOUNG_TICKS
+from fedpeer.peer.core.messages import Envelope, Hello, Ping, Transfer
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.sims.network.faults import Faults
@@ -119,6 +121,21 @@ def test_incarnations_are_fenced(code: str, incarnation: int) -> None:
         roster=1, answer=True,
     )  # fmt: skip
     assert heard(node, other, hello, incarnation) == [code]
+
+
+def test_who_is_known_to_all_yields_to_a_later_process_and_who_has_just_come_may_be_the_later_one() -> None:  # E15
+    for known, stops in ((True, True), (False, False)):
+        village, node, other = met()
+        assert node.life.now < YOUNG_TICKS
+        node.life.others[other].met = known
+        mine = node.life.membership.statement
+        assert mine.advert is not None
+        later = replace(mine, version=mine.version + 1, advert=replace(mine.advert, life=mine.advert.life + 1))
+        text = claim_text(village.residents.roster.federation_id, later)
+        later = replace(later, signature=village.residents._sign(node.life.me, text))
+        effects = node.step(Heard(other, 1, node.ledger.incarnation, Ping(number=1, claims=(later,))))
+        assert [effect.code for effect in effects if isinstance(effect, Stop)] == ([2] if stops else [])
+        assert (node.ledger.life > mine.advert.life + 1) is not stops
 
 
 def test_who_is_no_neighbour_gives_nothing() -> None:  # S12
