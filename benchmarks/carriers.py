@@ -30,6 +30,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from torch import Tensor
 
 from fedpeer.gossip.reductions import FLOAT32, all_finite
+from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.gate import Gate, GroupSpec
 from fedpeer.peer.core.messages import Envelope, Message, Transfer
@@ -162,7 +163,7 @@ def _serve_fedpeer(tell: Callable[[int], None], job: Job, length: int, folder: P
 
     def deliver(sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
         assert isinstance(message, Transfer)
-        arrived.finish(message.payload, checked=True)
+        arrived.finish(message.parcel.payload, checked=True)
         lease.release()
 
     def refused(code: str, sender: str, text: str) -> None:
@@ -217,8 +218,8 @@ class Fedpeer:
         self._seq += 1
         self._answered: asyncio.Future[Outcome] = self._loop.create_future()
         envelope = Envelope(federation=FEDERATION, sender="a", recipient="b", incarnation=1, to_incarnation=1)
-        message = Transfer(group=GROUP, seq=self._seq, round=1, exchange=1, weight=1.0, form="float32", payload=value_D)
-        head, tail = codec.encode(envelope, message)
+        parcel = Parcel(seq=self._seq, round=1, exchange=1, weight=1.0, form="float32", payload=value_D)
+        head, tail = codec.encode(envelope, Transfer(group=GROUP, parcel=parcel))
         self._loop.call_soon(self._links.send, "b", self._address, head, tail)
         outcome = self._loop.run_until_complete(self._answered)
         if not isinstance(outcome, Taken):

@@ -20,6 +20,7 @@ from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS
 from fedpeer.networks.registry import NETWORKS
+from fedpeer.peer.core.capacity import crowding
 from fedpeer.peer.core.choice import Choice, ChoiceError, bind, called, lookup, nearest
 from fedpeer.peer.core.federation import Federation
 from fedpeer.slicing.assign import assign
@@ -114,6 +115,12 @@ def contradictions(federation: Federation, data: Mapping[str, Any]) -> list[Prob
         *_mode(federation),
         *_partial_models(federation),
     ]
+
+
+def between_peers(federation: Federation) -> list[Problem]:
+    """What is wrong with settings in which nothing else is, where peers send messages: what these have no room for."""
+    problem = crowding(federation.models(), called(federation.learning.algorithm, ALGORITHMS, "algorithm")())
+    return [] if problem is None else [Problem(_path(problem.place, federation), problem.message)]
 
 
 def peer_ids(peers: int) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from fedpeer.cli.checks import contradictions
+from fedpeer.cli.checks import between_peers, contradictions
 from fedpeer.cli.errors import ConfigError, Path, Problem, shown
 from fedpeer.cli.yaml_marks import Marks, read
 from fedpeer.peer.core.choice import nearest
@@ -94,7 +94,7 @@ class Source:
 
 
 def load(source: Source, consequence: str = "") -> Federation:
-    """The federation that the source says.
+    """The federation that the source says, for peers that talk to one another.
 
     Raises:
         ConfigError: all problems of the source, in the order of the file.
@@ -102,11 +102,12 @@ def load(source: Source, consequence: str = "") -> Federation:
     federation, problems = examine(source)
     refuse(source, problems, consequence)
     assert federation is not None
+    refuse(source, between_peers(federation), consequence)
     return federation
 
 
 def examine(source: Source) -> tuple[Federation | None, list[Problem]]:
-    """The federation as far as it can be understood, and everything that is wrong with it."""
+    """The federation as far as it can be understood, and everything that is wrong with it, however it is played."""
     federation, problems = typed(Federation, source.data)
     if federation is not None:
         problems += contradictions(federation, source.data)

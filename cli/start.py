@@ -14,6 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from fedpeer.cli.peer_config import PeerConfig
+    from fedpeer.peer.shell.logs import Level
 
 Config = Annotated[Path, typer.Option(help="The peer's own file, such as peer3.yaml.", metavar="FILE")]
 Configs = Annotated[
@@ -72,7 +73,10 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
         if attached:
             stop_after(end_of_input)
         stop = await process.run()
-        typer.echo(f"{peer.file.id}: {stop.text}", err=True)
+        if sys.stderr.isatty():
+            typer.echo(f"{peer.file.id}: {stop.text}", err=True)
+        else:
+            _log(peer.file.id, "stopped", stop.text, stop.code)
         return stop.code
 
     code = asyncio.run(run())
@@ -121,15 +125,14 @@ def _alone(arguments: list[str], threads: int) -> int:
 
 
 def _ended(peer: str, code: int) -> None:
-    """One line a process, in the form of the log."""
-    from fedpeer.peer.shell.logs import Line, for_stream
     from fedpeer.sims.ends import how_ended
 
-    line = Line(
-        t=time.time(),
-        level="error" if code else "info",
-        what="ended",
-        text=f"its process ended{f' with {how_ended(code)}' if code else ''}",
-        fields={"code": code},
-    )
-    for_stream(peer, sys.stderr)(line)
+    _log(peer, "ended", f"its process ended{f' with {how_ended(code)}' if code else ''}", code)
+
+
+def _log(peer: str, what: str, text: str, code: int) -> None:
+    """One line in the form of the log, after the log is closed."""
+    from fedpeer.peer.shell.logs import Line, for_stream
+
+    level: Level = "error" if code else "info"
+    for_stream(peer, sys.stderr)(Line(t=time.time(), level=level, what=what, text=text, fields={"code": code}))

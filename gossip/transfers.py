@@ -43,13 +43,13 @@ UNDER_WAY_MAX = 1 / 2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parcel:
-    """One transfer: what the message says, without the group.
+    """One transfer, as it is journalled and as it travels.
 
-    seq        1, 2, 3, ... on this lane and incarnation
+    seq        1, 2, 3, ... on this lane and incarnation; never used for two different shares
     round, exchange    for which averaging it was made; never smaller than in the transfer before it
     weight     push-sum weight, finite, > 0
     form       name of the form of the payload: the group's, or "float32"
-    payload    what travels, (D,) for plain types, else (bytes,) uint8
+    payload    what travels, in the wire's own type: (D,) for plain types, else (bytes,) uint8
     """
 
     seq: int
@@ -199,11 +199,6 @@ def _debited(held: Mass, lanes: Mapping[str, Outgoing], parcels: Mapping[str, Pa
         held = Mass(held.value_D - value_D * copies[one], held.weight)
     weight = max((parcel.weight for parcel in parcels.values()), default=0.0)
     return Mass(held.value_D, held.weight - weight * len(parcels))
-
-
-def repeats(lane: Outgoing) -> tuple[Parcel, ...]:
-    """What is said again: the very parcels that were made."""
-    return lane.open
 
 
 class Receipt(StrEnum):

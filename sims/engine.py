@@ -12,8 +12,10 @@ from typing import Any, Protocol, Self
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedpeer.peer.core.capacity import crowding
 from fedpeer.peer.core.choice import ChoiceError
 from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.groups import method_of
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.vector.engine import RoundTimes
 
@@ -67,9 +69,14 @@ def check(request: SimulationRequest, objects: Sequence[str]) -> None:
         raise ChoiceError(f"faults are simulated, and the {request.engine} engine has no network; use --engine network")
     if request.engine == "vector":
         _check_vector(request.federation)
-    elif request.engine == "network" and request.device not in ("auto", "cpu"):
+        return
+    for method in request.methods:
+        problem = crowding(request.federation.models(), method_of(method))
+        if problem is not None:
+            raise ChoiceError(f"{problem}; or use --engine vector, in which nothing is said")
+    if request.engine == "network" and request.device not in ("auto", "cpu"):
         raise ChoiceError(f"the network engine trains on the cpu; leave out the device {request.device}")
-    elif request.engine == "processes" and objects:
+    if request.engine == "processes" and objects:
         raise ChoiceError(
             f"real peers read their data and network themselves, and {' and '.join(objects)} came as a Python object; "
             "write the data into a file (npz:FILE) and name the network (python:module:function), or use "

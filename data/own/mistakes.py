@@ -58,6 +58,5 @@ def check_there(path: str) -> None:
         raise DataError(f"{path} is a folder, not a file; for a folder of images write images:{path}")
     beside = [each.name for each in file.parent.iterdir()] if file.parent.is_dir() else []
     near = difflib.get_close_matches(file.name, beside, n=1)
-    raise DataError(
-        f"there is no file {path}" + (f'; did you mean "{near[0]}"?' if near else f" (looked in {Path.cwd()})")
-    )
+    looked = "" if file.is_absolute() else f" (looked in {Path.cwd()})"
+    raise DataError(f"there is no file {path}" + (f'; did you mean "{near[0]}"?' if near else looked))

@@ -22,10 +22,12 @@ class Acquaintance:
     giving       groups in which it said that it has made a transfer to us: by then it may reach us along an edge that
                  it added when it believed somebody dead, and what it made must not be refused for ever
     round        the furthest in which it was seen, and `round_at` the tick at which it was
+    heard_at     tick at which anything came from it last
     begun        whether it has begun to learn
     roster       number of the roster it goes by
     hello_at     tick at which it is greeted next; `hello_wait`: ticks until the greeting after that
     differs      whether it was said already where the contracts differ
+    buried_at    tick at which it was thought dead; None: it is not, or that is long ago
     """
 
     met: bool = False
@@ -36,11 +38,13 @@ class Acquaintance:
     giving: set[str] = field(default_factory=set)
     round: int = 0
     round_at: int = 0
+    heard_at: int = -1
     begun: bool = False
     roster: int = 0
     hello_at: int = 0
     hello_wait: int = HELLO_MIN
     differs: bool = False
+    buried_at: int | None = None
 
     def seen_in(self, round: int, now: int) -> None:
         """It says that it is in this round."""

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from fedpeer.gossip.reductions import Form
+from fedpeer.gossip.transfers import Parcel
+from fedpeer.peer.core.capacity import METADATA_BYTES_MAX
 from fedpeer.peer.core.fields import ENVELOPE, KINDS, READERS, TEXT_LETTERS_MAX, Unfit, plain, printable, unpacked
 from fedpeer.peer.core.framing import Bytes, pack, raw
 from fedpeer.peer.core.gate import TEXTS, Gate, Opening, about, admitted, tail_bytes_max
@@ -44,9 +46,6 @@ MAGIC = b"FDPR"
 VERSION = 1
 _HEAD = Struct("<4sHBBIQ")
 HEAD_BYTES = _HEAD.size
-#: Bytes of metadata. Eight claims of peers with ten partial models each, the largest usual message, take half of it;
-#: a hostile one of this size stays under 1 MB once unpacked.
-METADATA_BYTES_MAX = 4096
 
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
 _WITH_CLAIMS = (Ping, PingRequest, Pong)
@@ -87,7 +86,7 @@ def encode(envelope: Envelope, message: Message) -> tuple[bytes, memoryview]:
 
 def _tail(message: Message) -> memoryview:
     match message:
-        case Transfer(payload=tensor) | Value(value_D=tensor):
+        case Transfer(parcel=Parcel(payload=tensor)) | Value(value_D=tensor):
             return raw(tensor)
         case Contract(text=text) | RosterNews(text=text):
             return memoryview(text)
@@ -151,6 +150,8 @@ def finish(opening: Opening, tail: memoryview) -> Message | Rejected:
         fields["value_D" if opening.kind is Value else "payload"] = payload
     elif opening.kind in TEXTS:
         fields["text"] = bytes(tail)
+    if opening.kind is Transfer:
+        return Transfer(group=fields.pop("group"), parcel=Parcel(**fields))
     return opening.kind(**fields)
 
 
@@ -167,15 +168,25 @@ def decode(frame: Bytes, gate: Gate) -> tuple[Envelope, Message] | Rejected:
     return message if isinstance(message, Rejected) else (opening.envelope, message)
 
 
-def decode_answer(frame: Bytes) -> Refused | None:
-    """The refusal in the body of an error's response; None if there is none. Whose it is, the connection says."""
+def decode_answer(frame: Bytes) -> Refused | RosterNews | None:
+    """What stands in the body of an error's response: a refusal, or the roster that put the asker out; None if neither
+    does. Whose it is, the connection says."""
     head = parse_head(frame, len(frame))
-    if isinstance(head, Rejected) or head.kind is not Refused or head.tail_bytes:
+    if isinstance(head, Rejected) or head.kind not in (Refused, RosterNews):
         return None
+    start = HEAD_BYTES + head.metadata_bytes
     try:
-        return Refused(**_opened(head, memoryview(frame)[HEAD_BYTES:]).fields)
+        opening = _opened(head, memoryview(frame)[HEAD_BYTES:start])
     except Unfit:
         return None
+    if opening.tail_bytes > TEXTS.get(opening.kind, 0):
+        return None
+    message = finish(opening, memoryview(frame)[start:])
+    return message if isinstance(message, Refused | RosterNews) else None
+
+
+#: Bytes of the longest answer.
+ANSWER_BYTES_MAX = HEAD_BYTES + METADATA_BYTES_MAX + TEXTS[RosterNews]
 
 
 def frame_bytes_max(gate: Gate) -> int:

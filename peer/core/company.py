@@ -21,6 +21,8 @@ def attend(life: Life, outs: list[Out]) -> None:
                 life.send(out.to, Pong(number=out.number, target=out.target, heard=out.heard, claims=out.claims))
             case Change():
                 _changed(life, out)
+            case Refusal(code="unknown_peer") if _goes_by_another_roster(life, out.sender):
+                life.note("debug", "other_roster", out.text, peer=out.sender)
             case Refusal():
                 life.count(out.code, out.sender, out.text)
             case OtherSelf():
@@ -38,9 +40,15 @@ def _changed(life: Life, change: Change) -> None:
     said = life.membership.last_statement(change.peer)
     if said is not None and said.advert is not None:
         other.begun = said.advert.begun
+    other.buried_at = life.now if change.after == "dead" else None
     if change.after == "alive" and not other.met:
         other.greet_soon(life.now)
     life.changed()
+
+
+def _goes_by_another_roster(life: Life, sender: str) -> bool:
+    """Whether it may speak in good faith of somebody who is put out, or not let in yet, by the roster held here."""
+    return sender in life.others and life.others[sender].roster != life.circle.roster.number
 
 
 def _other_self(life: Life, out: OtherSelf) -> None:

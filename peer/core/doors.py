@@ -6,7 +6,6 @@ from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.core.gate import Gate, GroupSpec
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.roster import AUTHORITY
-from fedpeer.peer.core.rounds import among_the_living
 
 #: Examples of one peer, where they are its weight: more than any data set has, and exact in a float.
 WEIGHT_MAX = 1e12
@@ -48,7 +47,7 @@ def _neighbours(life: Life, group: str) -> frozenset[str]:
     peers may repair the overlay differently, any member."""
     policy = life.circle.averaging[group]
     members = policy.overlay.members
-    if policy.exact or among_the_living(life, group) is not policy:
+    if policy.exact or not all(peer == life.me or life.available(peer, group) for peer in members):
         return frozenset(members)
     union, me = policy.overlay.union, members.index(life.me)
     into = union.predecessors(me) if union.is_directed() else union.neighbors(me)

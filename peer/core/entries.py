@@ -109,8 +109,16 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """A neighbour has left, and what it has taken is acknowledged: what was still under way to it comes back."""
+
+    group: str
+    peer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """All that could be handed over was: the rest is written off, and the next start is a late join."""
 
 
-Entry = Started | Began | Learnt | Opened | Closed | Took | Acked | Met | Reborn | Adopted | Left
+Entry = Started | Began | Learnt | Opened | Closed | Took | Acked | Met | Reborn | Adopted | Returned | Left

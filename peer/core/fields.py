@@ -16,17 +16,11 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from fedpeer.gossip.claims import STATEMENTS, VERDICTS, Advert, Claim, well_formed
+from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import messages
+from fedpeer.peer.core.capacity import ADDRESS_LETTERS_MAX, ARRAY_MAX, GROUP_LETTERS_MAX, NAME_LETTERS_MAX
 from fedpeer.peer.core.framing import Bytes, FrameError, unpack
 
-#: Elements of one array. The longest real ones are the groups that two peers share and the partial models of one
-#: peer; arrays of this size nested as deep as 4 KiB allow stay under 1 MB when unpacked.
-ARRAY_MAX = 64
-#: Letters of ids of peers and of partial models (as `federation.yaml` allows), and of groups, which join some models.
-NAME_LETTERS_MAX = 100
-GROUP_LETTERS_MAX = 250
-#: Letters of an address: as long as a roster takes.
-ADDRESS_LETTERS_MAX = 300
 #: Letters of a sentence for the other side's log: a line or four on a terminal.
 TEXT_LETTERS_MAX = 500
 #: A letter has at most 4 bytes in UTF-8.
@@ -63,6 +57,8 @@ def unpacked(metadata: Bytes) -> tuple[Any, ...]:
 
 def plain(value: Any) -> Any:
     """What stands in the metadata for a value: arrays for records, shapes for tensors."""
+    if isinstance(value, messages.Transfer):
+        return (value.group, *plain(value.parcel))
     if is_dataclass(value):
         return tuple(plain(getattr(value, each.name)) for each in fields(value))
     if isinstance(value, Tensor):
@@ -170,10 +166,15 @@ def row(*readers: Reader) -> Reader:
 
 def named(record: type, *readers: Reader) -> Reader:
     """The fields of a dataclass by name; what is unfit says in which field."""
-    names = [each.name for each in fields(record)]
+    names = _names(record)
     assert len(names) == len(readers), f"a reader for each field of {record.__name__}"
     each = row(*(_placed(f"{record.__name__}.{name}", reader) for name, reader in zip(names, readers, strict=True)))
     return lambda value: dict(zip(names, each(value), strict=True))
+
+
+def _names(record: type) -> list[str]:
+    """The fields as they travel: a transfer's group, and beside it all of its parcel."""
+    return ["group", *_names(Parcel)] if record is messages.Transfer else [each.name for each in fields(record)]
 
 
 def record(made: type, *readers: Reader) -> Reader:
@@ -253,6 +254,7 @@ READERS: dict[type[messages.Message], Reader] = {
             _NUMBER,
             flag,
             _NUMBER,
+            flag,
             flag,
         ),
         messages.Contract: (empty,),

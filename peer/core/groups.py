@@ -109,14 +109,21 @@ def averaging_of(plan: Plan, federation: Federation, seed: int) -> dict[str, Ave
 
 
 def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, seed: int) -> Averaging:
-    """How these members of one group average: their overlay drawn from the stream (seed, "overlay", group)."""
+    """How these members of one group average: their overlay drawn from the stream (seed, "overlay", group).
+
+    Raises TopologyError where the federation's own edges do not hold them together.
+    """
     draws = Draws(seed)
 
     def matching(number: int, exchange: int) -> np.random.Generator:
         return draws.numpy(f"matching {exchange}", group, number)
 
+    try:
+        drawn = overlay(called(gossip.topology, GRAPHS, "topology"), members, draws.numpy("overlay", group))
+    except TopologyError as error:
+        raise TopologyError(f'in the averaging group "{group}" {error}') from None
     return Averaging.of(
-        overlay(called(gossip.topology, GRAPHS, "topology"), members, draws.numpy("overlay", group)),
+        drawn,
         gossip.protocol,
         tolerance=gossip.tolerance if gossip.exchanges is None else None,
         exchanges=gossip.exchanges,

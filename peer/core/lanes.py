@@ -21,41 +21,16 @@ from fedpeer.peer.core.repeats import Repeats
 STEP_ROUNDS = 2
 
 
-def parcel_of(transfer: Transfer) -> Parcel:
-    """The transfer as lanes know it."""
-    return Parcel(
-        seq=transfer.seq,
-        round=transfer.round,
-        exchange=transfer.exchange,
-        weight=transfer.weight,
-        form=transfer.form,
-        payload=transfer.payload,
-    )
-
-
-def transfer_of(group: str, parcel: Parcel) -> Transfer:
-    """The parcel as it travels."""
-    return Transfer(
-        group=group,
-        seq=parcel.seq,
-        round=parcel.round,
-        exchange=parcel.exchange,
-        weight=parcel.weight,
-        form=parcel.form,
-        payload=parcel.payload,
-    )
-
-
 def ship(life: Life, repeats: Repeats, group: str, made: dict[str, Parcel]) -> None:
     """Say new transfers."""
     for peer, parcel in made.items():
         repeats.sent((peer, group, parcel.seq), life.now)
-        life.send(peer, transfer_of(group, parcel))
+        life.send(peer, Transfer(group=group, parcel=parcel))
 
 
 def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, Gauge]) -> bool:
     """Take it, or refuse it by name; whether it was taken."""
-    group, parcel = transfer.group, parcel_of(transfer)
+    group, parcel = transfer.group, transfer.parcel
     other, holding = life.others[peer], life.ledger.groups[group]
 
     def refuse(code: str, text: str = "") -> bool:
@@ -123,7 +98,7 @@ def hear_ack(life: Life, repeats: Repeats, peer: str, ack: Ack) -> None:
 def say_again(life: Life, repeats: Repeats) -> None:
     """Repeat what is overdue, the same bytes."""
     for peer, group, seq in repeats.due(life.now):
-        if group not in life.ledger.groups or not life.available(peer, group):
+        if group not in life.ledger.groups or not life.expected(peer, group):
             continue
         lane = life.ledger.groups[group].out.get(peer, Outgoing())
         parcel = next((parcel for parcel in lane.open if parcel.seq == seq), None)
@@ -131,7 +106,7 @@ def say_again(life: Life, repeats: Repeats) -> None:
             repeats.drop((peer, group, seq))
             continue
         repeats.sent((peer, group, seq), life.now)
-        life.send(peer, transfer_of(group, parcel))
+        life.send(peer, Transfer(group=group, parcel=parcel))
 
 
 def say_all_open(life: Life, repeats: Repeats, peer: str) -> None:

@@ -36,6 +36,7 @@ from fedpeer.peer.core.entries import (
     Met,
     Opened,
     Reborn,
+    Returned,
     Started,
     Took,
 )
@@ -185,6 +186,13 @@ class Ledger:
                 holding = self.groups[entry.group]
                 held = Mass.of(entry.value_D, float(holding.held.weight))
                 self.groups[entry.group] = replace(holding, held=held)
+            case Returned():
+                holding = self.groups[entry.group]
+                lane = holding.out[entry.peer]
+                held, _ = reopened(holding.held, lane, Incoming(), self.rules.form)
+                self.groups[entry.group] = replace(
+                    holding.with_lane(entry.peer, replace(lane, made=lane.acked, open=())), held=held
+                )
             case Left():
                 self.left = True
             case _:

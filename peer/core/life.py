@@ -31,6 +31,9 @@ from fedpeer.slicing.plan import Group
 #: Ticks in which a process that was started on an old disk has heard of its later lives from whoever is there (10 s at
 #: 25 ms); sooner, when it has met all.
 YOUNG_TICKS = 400
+#: Ticks for which one who is thought dead is still waited for, with a deadline as for anybody: within them a false death
+#: is refuted (P8), and who believed it at once would go on alone, rounds ahead of those who only lost some packets.
+DOUBT_TICKS = 200
 #: A journal may grow to so many times the size of a snapshot before the next one is taken, so that saving whole
 #: states costs at most a quarter more; and to this many bytes in any case, so that small peers save seldom.
 JOURNAL_TIMES, JOURNAL_BYTES_MIN = 4, 4 << 20
@@ -108,6 +111,7 @@ class Life:
     digests: dict[str, bytes] = field(default_factory=dict)
     # What follows from who is there, kept until that changes: it is asked for with every message.
     reachable: dict[tuple[str, str], bool] = field(default_factory=dict)
+    expectable: dict[tuple[str, str], bool] = field(default_factory=dict)
     living: dict[str, Averaging] = field(default_factory=dict)
     gates: dict[str | None, Gate] = field(default_factory=dict)
     score: float | None = None
@@ -206,17 +210,41 @@ class Life:
             self.reachable[key] = self._available(peer, group)
         return self.reachable[key]
 
+    def expected(self, peer: str, group: str) -> bool:
+        """Whether averaging counts on this peer: it is available, or was until a moment ago."""
+        key = (peer, group)
+        if key not in self.expectable:
+            buried_at = self.others[peer].buried_at if peer in self.others else None
+            self.expectable[key] = self.available(peer, group) or (
+                buried_at is not None and self._agreed(peer, group) and self.membership.standing(peer) == "dead"
+            )
+        return self.expectable[key]
+
+    def heard_since(self, peer: str, tick: int) -> bool:
+        """Whether anything came from this peer itself since then."""
+        return peer in self.others and self.others[peer].heard_at >= tick
+
+    def reconsider(self) -> None:
+        """Time has passed: pauses of edges and doubts may be over."""
+        over = [each for each in self.others.values() if self.now - (each.buried_at or self.now) >= DOUBT_TICKS]
+        for other in over:
+            other.buried_at = None
+        if over or any(not each.listens(self.now) or each.pauses for each in self.standing.values()):
+            self.changed()
+
     def changed(self) -> None:
         """Somebody came, went, met us, is listened to or not, or we are somebody else."""
         self.reachable.clear()
+        self.expectable.clear()
         self.living.clear()
         self.gates.clear()
 
     def _available(self, peer: str, group: str) -> bool:
+        return self._agreed(peer, group) and self.membership.standing(peer) not in ("dead", "left")
+
+    def _agreed(self, peer: str, group: str) -> bool:
         other = self.others.get(peer)
-        if other is None or not other.met or group not in other.agreed or not self.listens(peer):
-            return False
-        return self.membership.standing(peer) not in ("dead", "left")
+        return other is not None and other.met and group in other.agreed and self.listens(peer)
 
     def digest_of(self, group: str) -> bytes:
         """(32 bytes) of what the group's scalars are and under which contract they are averaged."""

@@ -18,14 +18,17 @@ from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import FORMS, PACKERS, Form
 from fedpeer.peer.core.assembly import Assembly
 from fedpeer.peer.core.choice import Choice, bind, lookup
+from fedpeer.peer.core.entries import Entry
+from fedpeer.peer.core.events import Persist
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import averaging_among, enrolled, method_of, peer_plan, plan_for
-from fedpeer.peer.core.journal import entry_of, ledger_of
+from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import Ledger, Rules
 from fedpeer.peer.core.life import Circle, Setup
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.saving import Recovered
+from fedpeer.slicing.models import ModelGraph
 
 
 def form_of(wire: Sequence[Choice]) -> Form:
@@ -86,8 +89,7 @@ def setup_of(
     # What the file says, before a peer's own network fills in what it leaves open.
     contract = assembly.asked.model_dump(mode="json", exclude={"simulation"}) | {"algorithm": str(chosen)}
     text = json.dumps(contract, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-    ours = enrolled(federation, {entry.id: entry.models for entry in roster.entries}).partial_models
-    models = tuple(name for name, each in ours.items() if each.members == "all" or me in each.members)
+    ours = enrolled(federation, {entry.id: entry.models for entry in roster.entries})
     return Setup(
         me=me,
         federation=federation,
@@ -97,7 +99,7 @@ def setup_of(
         circle_of=circle_of,
         address=address or roster.by_id[me].address,
         seeds=frozenset(entry.id for entry in roster.entries if entry.address in seeds),
-        models=models,
+        models=ModelGraph(ours.models()).implemented(me),
         nonce=nonce,
     )
 
@@ -109,6 +111,14 @@ def owner_of(setup: Setup) -> dict[str, str]:
         "federation": setup.circle.roster.federation_id.hex(),
         "contract": setup.contract.hex(),
     }
+
+
+def disk_bytes(persist: Persist, setup: Setup) -> bytes:
+    """What the disk keeps of it: a snapshot with its owner's name, or an entry."""
+    if isinstance(persist.content, Ledger):
+        return snapshot_bytes(persist.content, owner_of(setup))
+    assert isinstance(persist.content, Entry)
+    return entry_bytes(persist.content)
 
 
 def node_of(

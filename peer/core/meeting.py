@@ -15,7 +15,7 @@ from typing import Any
 
 from fedpeer.gossip.incarnations import Memory, fence, meet, memory
 from fedpeer.gossip.transfers import Incoming, Outgoing
-from fedpeer.peer.core.entries import Acked, Met, Reborn, Started
+from fedpeer.peer.core.entries import Acked, Met, Reborn, Returned, Started
 from fedpeer.peer.core.events import Enrol, Heard, Stop
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Contract, Hello, LaneState, RosterNews
@@ -66,6 +66,7 @@ def say_hello(life: Life, peer: str, *, answer: bool) -> None:
             begun=ledger.round > 0,
             roster=life.circle.roster.number,
             answer=answer,
+            left=ledger.left,
         ),
     )
 
@@ -104,7 +105,10 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
             holding = ledger.groups.get(lane.group)
             if holding and peer in holding.out and lane.taken > holding.out[peer].acked:
                 life.write(Acked(group=lane.group, peer=peer, taken=lane.taken))
-        other.met = True
+        other.met = not hello.left
+    if hello.left and heard.to_incarnation == ledger.incarnation:
+        _take_back(life, peer, hello)
+        return False
     if not hello.answer or not other.met:
         # An answer that does not name our incarnation yet is answered too; it then does, so this ends.
         say_hello(life, peer, answer=hello.answer or other.met)
@@ -114,6 +118,15 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
     if other.met and not met:
         life.note("info", "met", f"met {peer}", peer=peer)
     return other.met and not met
+
+
+def _take_back(life: Life, peer: str, hello: Hello) -> None:
+    """It has left, and said for good what it has taken: what is still under way to it stays here."""
+    for lane in hello.lanes:
+        holding = life.ledger.groups.get(lane.group)
+        if holding and peer in holding.out and holding.out[peer].open:
+            life.write(Returned(group=lane.group, peer=peer))
+    life.changed()
 
 
 def _outlives(life: Life, heard: Heard, hello: Hello) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedpeer.gossip.membership import Claim
+from fedpeer.gossip.transfers import Parcel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class Hello:
     round           in which the sender is; `begun`: whether it has begun to learn
     roster          number of the roster that the sender goes by
     answer          whether this answers a Hello (and wants none back)
+    left            whether the sender has handed everything over and goes: it takes nothing beyond what `lanes` say
     """
 
     life: int
@@ -71,6 +73,7 @@ class Hello:
     begun: bool
     roster: int
     answer: bool
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,22 +85,10 @@ class Contract:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One numbered share of one group's mass.
-
-    seq        1, 2, 3, ... on this lane and incarnation; never used for two different shares
-    round, exchange    for which averaging it was made; never smaller than in the transfer before it
-    weight     push-sum weight, finite, > 0
-    form       how the value travels: "float32", "bfloat16", "float64" or the name of a reduction
-    payload    what travels, as it travels: a tensor of the wire's own type, (D,) for plain types, else (bytes,) uint8
-    """
+    """One numbered share of one group's mass; in the metadata the parcel's fields stand beside the group."""
 
     group: str
-    seq: int
-    round: int
-    exchange: int
-    weight: float
-    form: str
-    payload: Tensor
+    parcel: Parcel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,8 +173,7 @@ class Node:
         match event:
             case Tick():
                 life.now = event.now
-                if any(not each.listens(life.now) or each.pauses for each in life.standing.values()):
-                    life.changed()  # a pause may be over
+                life.reconsider()
                 attend(life, life.membership.tick(event.now))
             case Heard():
                 self._hear(event)
@@ -286,6 +285,7 @@ class Node:
             return
         if not life.listens(peer):
             return
+        life.others[peer].heard_at = life.now
         message = heard.message
         if isinstance(message, Hello):
             if hear_hello(life, heard, message):
@@ -368,6 +368,8 @@ class Node:
                 text = f"another process with the identity of {life.me} started after this one, so this one stops"
                 life.note("error", "duplicate_peer", text)
                 life.stop(2, f"{text}; start {life.me} on one machine only")
+        if refused.code == "early":
+            self.repeats.missed(peer, refused.group, refused.seq)
         if refused.code in CLEARED_UP_BY_HELLO:
             life.others[peer].greet_soon(life.now)
 

@@ -11,6 +11,7 @@ from fedpeer.gossip.transfers import Outgoing, resting
 from fedpeer.peer.core.entries import Adopted, Left, Opened
 from fedpeer.peer.core.lanes import ship
 from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.meeting import say_hello
 from fedpeer.peer.core.messages import Fetch
 from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
@@ -24,8 +25,9 @@ JOIN_S = 10.0
 LINGER_MIN_S = 2.0
 #: Seconds that it waits for acknowledgements when all are done: who is gone by then has the share or will ask for it.
 OWING_S = 5.0
-#: Ticks for which a peer that has left still tells so, to some at least, who pass it on.
-FAREWELL_TICKS = 12
+#: Ticks for which a peer that has left still tells so, to some at least, who pass it on; and between two Hellos by which
+#: its neighbours know what it has not taken.
+FAREWELL_TICKS, FAREWELL_EVERY = 12, 4
 #: A finished peer stays for the others until none of them has come further for so many deadlines.
 LINGER_DEADLINES = 4
 #: Members that a late joiner asks for each value: a second one shows if the first tells nonsense.
@@ -39,7 +41,7 @@ class Passage:
     values, asked_at        of a late joiner: what members gave, by group and peer, and when they were asked
     progress_at, furthest   of a finished peer: when one of the others last came further, and how far they are in all
     all_done_at             tick at which the last of them was seen unfinished
-    gone_at                 tick at which this peer had left
+    gone_at, farewells      tick at which this peer had left, and how often it has said so
     """
 
     values: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -48,6 +50,7 @@ class Passage:
     furthest: int = 0
     all_done_at: int = 0
     gone_at: int = 0
+    farewells: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +140,13 @@ def leave(work: Work) -> None:
     """Hand everything over, in equal parts to who is there; write off what nobody takes in time."""
     life, ledger, passage = work.life, work.life.ledger, work.passage
     if ledger.left:
-        if life.now - passage.gone_at >= FAREWELL_TICKS:
+        waited = life.now - passage.gone_at
+        if waited >= FAREWELL_TICKS:
             life.stop(0, "left; what was held is handed over")
+        elif waited >= passage.farewells * FAREWELL_EVERY:
+            passage.farewells += 1
+            for peer in sorted(life.mates):
+                say_hello(life, peer, answer=True)
         return
     over = life.waited() >= life.setup.ticks(LEAVE_S)
     for group, holding in ledger.groups.items():

@@ -145,9 +145,8 @@ _ROWS = (
         "wrong_federation",
         ("E09",),
         "h",
-        "from another federation, or under another learning contract",
-        "We do not belong to the same federation or do not learn by the same federation file; take this federation's "
-        "files and start again.",
+        "from another federation",
+        "We do not belong to the same federation; take this federation's files and start again.",
     ),
     Refusal(
         "repeated",
@@ -312,20 +311,6 @@ _ROWS = (
         "o",
         "nothing could be saved; nothing is sent until a save succeeds",
         "This peer cannot save and therefore says nothing; free some space on its disk or make it writable.",
-    ),
-    Refusal(
-        "bind_failed",
-        ("D04",),
-        "o",
-        "the address cannot be listened on",
-        "Another process has this port, or the address is not this machine's; change `listen` in the peer's file.",
-    ),
-    Refusal(
-        "link_down",
-        ("D04",),
-        "o",
-        "a peer cannot be reached",
-        "The address cannot be resolved or nobody answers there; the peer keeps trying.",
     ),
     Refusal(
         "out_of_handles",

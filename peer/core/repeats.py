@@ -64,6 +64,12 @@ class Repeats:
                 self.varies[peer] += (abs(took - self.smoothed[peer]) - self.varies[peer]) / 4
                 self.smoothed[peer] += (took - self.smoothed[peer]) / 8
 
+    def missed(self, peer: str, group: str, seq: int) -> None:
+        """It has come to them before what was made earlier: the link carries, so that is not waited for any longer."""
+        for key, timer in self.timers.items():
+            if key[:2] == (peer, group) and key[2] < seq:
+                timer.wait = min(timer.wait, self.wait(peer))
+
     def drop(self, key: Key) -> None:
         """This transfer is not open any more."""
         del self.timers[key]

@@ -9,6 +9,7 @@ are.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import networkx as nx
@@ -34,15 +35,16 @@ class Rounds:
     """Where the peer is in its rounds, beside what the ledger says.
 
     opened_at    tick at which each group's exchange was opened
-    late         members that this round goes on without
-    silent       by group, whether somebody's share of the last exchange did not come
+    late         members that this round goes on without, and since when; as long as nothing is heard of one, the next
+                 rounds do too
+    silent       by group, whose share did not come, and since when they were waited for, until they acknowledge ours
     pushed_at    tick of each group's last push; `news`: groups with something that was not pushed yet
     training     whether a `Train` is out
     """
 
     opened_at: dict[str, int] = field(default_factory=dict)
-    late: set[str] = field(default_factory=set)
-    silent: dict[str, bool] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+    silent: dict[str, dict[str, int]] = field(default_factory=dict)
     pushed_at: dict[str, int] = field(default_factory=dict)
     news: set[str] = field(default_factory=set)
     training: bool = False
@@ -54,7 +56,7 @@ def begin(life: Life, rounds: Rounds, gauges: dict[str, Gauge], round: int) -> N
     ledger, learning = life.ledger, life.setup.federation.learning
     before = {group: ledger.x_n[place_D] for group, place_D in ledger.index.items()}
     life.write(Began(round=round))
-    rounds.late.clear()
+    rounds.late = {peer: since for peer, since in rounds.late.items() if not life.heard_since(peer, since)}
     rounds.training = False
     done = round - 1
     for group, place_D in ledger.index.items():
@@ -163,10 +165,10 @@ def _average(life: Life, rounds: Rounds, repeats: Repeats, group: str) -> bool:
                 return False
             continue
         missing = [peer for peer in holding.missing if _awaited(life, rounds, group, peer)]
-        if missing and not _overdue(life, rounds, group):
+        if missing and not _overdue(life, rounds, group, missing):
             return False
         if missing:
-            rounds.late.update(missing)
+            rounds.late.update(dict.fromkeys(missing, life.now))
         gone = holding.missing
         if gone:
             why = "after the deadline" if missing else "which are gone or ahead"
@@ -176,14 +178,14 @@ def _average(life: Life, rounds: Rounds, repeats: Repeats, group: str) -> bool:
             )
         _measure(life, rounds, group, last=at[1] + 1 == policy.exchanges)
         life.write(Closed(group=group, without=gone))
-        rounds.silent[group] = bool(gone)
-        rounds.opened_at.pop(group, None)
+        since = rounds.opened_at.pop(group, life.now)
+        rounds.silent[group] = dict.fromkeys(gone, since) | rounds.silent.get(group, {})
 
 
 def _awaited(life: Life, rounds: Rounds, group: str, peer: str) -> bool:
     """Whether a missing share may still come in time: not from who is gone, was late already, or is past this."""
     holding = life.ledger.groups[group]
-    if peer in rounds.late or not life.available(peer, group):
+    if peer in rounds.late or not life.expected(peer, group):
         return False
     other, (round, exchange), policy = life.others[peer], holding.at, life.circle.averaging[group]
     if other.round > round + _ahead(life):
@@ -197,9 +199,15 @@ def _awaited(life: Life, rounds: Rounds, group: str, peer: str) -> bool:
     return holding.into.get(peer, Incoming()).place <= holding.at
 
 
-def _overdue(life: Life, rounds: Rounds, group: str) -> bool:
-    """Whether this wait has lasted as long as any may."""
+def _overdue(life: Life, rounds: Rounds, group: str, behind: Sequence[str] = ()) -> bool:
+    """Whether this wait has lasted as long as any may.
+
+    For those who are in earlier rounds it begins again with each round that they reach: a peer that was alone for a
+    while is ahead of all, and would stay so for good if it went on at every deadline.
+    """
     since = rounds.opened_at.setdefault(group, life.now)
+    others = (life.others[peer] for peer in behind)
+    since = max([since, *(other.round_at for other in others if other.round < life.ledger.round)])
     return life.now - since >= life.setup.ticks(life.setup.federation.gossip.deadline)
 
 
@@ -209,20 +217,24 @@ def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: in
     policy = among_the_living(life, group)
     alone = len(policy.overlay.members) == 1
     plan = Turn((), 1.0, ()) if alone else turn(policy, life.me, round - 1, exchange)
-    # While somebody is silent there may be a cut, for hours, and what is under way to the other side is missed on this
-    # one: who has not acknowledged the last share gets no second one, and nobody gets any while much is under way.
-    silent = rounds.silent.get(group, False)
     tired = exhausted(holding.held, life.ledger.rules.start_weight)
-    tired = tired or (silent and overdrawn(holding.held, holding.out.values()))
     lanes = {peer: holding.out.get(peer, Outgoing()) for peer in plan.to if not tired}
-    # While nobody is silent, a full window only means that an acknowledgement is still under way (it travels beside the
-    # shares): to skip a neighbour for that would leave it waiting, and make another average than the matrices say.
-    slow = [peer for peer, lane in lanes.items() if resting(lane) and not silent and peer not in rounds.late]
+    # Between us and who is silent there may be a cut, for hours, and what is under way to the other side is missed on
+    # this one: who has not acknowledged the last share gets no second one, nor a first who may be over there too.
+    cut = {
+        peer: since for peer, since in rounds.silent.get(group, {}).items() if holding.out.get(peer, Outgoing()).open
+    }
+    rounds.silent[group] = cut
+    since = min(cut.values(), default=-1)
+    beyond = {peer for peer in lanes if peer in cut or not life.heard_since(peer, since)}
+    # From everybody else an acknowledgement is still under way (it travels beside the shares): to skip a neighbour for
+    # that would leave it waiting, and make another average than the matrices say.
+    slow = [peer for peer, lane in lanes.items() if resting(lane) and peer not in beyond and peer not in rounds.late]
     if slow:
-        if not _overdue(life, rounds, group):
+        if not _overdue(life, rounds, group, slow):
             return False
-        rounds.late.update(slow)
-    to = tuple(peer for peer, lane in lanes.items() if not resting(lane) and not (lane.open and silent))
+        rounds.late.update(dict.fromkeys(slow, life.now))
+    to = tuple(peer for peer, lane in lanes.items() if not resting(lane) and peer not in beyond)
     afresh = exchange == 0 and life.setup.federation.learning.weights == "samples"
     opened = Opened(
         group=group, round=round, exchange=exchange, to=to, expect=plan.expect, fraction=plan.fraction, afresh=afresh
@@ -236,7 +248,7 @@ def among_the_living(life: Life, group: str) -> Averaging:
     """The group's averaging among those who are there, by the overlay repaired; the group's own if all of them are."""
     policy = life.circle.averaging[group]
     if group not in life.living:
-        alive = {p for p in policy.overlay.members if p == life.me or life.available(p, group)}
+        alive = {p for p in policy.overlay.members if p == life.me or life.expected(p, group)}
         whole = len(alive) == len(policy.overlay.members)
         life.living[group] = policy if whole else replace(policy, overlay=repaired(policy.overlay, alive))
     return life.living[group]

@@ -13,7 +13,7 @@ from fedpeer.peer.core import codec
 from fedpeer.peer.core.messages import Envelope, Refused, RosterNews
 from fedpeer.peer.core.roster import AUTHORITY, Roster, to_bytes
 from fedpeer.peer.shell.authority import Authority
-from fedpeer.peer.shell.client import LinkDown, Links, Outcome
+from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
 from fedpeer.peer.shell.identity import client_context
 
 #: Peers that are told. One would do, since each passes it on; so many are not all down or cut off at once.
@@ -34,7 +34,9 @@ async def announce(authority: Authority, roster: Roster, *, without: str = "") -
                 found[peer] = reason
             case Refused(text=text):
                 found[peer] = f"refused: {text}"
-            case _:
+            case RosterNews(number=number):
+                found[peer] = f"it answered with roster {number}, as if the authority were put out"
+            case Taken():
                 found[peer] = ""
         if len(found) == len(entries):
             done.set()

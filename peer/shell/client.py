@@ -26,7 +26,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, P
 from aiohttp.abc import AbstractStreamWriter
 
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.messages import Refused
+from fedpeer.peer.core.messages import Refused, RosterNews
 from fedpeer.peer.shell.limits import CHUNK_BYTES, Limits, pace
 from fedpeer.peer.shell.listener import expect_loss, require_loopback
 from fedpeer.peer.shell.reasons import link_reason
@@ -36,8 +36,6 @@ from fedpeer.peer.shell.server import CONTENT_TYPE, ROUTE
 BULK_BYTES = 4096
 #: Bytes that a kernel may hold of ours when a body seems to have left: as much as it gives a slow link.
 KERNEL_BYTES = 1 << 20
-#: Bytes of an answer: a frame without a tail.
-ANSWER_BYTES_MAX = codec.HEAD_BYTES + codec.METADATA_BYTES_MAX
 #: Seconds that an unused connection stays open; less than the other side keeps it.
 _KEEP_S = 60.0
 #: Headers that aiohttp would add and nobody reads.
@@ -59,7 +57,8 @@ class LinkDown:
     reason: str
 
 
-Outcome = Taken | Refused | LinkDown
+#: A roster is the answer to who was put out by it.
+Outcome = Taken | Refused | RosterNews | LinkDown
 
 
 @dataclass(slots=True)
@@ -80,13 +79,14 @@ class _Queue:
 
 @dataclass(slots=True)
 class _Link:
-    """One neighbour. After a failure it rests until `rest_until`, and `rest` is how long."""
+    """One neighbour. After a failure, for the reason `failure`, it rests until `rest_until`, and `rest` is how long."""
 
     tls: ssl.SSLContext | None
     small: _Queue
     bulk: _Queue
     rest: float = 0.0
     rest_until: float = 0.0
+    failure: str = ""
 
 
 class Links:
@@ -167,7 +167,7 @@ class Links:
             address, tail, since = queue.waiting.pop(head)
             if loop.time() - since > queue.stale_s:
                 continue
-            outcome: Outcome = LinkDown("it could not be reached a moment ago")
+            outcome: Outcome = LinkDown(link.failure)
             if loop.time() >= link.rest_until:
                 queue.leaving[head] += 1
                 queue.moved = loop.time()
@@ -183,8 +183,11 @@ class Links:
     def _judge(self, link: _Link, outcome: Outcome, now: float) -> None:
         """Rest after a failure, twice as long after each further one."""
         limits = self._limits
-        failed = isinstance(outcome, LinkDown)
-        link.rest = min(2 * link.rest or limits.backoff_s, limits.backoff_max_s) if failed else 0.0
+        if isinstance(outcome, LinkDown):
+            link.rest = min(2 * link.rest or limits.backoff_s, limits.backoff_max_s)
+            link.failure = outcome.reason
+        else:
+            link.rest = 0.0
         link.rest_until = now + link.rest
 
     async def _post(self, tls: ssl.SSLContext | None, address: str, frame: _Frame) -> Outcome:
@@ -198,7 +201,7 @@ class Links:
             ):
                 if answer.status == 204:
                     return Taken(frame.size, loop.time() - began)
-                said = codec.decode_answer(await _at_most(answer.content, ANSWER_BYTES_MAX))
+                said = codec.decode_answer(await _at_most(answer.content, codec.ANSWER_BYTES_MAX))
                 return said or LinkDown(f"it answered {answer.status}, not as a peer does")
         except TimeoutError:
             return LinkDown("it did not answer, or too slowly")

@@ -214,8 +214,13 @@ def peer_of(der: bytes | None, roster: Roster) -> str | Rejected:
         return AUTHORITY
     if key in roster.by_key:
         return roster.by_key[key].id
-    why = "was revoked" if key in roster.revoked else f"is not in roster {roster.number}"
-    return Rejected("unknown_peer", f"the key of the certificate {why}")
+    why = "is revoked" if key in roster.revoked else "is not"
+    return Rejected("unknown_peer", f"the key of the certificate {why} in roster {roster.number}")
+
+
+def put_out(der: bytes | None, roster: Roster) -> bool:
+    """Whether who showed this certificate (DER) belonged to the federation once, by the roster."""
+    return der is not None and key_of(der) in roster.revoked
 
 
 def key_of(der: bytes) -> bytes | None:
@@ -238,7 +243,12 @@ async def accept_tls(
     Raises OSError (`ssl.SSLError` among them, see `reasons.py`); the connection is then closed.
     """
     loop = asyncio.get_running_loop()
-    with connection.dup() as spare:
+    try:
+        spare = connection.dup()
+    except OSError:  # no file handle is left for it
+        connection.close()
+        raise
+    with spare:
         try:
             transport, _ = await loop.connect_accepted_socket(
                 speak, connection, ssl=context, ssl_handshake_timeout=patience

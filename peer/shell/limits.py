@@ -39,6 +39,8 @@ class Limits:
     #: Requests a second, of one peer and of all; an aiohttp server answers at most some 10,000 on one core.
     requests_per_second: float = 1_000.0
     requests_per_second_of_all: float = 5_000.0
+    #: Rosters a second for those who are put out and do not know it; each may have 1 MB, and each is the last.
+    farewells_per_second: float = 1.0
     #: Messages of one peer delivered and not yet dealt with, beside transfers, which have buffers of their own. Small
     #: ones: a burst of acknowledgements of 32 groups, and pings.
     small_waiting: int = 64

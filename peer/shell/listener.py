@@ -139,6 +139,9 @@ class Listener:
             else:
                 transport = await accept_tls(connection, self._speak, self._tls, self._limits.handshake_s)
         except OSError as error:  # all that ssl raises, too
+            if error.errno in _OUT_OF_HANDLES:
+                self._refused("out_of_handles", "", str(error))
+                return
             why = tls_reason(error) or str(error) or "the connection ended in the middle of the handshake"
             self._refused("tls_refused", "", f"{address}: {why}")
             return

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import Event, Heard, Note, Send
-from fedpeer.peer.core.messages import Ack, Envelope, Refused, Transfer
+from fedpeer.peer.core.messages import Ack, Envelope, Refused, RosterNews, Transfer
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
 from fedpeer.peer.shell.identity import client_context
@@ -77,9 +77,9 @@ class Post:
         return client_context(identity, self._members.roster.by_id[peer].key) if identity is not None else None
 
     def _reported(self, peer: str, outcome: Outcome) -> None:
-        """What became of a message: a refusal goes to the node; why a link is down is told once for each reason."""
+        """What became of a message: an answer goes to the node; why a link is down is told once for each reason."""
         match outcome:
-            case Refused():
+            case Refused() | RosterNews():
                 ledger = self._node.ledger
                 self._feed(Heard(peer, ledger.met.get(peer, 0), ledger.incarnation, outcome))
             case LinkDown(reason=reason):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpeer.peer.core import codec, entries
+from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import (
     Asked,
     Effect,
@@ -40,20 +40,18 @@ from fedpeer.peer.core.events import (
     Trained,
 )
 from fedpeer.peer.core.gate import Gate
-from fedpeer.peer.core.journal import entry_bytes, snapshot_bytes
-from fedpeer.peer.core.ledger import Ledger
-from fedpeer.peer.core.making import node_of, owner_of, rules_of, setup_of
-from fedpeer.peer.core.messages import Envelope, Message, Transfer
+from fedpeer.peer.core.making import disk_bytes, node_of, rules_of, setup_of
+from fedpeer.peer.core.messages import Envelope, Message, RosterNews, Transfer
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.peer_file import endpoint
 from fedpeer.peer.core.refusals import Rejected
-from fedpeer.peer.core.roster import AUTHORITY, RosterError
+from fedpeer.peer.core.roster import AUTHORITY, RosterError, to_bytes
 from fedpeer.peer.shell.bench import Bench
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.dashboard.access import listener
 from fedpeer.peer.shell.dashboard.server import Dashboard
 from fedpeer.peer.shell.discovery import Discovery
-from fedpeer.peer.shell.identity import peer_of, server_context
+from fedpeer.peer.shell.identity import peer_of, put_out, server_context
 from fedpeer.peer.shell.lag import LoopLag
 from fedpeer.peer.shell.listener import bind
 from fedpeer.peer.shell.logs import Log, LogFile, at_least, for_stream
@@ -171,6 +169,7 @@ class Process:
         server = PeerServer(
             Host(
                 identify=self._identify,
+                farewell=self._farewell,
                 listens=self._listens,
                 gate=self._gate,
                 deliver=self._deliver,
@@ -305,6 +304,10 @@ class Process:
     def _identify(self, certificate: bytes | None) -> str | Rejected:
         return peer_of(certificate, self._members.roster)
 
+    def _farewell(self, certificate: bytes | None) -> RosterNews | None:
+        roster = self._members.roster
+        return RosterNews(number=roster.number, text=to_bytes(roster)) if put_out(certificate, roster) else None
+
     def _listens(self, peer: str) -> bool:
         return peer == AUTHORITY or self._node.life.listens(peer)
 
@@ -368,10 +371,7 @@ class Process:
 
     def _encoded(self, persist: Persist) -> bytes:
         """In the writer's thread."""
-        if isinstance(persist.content, Ledger):
-            return snapshot_bytes(persist.content, owner_of(self._node.setup))
-        assert isinstance(persist.content, entries.Entry)
-        return entry_bytes(persist.content)
+        return disk_bytes(persist, self._node.setup)
 
     def _saved(self, problem: StoreError | None) -> None:
         if problem is not None:

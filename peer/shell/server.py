@@ -26,7 +26,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from fedpeer.gossip.transfers import WINDOW
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.gate import Gate, Opening
-from fedpeer.peer.core.messages import Envelope, Message, Transfer
+from fedpeer.peer.core.messages import Envelope, Message, RosterNews, Transfer
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.limits import READ_AHEAD_BYTES, Allowance, Limits, pace
@@ -62,6 +62,7 @@ class Host:
     deliver     take a message; its tensors lie in the lease, which is to be released when they are no longer needed;
                 or say at once why not, since an answer by another way might not reach who sent it
     refused     count a refusal: code, sender ("" for a stranger), what exactly was wrong
+    farewell    the roster by which whoever showed this certificate was put out; None: it never belonged
     """
 
     identify: Callable[[bytes | None], str | Rejected]
@@ -69,13 +70,14 @@ class Host:
     gate: Callable[[str | None], Gate]
     deliver: Callable[[str, Envelope, Message, Lease], Rejected | None]
     refused: Callable[[str, str, str], None]
+    farewell: Callable[[bytes | None], RosterNews | None] = lambda certificate: None
 
 
 class _Turned(Exception):  # noqa: N818 (it is no error: it becomes an answer)
-    """A request turned away; never leaves the handler."""
+    """A request turned away, and what is answered if not a refusal; never leaves the handler."""
 
-    def __init__(self, why: Rejected) -> None:
-        self.why = why
+    def __init__(self, why: Rejected, answer: RosterNews | None = None) -> None:
+        self.why, self.answer = why, answer
 
 
 _Good = TypeVar("_Good")
@@ -109,6 +111,7 @@ class PeerServer:
         """Begin to accept. Without `tls` the socket has to be on loopback (`bind(..., plain=True)`)."""
         loop = asyncio.get_running_loop()
         self._all = Allowance(self._limits.requests_per_second_of_all, loop.time())
+        self._farewells = Allowance(self._limits.farewells_per_second, loop.time())
         self._web = web.Server(self._answer)
 
         def speak() -> web.RequestHandler:
@@ -139,7 +142,7 @@ class PeerServer:
         try:
             await self._take(visit)
         except _Turned as turned:
-            return self._refusal(visit, turned.why)
+            return self._refusal(visit, turned)
         finally:
             if visit.entered:
                 self._at_once -= Counter({visit.sender: 1})
@@ -151,7 +154,7 @@ class PeerServer:
             raise _Turned(Rejected("too_many_requests", "more a second than one core answers"))
         tls = request.get_extra_info("ssl_object")
         if tls is not None:
-            self._enter(visit, _good(host.identify(tls.getpeercert(binary_form=True))))
+            self._enter(visit, self._identified(tls.getpeercert(binary_form=True)))
         gate = host.gate(visit.sender or None)
         length = _checked(request, gate)
         try:
@@ -159,6 +162,14 @@ class PeerServer:
                 await self._read(visit, _Body(request.content, moved), length, gate)
         except TimeoutError:
             raise _Turned(Rejected("body_too_slow", f"{length} bytes announced")) from None
+
+    def _identified(self, certificate: bytes | None) -> str:
+        """Who it is. Who was put out while nobody could tell it is told now, by the roster itself."""
+        who = self._host.identify(certificate)
+        if isinstance(who, str):
+            return who
+        told = self._farewells.take(asyncio.get_running_loop().time())
+        raise _Turned(who, self._host.farewell(certificate) if told else None)
 
     def _enter(self, visit: _Visit, sender: str) -> None:
         """Count a request to a peer, if it may have one more."""
@@ -209,8 +220,9 @@ class PeerServer:
             raise _Turned(Rejected("too_many_requests", "earlier ones are not dealt with yet", opening.group))
         return lease
 
-    def _refusal(self, visit: _Visit, why: Rejected) -> web.Response:
+    def _refusal(self, visit: _Visit, turned: _Turned) -> web.Response:
         """Count, and answer with a frame that the other side can read as it reads any other."""
+        why = turned.why
         self._host.refused(why.code, visit.sender, why.text)
         gate = self._host.gate(visit.sender or None)
         envelope = Envelope(
@@ -220,8 +232,8 @@ class PeerServer:
             incarnation=gate.incarnation,
             to_incarnation=visit.incarnation,
         )
-        head, _ = codec.encode(envelope, codec.refused(why))
-        return web.Response(status=_STATUS.get(why.code, 400), body=head, content_type=CONTENT_TYPE)
+        head, tail = codec.encode(envelope, turned.answer or codec.refused(why))
+        return web.Response(status=_STATUS.get(why.code, 400), body=head + bytes(tail), content_type=CONTENT_TYPE)
 
 
 def _checked(request: web.BaseRequest, gate: Gate) -> int:

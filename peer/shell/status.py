@@ -41,6 +41,7 @@ COUNTED: Mapping[str, tuple[tuple[str, str | None], ...]] = {
     "reborn_neighbour": (("neighbours_reborn", None),),
     "membership": (("membership_changes", None),),
     "edge_paused": (("edges_paused", None),),
+    "link_down": (("links_down", None),),
     "refused": (("refused_by_others", None),),
 }
 #: All counters, the derived ones first: starts of the process after the first, transfers that came again, and false

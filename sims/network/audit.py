@@ -17,7 +17,8 @@ def weights(ledgers: Mapping[str, Ledger]) -> dict[str, tuple[float, float]]:
     """Of each group: the push-sum weight that is there, and what was put in less what was written off.
 
     The ledgers of all peers at one moment: of the living as they are, of the others as they are on disk. While somebody
-    who lost memory has not met everybody again the two may differ.
+    who lost memory has not met everybody again the two may differ. Of some peers only, what is there is what they hold
+    and what is under way between them.
     """
     found: dict[str, tuple[float, float]] = {}
     for sender, ledger in ledgers.items():
@@ -25,6 +26,8 @@ def weights(ledgers: Mapping[str, Ledger]) -> dict[str, tuple[float, float]]:
             there, put = found.get(group, (0.0, 0.0))
             there += holding.weight
             for receiver, lane in holding.out.items():
+                if receiver not in ledgers:
+                    continue
                 taken = _taken(ledgers, sender, receiver, group)
                 there += sum(parcel.weight for parcel in lane.open if parcel.seq > taken)
             found[group] = there, put + holding.put - holding.written_off

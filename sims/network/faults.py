@@ -46,6 +46,7 @@ class Faults:
     """Everything that goes wrong.
 
     rates    speed of each peer's clock; 1 where nothing is said
+    heal     tick from which on nothing goes wrong any more; never, where nothing is said
     """
 
     seed: int = 0
@@ -53,7 +54,7 @@ class Faults:
     cuts: tuple[Cut, ...] = ()
     acts: tuple[Act, ...] = ()
     rates: tuple[tuple[str, float], ...] = ()
-    heal: float = 0.0
+    heal: float = math.inf
 
     def line(self) -> str:
         """As one line of JSON, from which `parsed` gives an equal one."""
@@ -106,7 +107,7 @@ def _links(
     reorder: float = 0.0,
     delay: float = 0.1,
     jitter: float = 0.0,
-    heal: float | None = None,
+    heal: float = math.inf,
 ) -> Faults:
     """The same links for all peers; delays in ticks, until tick `heal` if one is given."""
     shares = {"loss": loss, "repeat": repeat, "reorder": reorder}
@@ -116,7 +117,7 @@ def _links(
     if delay <= 0 or jitter < 0:
         raise ChoiceError(f"faults: delay = {delay:g}, jitter = {jitter:g}: write ticks of more than 0")
     rules = LinkRules(**shares, delay=delay, jitter=jitter)
-    return Faults(links=rules, heal=math.inf if heal is None else heal)
+    return Faults(links=rules, heal=heal)
 
 
 #: `seed:7` and `links,loss=0.3`: the kinds of faults that a user can ask for.

@@ -16,7 +16,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging
-from fedpeer.peer.core import codec, entries
+from fedpeer.peer.core import codec
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.events import (
     Effect,
@@ -30,10 +30,8 @@ from fedpeer.peer.core.events import (
     Train,
     Trained,
 )
-from fedpeer.peer.core.journal import entry_bytes, snapshot_bytes
-from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.life import Setup
-from fedpeer.peer.core.making import node_of, owner_of, rules_of, setup_of
+from fedpeer.peer.core.making import disk_bytes, node_of, rules_of, setup_of
 from fedpeer.peer.core.messages import Envelope
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import Rejected
@@ -108,10 +106,7 @@ class Residents:
             return event
 
         def save(peer: str, persist: Persist) -> bytes:
-            if isinstance(persist.content, Ledger):
-                return snapshot_bytes(persist.content, owner_of(self.setups[peer]))
-            assert isinstance(persist.content, entries.Entry)
-            return entry_bytes(persist.content)
+            return disk_bytes(persist, self.setups[peer])
 
         return Craft(
             start=self.node,

@@ -11,6 +11,7 @@ import pytest
 from fedpeer.cli.config import Source, fields_at, load
 from fedpeer.cli.errors import LINES_MIN, ConfigError, Problem, report
 from fedpeer.cli.yaml_marks import parse
+from fedpeer.peer.core.capacity import METADATA_BYTES_MAX, hello_bytes
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.federation import Federation
 from tests.cli.conftest import Fedpeer
@@ -120,6 +121,27 @@ def test_names_with_dots_keep_their_line() -> None:
         "line 2:21",
         "partial_models.a.b.depends_on",
     )
+
+
+def test_what_peers_have_no_room_to_tell_one_another_is_refused_before_anything_is_made(fedpeer: Fedpeer) -> None:
+    names = [f"partial-model-{number:02}" for number in range(40)]
+    wide = "\n".join(["name: wide", "partial_models:", *(f"  {name}: {{}}" for name in names)])
+    told = f"and need {hello_bytes(names):,} bytes to compare them where a Hello has {METADATA_BYTES_MAX:,}"
+    assert [(place, dotted, told in text) for place, dotted, text in problems(wide)] == [
+        ("line 2:1", "partial_models", True)
+    ]
+    Path("wide.yaml").write_text(wide, encoding="utf-8")
+    for words in (["config", "check", "wide.yaml"], ["init", "fed", "--peers", "2", "--federation", "wide.yaml"]):
+        outcome = fedpeer(*words)
+        assert outcome.code == 2
+        assert told in " ".join(outcome.err.split())
+    assert not Path("fed").exists()
+
+
+def test_a_name_that_messages_have_no_room_for_has_its_line() -> None:
+    (found,) = problems(f"partial_models:\n  short: {{}}\n  {'long' * 26}: {{}}")
+    assert found[0] == "line 3:3"
+    assert "at most 100 printable letters" in found[2]
 
 
 def test_fields_at_knows_what_may_stand_where() -> None:

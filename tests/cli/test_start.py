@@ -59,6 +59,34 @@ def test_two_processes_cannot_have_one_place(fedpeer: Fedpeer, configs: list[str
     assert "named twice" in outcome.err
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_last_line_has_the_form_of_the_others(
+    fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    text = "learning: {rounds: 1, steps_between_averaging: 1}\nsimulation: {peers: 1, split: iid}\n"
+    Path("federation.yaml").write_text(text, encoding="utf-8")
+    made = fedpeer("init", "fed", "--peers", "1", "--port", str(free_ports(1)), "--federation", "federation.yaml")
+    assert made.code == 0
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    outcome = fedpeer("start", "--config", "fed/peer1/peer1.yaml")
+    assert outcome.code == 0
+    *lines, last = outcome.err.splitlines()
+    if terminal:
+        assert last == "peer1: finished all 1 rounds"
+        assert " peer1  listening on " in lines[0]
+        return
+    told = json.loads(last)
+    assert {**told, "t": 0} == {
+        "peer": "peer1",
+        "t": 0,
+        "level": "info",
+        "what": "stopped",
+        "text": "finished all 1 rounds",
+        "fields": {"code": 0},
+    }
+    assert all(json.loads(line)["t"] <= told["t"] for line in lines)
+
+
 def test_each_has_its_share_of_the_cores() -> None:
     before = torch.get_num_threads()
     try:
@@ -91,8 +119,9 @@ def test_several_peers_start_pause_and_are_named_when_they_die(configs: list[str
     assert process.returncode == 128 + signal.SIGKILL
     ends = [json.loads(line) for line in lines if '"what": "ended"' in line]
     assert {(end["peer"], end["fields"]["code"]) for end in ends} == {("peer1", 0), ("peer3", 0)}
-    assert {line for line in lines if line.endswith("paused; everything is kept")} >= {
-        "peer1: paused; everything is kept",
-        "peer3: paused; everything is kept",
+    stops = [line for line in map(json.loads, lines) if line["what"] == "stopped"]
+    assert {(stop["peer"], stop["text"], stop["fields"]["code"]) for stop in stops} >= {
+        ("peer1", "paused; everything is kept", 0),
+        ("peer3", "paused; everything is kept", 0),
     }
     assert not [child for child in children.values() if child.is_running() and child.status() != "zombie"]

@@ -6,6 +6,7 @@ Every row is what a user types (or writes into federation.yaml) and words that t
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,7 @@ OPTIONS: list[tuple[list[str], list[str]]] = [
 ]
 
 #: federation.yaml with this content, for `config check` and for `simulate --config` alike.
-FILES: list[tuple[str, list[str]]] = [
+FILES: list[Any] = [
     ("", ["empty", "key: value"]),
     ("- name: x", ["line 1:1", "a list"]),
     ("name: x\nname: y", ["line 2:1", "name", "line 1:1"]),
@@ -119,18 +120,49 @@ FILES: list[tuple[str, list[str]]] = [
     ("gossip: {tolerance: 0.1, exchanges: 3}", ["line 1:37", "leave one out"]),
     ("gossip: {rounds: 3}", ["line 1:10", "did you mean learning.rounds?"]),
     ("gossip: {topology: k-regular:9}\nsimulation: {peers: 9}", ["line 1:20", "9 peers", "8 or less"]),
-    # C04
-    ("partial_models: {a: {depends_on: [b]}, b: {depends_on: [a]}}", ["partial_models.a", "a -> b -> a", "cycle"]),
+    pytest.param(
+        "partial_models: {a: {depends_on: [b]}, b: {depends_on: [a]}}",
+        ["partial_models.a", "a -> b -> a", "cycle"],
+        id="C04",
+    ),
     ("partial_models: {a: {depends_on: [everyon]}, everyone: {}}", ["line 1:34", "did you mean", "everyone"]),
     ("partial_models: {a&b: {}}", ["line 1:18", "&"]),
     ("partial_models: {a: {members: [peer9]}}\nsimulation: {peers: 4}", ["line 1:31", "peer9", "not a peer"]),
-    (
+    pytest.param(
         "partial_models: {a: {depends_on: [b]}, b: {members: [peer1]}}\nsimulation: {peers: 2}",
         ["peer2", "a -> b", "add it"],
+        id="C05-without-what-it-depends-on",
     ),
-    # C05
-    ("network: mlp:4+8+2\npartial_models: {a: {neurons: {hidden1: 9}}}", ["line 2:41", "hidden1 has 8"]),
-    ("network: mlp:4+8+2\npartial_models: {a: {neurons: {hiden1: 9}}}", ["line 2:40", "hiden1", "did you mean"]),
+    pytest.param(
+        "network: mlp:4+8+2\npartial_models: {a: {neurons: {hidden1: 9}}}",
+        ["line 2:41", "hidden1 has 8"],
+        id="C05-more-than-there-are",
+    ),
+    pytest.param(
+        "network: mlp:4+8+2\npartial_models: {a: {neurons: {hidden1: -1}}}",
+        ["line 2:41", "hidden1", "0 or more"],
+        id="C05-less-than-none",
+    ),
+    pytest.param(
+        "network: mlp:4+8+2\npartial_models: {a: {neurons: {hiden1: 9}}}",
+        ["line 2:40", "hiden1", "did you mean"],
+        id="C05-no-such-layer",
+    ),
+    pytest.param(
+        "gossip: {topology: 'edges:peer1-peer1+peer1-peer2'}\nsimulation: {peers: 2}",
+        ["line 1:20", "peer1-peer1", "itself"],
+        id="C07-self-edge",
+    ),
+    pytest.param(
+        "gossip: {topology: 'edges:peer1-peer2+peer2-peer9'}\nsimulation: {peers: 2}",
+        ["line 1:20", "peer2-peer9", "does not join two of the peers"],
+        id="C07-unknown-peer",
+    ),
+    pytest.param(
+        "gossip: {topology: 'edges:peer1-peer2'}\nsimulation: {peers: 3}",
+        ["line 1:20", "no edge reaches peer3"],
+        id="C07-peer-alone",
+    ),
     ("network: mlp:4+8+2\npartial_models: {a: {modules: [conv1]}}", ["conv1", "no module"]),
     ("network: {python: 'os.system(1)'}", ["line 1:1", "module:function"]),
     ("simulation: {split: [iid, {swop: 3}]}", ["line 1:21", "swop", "swap"]),
@@ -160,6 +192,28 @@ def test_files(text: str, words: list[str], fedpeer: Fedpeer) -> None:
     Path("federation.yaml").write_text(text)
     check(fedpeer("config", "check", "federation.yaml"), ["federation.yaml", *words])
     check(fedpeer("simulate", "--quiet", "--config", "federation.yaml"), ["federation.yaml", *words])
+
+
+#: federation.yaml with this content is found wrong when the networks are there, before a run begins.
+WITH_NETWORKS = [
+    pytest.param(
+        "gossip: {topology: 'edges:peer1-peer2+peer3-peer4'}\nsimulation: {peers: 4}",
+        ["in 2 parts: (peer1, peer2); (peer3, peer4)", "add edges"],
+        id="C07-not-connected",
+    ),
+    pytest.param(
+        "network: mlp:64+8+10\ngossip: {topology: 'edges:peer1-peer2+peer2-peer3'}\nsimulation: {peers: 3}\n"
+        "partial_models: {ward: {members: [peer1, peer3], neurons: {input: all, hidden1: 4}}}",
+        ['the averaging group "ward"', "(peer1); (peer3)", "add edges"],
+        id="C08",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), WITH_NETWORKS)
+def test_what_the_networks_show(text: str, words: list[str], fedpeer: Fedpeer) -> None:
+    Path("federation.yaml").write_text(text)
+    check(fedpeer("simulate", "--quiet", "--config", "federation.yaml"), words)
 
 
 @pytest.mark.parametrize(

@@ -383,3 +383,12 @@ def test_a_function_of_ones_own_gives_the_data(module: str) -> None:
 )
 def test_what_is_wrong_with_a_function_is_said(function: str, said: str, module: str) -> None:
     assert said in _message(python, function=function)
+
+
+def test_where_a_missing_file_was_looked_for_is_said_of_relative_paths_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _message(csv, path="nowhere.csv", label="y") == f"there is no file nowhere.csv (looked in {tmp_path})"
+    whole = f"{tmp_path}/elsewhere/nowhere.csv"
+    assert _message(csv, path=whole, label="y") == f"there is no file {whole}"

@@ -18,7 +18,7 @@ from fedpeer.cli import running
 from fedpeer.cli.main import run
 from fedpeer.data.registry import DATASETS, SOURCES
 from fedpeer.gossip.reductions import FORMS, PACKERS
-from fedpeer.peer.core.codec import METADATA_BYTES_MAX
+from fedpeer.peer.core.capacity import METADATA_BYTES_MAX
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.fields import KINDS
 from fedpeer.peer.core.refusals import REFUSALS

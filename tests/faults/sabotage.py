@@ -70,11 +70,11 @@ def acknowledge_before_the_save(patch: Patch) -> None:
     _reordered(patch, lambda effect: isinstance(effect, Send) and isinstance(effect.message, Ack))
 
 
-class Deaf(dict[str, bool]):
+class Deaf(dict[str, dict[str, int]]):
     """Nobody is ever silent."""
 
-    def get(self, key: str, default: object = None) -> bool:
-        return False
+    def get(self, key: str, default: object = None) -> dict[str, int]:
+        return {}
 
 
 def no_window(patch: Patch) -> None:
@@ -105,14 +105,13 @@ def no_incarnation_fence(patch: Patch) -> None:
 
 
 def repeat_with_other_bytes(patch: Patch) -> None:
-    def changed(group: str, parcel: transfers.Parcel) -> Transfer:
+    def changed(*, group: str, parcel: transfers.Parcel) -> Transfer:
         said.append(id(parcel))
         other = parcel.payload + (said.count(id(parcel)) - 1) * 1e-3
-        return original(group, replace(parcel, payload=other.to(parcel.payload.dtype)))
+        return Transfer(group=group, parcel=replace(parcel, payload=other.to(parcel.payload.dtype)))
 
     said: list[int] = []
-    original = lanes.transfer_of
-    patch.setattr(lanes, "transfer_of", changed)
+    patch.setattr(lanes, "Transfer", changed)
 
 
 def float32_accumulators(patch: Patch) -> None:

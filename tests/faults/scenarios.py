@@ -93,7 +93,9 @@ def neighbours_killed(seed: int) -> None:
 
 def forgotten(seed: int) -> None:
     """P4: an old disk or an empty one is noticed at the first meeting, and what is written off is counted."""
-    made = world(4 + seed % 2)
+    slow = seed % 3 == 2
+    # A deadline that is shorter than an averaging takes keeps nobody in step: five exchanges of up to two delays each.
+    made = world(4 + seed % 2, gossip__deadline=16.0 if slow else 2.0)
     draws = Draws(seed).numpy("forgotten")
     kind: Kind = "old" if seed % 2 else "lose"
     at = float(draws.uniform(900, 1100))
@@ -101,17 +103,17 @@ def forgotten(seed: int) -> None:
         seed=seed,
         links=LinkRules(
             delay=0.2,
-            jitter=float(draws.uniform(0, 20 if seed % 3 == 2 else 2)),
+            jitter=float(draws.uniform(0, 20 if slow else 2)),
             loss=float(draws.uniform(0, 0.2)),
             reorder=0.5,
         ),
-        acts=(Act(at, kind, "peer2", float(draws.uniform(1, 10 if seed % 3 == 2 else 300))),),
+        acts=(Act(at, kind, "peer2", float(draws.uniform(1, 10 if slow else 300))),),
         heal=at + 300.0,
     )
     village = Village(made, faults, forgetful=True)
     village.town.start()
     village.run(at)
-    assert set(village.phases().values()), "everybody learns"
+    assert {node.phase for node in village.nodes().values()} == {"learning"}
     village.healed()
     reborn = [tick for tick, peer in village.notes("reborn", since=at) if peer == "peer2"]
     assert len(reborn) == 1, f"memory was lost once, and noticed {len(reborn)} times"
@@ -124,9 +126,10 @@ def forgotten(seed: int) -> None:
     assert village.disagreement() <= 1e-6
 
 
-#: Of each peer's weight that a side of a partition still has, however it is cut: on a ring of six, where sides that lie
-#: scattered have two cut edges for each peer. Halves of regular graphs keep a third.
-KEPT = 0.15
+#: Of each peer's weight that a side of a partition still has, held or under way within it, however it is cut. A peer
+#: with two neighbours, both on other sides, has given each of them a third when it notices that they are silent, and two
+#: ninths are left where it noticed one before the other. On paths and halves it is more.
+KEPT = 0.2
 
 
 def cut(seed: int) -> None:
@@ -149,7 +152,8 @@ def cut(seed: int) -> None:
     while village.town.now < end:
         village.run(village.town.now + 10.0)
         for side in sides:
-            held = village.weight(side, village.groups[0])
+            ledgers = village.ledgers()
+            held, _ = audit.weights({peer: ledgers[peer] for peer in side})[village.groups[0]]
             if held < KEPT * len(side):
                 drained.append(f"tick {village.town.now:.0f}: {held:.3f} of {len(side)} is left to {', '.join(side)}")
     patience = made.federation.gossip.deadline / made.federation.gossip.tick
@@ -161,6 +165,26 @@ def cut(seed: int) -> None:
     village.judge(also=drained[:3])
     assert [row[1] for row in village.town.rows].count("start") == len(made.peers), "nobody was started again"
     assert village.error() <= 1e-6
+
+
+#: Ticks within which all keep step again, after one of them has stood still: three deadlines of 5 s.
+IN_STEP = 600.0
+
+
+def stumbling(seed: int) -> None:
+    """One stands still for longer than a deadline, where answers take longer than training: soon all keep step."""
+    delay, (deadline, ticks) = (10, 8, 6, 4)[seed % 4], ((5.0, 300), (2.0, 120), (2.0, 300))[seed // 4 % 3]
+    act = Act(800.0 + seed // 12, "pause", "peer2", ticks)
+    made = world(6, gossip__deadline=deadline)
+    village = Village(made, Faults(seed=seed, links=LinkRules(delay=delay), acts=(act,)))
+    village.town.start()
+    village.run(act.tick + act.ticks)
+    assert village.notes("went_on_without", since=act.tick)
+    begin = village.town.now + IN_STEP
+    village.run(begin + 400.0)
+    village.judge()
+    without = village.notes("went_on_without", since=begin)
+    assert not without, f"{len(without)} times somebody was gone on without: {without[:3]}, {village.phases()}"
 
 
 def pausing(seed: int) -> None:
@@ -195,11 +219,12 @@ def leaving(seed: int) -> None:
         assert holding.weight <= 1e-12
         assert not any(lane.open for lane in holding.out.values()), "everything is acknowledged"
     others = [each for each in town.peers if each != peer]
-    assert village.weight(others, village.groups[0]) + _under_way(village, others) == pytest.approx(4.0, rel=1e-9)
+    (group,) = village.groups
+    assert village.weight(others, group) + _under_way(village, others) == pytest.approx(4.0, rel=1e-9)
     village.run(town.now + 400.0)
     for other in others:
-        for group in village.groups:
-            assert float((village.node(other).ledger.estimate_D(group) - village.truth[group]).abs().max()) <= 1e-6
+        error = float((village.node(other).ledger.estimate_D(group) - village.truth[group]).abs().max())
+        assert error <= 1e-6, f"{other} is {error} from the true mean"
     village.judge()
     town.stopped.pop(peer)
     village.forgetful = True
@@ -224,10 +249,11 @@ def joining(seed: int) -> None:
     """A peer that comes late takes over what the others have, and their round."""
     made = world(4, gossip__gather=2.0)
     links = LinkRules(delay=0.3, jitter=0.5, loss=0.1 * (seed % 3))
-    village = Village(made, Faults(seed=seed, links=links), forgetful=True)
+    begin = CALM + 300.0 + seed % 100
+    village = Village(made, Faults(seed=seed, links=links, heal=begin + BACK), forgetful=True)
     town, (*early, late) = village.town, made.peers
     town.start(*early)
-    village.run(CALM + 300.0 + seed)
+    village.run(begin)
     value_D = village.node(early[0]).ledger.estimate_D(village.groups[0])
     assert village.node(early[0]).phase == "learning", "they begin without it"
     round = min(village.node(peer).ledger.round for peer in early)
@@ -313,6 +339,31 @@ def roster_changes(seed: int) -> None:
     assert float((estimates.amax(0) - estimates.amin(0)).max()) <= 1e-5
 
 
+#: Ticks within which all know of a death, and within which a false one is taken back (P8).
+KNOWN, REFUTED = 100.0, 200.0
+#: Ticks in which nobody may be buried alive.
+WATCHED = 1500.0
+
+
+def detection(seed: int) -> None:
+    """P8: at 10 % loss a death is soon known to all and nobody is buried alive; at 30 % who was is dug out again."""
+    made, loss = world(8), 0.3 if seed % 3 == 2 else 0.1
+    links = LinkRules(delay=0.2, jitter=float(Draws(seed).numpy("detection").uniform(0, 1)), loss=loss)
+    paces = dict.fromkeys(made.peers, 5.0)  # so that most of what is said is membership's
+    # At 30 % some are met so late that they join with the values of the others, and not with their own.
+    village = Village(made, Faults(seed=seed, links=links), pace=paces, forgetful=loss > 0.1)
+    town, said = village.town, village.standings()
+    town.start()
+    assert village.run(CALM, lambda: said.count("alive") == 8 * 7), "all meet"
+    village.run(CALM + WATCHED)
+    lasted = said.burials(town.now)
+    assert max(lasted, default=0.0) <= (REFUTED if loss > 0.1 else 0.0), f"buried alive for {lasted} ticks"
+    if loss == 0.1:
+        town.kill(f"peer{1 + seed % 8}")
+        assert village.run(town.now + KNOWN, lambda: said.count("dead") == 7), f"{said.count('dead')} of 7 know"
+    village.judge()
+
+
 def played(seed: int) -> str:
     """The digest of one stormy run."""
     made = world(4)
@@ -341,7 +392,7 @@ def calm(seed: int) -> tuple[Village, np.random.Generator]:
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
-        truth, killed, neighbours_killed, forgotten, cut, pausing, leaving, joining, slow_asynchronous,
-        slow_synchronous, roster_changes, replayed,
+        truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, leaving, joining, slow_asynchronous,
+        slow_synchronous, roster_changes, detection, replayed,
     )
 }  # fmt: skip

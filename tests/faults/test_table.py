@@ -1,31 +1,94 @@
-"""Each row of the table of bad inputs is the id of some test."""
+"""The table of bad inputs in docs/reliability.md: the code says the same, and each row is the id of some test.
+
+Ids are read from the tests' sources, where pytest takes them from: `id=` and `ids=` of parameters, keys of a dict of
+cases, and the first word of a `Hostile`.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from fedpeer.peer.core.refusals import REFUSALS
+
 TESTS = Path(__file__).parents[1]
-#: Rows of coordinated rounds, which come later.
-LATER = {f"R{number:02}" for number in range(4, 16)}
-ROWS = [
-    f"{letter}{number:02}"
-    for letter, count in (("T", 10), ("E", 15), ("M", 8), ("S", 14), ("R", 15), ("C", 11), ("D", 5))
-    for number in range(1, count + 1)
-]
+ALL = tuple(TESTS.rglob("*.py"))
+PAGE = TESTS.parent / "docs" / "reliability.md"
+#: Tests in which somebody speaks to a running peer, or something is wrong with the machine under one.
+RUNNING = tuple(
+    TESTS / "peer" / name
+    for name in ("hostile.py", "shell/test_bad_inputs.py", "shell/test_bad_order.py", "shell/test_bad_machine.py")
+)
+#: Kinds of those that are counted as a refusal; what is accepted, or the user's own mistake, is not.
+REFUSED = "hsxo"
 
 
-def named() -> set[str]:
-    """Ids that stand in the tests: as a parameter's id, or in a comment beside the test."""
-    found: set[str] = set()
-    for path in TESTS.rglob("*.py"):
-        if path != Path(__file__):
-            found |= set(re.findall(r"\b([TEMSRCD]\d\d)\b", path.read_text(encoding="utf-8")))
-    return found
+def rows() -> dict[str, tuple[str, str]]:
+    """(answer, kind) by id, without those that come with coordinated rounds."""
+    found = re.findall(
+        r"^\| ([TEMSRCD]\d\d)( †)? \| .* \| ([^|]*) \| ([^|]*) \|$", PAGE.read_text(encoding="utf-8"), re.M
+    )
+    return {id: (answer, kind) for id, later, answer, kind in found if not later}
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row not in LATER])
+def ids(path: Path) -> Iterator[str]:
+    """Of the parameters of this file's tests."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.keyword(arg="id", value=value):
+                yield from _words(value)
+            case ast.keyword(arg="ids", value=ast.List(elts=values)):
+                yield from _words(*values)
+            case ast.Dict(keys=keys):
+                yield from _words(*keys)
+            case ast.keyword(arg="ids", value=ast.Attribute(value=value)):
+                yield from _words(value)
+            case ast.Call(func=ast.Name(id="Hostile"), args=[value, *_]):
+                yield from _words(value)
+
+
+def _words(*values: ast.expr | None) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value.value
+
+
+@cache
+def shown(paths: Iterable[Path]) -> set[str]:
+    """Rows that are the beginning of an id."""
+    return {id[:3] for path in paths for id in ids(path) if re.match(r"[A-Z]\d\d\b", id)}
+
+
+def test_the_table_is_found() -> None:
+    assert {"T01", "E15", "M08", "S14", "R03", "C11", "D05"} <= rows().keys()
+    assert "R04" not in rows()
+
+
+@pytest.mark.parametrize("row", rows())
 def test_every_row_has_its_test(row: str) -> None:
-    assert row in named()
+    assert row in shown(ALL)
+
+
+@pytest.mark.parametrize("row", [row for row in rows() if row[0] != "C" and row != "D05"])
+def test_every_row_that_a_running_peer_can_meet_is_shown_on_one(row: str) -> None:
+    assert row in shown(RUNNING)
+
+
+@pytest.mark.parametrize("row", [row for row, (_, kind) in rows().items() if kind in REFUSED])
+def test_the_code_has_the_name_and_the_kind(row: str) -> None:
+    answer, kind = rows()[row]
+    named = re.match(r"[A-Z]\w+", answer)
+    assert named is not None
+    code = re.sub(r"(?<!^)(?=[A-Z])", "_", named[0]).lower()
+    assert row in REFUSALS[code].ids
+    assert REFUSALS[code].kind == kind
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_the_table_has_each_row_of_a_refusal(code: str) -> None:
+    assert set(REFUSALS[code].ids) <= rows().keys()

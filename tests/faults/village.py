@@ -9,7 +9,7 @@ they are on disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.events import Effect
+from fedpeer.peer.core.events import Effect, Note
 from fedpeer.peer.core.ledger import Holding, Ledger
 from fedpeer.peer.core.making import setup_of
 from fedpeer.peer.core.node import Node
@@ -90,6 +90,33 @@ class Still:
 
     def evaluate(self, x_n: Tensor) -> tuple[float, float]:
         return 0.0, 0.0
+
+
+@dataclass
+class Standings:
+    """What each thinks of each other, as it says when that changes.
+
+    now      by (who, of whom), since when and what
+    dead     how long those who were thought dead and came back were
+    """
+
+    now: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
+    dead: list[float] = field(default_factory=list)
+
+    def hear(self, tick: float, peer: str, effect: Effect) -> None:
+        if isinstance(effect, Note) and effect.what == "membership":
+            key = (peer, str(effect.fields["peer"]))
+            since, before = self.now.get(key, (tick, "unknown"))
+            if before == "dead":
+                self.dead.append(tick - since)
+            self.now[key] = (tick, str(effect.fields["state"]))
+
+    def count(self, state: str) -> int:
+        return sum(after == state for _, after in self.now.values())
+
+    def burials(self, now: float) -> list[float]:
+        """Ticks for which somebody was thought dead by one other, until now if that is not over."""
+        return [*self.dead, *(now - since for since, state in self.now.values() if state == "dead")]
 
 
 class Village:
@@ -316,6 +343,12 @@ class Village:
     def notes(self, what: str, since: float = 0.0) -> list[tuple[float, str]]:
         """(tick, peer) of all notes of this name."""
         return [(row[0], row[2]) for row in self.town.rows if row[1] == "note" and row[3] == what and row[0] >= since]
+
+    def standings(self) -> Standings:
+        """What the peers think of each other from now on."""
+        found = Standings()
+        self.town.said = lambda peer, effect: found.hear(self.town.now, peer, effect)
+        return found
 
     def phases(self) -> dict[str, str]:
         return {peer: f"{node.phase} {node.ledger.round}" for peer, node in self.nodes().items()}

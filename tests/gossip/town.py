@@ -86,7 +86,7 @@ class Town:
             if give:
                 self._give(peer)
             for near in self.near[peer]:
-                for parcel in transfers.repeats(self.out[peer, near]):
+                for parcel in self.out[peer, near].open:
                     self._post(peer, near, parcel)
         while due := self.mail.pop(self.now, []):
             for place in self.rng.permutation(len(due)):

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from fedpeer.peer.core import codec
+from fedpeer.peer.core.messages import Refused
 from fedpeer.peer.shell.server import CONTENT_TYPE, ROUTE
 
 #: Seconds; a peer answers at once.
@@ -33,8 +34,10 @@ def say(host: str, port: int, certificate: str, key: str, authority: str, frame:
         return f"no answer: {error}"
     finally:
         connection.close()
-    if said is not None:
+    if isinstance(said, Refused):
         return f"{said.code}: {said.text}"
+    if said is not None:
+        return f"put out by roster {said.number}"
     return "taken" if answer.status == 204 else f"status {answer.status}"
 
 

@@ -73,13 +73,7 @@ def next_transfers(peer: Peer, to: str) -> list[Transfer]:
         form="float32",
         payload=(0.01 * holding.held.estimate_D).float(),
     )
-    return [
-        Transfer(
-            group="everyone",
-            **{each: getattr(parcel, each) for each in ("seq", "round", "exchange", "weight", "form", "payload")},
-        )
-        for parcel in (*lane.open, share)
-    ]
+    return [Transfer(group="everyone", parcel=parcel) for parcel in (*lane.open, share)]
 
 
 def test_forged_replayed_expired_and_foreign(made: Made, hosts: Hosts, tmp_path: Path) -> None:

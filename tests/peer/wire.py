@@ -6,6 +6,7 @@ import torch
 
 from fedpeer.gossip.claims import Advert, Claim
 from fedpeer.gossip.reductions import FORMS, Form
+from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.codec import encode
 from fedpeer.peer.core.gate import Gate, GroupSpec
 from fedpeer.peer.core.messages import (
@@ -102,7 +103,9 @@ HELLO = Hello(
     roster=2,
     answer=False,
 )
-TRANSFER = Transfer(group="all", seq=1, round=12, exchange=3, weight=0.2, form="float32", payload=_VALUE_D)
+TRANSFER = Transfer(
+    group="all", parcel=Parcel(seq=1, round=12, exchange=3, weight=0.2, form="float32", payload=_VALUE_D)
+)
 
 #: One of each kind, and transfers in all forms.
 MESSAGES: dict[str, Message] = {
@@ -110,28 +113,35 @@ MESSAGES: dict[str, Message] = {
     "contract": Contract(text=b'{"seed":0}'),
     "transfer": TRANSFER,
     "transfer-float64": Transfer(
-        group="wide", seq=2, round=12, exchange=3, weight=4.0, form="float64", payload=_VALUE_D.double()
+        group="wide", parcel=Parcel(seq=2, round=12, exchange=3, weight=4.0, form="float64", payload=_VALUE_D.double())
     ),
     "transfer-bfloat16": Transfer(
-        group="half", seq=2, round=12, exchange=3, weight=5e-324, form="bfloat16", payload=_VALUE_D.bfloat16()
+        group="half",
+        parcel=Parcel(seq=2, round=12, exchange=3, weight=5e-324, form="bfloat16", payload=_VALUE_D.bfloat16()),
     ),
     "transfer-int8": Transfer(
         group="bytes",
-        seq=2,
-        round=12,
-        exchange=3,
-        weight=0.2,
-        form="int8",
-        payload=torch.frombuffer(bytearray(b"\0\0\x80\x3f" + bytes(range(251, 256)) + b"\0\1"), dtype=torch.uint8),
+        parcel=Parcel(
+            seq=2,
+            round=12,
+            exchange=3,
+            weight=0.2,
+            form="int8",
+            payload=torch.frombuffer(bytearray(b"\0\0\x80\x3f" + bytes(range(251, 256)) + b"\0\1"), dtype=torch.uint8),
+        ),
     ),
     "transfer-top-k": Transfer(
         group="few",
-        seq=2,
-        round=12,
-        exchange=3,
-        weight=0.2,
-        form="top-k:0.25",
-        payload=torch.cat([torch.tensor([1, 6], dtype=torch.int32).view(torch.uint8), _VALUE_D[:2].view(torch.uint8)]),
+        parcel=Parcel(
+            seq=2,
+            round=12,
+            exchange=3,
+            weight=0.2,
+            form="top-k:0.25",
+            payload=torch.cat(
+                [torch.tensor([1, 6], dtype=torch.int32).view(torch.uint8), _VALUE_D[:2].view(torch.uint8)]
+            ),
+        ),
     ),
     "ack": Ack(group="all", taken=8, round=12),
     "ping": Ping(number=1, claims=CLAIMS),

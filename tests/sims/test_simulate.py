@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedpeer.sims import api
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted
 from fedpeer.sims.memory import start_of
 from fedpeer.sims.prepare import prepare
-from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.request import EngineName, SimulationRequest
 from fedpeer.sims.simulate import simulate
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.world import build
@@ -294,3 +295,13 @@ def test_objects_handed_over_in_python_are_normalised_like_files(tmp_path: Path)
 def test_what_only_whole_peers_can_play_is_refused_with_the_way_out(settings: dict[str, str], said: str) -> None:
     with pytest.raises(ChoiceError, match=f"{said}; use --engine network"):
         prepare(SimulationRequest(federation=federation(**settings)))
+
+
+@pytest.mark.parametrize("engine", ["network", "processes"])
+def test_what_whole_peers_have_no_room_to_tell_is_played_by_matrices_only(engine: EngineName) -> None:
+    many = federation(partial_models={f"partial-model-{number:02}": {} for number in range(40)})
+    request = SimulationRequest(federation=many, methods=(parse("local"), parse("partial-averaging")), engine=engine)
+    with pytest.raises(ChoiceError, match=r"^partial_models: every peer may share 40 groups.*; or use --engine vector"):
+        prepare(request)
+    prepare(replace(request, engine="vector"))
+    prepare(replace(request, methods=(parse("local"), parse("full-averaging"))))

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 
 from fedpeer.gossip.claims import Advert, Claim
 from fedpeer.gossip.reductions import FORMS, Zstd, all_finite
+from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import fields
+from fedpeer.peer.core.capacity import METADATA_BYTES_MAX, NAME_LETTERS_MAX
 from fedpeer.peer.core.codec import (
+    ANSWER_BYTES_MAX,
     HEAD_BYTES,
-    METADATA_BYTES_MAX,
     Head,
     decode,
     decode_answer,
@@ -46,7 +48,7 @@ from fedpeer.peer.core.messages import (
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.roster import ROSTER_BYTES_MAX
 from tests.peer import hostile
-from tests.peer.hostile import HOSTILE, ROSTER_NEWS, VALUE, Hostile, ack, craft, numbers, packed, transfer
+from tests.peer.hostile import HOSTILE, REFUSED, ROSTER_NEWS, VALUE, Hostile, ack, craft, numbers, packed, transfer
 from tests.peer.wire import CLAIMS, ENVELOPE, GATE, HELLO, LENGTH, MESSAGES, PARTY, PLAIN, TRANSFER, framed, spec
 
 #: One frame a line, of wire version 1, in hexadecimal. It never changes: an old peer sends these bytes.
@@ -94,7 +96,7 @@ def test_there_are_golden_bytes_of_every_kind_of_message() -> None:
 def test_frames_are_the_bytes_that_the_page_on_the_wire_says() -> None:
     """Put together by hand: header, envelope, fields in their order, the tensor's bytes."""
     assert framed(MESSAGES["ack"]) == ack(PARTY, "all", 8, 12)
-    tail = numbers(*TRANSFER.payload.tolist())
+    tail = numbers(*TRANSFER.parcel.payload.tolist())
     assert framed(TRANSFER) == transfer(PARTY, round=12, exchange=3, weight=0.2, tail=tail)
     assert framed(MESSAGES["value"]) == craft(PARTY, VALUE, ["all", 12, [LENGTH]], tail)
     assert framed(MESSAGES["roster-news"]) == craft(PARTY, ROSTER_NEWS, [2, b""], b'{"number":2}')
@@ -102,7 +104,7 @@ def test_frames_are_the_bytes_that_the_page_on_the_wire_says() -> None:
 
 def test_a_tensor_is_neither_copied_when_sent_nor_when_received() -> None:
     payload = torch.arange(LENGTH, dtype=torch.float32)
-    head, tail = encode(ENVELOPE, replace(TRANSFER, payload=payload))
+    head, tail = encode(ENVELOPE, replace(TRANSFER, parcel=replace(TRANSFER.parcel, payload=payload)))
     assert np.frombuffer(tail, np.uint8).ctypes.data == payload.data_ptr()
     received = bytearray(tail)
     found = parse_head(head[:HEAD_BYTES])
@@ -111,7 +113,7 @@ def test_a_tensor_is_neither_copied_when_sent_nor_when_received() -> None:
     assert isinstance(opening, Opening)
     message = finish(opening, memoryview(received))
     assert isinstance(message, Transfer)
-    assert message.payload.data_ptr() == np.frombuffer(received, np.uint8).ctypes.data
+    assert message.parcel.payload.data_ptr() == np.frombuffer(received, np.uint8).ctypes.data
 
 
 def test_a_decoded_frame_shares_no_memory_with_it() -> None:
@@ -127,13 +129,14 @@ def test_a_decoded_frame_shares_no_memory_with_it() -> None:
 def test_subnormal_numbers_and_minus_zero_are_taken_as_they_are() -> None:  # S13
     message = message_of(transfer(PARTY, tail=numbers(1e-40, -0.0, -1e-45, 0, 0, 0, 0)))
     assert isinstance(message, Transfer)
-    assert message.payload[0] == torch.tensor(1e-40)
-    assert message.payload[0] != 0
-    assert torch.signbit(message.payload[1])
-    assert message.payload[2] < 0
+    payload = message.parcel.payload
+    assert payload[0] == torch.tensor(1e-40)
+    assert payload[0] != 0
+    assert torch.signbit(payload[1])
+    assert payload[2] < 0
 
 
-NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=fields.NAME_LETTERS_MAX)
+NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=NAME_LETTERS_MAX)
 COUNTS = st.integers(0, fields.NUMBER_MAX)
 AMOUNTS = st.floats(0, allow_nan=False, allow_infinity=False)
 DIGESTS = st.binary(min_size=32, max_size=32)
@@ -153,9 +156,8 @@ HELLOS = st.builds(
     roster=COUNTS,
     answer=st.booleans(),
 )
-TRANSFERS = st.builds(
-    Transfer,
-    group=st.just("all"),
+PARCELS = st.builds(
+    Parcel,
     seq=st.integers(1, fields.NUMBER_MAX),
     round=COUNTS,
     exchange=COUNTS,
@@ -165,6 +167,7 @@ TRANSFERS = st.builds(
         lambda values: torch.tensor(values, dtype=torch.float32)
     ),
 )
+TRANSFERS = st.builds(Transfer, group=st.just("all"), parcel=PARCELS)
 
 
 @given(HELLOS | TRANSFERS, COUNTS.filter(bool))
@@ -282,7 +285,7 @@ def test_no_form_lets_nan_or_infinity_in(name: str, dtype: torch.dtype, bad: flo
     payload = torch.ones(LENGTH, dtype=dtype)
     payload[3] = bad
     form = str(dtype).removeprefix("torch.")
-    message = Transfer(group=name, seq=1, round=1, exchange=1, weight=1.0, form=form, payload=payload)
+    message = Transfer(group=name, parcel=Parcel(seq=1, round=1, exchange=1, weight=1.0, form=form, payload=payload))
     assert refusal_of(framed(message)) == "not_finite"
 
 
@@ -399,8 +402,27 @@ def test_the_answer_of_a_server_is_read_without_knowing_who_we_are_to_it() -> No
     assert answer.text.startswith(REFUSALS["unknown_peer"].advice)
 
 
+def test_who_was_put_out_is_answered_with_the_roster() -> None:
+    news = MESSAGES["roster-news"]
+    assert decode_answer(framed(news)) == news
+    whole = RosterNews(number=2, text=bytes(ROSTER_BYTES_MAX))
+    assert decode_answer(framed(whole)) == whole
+    assert len(framed(whole)) <= ANSWER_BYTES_MAX
+    too_long = craft(PARTY, ROSTER_NEWS, [2, b""], bytes(ROSTER_BYTES_MAX + 1))
+    assert decode_answer(too_long) is None
+
+
 @pytest.mark.parametrize(
-    "frame", [b"", b"<html>Bad Gateway</html>", framed(MESSAGES["ack"]), framed(MESSAGES["refused"])[:-1]]
+    "frame",
+    [
+        b"",
+        b"<html>Bad Gateway</html>",
+        framed(MESSAGES["ack"]),
+        framed(MESSAGES["contract"]),
+        framed(MESSAGES["refused"])[:-1],
+        framed(MESSAGES["roster-news"])[:-1],
+        craft(PARTY, REFUSED, ["early", "", 0, ""], b"a tail"),
+    ],
 )
 def test_what_is_no_answer_is_none(frame: bytes) -> None:
     assert decode_answer(frame) is None
@@ -437,9 +459,9 @@ def checked(frame: bytes) -> bool:
         assert decode_answer(framed(refused(found))) is not None, "every refusal can be answered"
         return False
     assert isinstance(decode(framed(found[1], found[0]), GATE), tuple), "what is taken can be said again"
-    for value in (getattr(found[1], name, None) for name in ("payload", "value_D")):
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            assert bool(torch.isfinite(value).all())
+    match found[1]:
+        case Transfer(parcel=Parcel(payload=tensor)) | Value(value_D=tensor) if tensor.is_floating_point():
+            assert bool(torch.isfinite(tensor).all())
     return True
 
 

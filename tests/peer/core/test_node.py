@@ -13,13 +13,15 @@ import torch
 
 from fedpeer.gossip.claims import claim_text
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
+from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.events import Asked, Heard, Persist, Refuse, Stop
+from fedpeer.peer.core.events import Asked, Enrol, Heard, Persist, Refuse, Stop
 from fedpeer.peer.core.journal import snapshot_bytes
 from fedpeer.peer.core.life import YOUNG_TICKS
-from fedpeer.peer.core.messages import Envelope, Hello, Ping, Transfer
+from fedpeer.peer.core.messages import Envelope, Hello, Ping, RosterNews, Transfer
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import Rejected
+from fedpeer.peer.core.roster import to_bytes
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.scenarios import CALM, stormy
@@ -41,14 +43,16 @@ def given(village: Village, node: Node, other: str, **changed: Any) -> Transfer:
     lane = node.ledger.groups[group].into[other]
     good = Transfer(
         group=group,
-        seq=lane.taken + 1 + changed.pop("ahead", 0),
-        round=lane.place[0],
-        exchange=lane.place[1],
-        weight=0.25,
-        form="float32",
-        payload=0.25 * node.ledger.estimate_D(group).float(),
+        parcel=Parcel(
+            seq=lane.taken + 1 + changed.pop("ahead", 0),
+            round=lane.place[0],
+            exchange=lane.place[1],
+            weight=0.25,
+            form="float32",
+            payload=0.25 * node.ledger.estimate_D(group).float(),
+        ),
     )
-    return replace(good, **changed)
+    return replace(good, parcel=replace(good.parcel, **changed))
 
 
 def heard(node: Node, other: str, message: Any, incarnation: int = 1) -> list[str]:
@@ -96,8 +100,8 @@ def test_an_absurd_value_is_implausible() -> None:  # S09
     village, node, other = met()
     village.run(1200.0)
     node = village.node(node.life.me)
-    transfer = given(village, node, other)
-    assert heard(node, other, replace(transfer, payload=torch.full_like(transfer.payload, 1e6))) == ["implausible"]
+    absurd = torch.full_like(given(village, node, other).parcel.payload, 1e6)
+    assert heard(node, other, given(village, node, other, payload=absurd)) == ["implausible"]
 
 
 def test_another_plan_is_refused() -> None:  # S03
@@ -172,3 +176,15 @@ def test_what_is_read_from_the_disk_is_what_was_in_memory(seed: int) -> None:
     for peer, node in nodes.items():
         again = village.residents.node(peer, village.town.kept(peer)).ledger
         assert snapshot_bytes(again, {}) == snapshot_bytes(node.ledger, {})
+
+
+def test_who_hears_the_roster_that_puts_it_out_stops_with_a_sentence() -> None:
+    made = world(4)
+    village = Village(made, Faults(seed=1), roster=made.peers)
+    village.town.start()
+    village.run(CALM)
+    node = village.node("peer1")
+    later = village.signed(2, made.peers[1:])
+    effects = node.step(Heard("peer2", 1, 1, RosterNews(number=2, text=to_bytes(later))))
+    assert effects[-1] == Stop(2, "peer1 was put out of the federation by roster 2")
+    assert Enrol(later) in effects, "its file has the roster, so it does not start again"

@@ -13,6 +13,7 @@ from fedpeer.gossip.transfers import Verdict
 from fedpeer.peer.core.refusals import REFUSALS, Refusal
 from tests.peer.hostile import HOSTILE
 
+ROOT = Path(__file__).parents[3]
 #: Rows of the table of bad inputs that peers meet; S13 is accepted, C rows and D02 are the user's own mistakes.
 ROWS = {
     *(f"T{number:02}" for number in range(1, 11)),
@@ -67,8 +68,21 @@ def uttered(root: Path) -> Iterator[str]:
                             yield code
 
 
+def words(root: Path) -> Iterator[str]:
+    """All plain words in the source, but for the table's own."""
+    for path in sorted(root.rglob("*.py")):
+        if path.name != "refusals.py":
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value
+
+
+def test_every_code_is_uttered_somewhere() -> None:
+    assert set(REFUSALS) <= {word for room in ("peer", "gossip") for word in words(ROOT / room)}
+
+
 def test_codes_named_elsewhere_are_in_the_table() -> None:
-    found = set(uttered(Path(__file__).parents[3] / "peer"))
+    found = set(uttered(ROOT / "peer"))
     assert len(found) > 20
     assert found <= set(REFUSALS)
     assert {case.code for case in HOSTILE} <= set(REFUSALS)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.peer.shell.bob import Bob, bob_at
 from tests.peer.shell.loop_lag import slow_callbacks
 
 
@@ -15,3 +16,10 @@ def quick_loop() -> Iterator[None]:
     with slow_callbacks() as slow:
         yield
     assert not slow, "the event loop was blocked:\n" + "\n".join(slow)
+
+
+@pytest.fixture(scope="module")
+def bob(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bob]:
+    """A running peer, and those who speak to it."""
+    with bob_at(tmp_path_factory.mktemp("bob")) as running:
+        yield running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.gate import Gate
-from fedpeer.peer.core.messages import Envelope, Message, Refused
+from fedpeer.peer.core.messages import Envelope, Message, Refused, RosterNews
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.limits import Limits
@@ -72,9 +73,12 @@ class Port:
 
 @asynccontextmanager
 async def serving(
-    port: Port, limits: Limits | None = None, tls: ssl.SSLContext | None = None
+    port: Port,
+    limits: Limits | None = None,
+    tls: ssl.SSLContext | None = None,
+    listening: socket.socket | None = None,
 ) -> AsyncIterator[PeerServer]:
-    """bob's server on a free port of loopback."""
+    """bob's server, on a free port of loopback if on no other."""
     host = Host(
         identify=lambda der: port.owner,
         listens=lambda peer: port.listens,
@@ -83,7 +87,7 @@ async def serving(
         refused=port.refused,
     )
     server = PeerServer(host, port.pool, limits)
-    listening = bind("127.0.0.1", 0)
+    listening = listening or bind("127.0.0.1", 0)
     port.number, port.scheme = listening.getsockname()[1], "https" if tls else "http"
     await server.start(listening, tls)
     try:
@@ -94,14 +98,14 @@ async def serving(
 
 @dataclass
 class Answer:
-    """What came back: the status and the refusal in the body."""
+    """What came back: the status and what the body says."""
 
     status: int
-    refused: Refused | None
+    said: Refused | RosterNews | None
 
     @property
     def code(self) -> str:
-        return self.refused.code if self.refused else ""
+        return self.said.code if isinstance(self.said, Refused) else ""
 
 
 HEADERS = {"Host": "bob", "Content-Type": "application/octet-stream"}

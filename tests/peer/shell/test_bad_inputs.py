@@ -1,178 +1,155 @@
-"""P9: everything bad that bytes can be, said over TLS to a running peer.
+"""P9: everything bad that is seen at the door, said over TLS to a running peer.
 
-`bob` is a whole process but for the fork: node, disk, port, in a thread of its own; `ann` is in his roster, and the
-test has her key. Each input gets its name in the answer and in the status, changes nothing in the ledger, and a good
-message is still taken afterwards. Ids are those of the table of bad inputs.
+`bob` is a whole peer but for the fork. Each input gets its name: one count, one line of the log, and a sentence in the
+answer; nothing durable changes, nothing is kept, and a good message is still taken afterwards. Ids are those of the
+table of bad inputs.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import http.client
+import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable
 
 import pytest
 
-from fedpeer.peer.core import codec
-from fedpeer.peer.core.events import Asked
-from fedpeer.peer.core.journal import snapshot_bytes
-from fedpeer.peer.core.messages import Envelope, Ping
-from fedpeer.peer.core.peer_file import PeerFile
-from fedpeer.peer.core.roster import to_bytes
-from fedpeer.peer.shell.identity import Identity
-from fedpeer.peer.shell.listener import bind
-from fedpeer.peer.shell.prepared import prepare
-from fedpeer.peer.shell.process import Process
-from fedpeer.peer.shell.server import CONTENT_TYPE, ROUTE
-from tests.peer.hostile import HOSTILE, Hostile, Party
-from tests.peer.shell.people import People
-from tests.sims import worlds
+from fedpeer.peer.core.messages import Refused
+from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.standing import SUSPICIOUS_MAX
+from fedpeer.peer.shell.identity import joining_context
+from fedpeer.peer.shell.reasons import tls_reason
+from tests.peer.hostile import HOSTILE, Hostile, numbers
+from tests.peer.shell.bob import Bob, answer
+from tests.peer.shell.people import SPOILT
+from tests.peer.shell.port import request
+from tests.peer.shell.whole import PATIENCE
 
-#: Seconds after which something hangs.
-PATIENCE = 20.0
-T = TypeVar("T")
+Case = Callable[[Bob], None]
 
 
-@dataclass
-class Running:
-    """bob, and ann's ways to speak to him."""
-
-    process: Process
-    loop: asyncio.AbstractEventLoop
-    port: int
-    party: Party
-    tls: ssl.SSLContext
-
-    def inside(self, do: Callable[[], T]) -> T:
-        """In bob's own thread, between two of his steps."""
-
-        async def done() -> T:
-            return do()
-
-        return asyncio.run_coroutine_threadsafe(done(), self.loop).result(PATIENCE)
-
-    def say(self, frame: bytes) -> str:
-        """The code of the refusal, or "" if it is taken."""
-        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=PATIENCE, context=self.tls)
-        try:
-            connection.request("POST", ROUTE, frame, {"Content-Type": CONTENT_TYPE})
-            answer = connection.getresponse()
-            refused = codec.decode_answer(answer.read())
-            assert refused is not None or answer.status == 204
-            return refused.code if refused is not None else ""
-        finally:
-            connection.close()
-
-    def counted(self, code: str) -> int:
-        rows = self.inside(lambda: self.process.status.as_json()["refusals"])
-        return sum(row["count"] for row in rows if row["code"] == code)
-
-    def ledger(self) -> bytes:
-        """A digest of all that is durable."""
-        return self.inside(lambda: hashlib.sha256(snapshot_bytes(self.process._node.ledger, {})).digest())
-
-    def forgive(self) -> None:
-        """Whatever ann did before is not held against her."""
-
-        def clear() -> None:
-            self.process._node.life.standing.clear()
-            self.process._node.life.changed()
-
-        self.inside(clear)
-
-    def good(self) -> bytes:
-        head, tail = codec.encode(
-            Envelope(federation=self.party.federation, sender="ann", recipient="bob", incarnation=1, to_incarnation=0),
-            Ping(number=1, claims=()),
-        )
-        return bytes(head) + bytes(tail)
+def told(refused: Refused | None, code: str) -> None:
+    """The answer has the name, and a sentence that helps."""
+    assert refused is not None
+    assert refused.code == code
+    assert refused.text.startswith(REFUSALS[code].advice)
 
 
-@pytest.fixture(scope="module")
-def bob(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("bad inputs")
-    people = People.at(folder / "people")
-    ann, mine, _ = (people.identity(peer) for peer in ("ann", "bob", "cas"))
-    (folder / "roster.json").write_bytes(to_bytes(people.roster))
-    with bind("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
-    models = {
-        "all": {"neurons": {"input": "all", "hidden1": 1}},
-        "closed": {"depends_on": ["all"], "neurons": {"hidden1": 1}, "members": ["bob", "cas"]},
-    }
-    federation = worlds.federation(network="mlp:64+3+10", gossip__gather=3600.0, partial_models=models)
-    keys = {"certificate": mine.certificate_file, "key": mine.key_file, "authority": mine.authority_file}
-    file = PeerFile.model_validate(
-        {
-            "id": "bob",
-            "federation": "federation.yaml",
-            "roster": str(folder / "roster.json"),
-            "listen": f"127.0.0.1:{port}",
-            "state": str(folder / "state"),
-            "identity": {name: str(path) for name, path in keys.items()},
-            "data": {"simulation": 1},
-        }
-    )
-    begun = threading.Event()
-    found: dict[str, object] = {}
-
-    async def live() -> None:
-        process = Process(prepare(file, federation), quiet=True)
-        found.update(process=process, loop=asyncio.get_running_loop())
-        run = asyncio.create_task(process.run())
-        while not any("listening on" in line["text"] for line in process.status.as_json()["log"]) and not run.done():
-            await asyncio.sleep(0.01)
-        begun.set()
-        await run
-
-    thread = threading.Thread(target=lambda: asyncio.run(live()), name="bob")
-    thread.start()
-    assert begun.wait(PATIENCE)
-    process, loop = found["process"], found["loop"]
-    assert isinstance(process, Process)
-    assert isinstance(loop, asyncio.AbstractEventLoop)
-    yield running(process, loop, port, ann, people)
-    loop.call_soon_threadsafe(process.feed, Asked("pause"))
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
+# --------------------------------------------------------------------------------------------------------------- bytes
 
 
-def running(process: Process, loop: asyncio.AbstractEventLoop, port: int, ann: Identity, people: People) -> Running:
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    tls.check_hostname = False
-    tls.load_verify_locations(ann.authority_file)
-    tls.load_cert_chain(ann.certificate_file, ann.key_file)
-    party = Party(
-        federation=people.roster.federation_id,
-        sender="ann",
-        recipient="bob",
-        third="cas",
-        incarnation=1,
-        to_incarnation=1,
-        group="all",
-        closed="closed",
-        far="all",
-        length=process._node.life.circle.groups["all"].length,
-        weight_max=3.0,
-    )
-    return Running(process, loop, port, party, tls)
+@pytest.mark.parametrize("bad", HOSTILE, ids=lambda bad: bad.id)
+def test_bytes_are_refused_in_the_answer(bob: Bob, bad: Hostile) -> None:
+    sender = "dan" if bad.id == "S12" else "ann"
+    with bob.refuses(bad.code):
+        told(bob.say(bad.build(bob.party(sender)), sender), bad.code)
 
 
-#: A ring of three has no two who are not neighbours; `tests/peer/core/test_node.py` has that one.
-SAID = [bad for bad in HOSTILE if bad.id != "S12"]
+# --------------------------------------------------------------------------------------------------- who, and how much
 
 
-@pytest.mark.parametrize("bad", SAID, ids=lambda bad: bad.id)
-def test_a_running_peer_refuses_by_name_and_goes_on(bob: Running, bad: Hostile) -> None:
-    bob.forgive()
-    ledger, before = bob.ledger(), bob.counted(bad.code)
-    assert bob.say(bad.build(bob.party)) == bad.code
-    assert bob.counted(bad.code) == before + 1
-    assert bob.ledger() == ledger
-    bob.forgive()
-    assert bob.say(bob.good()) == ""
+def spoilt(name: str) -> Case:
+    make, here, there = SPOILT[name]
+
+    def case(bob: Bob) -> None:
+        wrong = make(bob.people, f"peer-{name}")
+        with bob.refuses("tls_refused", here), pytest.raises(ssl.SSLError) as caught, bob.line(bob.tls(wrong)) as line:
+            line.recv(1)  # who says nothing yet hears the reason; else the connection may be reset before
+        assert any(words in (tls_reason(caught.value) or "") for words in there.split("|"))
+
+    return case
+
+
+def plain_http(bob: Bob) -> None:
+    with bob.refuses("tls_refused", "plain HTTP"), socket.create_connection(bob.address, PATIENCE) as line:
+        line.sendall(request(bob.ping()))
+
+
+def no_certificate(bob: Bob) -> None:
+    nobody = joining_context(bob.people.roster.by_id["bob"].key)
+    with bob.refuses("tls_refused", "no certificate"), pytest.raises(ssl.SSLError) as caught, bob.line(nobody) as line:
+        line.recv(1)
+    assert tls_reason(caught.value) == "the other side wants a certificate, and none was shown"
+
+
+def nobody_here(bob: Bob) -> None:
+    stranger = bob.people.identity("fay", admitted=False)
+    with bob.refuses("unknown_peer"):
+        told(bob.ask(request(bob.ping()), bob.tls(stranger)), "unknown_peer")
+
+
+def asks(said: bytes, code: str) -> Case:
+    """A request that says what no peer says; the body that it speaks of is not sent, and not waited for."""
+
+    def case(bob: Bob) -> None:
+        with bob.refuses(code):
+            told(bob.ask(said), code)
+
+    return case
+
+
+def cut_off(sent: int) -> Case:
+    def case(bob: Bob) -> None:
+        with bob.refuses("body_truncated"), bob.line() as line:
+            line.sendall(request(bob.ping())[: sent - len(bob.ping())])
+
+    return case
+
+
+def too_slow(bob: Bob) -> None:
+    with bob.limits(floor_s=0.2), bob.refuses("body_too_slow"):
+        told(bob.ask(request(b"", content_length="30") + b"FDPR"), "body_too_slow")
+
+
+def at_once(bob: Bob) -> None:
+    said = request(bob.ping())
+    with bob.limits(requests_at_once=1), bob.refuses("too_many_requests"), bob.line() as line:
+        line.sendall(said[:-1])
+        bob.peer.wait(bob.entered("ann"))
+        told(bob.ask(said), "too_many_requests")
+        line.sendall(said[-1:])
+        assert answer(line) is None
+
+
+def a_second(bob: Bob) -> None:
+    with bob.refuses("too_many_requests"), bob.limits(requests_per_second=1.0):
+        assert bob.say(bob.ping()) is None
+        told(bob.say(bob.ping()), "too_many_requests")
+
+
+def resting(bob: Bob) -> None:
+    said = bob.next(tail=numbers(*[float("nan")] * bob.party().length))
+    bob.pardon()
+    for _ in range(SUSPICIOUS_MAX):
+        told(bob.say(said), "not_finite")
+    durable = bob.peer.durable()
+    told(bob.say(bob.ping()), "too_many_requests")
+    assert bob.peer.durable() == durable
+    bob.pardon()
+
+
+AT_THE_DOOR: dict[str, Case] = {
+    "T01-plain-http": plain_http,
+    "T01-no-certificate": no_certificate,
+    **{f"T01-{name}": spoilt(name) for name in SPOILT},
+    "T02": nobody_here,
+    "T04": asks(request(b"", content_length="999999999999"), "body_too_large"),
+    "T05-no-length": asks(request(b"", content_length=None), "body_too_large"),
+    "T05-chunked": asks(request(b"5\r\nFDPR", content_length=None, transfer_encoding="chunked"), "body_too_large"),
+    "T06-nothing": cut_off(0),
+    "T06-header": cut_off(5),
+    "T06-metadata": cut_off(25),
+    "T07": too_slow,
+    "T08-at-once": at_once,
+    "T08-a-second": a_second,
+    "T08-resting": resting,
+    "T09-path": asks(request(b"", line="POST /v1/other HTTP/1.1"), "unknown_route"),
+    "T09-method": asks(request(b"", line="GET /v1/message HTTP/1.1"), "unknown_route"),
+    "T09-type": asks(request(b"", content_type="text/html"), "unknown_route"),
+    "T10-gzip": asks(request(b"", content_encoding="gzip"), "unknown_route"),
+    "T10-expect": asks(request(b"", expect="100-continue"), "unknown_route"),
+}
+
+
+@pytest.mark.parametrize("case", AT_THE_DOOR.values(), ids=AT_THE_DOOR)
+def test_refused_at_the_door(bob: Bob, case: Case) -> None:
+    case(bob)

@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.codec import encode
-from fedpeer.peer.core.messages import Ack, Message, Refused, Transfer
+from fedpeer.peer.core.messages import Ack, Message, Refused, RosterNews, Transfer
+from fedpeer.peer.core.refusals import Rejected
+from fedpeer.peer.core.roster import expel, to_bytes
 from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
-from fedpeer.peer.shell.identity import client_context, server_context
+from fedpeer.peer.shell.identity import client_context, put_out, server_context
 from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import ListenError, bind
 from tests.peer.shell.people import People
@@ -65,7 +68,8 @@ def send(links: Links, url: str, message: Message) -> None:
 
 def big(length: int, seq: int = 1) -> Transfer:
     payload = torch.arange(length, dtype=torch.float32)
-    return Transfer(group="all", seq=seq, round=1, exchange=1, weight=0.5, form="float32", payload=payload)
+    parcel = Parcel(seq=seq, round=1, exchange=1, weight=0.5, form="float32", payload=payload)
+    return Transfer(group="all", parcel=parcel)
 
 
 def with_length(length: int) -> Port:
@@ -133,7 +137,7 @@ async def test_a_large_tensor_arrives_whole() -> None:
         assert isinstance((await reports.first(1))[0], Taken)
     got = port.delivered[0][2]
     assert isinstance(got, Transfer)
-    assert torch.equal(got.payload, big(2_000_003).payload)
+    assert torch.equal(got.parcel.payload, big(2_000_003).parcel.payload)
 
 
 async def test_small_messages_overtake_bulk() -> None:
@@ -181,7 +185,7 @@ async def test_nobody_there_is_reported_and_tried_again_after_a_rest() -> None:
         first, second = await reports.first(2)
         assert isinstance(first, LinkDown)
         assert "refused" in first.reason.lower() or "connect" in first.reason.lower()
-        assert second == LinkDown("it could not be reached a moment ago")
+        assert second == first, "not tried so soon: for the same reason"
         async with serving(port):
             for count in itertools.count(3):
                 send(links, port.url, MESSAGES["ack"])
@@ -336,3 +340,15 @@ async def test_an_address_cannot_talk_us_out_of_tls(tmp_path: Path) -> None:
             listening.accept()
     assert isinstance(outcome, LinkDown)
     assert "TLS only" in outcome.reason
+
+
+async def test_the_roster_by_which_one_was_put_out_is_an_outcome(tmp_path: Path) -> None:
+    people, port = People.at(tmp_path / "wards"), Port(owner=Rejected("unknown_peer"))
+    bob, ann = people.identity("bob"), people.identity("ann")
+    later = expel(people.roster, "ann", people.key)
+    news = RosterNews(number=later.number, text=to_bytes(later))
+    to_bob = client_context(ann, people.roster.by_id["bob"].key)
+    async with serving(port, tls=server_context(bob)) as server, links_of_ann(tls=to_bob) as (links, reports):
+        server._host = replace(server._host, farewell=lambda der: news if put_out(der, later) else None)
+        send(links, port.url, MESSAGES["ack"])
+        assert await reports.first(1) == [news]

@@ -7,7 +7,6 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -28,11 +27,12 @@ from fedpeer.peer.shell.identity import (
     joining_context,
     load_identity,
     peer_of,
+    put_out,
     read_roster,
     server_context,
 )
 from fedpeer.peer.shell.reasons import tls_reason
-from tests.peer.shell.people import People
+from tests.peer.shell.people import SPOILT, People
 
 #: Seconds until a handshake on loopback counts as hanging; it takes some milliseconds.
 PATIENCE = 10.0
@@ -116,47 +116,11 @@ def test_another_peer_at_the_address_is_not_spoken_to(people: People) -> None:
     assert at_client == "another key answers at this address than the one expected"
 
 
-def _self_signed(people: People) -> Identity:
-    key = Ed25519PrivateKey.generate()
-    identity = people.identity("peer2", key=key)
-    identity.certificate_file.write_bytes(pem(authority_certificate(key, "wards")))
-    return identity
-
-
-def _of_another_authority(people: People) -> Identity:
-    key = Ed25519PrivateKey.generate()
-    return people.identity("peer2", by=(authority_certificate(key, "other"), key))
-
-
-def _of_an_authority_of_the_same_name(people: People) -> Identity:
-    key = Ed25519PrivateKey.generate()
-    return people.identity("peer2", by=(authority_certificate(key, "wards"), key))
-
-
-def _expired(people: People) -> Identity:
-    past = datetime.now(UTC) - timedelta(days=30)
-    return people.identity("peer2", made=past, expires=past + timedelta(days=20))
-
-
-def _not_valid_yet(people: People) -> Identity:
-    return people.identity("peer2", made=datetime.now(UTC) + timedelta(days=30))
-
-
-WRONG: list[tuple[Callable[[People], Identity], str, str]] = [
-    (_self_signed, "signed its certificate itself", "does not know our authority"),
-    (_of_another_authority, "signed by another authority", "does not know our authority"),
-    (_of_an_authority_of_the_same_name, "signature is wrong|another authority", "our certificate|our authority"),
-    (_expired, "has expired", "not valid today"),
-    (_not_valid_yet, "not valid yet", "refused our certificate"),
-]
-"""T01: who makes the certificate, what the refusing side says, what the refused side is told."""
-
-
-@pytest.mark.parametrize(("make", "refusing", "refused"), WRONG, ids=[make.__name__ for make, _, _ in WRONG])
+@pytest.mark.parametrize(("make", "refusing", "refused"), SPOILT.values(), ids=SPOILT)
 def test_t01_a_wrong_certificate_is_refused_with_the_reason(
-    people: People, make: Callable[[People], Identity], refusing: str, refused: str
+    people: People, make: Callable[[People, str], Identity], refusing: str, refused: str
 ) -> None:
-    one, wrong = people.identity("peer1"), make(people)
+    one, wrong = people.identity("peer1"), make(people, "peer2")
     # As a client: the server refuses, and the client is told.
     at_server, at_client = reasons(server_context(one), client_context(wrong, people.roster.by_id["peer1"].key))
     assert at_server is not None
@@ -208,8 +172,12 @@ def test_t02_the_name_in_a_certificate_decides_nothing(people: People) -> None:
 
 def test_t02_a_revoked_key_is_said_to_be_revoked(people: People) -> None:
     one = people.identity("peer1")
-    found = peer_of(_der(one), expel(people.roster, "peer1", people.key))
-    assert found == Rejected("unknown_peer", "the key of the certificate was revoked")
+    later = expel(people.roster, "peer1", people.key)
+    found = peer_of(_der(one), later)
+    assert found == Rejected("unknown_peer", f"the key of the certificate is revoked in roster {later.number}")
+    assert put_out(_der(one), later)
+    assert not put_out(_der(one), people.roster)
+    assert not put_out(_der(people.identity("peer9", admitted=False)), later)
 
 
 @pytest.mark.parametrize("der", [None, b"", b"no certificate", bytes(1000)])
@@ -309,10 +277,10 @@ def test_c10_all_mistakes_are_told_at_once(people: People) -> None:
 
 
 def test_c10_certificates_out_of_date(people: People) -> None:
-    for make in (_expired, _not_valid_yet):
-        fresh = People.at(people.folder / make.__name__)
+    for name in ("expired", "not-valid-yet"):
+        fresh = People.at(people.folder / name)
         with pytest.raises(IdentityError, match=r"is valid from .* only; set this machine's clock"):
-            _load(make(fresh), None)
+            _load(SPOILT[name][0](fresh, "peer2"), None)
 
 
 def test_c10_a_peer_whom_the_roster_does_not_know(people: People) -> None:

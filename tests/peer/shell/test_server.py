@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedpeer.gossip.transfers import WINDOW
+from fedpeer.gossip.transfers import WINDOW, Parcel
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.messages import Message, Transfer
+from fedpeer.peer.core.messages import Message, Refused, RosterNews, Transfer
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
-from fedpeer.peer.shell.identity import client_context, peer_of, server_context
+from fedpeer.peer.core.roster import expel, to_bytes
+from fedpeer.peer.shell.identity import client_context, peer_of, put_out, server_context
 from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import ListenError, bind
 from tests.peer.hostile import HOSTILE, Hostile, transfer
@@ -49,8 +50,8 @@ async def test_a_large_tensor_in_many_pieces_lies_in_its_lease() -> None:
     length = 1_000_003
     port = Port(gate=replace(GATE, groups={"all": spec(length=length)}), keep=True)
     value_D = torch.arange(length, dtype=torch.float32)
-    message = Transfer(group="all", seq=1, round=1, exchange=1, weight=0.5, form="float32", payload=value_D)
-    said = request(framed(message))
+    parcel = Parcel(seq=1, round=1, exchange=1, weight=0.5, form="float32", payload=value_D)
+    said = request(framed(Transfer(group="all", parcel=parcel)))
     async with serving(port), connected(port) as (reader, writer):
         for start in range(0, len(said), 100_001):
             writer.write(said[start : start + 100_001])
@@ -58,10 +59,10 @@ async def test_a_large_tensor_in_many_pieces_lies_in_its_lease() -> None:
         assert (await answer(reader)).status == 204
     got = port.delivered[0][2]
     assert isinstance(got, Transfer)
-    assert torch.equal(got.payload, value_D)
+    assert torch.equal(got.parcel.payload, value_D)
     view = port.leases[0].view
     assert len(view) == 4 * length
-    assert got.payload.data_ptr() == np.frombuffer(view, dtype=np.uint8).ctypes.data
+    assert got.parcel.payload.data_ptr() == np.frombuffer(view, dtype=np.uint8).ctypes.data
 
 
 async def test_one_connection_carries_many_messages() -> None:
@@ -83,8 +84,8 @@ async def test_a_bad_frame_is_refused_by_name_and_counted_once(bad: Hostile) -> 
     async with serving(port):
         came = await ask(port, request(bad.build(PARTY)))
     assert (came.code, port.codes, port.delivered) == (bad.code, [bad.code], [])
-    assert came.refused is not None
-    assert came.refused.text.startswith(REFUSALS[bad.code].advice)
+    assert isinstance(came.said, Refused)
+    assert came.said.text.startswith(REFUSALS[bad.code].advice)
 
 
 async def test_what_was_refused_leaves_every_buffer_free() -> None:
@@ -349,3 +350,27 @@ async def test_a_peer_that_reconnects_replaces_its_oldest_connection(people: Peo
             middle[1].write(request(framed(MESSAGES["ack"])))
             assert (await answer(middle[0])).status == 204
     assert port.codes == []
+
+
+async def test_who_was_put_out_is_told_by_the_roster_itself_once_a_second(people: People) -> None:
+    port = Port()
+    bob, ann = people.identity("bob"), people.identity("ann")
+    to_bob = client_context(ann, people.roster.by_id["bob"].key)
+    stranger = client_context(people.identity("eve", admitted=False), people.roster.by_id["bob"].key)
+    later = expel(people.roster, "ann", people.key)
+    news = RosterNews(number=later.number, text=to_bytes(later))
+    async with serving(port, tls=server_context(bob)) as server:
+        server._host = replace(
+            server._host,
+            identify=lambda der: peer_of(der, later),
+            farewell=lambda der: news if put_out(der, later) else None,
+        )
+        async with connected(port, to_bob) as (reader, writer):
+            for said in (news, Refused):
+                writer.write(request(framed(MESSAGES["ack"])))
+                came = await answer(reader)
+                assert came.status == 403
+                assert came.said == said if said is news else isinstance(came.said, Refused)
+        assert (await ask(port, request(framed(MESSAGES["ack"])), stranger)).code == "unknown_peer"
+    assert port.codes == ["unknown_peer"] * 3
+    assert not port.delivered

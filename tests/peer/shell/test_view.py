@@ -87,10 +87,11 @@ def test_weight_that_is_not_accounted_for_is_seen() -> None:
         assert audit(holding) == pytest.approx(0.01, rel=0.02)
 
 
-def test_the_notes_that_are_counted_are_those_that_nodes_say() -> None:
+def test_the_notes_that_are_counted_are_said_somewhere() -> None:
     said = set()
-    for source in (Path(__file__).parents[3] / "peer" / "core").glob("*.py"):
+    for source in (Path(__file__).parents[3] / "peer").rglob("*.py"):
         for call in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "note" and len(call.args) > 1:
+            name = getattr(call.func, "attr", getattr(call.func, "id", "")) if isinstance(call, ast.Call) else ""
+            if isinstance(call, ast.Call) and name in ("note", "Note"):
                 said |= {each.value for each in call.args[1:2] if isinstance(each, ast.Constant)}
     assert COUNTED.keys() <= said

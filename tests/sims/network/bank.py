@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.events import Effect, Evaluate, Event, Heard, Persist, RefusedAtDoor, Send, Tick, Train, Trained
 from fedpeer.peer.core.messages import Ack, Transfer
 from fedpeer.peer.core.saving import Recovered
@@ -63,8 +64,9 @@ class Bank:
                 return effects
             case Heard(sender=sender, message=Transfer() as transfer):
                 effects = []
-                if transfer.seq == self.taken.get(sender, 0) + 1:
-                    effects += self._write(["took", sender, transfer.seq, int(transfer.payload)])
+                parcel = transfer.parcel
+                if parcel.seq == self.taken.get(sender, 0) + 1:
+                    effects += self._write(["took", sender, parcel.seq, int(parcel.payload)])
                 ack = Ack(group="", taken=self.taken.get(sender, 0), round=0)
                 return [*effects, Send(sender, ack, 1, 1)]
             case Heard(sender=sender, message=Ack(taken=taken)):
@@ -83,10 +85,12 @@ class Bank:
         return [Persist("entry", entry)]
 
     def _transfer(self, to: str) -> Send:
-        payload = torch.tensor([self.open[to]])
-        return Send(
-            to, Transfer(group="", seq=self.made[to], round=0, exchange=0, weight=1, form="", payload=payload), 1, 1
-        )
+        return Send(to, _transfer(self.made[to], self.open[to]), 1, 1)
+
+
+def _transfer(seq: int, amount: int) -> Transfer:
+    payload = torch.tensor([amount])
+    return Transfer(group="", parcel=Parcel(seq=seq, round=0, exchange=0, weight=1, form="", payload=payload))
 
 
 def recovered(me: str, peers: Sequence[str], kept: Recovered, hasty: bool = False) -> Bank:
@@ -99,7 +103,7 @@ def recovered(me: str, peers: Sequence[str], kept: Recovered, hasty: bool = Fals
 
 def encode(sender: str, send: Send) -> bytes:
     match send.message:
-        case Transfer(seq=seq, payload=payload):
+        case Transfer(parcel=Parcel(seq=seq, payload=payload)):
             return struct.pack("<cQq", b"T", seq, int(payload))
         case Ack(taken=taken):
             return struct.pack("<cQ", b"A", taken)
@@ -110,9 +114,7 @@ def decode(receiver: str, machine: Machine, sender: str, data: bytes) -> Heard |
     match data[:1]:
         case b"T":
             _, seq, amount = struct.unpack("<cQq", data)
-            payload = torch.tensor([amount])
-            transfer = Transfer(group="", seq=seq, round=0, exchange=0, weight=1, form="", payload=payload)
-            return Heard(sender, 1, 1, transfer)
+            return Heard(sender, 1, 1, _transfer(seq, amount))
         case b"A":
             return Heard(sender, 1, 1, Ack(group="", taken=struct.unpack("<cQ", data)[1], round=0))
     return RefusedAtDoor("not_fedpeer", sender), b"refused"

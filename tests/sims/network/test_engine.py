@@ -143,13 +143,10 @@ def test_peers_that_never_reach_one_another_go_on_alone() -> None:
 # ------------------------------------------------------------------------------------------------- laws under faults
 
 
-def small() -> World:
+def small(**settings: Any) -> World:
     """Four peers of a few weights, fifteen exchanges in all."""
-    return worlds.world(
-        worlds.federation(
-            network="mlp:64+3+10", gossip__exchanges=5, simulation__peers=4, gossip__deadline=2.0, gossip__gather=5.0
-        )
-    )
+    quick = {"gossip__exchanges": 5, "simulation__peers": 4, "gossip__deadline": 2.0, "gossip__gather": 5.0}
+    return worlds.world(worlds.federation(network="mlp:64+3+10", **quick | settings))
 
 
 class Watched:
@@ -194,6 +191,15 @@ class Watched:
             history.conserved(rows, 1e-9),
             history.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
         )
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("delay", [0.2, 2.0])
+def test_in_an_undisturbed_run_nobody_is_refused_anything(mode: str, delay: float) -> None:
+    watched = Watched(small(learning__mode=mode), Faults(seed=2, links=LinkRules(delay=delay)))
+    watched.play(until=2000.0)
+    assert history.refused(watched.town.rows) == {}
+    watched.judge()
 
 
 @pytest.mark.parametrize("effects", [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 120, 150, 180, 210])

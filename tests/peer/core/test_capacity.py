@@ -1,0 +1,170 @@
+"""What is measured before anything starts against what the encoder makes of it, at its largest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fedpeer.algorithms.registry import full_averaging, local, partial_averaging
+from fedpeer.gossip.claims import Advert, Claim
+from fedpeer.gossip.membership import Membership
+from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX
+from fedpeer.peer.core.capacity import (
+    ADDRESS_LETTERS_MAX,
+    ARRAY_MAX,
+    METADATA_BYTES_MAX,
+    NAME_LETTERS_MAX,
+    crowding,
+    hello_bytes,
+    statement_bytes,
+)
+from fedpeer.peer.core.codec import encode
+from fedpeer.peer.core.fields import NUMBER_MAX, plain
+from fedpeer.peer.core.framing import pack
+from fedpeer.peer.core.messages import Envelope, Hello, LaneState
+from fedpeer.slicing.models import PartialModel
+
+LONGEST = "i" * NAME_LETTERS_MAX
+NAMES = st.lists(
+    st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=NAME_LETTERS_MAX), max_size=ARRAY_MAX
+)
+ENVELOPE = Envelope(
+    federation=bytes(16), sender=LONGEST, recipient=LONGEST, incarnation=NUMBER_MAX, to_incarnation=NUMBER_MAX
+)
+
+
+def hello(groups: list[str]) -> Hello:
+    """With the largest numbers."""
+    lanes = [
+        LaneState(group=group, made=NUMBER_MAX, acked=NUMBER_MAX, taken=NUMBER_MAX, made_weight=0.1, taken_weight=0.1)
+        for group in groups
+    ]
+    return Hello(
+        life=NUMBER_MAX,
+        nonce=NUMBER_MAX,
+        known_life=NUMBER_MAX,
+        contract=bytes(32),
+        groups=tuple((group, bytes(32)) for group in groups),
+        lanes=tuple(lanes),
+        round=NUMBER_MAX,
+        begun=True,
+        roster=NUMBER_MAX,
+        answer=True,
+    )
+
+
+@given(NAMES)
+@example([f"{number:02}" + "😀" * (NAME_LETTERS_MAX - 2) for number in range(20)])
+@settings(max_examples=100, deadline=None)
+def test_no_hello_takes_more_and_none_much_less(groups: list[str]) -> None:
+    takes = len(pack(plain(ENVELOPE) + plain(hello(groups))))
+    assert takes <= hello_bytes(groups) <= takes + 6 + 4 * len(groups)
+
+
+@given(NAMES)
+@settings(max_examples=100, deadline=None)
+def test_no_statement_takes_more(models: list[str]) -> None:
+    advert = Advert(
+        address="a" * ADDRESS_LETTERS_MAX,
+        roster=NUMBER_MAX,
+        life=NUMBER_MAX,
+        nonce=NUMBER_MAX,
+        round=NUMBER_MAX,
+        score=0.1,
+        begun=True,
+        models=tuple(models),
+    )
+    claim = Claim(
+        about=LONGEST,
+        incarnation=NUMBER_MAX,
+        version=NUMBER_MAX,
+        state="finished",
+        author=LONGEST,
+        advert=advert,
+        signature=bytes(64),
+    )
+    assert len(pack(plain(claim))) <= statement_bytes(models)
+
+
+def everyones(count: int, letters: int = 4) -> list[PartialModel]:
+    return [PartialModel(f"{number:0{letters}}") for number in range(count)]
+
+
+@pytest.mark.parametrize("letters", [4, 30, NAME_LETTERS_MAX])
+def test_what_is_not_refused_can_be_said_and_one_more_is_refused(letters: int) -> None:
+    most = max(
+        count for count in range(ARRAY_MAX + 1) if crowding(everyones(count, letters), partial_averaging()) is None
+    )
+    names = [model.name for model in everyones(most, letters)]
+    encode(ENVELOPE, hello(names))
+    assert statement_bytes(names) <= STATEMENT_BYTES_MAX
+    more = [model.name for model in everyones(most + 1, letters)]
+    assert hello_bytes(more) > METADATA_BYTES_MAX or statement_bytes(more) > STATEMENT_BYTES_MAX
+
+
+def test_who_averages_everything_or_nothing_tells_of_its_models_all_the_same() -> None:
+    for method in (local(), full_averaging()):
+        assert crowding(everyones(ARRAY_MAX), method) is None
+        problem = crowding(everyones(ARRAY_MAX + 1), method)
+        assert problem is not None
+        assert problem.message.startswith(f"every peer implements {ARRAY_MAX + 1} of them, and can tell")
+
+
+def stated(models: list[PartialModel]) -> None:
+    """Make the first statement of the peer with the longest id and address."""
+    advert = Advert(
+        address="a" * ADDRESS_LETTERS_MAX,
+        roster=1,
+        life=1,
+        nonce=1,
+        round=0,
+        score=None,
+        begun=False,
+        models=tuple(model.name for model in models),
+    )
+    Membership(
+        LONGEST,
+        federation=bytes(16),
+        roster=[LONGEST],
+        incarnation=1,
+        advert=advert,
+        draws=np.random.default_rng(0),
+        sign=lambda text: bytes(64),
+        verify=lambda author, text, signature: True,
+    )
+
+
+def test_a_statement_is_refused_as_soon_as_it_could_not_be_made() -> None:
+    fits = [crowding(everyones(count, 40), full_averaging()) is None for count in range(ARRAY_MAX + 1)]
+    most = fits.index(False) - 1
+    stated(everyones(most, 40))
+    with pytest.raises(AssertionError, match="leaves no room"):
+        stated(everyones(most + 1, 40))
+
+
+def test_only_what_two_peers_share_stands_in_a_hello() -> None:
+    wards = [PartialModel(f"w{number}", members=("hub", f"peer{number}")) for number in range(ARRAY_MAX)]
+    assert crowding(wards, partial_averaging()) is None
+    both = [PartialModel(model.name, members=("hub", "twin")) for model in wards]
+    problem = crowding(both, partial_averaging())
+    assert problem is not None
+    assert problem.message.startswith(f"hub may share {ARRAY_MAX} groups with another peer")
+
+
+def test_weights_between_unrelated_models_are_groups_too() -> None:
+    unrelated = everyones(12)
+    assert crowding(unrelated, partial_averaging()) is None
+    problem = crowding(unrelated, partial_averaging(cross_model=True))
+    assert problem is not None
+    assert problem.message.startswith(f"every peer may share {12 + 12 * 11 // 2} groups")
+    chain = [PartialModel(f"m{at}", depends_on=(f"m{at - 1}",) if at else ()) for at in range(12)]
+    assert crowding(chain, partial_averaging(cross_model=True)) is None
+
+
+@pytest.mark.parametrize("name", ["m" * (NAME_LETTERS_MAX + 1), "a\nb"])
+def test_a_name_that_no_message_takes(name: str) -> None:
+    problem = crowding([PartialModel(name)], local())
+    assert problem is not None
+    assert problem.place == f"partial_models.{name}"

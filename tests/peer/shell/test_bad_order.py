@@ -1,0 +1,198 @@
+"""P9: what only a peer with memory can judge, said over TLS to a running one: order, lives, what is said of others.
+
+Each message is right in itself; what makes it wrong is what was said before, or who signed it. It is refused by name:
+one count, one line of the log, and a message to who said it; nothing durable changes, nothing is kept, and a good
+message is still taken afterwards. Ids are those of the table of bad inputs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedpeer.gossip.claims import Claim
+from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
+from fedpeer.gossip.transfers import WINDOW
+from fedpeer.peer.core.messages import Ack, Contract, Fetch, Message, Pong, Refused, RosterNews
+from fedpeer.peer.core.plausible import ROUNDS
+from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.roster import Roster, sign, to_bytes
+from tests.peer.hostile import numbers
+from tests.peer.shell.bob import LIFE, Bob
+from tests.peer.shell.whole import PATIENCE
+
+#: A number that nothing here reaches.
+NEVER = 1000
+Case = Callable[[Bob], None]
+
+
+def telling(code: str) -> Callable[[Message], bool]:
+    """Whether a message has the name and the sentence."""
+    return lambda message: (
+        isinstance(message, Refused) and message.code == code and message.text.startswith(REFUSALS[code].advice)
+    )
+
+
+def says(frame: Callable[[Bob], bytes], code: str, sender: str = "ann") -> Case:
+    """A message that is right in itself, after ann gave him something; he refuses it by a message."""
+
+    def case(bob: Bob) -> None:
+        bob.gives()
+        said = frame(bob)
+        with bob.refuses(code), bob.tells(sender, telling(code)):
+            assert bob.say(said, sender) is None
+
+    return case
+
+
+def repeated(bob: Bob) -> None:
+    """It is acknowledged again, for the acknowledgement may be what was lost."""
+    said = bob.gives()
+    with bob.refuses("repeated"), bob.tells("ann", lambda message: isinstance(message, Ack)):
+        assert bob.say(said) is None
+
+
+def twice_at_the_same_time(bob: Bob) -> None:
+    """Of the same transfer on several connections one is taken."""
+    said = bob.next()
+    bob.pardon()
+    before, taken = bob.peer.counted("repeated"), bob.taken()
+    threads = [threading.Thread(target=bob.say, args=(said,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert bob.peer.counted("repeated") == before + 2
+    assert bob.taken() == taken + 1
+
+
+def absurd(bob: Bob) -> None:
+    """Once ten rounds have shown how far the group moves."""
+    changes = bob.peer.process._node.gauges["all"].changes
+    bob.peer.inside(lambda: changes.extend([1e4] * ROUNDS))
+    says(lambda bob: bob.next(tail=numbers(*[1e9] * bob.party().length)), "implausible")(bob)
+    bob.peer.inside(changes.clear)
+
+
+def another_plan(bob: Bob) -> None:
+    with bob.refuses("plan_mismatch", "differs there"), bob.tells("ann", telling("plan_mismatch")):
+        assert bob.say(bob.hello(digest=bytes(32))) is None
+    said = bob.next()
+    with bob.refuses("plan_mismatch"), bob.tells("ann", telling("plan_mismatch")):
+        assert bob.say(said) is None
+    bob.peer.life.others["ann"].differs = False
+    assert bob.say(bob.hello()) is None
+
+
+def another_file(bob: Bob) -> None:
+    """The first difference is named."""
+    contract = bob.peer.life.setup.contract_text.replace(b'"batch_size":5', b'"batch_size":6')
+    with bob.refuses("plan_mismatch", "batch_size is 5 here and 6 there"), bob.tells("ann", telling("plan_mismatch")):
+        assert bob.say(bob.framed(Contract(text=contract))) is None
+
+
+def an_earlier_process(bob: Bob) -> None:
+    with bob.refuses("duplicate_peer"), bob.tells("ann", telling("duplicate_peer")):
+        assert bob.say(bob.hello(life=LIFE - 1)) is None
+
+
+def claims(code: str, *made: Callable[[Bob], Claim]) -> Case:
+    """Statements that ann passes on: who made a wrong one is not here to be told, and ann pays."""
+
+    def case(bob: Bob) -> None:
+        *before, bad = (make(bob) for make in made)
+        assert bob.say(bob.ping(*before)) is None
+        with bob.refuses(code):
+            assert bob.say(bob.ping(bad)) is None
+
+    return case
+
+
+def accuses_him(state: Literal["suspect", "dead"]) -> Case:
+    """He answers at once, with a newer statement."""
+
+    def case(bob: Bob) -> None:
+        version = bob.version()
+
+        def alive(message: Message) -> bool:
+            said = message.claims if isinstance(message, Pong) else ()
+            return any(each.about == "bob" and each.state == "alive" and each.version > version for each in said)
+
+        with bob.refuses("refuted"), bob.tells("ann", alive):
+            assert bob.say(bob.ping(bob.claim("bob", state, version))) is None
+
+    return case
+
+
+def roster(code: str, make: Callable[[Bob], Roster]) -> Case:
+    def case(bob: Bob) -> None:
+        news = make(bob)
+        with bob.refuses(code):
+            assert bob.say(bob.framed(RosterNews(number=news.number, text=to_bytes(news)))) is None
+
+    return case
+
+
+def elsewhere(bob: Bob) -> Roster:
+    """A good roster of other people."""
+    key = Ed25519PrivateKey.generate()
+    new = replace(bob.people.roster, authority=key.public_key().public_bytes_raw(), number=NEVER)
+    return sign(new, key)
+
+
+def accused(bob: Bob) -> Claim:
+    return bob.claim("eve", "dead", NEVER)
+
+
+def flipped(signature: bytes) -> bytes:
+    return bytes([signature[0] ^ 1]) + signature[1:]
+
+
+ONCE_INSIDE: dict[str, Case] = {
+    "E07-another-key": claims("bad_signature", lambda bob: bob.signed(accused(bob), "cas")),
+    "E07-empty": claims("bad_signature", lambda bob: replace(accused(bob), signature=bytes(64))),
+    "E07-signature-bit": claims(
+        "bad_signature", lambda bob: replace(accused(bob), signature=flipped(accused(bob).signature))
+    ),
+    "E07-text-bit": claims("bad_signature", lambda bob: replace(accused(bob), version=NEVER ^ 1)),
+    "E07-roster": roster("bad_signature", lambda bob: replace(bob.people.roster, number=NEVER)),
+    "E09-roster": roster("wrong_federation", elsewhere),
+    "E10": repeated,
+    "E10-at-the-same-time": twice_at_the_same_time,
+    "E11": says(lambda bob: bob.next(ahead=WINDOW), "sequence_jump"),
+    "E11-far": says(lambda bob: bob.next(seq=2**63 - 1), "sequence_jump"),
+    "E12": says(lambda bob: bob.framed(Fetch(group="all"), "dan", incarnation=1), "stale_incarnation", "dan"),
+    "E12-hello": says(lambda bob: bob.hello("dan", incarnation=1), "stale_incarnation", "dan"),
+    "E13": says(lambda bob: bob.hello("dan", incarnation=3 + INCARNATION_AHEAD_MAX), "incarnation_jump", "dan"),
+    "E15": an_earlier_process,
+    "S03": another_plan,
+    "S03-file": another_file,
+    "S08": says(lambda bob: bob.next(ahead=-1, weight=0.5), "sequence_reused"),
+    "S09": absurd,
+    "S10": says(lambda bob: bob.next(round=0), "stale_epoch"),
+    "S11": says(lambda bob: bob.next(round=bob.peer.life.setup.federation.learning.rounds + 2), "epoch_too_early"),
+    "S14": says(lambda bob: bob.next(ahead=1), "early"),
+    "R01-suspect": accuses_him("suspect"),
+    "R01-dead": accuses_him("dead"),
+    "R02-of-him": claims("stale_incarnation", lambda bob: bob.claim("bob", "dead", bob.version() - 1)),
+    "R02": claims("stale_incarnation", lambda bob: bob.alive("eve", 2), lambda bob: bob.claim("eve", "dead", 1)),
+    "R03": claims("unknown_peer", lambda bob: bob.claim("stranger", "dead", 1)),
+}
+
+
+@pytest.mark.parametrize("case", ONCE_INSIDE.values(), ids=ONCE_INSIDE)
+def test_refused_by_what_was_said_before(bob: Bob, case: Case) -> None:
+    case(bob)
+
+
+@pytest.mark.parametrize("value", [1e-40, -0.0], ids=["S13-subnormal", "S13-minus-zero"])
+def test_numbers_that_look_odd_are_taken(bob: Bob, value: float) -> None:
+    taken, before = bob.taken(), bob.peer.inside(lambda: bob.peer.process.status.as_json()["refusals"])
+    assert bob.say(bob.next(tail=numbers(*[value] * bob.party().length))) is None
+    assert bob.taken() == taken + 1
+    assert bob.peer.inside(lambda: bob.peer.process.status.as_json()["refusals"]) == before
