@@ -46,6 +46,7 @@ def test_pure_rooms_talk_to_nobody(room: str) -> None:
     assert not found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", NEVER)
 def test_rooms_leave_out_what_they_must_not_wait_for(room: str) -> None:
     top = ast.Module([], [])

@@ -217,6 +217,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.slow
 def test_invite_and_join_from_one_process_to_another(fedpeer: Fedpeer, tmp_path: Path) -> None:
     fedpeer("init", "wards", "--peers", "2")
     (tmp_path / "ward5.csv").write_text(WARD)
@@ -253,6 +254,7 @@ def test_ctrl_c_withdraws_an_invitation(fedpeer: Fedpeer, tmp_path: Path) -> Non
     assert roster_in(tmp_path / "wards").number == 1
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_there_is_not_joined_over_and_the_token_stays_good(fedpeer: Fedpeer, tmp_path: Path) -> None:
     fedpeer("init", "wards", "--peers", "1")
     (tmp_path / "peer5").mkdir()

@@ -102,6 +102,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert said == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["topology"], ["--help"], ["topology", "µ"]])
 def test_terminals_that_are_not_utf8(arguments: list[str]) -> None:
     code = "import sys; from fedpeer.cli.main import main; main()"

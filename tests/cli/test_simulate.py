@@ -84,6 +84,7 @@ def test_a_run_is_shown_listed_compared(fedpeer: Fedpeer) -> None:
     assert Path(second["report"]).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "number"), [("local", 2), ("partial-averaging", 1), ("partial-averaging", 3)])
 def test_an_interrupted_run_goes_on_to_the_same_numbers(
     method: str, number: int, fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from fedpeer.data import idx
 from fedpeer.data.dataset import DataError
 
 
+@pytest.mark.slow
 def test_mnist_as_published(real: Path) -> None:
     found = idx.mnist()
     assert found.x.shape == (70_000, 784)
@@ -35,6 +36,7 @@ def test_fashion_mnist_as_images(real: Path) -> None:
     assert found.classes[9] == "Ankle boot"
 
 
+@pytest.mark.slow
 def test_qmnist_knows_the_writers(real: Path) -> None:
     found = idx.qmnist()
     assert found.user_N is not None

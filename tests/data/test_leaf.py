@@ -68,6 +68,7 @@ def test_femnist_digits_leaves_out_the_letters_and_who_wrote_none(femnist: Path)
     np.testing.assert_allclose(found.x[:, -1].astype(float), [0, 0.09], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_mnist_by_writer_is_mnist(real: Path) -> None:
     found = leaf.mnist_by_writer()
     assert found.x.shape == (12_741, 784)

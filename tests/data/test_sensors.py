@@ -32,6 +32,7 @@ def test_har_as_published(real: Path) -> None:
     assert found.x[0, :2].tolist() == np.array([2.8858451e-001, -2.0294171e-002], np.float32).tolist()
 
 
+@pytest.mark.slow
 def test_vehicle_as_published(real: Path) -> None:
     found = sensors.vehicle()
     assert found.x.shape == (49_264, 100)

@@ -127,8 +127,8 @@ def forgotten(seed: int) -> None:
 
 
 #: Of each peer's weight that a side of a partition still has, held or under way within it, however it is cut. A peer
-#: with two neighbours, both on other sides, has given each of them a third when it notices that they are silent, and two
-#: ninths are left where it noticed one before the other. On paths and halves it is more.
+#: with two neighbours, both on other sides, has given each of them a third when it notices that they are silent, and
+#: two ninths are left where it noticed one before the other. On paths and halves it is more.
 KEPT = 0.2
 
 

@@ -24,12 +24,14 @@ REFUTED = 200
 # ------------------------------------------------------------------------------------------------ finding the dead (P8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "loss", "seeds"), [(2, 0.1, 30), (3, 0.1, 20), (5, 0.0, 10), (5, 0.1, 20)])
 def test_a_killed_peer_is_soon_known_to_all(count: int, loss: float, seeds: int) -> None:
     late = {seed: ticks for seed in range(seeds) if (ticks := detection(count, seed, loss)) > KNOWN}
     assert not late, "seed: ticks"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [0.0, 0.1])
 def test_a_killed_peer_is_soon_known_to_all_of_sixteen(loss: float) -> None:
     late = {seed: ticks for seed in range(4) if (ticks := detection(16, seed, loss)) > KNOWN}
@@ -82,12 +84,14 @@ def suspicions_at_thirty_percent(seeds: int, *, timing: Timing | None = None, co
 DEFENDED = 260
 
 
+@pytest.mark.slow
 def test_at_thirty_percent_loss_few_are_suspected_and_false_deaths_are_taken_back() -> None:
     defended, lasted = suspicions_at_thirty_percent(8)
     assert defended < DEFENDED
     assert max(lasted, default=0) <= REFUTED
 
 
+@pytest.mark.slow
 def test_without_the_stretch_the_test_above_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Awareness, "stretch", 1.0)
     assert suspicions_at_thirty_percent(8)[0] > DEFENDED

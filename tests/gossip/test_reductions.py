@@ -104,6 +104,7 @@ def test_top_k_tells_the_largest() -> None:
     assert torch.equal(told_D, expected_D)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["ring", "star", "complete"])
 @pytest.mark.parametrize("form", [int8(), top_k(share=0.3)], ids=lambda form: form.name)
 def test_reduced_shares_find_the_true_mean(graph: str, form: Form) -> None:

@@ -114,6 +114,7 @@ def onnx(path: Path) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:
     return lambda x: program.run(["outputs"], {"inputs": x})[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaled and permuted", "numbers", "one output", "images", "tokens"])
 def test_a_pt2_program_gives_the_models_answers_for_any_number_of_examples(name: str, tmp_path: Path) -> None:
     dataset, settings = WORLDS[name]

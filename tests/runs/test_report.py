@@ -80,6 +80,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_run_has_a_report(tmp_path: Path, kind: str) -> None:
     run = made(tmp_path, **KINDS[kind])

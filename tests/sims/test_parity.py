@@ -101,6 +101,7 @@ def images(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_whole_peers_in_virtual_time_give_the_numbers_of_the_vector_engine(case: str, tmp_path: Path) -> None:
     file = tmp_path / "federation.yaml"
@@ -109,6 +110,7 @@ def test_whole_peers_in_virtual_time_give_the_numbers_of_the_vector_engine(case:
     assert_the_same(parameters(file, "network", method), parameters(file, "vector", method))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NORMALISED)
 def test_normalisation_has_the_same_numbers_too(case: str, tmp_path: Path, images: Path) -> None:
     file = tmp_path / "federation.yaml"

@@ -69,6 +69,7 @@ def two_rounds(learner: Learner) -> tuple[torch.Tensor, torch.Tensor]:
     return learner.train(2, x_n, s_k, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_learner_is_a_peer_of_the_vector_engine(name: str) -> None:
     dataset, settings = WORLDS[name]

@@ -78,6 +78,7 @@ def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
     assert summary["methods"]["full-averaging"]["bytes_sent"] == sent * (4 * (65 * 12 + 13 * 10) + 128)
 
 
+@pytest.mark.slow
 def test_a_run_is_its_seed(tmp_path: Path) -> None:
     asked = request()
     one, two = folder(tmp_path, asked), folder(tmp_path, asked)
@@ -87,7 +88,7 @@ def test_a_run_is_its_seed(tmp_path: Path) -> None:
     assert measured(one)[2] != measured(one)[11]  # the same method, another seed
 
 
-@pytest.mark.parametrize("after", [1, 4, 5, 9])
+@pytest.mark.parametrize("after", [4, *(pytest.param(rounds, marks=pytest.mark.slow) for rounds in (1, 5, 9))])
 def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_path: Path, after: int) -> None:
     asked = request()
     whole, broken = folder(tmp_path, asked), folder(tmp_path, asked)
@@ -109,6 +110,7 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pa
     assert again.status == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["evaluate", "disagreement", "_prepare_mixing"])
 def test_a_stop_within_a_round_loses_no_row(tmp_path: Path, phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request()
@@ -129,6 +131,7 @@ def test_a_stop_within_a_round_loses_no_row(tmp_path: Path, phase: str, monkeypa
     assert measured(broken) == measured(whole)
 
 
+@pytest.mark.slow
 def test_rows_after_the_last_checkpoint_of_a_killed_run_are_done_again(tmp_path: Path) -> None:
     asked = request()
     whole, killed = folder(tmp_path, asked), folder(tmp_path, asked)
@@ -162,6 +165,7 @@ def test_regression_is_scored_in_the_units_of_the_data(tmp_path: Path) -> None:
     assert found["error_worst"] == max(found["error_per_peer"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "dataset", "words"),
     [

@@ -83,6 +83,7 @@ def test_the_engine_computes_what_an_obvious_loop_computes(method: str, batch_si
     assert relative(played(made, method=method), twin(made, method)) < PARITY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "dataset"), [("mlp:64+12+10,activation=relu", "digits"), ("mlp,layers=64+12+10,dropout=0.0", "digits")]
 )
@@ -137,6 +138,7 @@ def test_the_number_of_workers_never_changes_a_bit() -> None:
     assert same_bits(one, three)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"learning__batch_size": 1}, {"learning__optimizer": "adam,lr=0.01"}])
 def test_blocks_of_any_size_give_the_same_parameters(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
     made = world(federation(**settings))
@@ -210,6 +212,7 @@ class Faulty(Suicidal):
         return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "words"), [("Suicidal", "killed 3 workers"), ("Faulty", "no such luck")])
 def test_a_task_that_cannot_be_done_ends_the_run_with_its_own_words(
     module: str, words: str, monkeypatch: pytest.MonkeyPatch

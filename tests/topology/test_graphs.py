@@ -43,6 +43,7 @@ def strongly_connected(drawn: Overlay) -> bool:
     return bool(step.all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_graph_is_simple_and_connects_its_members(name: str) -> None:
     for count in range(1, 41):
@@ -65,6 +66,7 @@ def test_other_draws_give_another_graph(name: str) -> None:
     assert sorted(made(name, 20, 1).phases[0].edges) != sorted(made(name, 20, 2).phases[0].edges)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(count=st.integers(2, 40), degree=st.integers(2, 39), seed=st.integers(0, 2**31))
 def test_k_regular_has_its_degree_but_for_one_peer_where_parity_forbids(count: int, degree: int, seed: int) -> None:

@@ -491,7 +491,7 @@ def test_changed_messages_are_messages_or_refusals() -> None:
     fuzzed(20_000, seed=0)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_million_changed_messages_are_messages_or_refusals() -> None:
     fuzzed(1_000_000, seed=1)
 

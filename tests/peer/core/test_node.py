@@ -73,6 +73,7 @@ def test_what_could_be_given_next_is_taken() -> None:
     assert node.ledger.groups[village.groups[0]].into[other].taken == taken + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "changed"),
     [
@@ -96,6 +97,7 @@ def test_the_same_transfer_again_is_harmless() -> None:  # E10
     assert heard(node, other, transfer) == ["repeated"]
 
 
+@pytest.mark.slow
 def test_an_absurd_value_is_implausible() -> None:  # S09
     village, node, other = met()
     village.run(1200.0)

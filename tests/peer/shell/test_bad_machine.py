@@ -32,6 +32,8 @@ from tests.cli.peers import federation_on_disk
 from tests.peer.shell.bob import Bob
 from tests.peer.shell.whole import PATIENCE, Whole, whole
 
+pytestmark = pytest.mark.slow
+
 WARD = "a,b,outcome\n1,2,ill\n3,4,well\n5,6,ill\n7,8,well\n"
 
 

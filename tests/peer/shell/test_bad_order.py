@@ -26,6 +26,8 @@ from tests.peer.hostile import numbers
 from tests.peer.shell.bob import LIFE, Bob
 from tests.peer.shell.whole import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 #: A number that nothing here reaches.
 NEVER = 1000
 Case = Callable[[Bob], None]

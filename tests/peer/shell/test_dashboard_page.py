@@ -46,6 +46,7 @@ def learned(peers: int, rounds: int = 40) -> FakePeer:
     return peer
 
 
+@pytest.mark.slow
 async def test_everything_is_drawn_and_lives_on(tmp_path: Path) -> None:
     peer = learned(4)
     async with shown(peer, tmp_path) as (page, board):

@@ -14,6 +14,7 @@ needs_zeroconf = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_zeroconf
 @pytest.mark.asyncio
 async def test_two_of_one_federation_find_each_other_and_nobody_else() -> None:

@@ -94,6 +94,7 @@ def test_a_signal_is_passed_on_once(number: signal.Signals, word: str) -> None:
         assert rest(process) == {f"heard {word}", "ended waits1 0", "ended waits2 0", "code 0"}
 
 
+@pytest.mark.slow
 def test_children_notice_that_their_parent_was_killed() -> None:
     with parent("waits1", "waits2") as process:
         children = ready(process, 2)

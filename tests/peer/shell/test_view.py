@@ -63,6 +63,7 @@ def test_a_run_is_seen_from_its_beginning_to_its_end() -> None:
     assert any(view.groups[0].waiting_for for view in seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_the_account_of_weight_holds_at_every_moment(seed: int) -> None:
     peers = tuple(f"peer{n}" for n in range(1, 7))

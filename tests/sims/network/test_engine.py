@@ -202,6 +202,7 @@ def test_in_an_undisturbed_run_nobody_is_refused_anything(mode: str, delay: floa
     watched.judge()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effects", [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 120, 150, 180, 210])
 def test_a_node_killed_after_an_effect_loses_nothing(effects: int) -> None:
     watched = Watched(small(), Faults(seed=effects, links=LinkRules(delay=0.2, jitter=0.2)))

@@ -61,7 +61,7 @@ def judge(town: Town) -> None:
     assert any(row[1] == "mass" for row in town.rows)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 30))])
 def test_coins_are_kept_whatever_happens(seed: int) -> None:
     faults = drawn(seed, PEERS, heal=150.0, kinds=("kill", "pause", "step", "full", "flip"))
     town = Town(PEERS, bank.craft(PEERS), faults)
@@ -88,6 +88,7 @@ def test_killed_after_each_effect_nothing_is_lost(effects: int) -> None:
     judge(town)
 
 
+@pytest.mark.slow
 def test_speaking_before_the_save_is_found_and_costs_coins() -> None:
     lost = 0
     for effects in range(1, 60):
