@@ -14,8 +14,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.peer_file import DashboardSettings, DataSettings, IdentitySettings, PeerFile
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.request import cores
@@ -51,7 +53,7 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
     gossip = world.federation.gossip.model_copy(update={"tick": tick_of(world)})
     federation = world.federation.model_copy(update={"learning": learning, "gossip": gossip, "seed": world.seed})
     asked = folder / "federation.yaml"
-    written = federation.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    written = _said(federation.model_dump(mode="json"), Federation().model_dump(mode="json"))
     asked.write_text(json.dumps(written, indent=2), encoding="utf-8")
     first, made = free_ports(len(world.peers)), folder / "peers"
     words = ["init", str(made), "--federation", str(asked), "--peers", ",".join(world.peers), "--port", str(first)]
@@ -82,6 +84,16 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
         )
         files[peer].write_text(json.dumps(own.model_dump(mode="json", exclude_none=True), indent=2), encoding="utf-8")
     return files
+
+
+def _said(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+    """The settings that are not the defaults: a default fits itself to few peers, and what is said has to fit."""
+    inner = {
+        key: _said(value, default[key]) if isinstance(value, dict) and isinstance(default.get(key), dict) else value
+        for key, value in settings.items()
+        if key not in default or value != default[key]
+    }
+    return {key: value for key, value in inner.items() if value is not None and value != {}}
 
 
 def tick_of(world: World) -> float:

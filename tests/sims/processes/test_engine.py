@@ -55,6 +55,11 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not alive
 
 
+def test_the_default_graph_fits_few_peers(tmp_path: Path) -> None:
+    made = worlds.world(worlds.federation(simulation__peers=3, gossip__topology="k-regular:4"))
+    assert list(settling.settle(tmp_path / "made", made, parse(METHOD), "cpu")) == ["peer1", "peer2", "peer3"]
+
+
 def test_a_killed_peer_is_named_and_started_again_and_nothing_is_lost(tmp_path: Path) -> None:
     made = world()
     seen: list[tuple[str, str]] = []
