@@ -8,7 +8,8 @@ examples seen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -113,6 +114,11 @@ class Batches:
     def targets(self, step: int) -> Tensor:
         """(..., b) or (..., b, outputs)."""
         return self.y.select(self.index.dim() - 2, step)
+
+    def taking(self, steps: Sequence[int]) -> Batches:
+        """These steps of the round, in this order; one may be taken several times."""
+        places, dim = torch.tensor(steps, device=self.index.device), self.index.dim() - 2
+        return replace(self, index=self.index.index_select(dim, places), y=self.y.index_select(dim, places))
 
     def peer(self, number: int) -> Batches:
         """The batches of one peer of the block."""

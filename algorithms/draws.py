@@ -35,6 +35,11 @@ class Draws:
         return torch.Generator().manual_seed(self.key(purpose, peer, round) >> 65)
 
 
+def branch(key: int, number: int) -> int:
+    """The key of part `number` of what `key` names, where that is done in parts that must not draw the same numbers."""
+    return Draws(key).key("part", round=number)
+
+
 @contextmanager
 def guarded(key: int) -> Iterator[None]:
     """For library code that draws from torch's global generator (`nn.Dropout`, the modules' own initialisation).

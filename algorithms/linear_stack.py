@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.losses import Loss
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {
@@ -110,13 +111,24 @@ def forward(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def train(layers: tuple[Layer, ...], loss: Loss, x_n: Tensor, batches: Batches, lr: float) -> None:
-    """All steps of plain SGD on the mean loss of each batch, in place on x_n, (n,) or (B, n)."""
+def train(
+    layers: tuple[Layer, ...],
+    loss: Loss,
+    x_n: Tensor,
+    batches: Batches,
+    lr: float,
+    correction: Correction | None = None,
+) -> None:
+    """All steps of plain SGD on the mean loss of each batch, in place on x_n, (n,) or (B, n).
+
+    `correction`, of the shape of x_n, is added to each gradient.
+    """
     assert loss.delta is not None, f"{loss.name} has no closed gradient"
     weights = [layer.weights(x_n) for layer in layers]
     biases = [layer.biases(x_n) for layer in layers]
     rate = -lr / batches.size
     for step in range(batches.steps):
+        added_n = None if correction is None else correction.at(x_n)
         a = batches.inputs(step).flatten(x_n.dim())
         seen = [a]
         for layer, weight, bias in zip(layers, weights, biases, strict=True):
@@ -128,6 +140,8 @@ def train(layers: tuple[Layer, ...], loss: Loss, x_n: Tensor, batches: Batches, 
             below = _BACKWARD[layers[depth - 1].activation](delta @ weights[depth], seen[depth]) if depth else delta
             _descend(weights[depth], biases[depth], delta, seen[depth], rate)
             delta = below
+        if added_n is not None:
+            x_n.add_(added_n, alpha=-lr)
 
 
 def _descend(weight: Tensor, bias: Tensor | None, delta: Tensor, a: Tensor, rate: float) -> None:

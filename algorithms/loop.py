@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice, StateLayout
@@ -37,7 +39,15 @@ class Loop:
     def state_size(self) -> int:
         return self._state.size + sum(counter.numel() for counter, _ in self._counters)
 
-    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
+    def train(
+        self,
+        x_Bn: Tensor,
+        s_Bk: Tensor,
+        fresh: bool,
+        batches: Batches,
+        keys: Sequence[int],
+        correction: Correction | None = None,
+    ) -> None:
         self._module.train()
         for number in range(len(x_Bn)):
             self._bind(x_Bn[number])
@@ -46,11 +56,12 @@ class Loop:
                 self._state.load(optimizer, s_Bk[number])
             self._set_counters(s_Bk[number, self._state.size :])
             peer = batches.peer(number)
+            corrections = [] if correction is None else self._cut(correction.peer(number))
             with guarded(keys[number]):
                 for step in range(peer.steps):
                     optimizer.zero_grad()
                     torch.autograd.backward(self._loss.value(self._module(peer.inputs(step)), peer.targets(step)))
-                    self._fill_gradients()
+                    self._complete_gradients(corrections)
                     optimizer.step()
             optimizer.zero_grad()
             self._state.save(optimizer, s_Bk[number])
@@ -65,11 +76,18 @@ class Loop:
             answers.append(self._module(peer_inputs))
         return torch.stack(answers)
 
-    def _fill_gradients(self) -> None:
+    def _complete_gradients(self, corrections: Sequence[Correction]) -> None:
         """Zero where the loss does not depend on a parameter: torch would skip it and keep no state for it."""
-        for parameter in self._trained:
+        for number, parameter in enumerate(self._trained):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+            if corrections:
+                parameter.grad += corrections[number].at(parameter.detach())
+
+    def _cut(self, correction: Correction) -> list[Correction]:
+        """One for each parameter that is trained."""
+        shifts, named = self._layout.unflatten(correction.shift_n), self._module.named_parameters()
+        return [replace(correction, shift_n=shifts[name]) for name, p in named if p.requires_grad]
 
     def _set_counters(self, counted: Tensor) -> None:
         at = 0

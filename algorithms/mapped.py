@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice, StateLayout
 from fedpeer.slicing.flat import FlatLayout
@@ -45,7 +46,15 @@ class Mapped:
     def state_size(self) -> int:
         return self._state.size
 
-    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
+    def train(
+        self,
+        x_Bn: Tensor,
+        s_Bk: Tensor,
+        fresh: bool,
+        batches: Batches,
+        keys: Sequence[int],
+        correction: Correction | None = None,
+    ) -> None:
         self._module.train()
         x_Bp = nn.Parameter(x_Bn)
         optimizer = self._optimizer.build([x_Bp])
@@ -53,7 +62,8 @@ class Mapped:
         if not fresh:
             layout.load(optimizer, self._columns(s_Bk))
         for step in range(batches.steps):
-            x_Bp.grad = self._gradient(x_Bp.detach(), batches.inputs(step), batches.targets(step))
+            gradient_Bp = self._gradient(x_Bp.detach(), batches.inputs(step), batches.targets(step))
+            x_Bp.grad = gradient_Bp if correction is None else gradient_Bp + correction.at(x_Bp.detach())
             optimizer.step()
         row = torch.empty(layout.size, dtype=s_Bk.dtype, device=s_Bk.device)
         layout.save(optimizer, row)

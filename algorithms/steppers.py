@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms import linear_stack, single_sample
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.loop import Loop
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.mapped import Mapped
@@ -38,10 +39,19 @@ class Stepper(Protocol):
         """Numbers of optimiser state a peer keeps between rounds."""
         ...
 
-    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
+    def train(
+        self,
+        x_Bn: Tensor,
+        s_Bk: Tensor,
+        fresh: bool,
+        batches: Batches,
+        keys: Sequence[int],
+        correction: Correction | None = None,
+    ) -> None:
         """All steps of one round, in place.
 
         `fresh`: there is no optimiser state yet, or it is not to be used. `keys`: one a peer, for dropout.
+        `correction` (B, n): what is added to the gradient of every step.
         """
         ...
 
@@ -59,11 +69,20 @@ class Stack:
     lr: float
     state_size: int = 0
 
-    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
+    def train(
+        self,
+        x_Bn: Tensor,
+        s_Bk: Tensor,
+        fresh: bool,
+        batches: Batches,
+        keys: Sequence[int],
+        correction: Correction | None = None,
+    ) -> None:
         if len(x_Bn) == 1:  # matrix products of one peer are quicker without the leading dimension
-            linear_stack.train(self.layers, self.loss, x_Bn[0], batches.peer(0), self.lr)
+            one = correction and correction.peer(0)
+            linear_stack.train(self.layers, self.loss, x_Bn[0], batches.peer(0), self.lr, one)
         else:
-            linear_stack.train(self.layers, self.loss, x_Bn, batches, self.lr)
+            linear_stack.train(self.layers, self.loss, x_Bn, batches, self.lr, correction)
 
     @torch.no_grad()
     def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
@@ -72,9 +91,20 @@ class Stack:
 
 @dataclass(frozen=True)
 class SingleSample(Stack):
-    """One compiled loop; see `single_sample`."""
+    """One compiled loop; see `single_sample`. Corrected steps are taken as those of a stack: the loop has no room."""
 
-    def train(self, x_Bn: Tensor, s_Bk: Tensor, fresh: bool, batches: Batches, keys: Sequence[int]) -> None:
+    def train(
+        self,
+        x_Bn: Tensor,
+        s_Bk: Tensor,
+        fresh: bool,
+        batches: Batches,
+        keys: Sequence[int],
+        correction: Correction | None = None,
+    ) -> None:
+        if correction is not None:
+            super().train(x_Bn, s_Bk, fresh, batches, keys, correction)
+            return
         table = single_sample.table(self.layers)
         for number, x_n in enumerate(x_Bn):
             peer = batches.peer(number)

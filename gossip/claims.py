@@ -88,19 +88,19 @@ def claim_text(federation: bytes, claim: Claim) -> bytes:
     advert = claim.advert
     told = b""
     if advert is not None:
-        told = _joined(
+        told = joined(
             advert.address.encode(),
-            *map(_whole, (advert.roster, advert.life, advert.nonce, advert.round)),
+            *map(whole, (advert.roster, advert.life, advert.nonce, advert.round)),
             b"" if advert.score is None else pack("<d", advert.score),
             bytes([advert.begun]),
             *(name.encode() for name in advert.models),
         )
-    return _joined(
+    return joined(
         TAG,
         federation,
         claim.about.encode(),
-        _whole(claim.incarnation),
-        _whole(claim.version),
+        whole(claim.incarnation),
+        whole(claim.version),
         claim.state.encode(),
         claim.author.encode(),
         told,
@@ -118,9 +118,11 @@ def claim_bytes(claim: Claim) -> int:
     return 95 + 52 * (claim.advert is not None) + sum(5 + len(name.encode()) for name in names)
 
 
-def _whole(number: int) -> bytes:
+def whole(number: int) -> bytes:
+    """An integer in a signed text."""
     return number.to_bytes(8, "little")
 
 
-def _joined(*fields: bytes) -> bytes:
+def joined(*fields: bytes) -> bytes:
+    """Fields in a signed text, each behind its own length."""
     return b"".join(pack("<I", len(field)) + field for field in fields)

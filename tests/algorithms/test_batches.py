@@ -95,6 +95,17 @@ def test_targets_with_an_axis_of_outputs_are_cut_by_step() -> None:
     assert torch.equal(block.peer(1).targets(2), block.y[1, 2])
 
 
+@pytest.mark.parametrize("loss", ["cross-entropy", "mean-squared-error"])
+def test_steps_are_taken_in_any_order_and_number(loss: str) -> None:
+    block = batches(loss, peers=2, steps=3, size=4, outputs=2)
+    for one in (block, block.peer(1)):
+        taken = one.taking([2, 0, 2])
+        assert taken.steps == 3
+        for step, source in enumerate((2, 0, 2)):
+            assert torch.equal(taken.inputs(step), one.inputs(source))
+            assert torch.equal(taken.targets(step), one.targets(source))
+
+
 def test_one_peer_as_a_block_of_one_and_back() -> None:
     block = batches(peers=2)
     seen = Batches(block.x_NF[:, :4], block.index, block.y, view())

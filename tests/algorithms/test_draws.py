@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.algorithms.draws import Draws, guarded
+from fedpeer.algorithms.draws import Draws, branch, guarded
 
 #: (seed, purpose, peer, round)
 NAMES = st.tuples(
@@ -35,6 +35,13 @@ def test_the_parts_of_a_name_do_not_run_into_each_other() -> None:
         ("order", "1", 0),
     ]
     assert len({Draws(seed).key(*name) for name in names for seed in (1, 11)}) == 10
+
+
+def test_the_parts_of_what_a_key_names_have_keys_of_their_own() -> None:
+    keys = [Draws(0).key("dropout", peer) for peer in ("peer1", "peer2")]
+    branches = {branch(key, number) for key in keys for number in range(3)}
+    assert len(branches | set(keys)) == 8
+    assert all(0 <= key < 2**128 for key in branches)
 
 
 def test_the_same_name_gives_the_same_numbers_whatever_was_drawn_before() -> None:

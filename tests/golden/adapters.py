@@ -34,6 +34,10 @@ from fedpeer.topology.mixing import (
     second_modulus,
     spectral_gap,
 )
+from tests.golden.adapters_mocha import ADAPTERS as MOCHA
+from tests.golden.adapters_pfedvem import ADAPTERS as PFEDVEM
+from tests.golden.adapters_servers import ADAPTERS as SERVERS
+from tests.golden.adapters_virtual import ADAPTERS as VIRTUAL
 
 Case = dict[str, Any]
 
@@ -232,6 +236,10 @@ ADAPTERS: dict[str, Callable[[Case], Case]] = {
     "02c_partial_averaging_diamond": partial_averaging,
     "02d_reduced_model_sets": reduced_model_sets,
     "02e_partial_averaging_chain": partial_averaging,
+    **SERVERS,
+    **PFEDVEM,
+    **VIRTUAL,
+    **MOCHA,
     "09_mixing_matrices": mixing_matrices,
     "13_random_slicing": random_slicing,
 }

@@ -151,4 +151,4 @@ def test_one_mistake_turns_the_case_red(
 
 
 def test_every_adapter_has_a_mutation() -> None:
-    assert {stem for stem, _, _ in MUTATIONS} == set(ADAPTERS)
+    assert {stem for stem, _, _ in MUTATIONS} == {stem for stem, each in ADAPTERS.items() if each.__module__ == HERE}

@@ -1,0 +1,90 @@
+"""The contract of algorithms with a server: a coordinator opens a round, clients train, the coordinator closes it.
+
+An algorithm is functions over frozen dataclasses of tensors. A client's side takes leading dimensions: the same code
+trains one client `(n,)` and a block of clients `(B, n)`. It does not know who coordinates, who was asked to take part
+or how anything travels. What the server holds survives in `Server`, what a client keeps for itself in `Client`.
+
+The result of a round does not depend on the order in which updates arrive, to the last bit: they are put in the order
+of peers (`in_peer_order`) and summed one after the other in float64 (`weighted_mean`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.precision import widest
+
+Server = TypeVar("Server")
+Client = TypeVar("Client")
+Broadcast = TypeVar("Broadcast")
+Update = TypeVar("Update")
+
+
+class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
+    """A server and its clients."""
+
+    def start_server(self, values_n: Tensor) -> Server:
+        """The server before the first round; `values_n` are the initial parameters.
+
+        (n,), or (C, n) for an algorithm that holds several models.
+        """
+        ...
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Client:
+        """A client that was never asked: initial parameters (..., n), and how many examples it trains on (...)."""
+        ...
+
+    def open(self, server: Server, round: int) -> Broadcast:
+        """What everybody who takes part in round 1, 2, ... is told; without leading dimensions."""
+        ...
+
+    def train(
+        self, client: Client, broadcast: Broadcast, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Client, Update]:
+        """A client's part of the round; `keys` name the streams of randomness, one a client."""
+        ...
+
+    def close(self, server: Server, updates: Update) -> Server:
+        """The server after the round; `updates` (K, ...) are those of the K >= 1 who took part, in order of peers."""
+        ...
+
+    def server_model(self, server: Server) -> Tensor | None:
+        """(n,) the model that the server would give to a newcomer (S, GM); None where there is no such thing."""
+        ...
+
+    def personal_model(self, client: Client) -> Tensor:
+        """(..., n) the model that a client uses itself (MT, PM); the initial one while it was never asked."""
+        ...
+
+
+def in_peer_order(updates: Mapping[str, Update]) -> Update:
+    """The updates of single clients by peer, however they arrived, as one (K, ...) in the order of the peers' ids."""
+    assert updates, "a round that nobody took part in has no result"
+    ordered: list[Any] = [updates[peer] for peer in sorted(updates)]
+    kind = type(ordered[0])
+    joined: Update = kind(*(torch.stack([getattr(each, field.name) for each in ordered]) for field in fields(kind)))
+    return joined
+
+
+def weighted_mean(values_KD: Tensor, weights_K: Tensor) -> Tensor:
+    """(D,) in the type of values_KD: sum of weight * value over sum of weights, weights >= 0 and not all of them 0.
+
+    Summed in float64, one after the other, so that neither threads nor vector units decide the last bit.
+    """
+    wide = widest(values_KD.device)
+    shares_K = weights_K.to(wide) / weights_K.to(wide).sum()
+    total_D = torch.zeros_like(values_KD[0], dtype=wide)
+    for value_D, share in zip(values_KD, shares_K, strict=True):
+        total_D += share * value_D
+    return total_D.to(values_KD.dtype)
+
+
+def uniform_mean(values_KD: Tensor) -> Tensor:
+    """(D,) in the type of values_KD: the plain mean, summed as `weighted_mean` does."""
+    return weighted_mean(values_KD, torch.ones(len(values_KD), device=values_KD.device))

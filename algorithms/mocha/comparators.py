@@ -1,0 +1,125 @@
+"""The methods that MOCHA is compared with on the W step, and the time that a round of each costs.
+
+CoCoA makes every node reach the same theta, however long it takes; the minibatch methods compute everything at the W
+with which the round began and scale the sum down, because steps at a stale W do not add up. All take their orders of
+examples from outside, as `sdca` does; minibatch SGD is primal and keeps a W that comes from no dual variables.
+
+Source: Smith et al., Federated multi-task learning, NIPS 2017, section 5 and its released program: flops of a step,
+cost of communication, scaling beta. Jaggi et al., Communication-efficient distributed dual coordinate ascent, NIPS
+2014.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpeer.algorithms.mocha.dual import Problem, Task, gap_of, subproblem, theta_bound, w_of
+from fedpeer.algorithms.mocha.losses import Loss, coordinate
+from fedpeer.algorithms.mocha.sdca import Order, State, cyclic, solve
+
+Method = Literal["mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"]
+Network = Literal["wifi", "lte", "3g"]
+
+#: Operations of one step on one example, in units of F flops: 8 where the step moves the local model and dual variable.
+STEP_COST: dict[Method, int] = {"mocha": 8, "cocoa": 8, "minibatch-sdca": 6, "minibatch-sgd": 4}
+#: One round of communication, in the same unit: the farther the network, the more computing it is worth.
+ROUND_COST: dict[Network, int] = {"wifi": 10, "lte": 100, "3g": 1000}
+#: CoCoA looks at its local gap after every so many steps, and gives up after the most: both as the program does.
+STEPS_BETWEEN_LOOKS, STEPS_MAX = 5, 1000
+
+
+def time_of(method: Method, network: Network, steps_T: Sequence[int] | NDArray[np.int64]) -> int:
+    """What one round costs, in units of F flops, as in the papers' figures.
+
+    All nodes' steps together, and one communication; CoCoA's nodes are all as long at it as the slowest.
+    """
+    steps = len(steps_T) * max(steps_T) if method == "cocoa" else sum(steps_T)
+    return int(STEP_COST[method] * steps + ROUND_COST[network])
+
+
+def cocoa_turn(
+    loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, permutation_S: Order, theta: float
+) -> tuple[Tensor, Tensor, int]:
+    """A node's turn that ends when its theta is certainly at most `theta`: (new alpha_S, delta_v_F, steps taken).
+
+    Certainly: by the local duality gap (`dual.theta_bound`), since the optimum is not known. At most `STEPS_MAX` steps.
+    """
+    order_H = cyclic(permutation_S, STEPS_MAX)
+    start = subproblem(loss, task, alpha_S, alpha_S, w_F, curvature)
+    now_S, delta_v_F, taken = alpha_S, torch.zeros_like(w_F), 0
+    while taken < STEPS_MAX:
+        steps_H = order_H[taken : taken + STEPS_BETWEEN_LOOKS]
+        now_S, more_v_F = solve(loss, task, now_S, w_F + curvature * delta_v_F, curvature, steps_H)
+        delta_v_F, taken = delta_v_F + more_v_F, taken + len(steps_H)
+        local_gap = gap_of(loss, task, now_S, w_F + curvature * delta_v_F)
+        if theta_bound(subproblem(loss, task, alpha_S, now_S, w_F, curvature), start, local_gap) <= theta:
+            break
+    return now_S, delta_v_F, taken
+
+
+def cocoa_round(
+    problem: Problem, state: State, sigma_T: Tensor, permutations: Sequence[Order], theta: float
+) -> tuple[State, list[int]]:
+    """One round of CoCoA: (the state after it, each node's steps). Arguments as `sdca.round_of`."""
+    w_TF = w_of(state.v_TF, problem.coupling_TT)
+    curvature_T = (sigma_T * problem.coupling_TT.diagonal()).tolist()
+    turns = [
+        cocoa_turn(problem.loss, *turn, theta)
+        for turn in zip(problem.tasks, state.alphas, w_TF, curvature_T, permutations, strict=True)
+    ]
+    alphas, deltas_F, steps = zip(*turns, strict=True)
+    return State(alphas, state.v_TF + torch.stack(deltas_F)), list(steps)
+
+
+def each_alone(loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float) -> Tensor:
+    """(S,) the alpha of every example after an exact coordinate step of that example alone, all at the same w_F."""
+    score_S, curvature_S = task.x_SF @ w_F, task.weight * curvature * task.square_S
+    of_S = (each_S.numpy() for each_S in (alpha_S, task.y_S, score_S, curvature_S))
+    return torch.from_numpy(_each_alone(loss.code, loss.smoothing, *of_S))
+
+
+@njit(cache=True, nogil=True)
+def _each_alone(code, smoothing, alpha, y, score, curvature):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    new = np.empty_like(alpha)
+    for i in range(len(alpha)):
+        new[i] = coordinate(code, smoothing, alpha[i], y[i], score[i], curvature[i])
+    return new
+
+
+def minibatch_sdca_round(problem: Problem, state: State, batches: Sequence[Order], beta: float) -> State:
+    """One round of minibatch SDCA: every example of the batches at the stale W, and beta / |all batches| of the change.
+
+    batches: different examples of each task. beta: 1 is always safe, up to the size of all batches for examples that
+    have nothing to do with one another.
+    """
+    part = beta / sum(len(batch) for batch in batches)
+    assert 0 < part <= 1, "beta is at most the number of examples"
+    w_TF, coupling_T = w_of(state.v_TF, problem.coupling_TT), problem.coupling_TT.diagonal().tolist()
+    alphas, deltas_F = [], []
+    for task, alpha_S, w_F, coupling, batch in zip(problem.tasks, state.alphas, w_TF, coupling_T, batches, strict=True):
+        to_S = alpha_S.clone()
+        to_S[batch] = each_alone(problem.loss, task, alpha_S, w_F, coupling)[batch]
+        alphas.append(alpha_S.lerp(to_S, part))
+        deltas_F.append(task.v_F(alphas[-1] - alpha_S))
+    return State(tuple(alphas), state.v_TF + torch.stack(deltas_F))
+
+
+def minibatch_sgd_round(problem: Problem, w_TF: Tensor, batches: Sequence[Order], step: float) -> Tensor:
+    """One step of minibatch SGD on P itself: W - step (subgradient of the losses as the batches tell it + M^-1 W).
+
+    step: beta / h in round h, as for strongly convex objectives. The regulariser counts in full, lambda included.
+    An empty batch says nothing about its task's losses.
+    """
+    slopes_TF: Tensor = torch.linalg.solve(problem.coupling_TT, w_TF)
+    for task, w_F, slope_F, batch in zip(problem.tasks, w_TF, slopes_TF, batches, strict=True):
+        if len(batch):
+            x_BF, y_B = task.x_SF[batch], task.y_S[batch]
+            slope_F += task.weight * len(task.y_S) / len(batch) * (problem.loss.slope(x_BF @ w_F, y_B) @ x_BF)
+    return w_TF - step * slopes_TF

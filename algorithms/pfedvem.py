@@ -1,0 +1,178 @@
+"""pFedVEM: a Bayesian linear head for each client, whose prior is the global head, as tightly as it has earned it.
+
+A network is a base (a point estimate, averaged by numbers of examples) and a linear head. Client j keeps a diagonal
+Gaussian q_j = N(mu_j, diag(sigma_j^2)) over its head; the prior of that head is N(w, rho_j^2 I) around the global head
+w. One number says how far a client may be trusted: its confidence tau_j = 1 / rho_j^2, in closed form from its own
+uncertainty and its distance from w. It is the strength of the prior when j trains, and j's weight in the next w.
+
+Order of a client's turn: w arrives; tau_j from w and the head as it was *before* training; the head is trained
+against N(w, I / tau_j); the base is trained under the new head; the new mu_j leaves with that tau_j. A server makes
+w^{t+1} = `coordinated.weighted_mean(mu_JD, tau_J)` of it (eq. (9); Algorithm 1, line 5), and of bases the mean by
+numbers of examples (line 6). Where there is no server, `weighted` and `ratio` say what to gossip instead.
+
+J clients, D numbers of the head (weights and biases), N examples, F features, C classes, K samples of the head. All
+functions take leading dimensions; `...` below stands for them.
+
+Source: Zhu, Ma, Blaschko, Confidence-aware Personalized Federated Learning via Variational Expectation Maximization,
+CVPR 2023. Two signs there differ from what is meant: Algorithm 1, line 9, and the display under "Monte-Carlo
+approximation" must read sum of negative log-likelihoods *plus* KL to be minimised. The data term is a sum over all n_j
+examples, never a mean, or the prior would be n_j times too strong. The Jensen bound of eq. (10) is no bound as
+printed; the exact KL is as cheap and is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedpeer.algorithms.losses import LOSSES
+from fedpeer.networks.bayesian import inverse_softplus
+
+#: How often the head is sampled for one estimate of the expected loss (section 5.1: "MC sampling is fixed to 5").
+SAMPLES = 5
+
+#: What of eq. (8) a confidence is made of; "both" is the method, the others are the ablations of Tables 2 and 3.
+Terms = Literal["both", "uncertainty", "deviation"]
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """q(w) = N(mu, diag(sigma^2)) over the D numbers of a linear layer: the weights (C, F) row by row, then C biases.
+
+    mu_D    (..., D) the mean, which also predicts
+    pi_D    (..., D) raw standard deviation: sigma = log(1 + exp(pi)) is positive whatever a gradient does to pi
+    """
+
+    mu_D: Tensor
+    pi_D: Tensor
+
+    @staticmethod
+    def around(mu_D: Tensor, sigma: float) -> Head:
+        """The head a client starts with: mean mu_D and one standard deviation for all its numbers."""
+        return Head(mu_D, inverse_softplus(torch.full_like(mu_D, sigma)))
+
+    @property
+    def sigma_D(self) -> Tensor:
+        """(..., D) standard deviations, in units of the weights."""
+        return functional.softplus(self.pi_D)
+
+    def sampled(self, noise_KD: Tensor) -> Tensor:
+        """(..., K, D) draws mu + sigma * noise, for standard normal noise (..., K, D); eq. (11)."""
+        return self.mu_D.unsqueeze(-2) + self.sigma_D.unsqueeze(-2) * noise_KD
+
+
+def confidence(head: Head, w_D: Tensor, terms: Terms = "both") -> Tensor:
+    """tau_j = 1 / rho_j^2 = D / (Tr Sigma_j + |mu_j - w|^2), shape (...); eq. (8).
+
+    `w_D` is what has just arrived, `head` what has not yet been trained on it. The ablations keep one of the two
+    terms. With the deviation alone a client that stands exactly on w, as all do at the start, would have no variance at
+    all; its rho is then still the initial one, which is its sigma.
+    """
+    uncertainty = head.sigma_D.square().mean(-1)
+    deviation = model_deviation(head, w_D)
+    if terms == "uncertainty":
+        return 1 / uncertainty
+    if terms == "deviation":
+        return 1 / torch.where(deviation > 0, deviation, uncertainty)
+    return 1 / (uncertainty + deviation)
+
+
+def model_deviation(head: Head, w_D: Tensor) -> Tensor:
+    """|mu_j - w|^2 / D, shape (...): what figure 11 shows the distribution of."""
+    return (head.mu_D - w_D).square().mean(-1)
+
+
+def confidence_ratio(tau_J: Tensor) -> Tensor:
+    """tau_j / (sum of all clients' tau), shape (..., J): what figure 10 shows the distribution of."""
+    return tau_J / tau_J.sum(-1, keepdim=True)
+
+
+def kl_up_to_constants(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:
+    """-sum log sigma_i + tau / 2 (Tr Sigma + |mu - w|^2), shape (...): eq. (10), first line."""
+    sigma_D = head.sigma_D
+    spread = (sigma_D.square() + (head.mu_D - w_D).square()).sum(-1)
+    return tau / 2 * spread - sigma_D.log().sum(-1)
+
+
+def kl(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:
+    """KL[N(mu, Sigma) || N(w, I / tau)] in nats, exact, shape (...). tau: (...), > 0."""
+    return kl_up_to_constants(head, w_D, tau) - head.mu_D.shape[-1] / 2 * (1 + tau.log())
+
+
+def logits(z_NF: Tensor, head_D: Tensor) -> Tensor:
+    """(..., N, C) from features z (..., N, F) and the numbers of a head (..., D); prediction takes a head's mu_D."""
+    features = z_NF.shape[-1]
+    classes, rest = divmod(head_D.shape[-1], features + 1)
+    assert rest == 0, f"{head_D.shape[-1]} numbers are no linear layer on {features} features"
+    weight_CF = head_D[..., : classes * features].reshape(*head_D.shape[:-1], classes, features)
+    return z_NF @ weight_CF.mT + head_D[..., None, classes * features :]
+
+
+def expected_loss(head: Head, z_NF: Tensor, y_N: Tensor, noise_KD: Tensor) -> Tensor:
+    """Cross-entropy in nats, mean over the N examples and over K heads drawn from q, shape (...).
+
+    The base is trained on this (Algorithm 1, line 10), mini-batch by mini-batch, with the features z (..., N, F) as a
+    function of its parameters and no gradient to the head. y: (..., N) int64; noise: (..., K, D).
+    """
+    z_KNC = logits(z_NF.unsqueeze(-3), head.sampled(noise_KD))
+    return LOSSES["cross-entropy"].value(z_KNC, y_N.unsqueeze(-2).expand(z_KNC.shape[:-1])).mean(-1)
+
+
+def free_energy(head: Head, z_NF: Tensor, y_N: Tensor, w_D: Tensor, tau: Tensor, noise_KD: Tensor) -> Tensor:
+    """What a head is trained to minimise, shape (...): sum of negative log-likelihoods over its N examples, + KL.
+
+    The negative of eq. (6), with its expectation taken over K samples.
+    """
+    return z_NF.shape[-2] * expected_loss(head, z_NF, y_N, noise_KD) + kl(head, w_D, tau)
+
+
+def train_head(
+    head: Head,
+    z_NF: Tensor,
+    y_N: Tensor,
+    w_D: Tensor,
+    tau: Tensor,
+    noise: Iterable[Tensor],
+    *,
+    lr: float,
+    momentum: float = 0.9,
+) -> Head:
+    """The head after one full-batch step of SGD for each noise (..., K, D): Algorithm 1, line 9.
+
+    The features z (..., N, F) stay as they are, for the base is trained afterwards; momentum starts from nothing each
+    round. A client whose steps diverged (the data term is a sum, so lr must fall as N grows) keeps the head it came
+    with.
+    """
+    at = [head.mu_D.detach(), head.pi_D.detach()]
+    velocity = [torch.zeros_like(x_D) for x_D in at]
+    with torch.enable_grad():
+        for noise_KD in noise:
+            mu_D, pi_D = (x_D.requires_grad_() for x_D in at)
+            lost = free_energy(Head(mu_D, pi_D), z_NF.detach(), y_N, w_D, tau, noise_KD).sum()
+            gradients = torch.autograd.grad(lost, (mu_D, pi_D))
+            velocity = [momentum * v_D + g_D for v_D, g_D in zip(velocity, gradients, strict=True)]
+            at = [(x_D - lr * v_D).detach() for x_D, v_D in zip(at, velocity, strict=True)]
+    trained = Head(*at)
+    # The logarithm, for the KL needs it: a sigma that has become 0 never leaves 0 again.
+    sane = (trained.mu_D.isfinite() & trained.sigma_D.log().isfinite()).all(-1, keepdim=True)
+    return Head(torch.where(sane, trained.mu_D, head.mu_D), torch.where(sane, trained.pi_D, head.pi_D))
+
+
+def weighted(value_D: Tensor, weight: Tensor) -> Tensor:
+    """(..., D + 1) float64: (weight * value, weight), what a client puts into push-sum as one vector.
+
+    A head goes as (mu_j, tau_j), a base as (theta_j, n_j). Two averages under one push-sum weight, so that at every
+    moment both are over the same peers in the same parts; that weight cancels in their ratio.
+    """
+    weight_1 = weight.to(torch.float64).unsqueeze(-1)
+    return torch.cat((weight_1 * value_D, weight_1), -1)
+
+
+def ratio(average_E: Tensor) -> Tensor:
+    """(..., D) float64: the mean of values by their weights, from an average (..., D + 1) of what `weighted` made."""
+    return average_E[..., :-1] / average_E[..., -1:]

@@ -1,0 +1,177 @@
+"""Robust aggregation: one update from those of K peers, of whom f may send whatever they like.
+
+Every rule takes updates (K, D), one row a peer, and gives (D,) float64. Rows stand in the order of peers, not of
+arrival (`coordinated.in_peer_order`), and are summed in that order, so that the result is the same bit for bit. A rule
+counts rows: they must come from peers that are known, for a liar with two identities is two liars, and be finite
+(`finite_rows`). What a rule promises is for updates of one distribution (IID data); where the peers' data differ, an
+honest outlier looks like a liar and is thrown away like one.
+
+    rule              it gives                                     however f of K >= 2 f + 3 lie, the result is
+    median            the median of each coordinate                between honest values in each coordinate
+    trimmed_mean      each coordinate's mean without both ends     the same
+    krum              the row whose nearest others are nearest     near an honest row, by the spread of honest rows
+    multi_krum        the mean of the best such rows               the same
+    geometric_median  the point with the least sum of distances    within 2 (K - f) / (K - 2 f) honest radii
+    centred_clipping  a start moved by clipped differences         moved by 2 * steps * radius * f / K at most
+
+Sources: Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries, NeurIPS 2017 (Krum); Yin, Chen,
+Ramchandran, Bartlett, Byzantine-Robust Distributed Learning, ICML 2018 (median, trimmed mean); Pillutla, Kakade,
+Harchaoui, Robust Aggregation for Federated Learning, 2019 (geometric median); Karimireddy, He, Jaggi, Learning from
+History for Byzantine Robust Optimization, ICML 2021 (centred clipping).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.coordinated import uniform_mean, weighted_mean
+
+#: Steps of Weiszfeld's method at most. It needs five to twenty; only where the median falls just on a row is it slower
+#: than linear, and what is left after a thousand does not matter for learning.
+WEISZFELD_STEPS_MAX = 1000
+
+
+class RobustError(ValueError):
+    """A rule cannot stand that many liars among that few updates; the message names both and the way out."""
+
+
+def finite_rows(updates_KD: Tensor) -> Tensor:
+    """(K,) bool: which rows are all finite.
+
+    Others are left out, and their peers named, before a rule sees the rest; each of them is one of the f less.
+    """
+    return updates_KD.isfinite().all(1)
+
+
+def check_liars(rule: str, updates: int, liars: int) -> None:
+    """Refuse a setting under which f liars could win: all rules here are for n >= 2 f + 3.
+
+    Raises:
+        RobustError: f < 0, or n < 2 f + 3 (Blanchard et al. 2017, proposition 1, needs 2 f + 2 < n; the same margin is
+            asked of every rule, so that one can be put in the place of another).
+    """
+    if liars < 0:
+        raise RobustError(f"{rule} with f = {liars}: a number of liars is 0 or more")
+    if updates < 2 * liars + 3:
+        most = (updates - 3) // 2
+        way_out = f"lower f to {most}" if most >= 0 else "take the plain mean"
+        raise RobustError(
+            f"{rule} with f = {liars} liars takes 2 f + 3 = {2 * liars + 3} updates, and there are {updates}; "
+            f"{way_out}, or let more peers take part in a round"
+        )
+
+
+def median(updates_KD: Tensor) -> Tensor:
+    """The median of each coordinate, of an even number the mean of the middle two. Yin et al. 2018, definition 1."""
+    sorted_KD = _checked(updates_KD).sort(dim=0).values
+    last = len(sorted_KD) - 1
+    return (sorted_KD[last // 2] + sorted_KD[(last + 1) // 2]) / 2
+
+
+def trimmed_mean(updates_KD: Tensor, *, trim: int) -> Tensor:
+    """The mean of each coordinate without its `trim` smallest and largest values. Yin et al. 2018, definition 2.
+
+    Stands `trim` liars: what remains lies between values of honest peers.
+
+    Raises:
+        RobustError: K < 2 * trim + 3.
+    """
+    check_liars("the trimmed mean", len(updates_KD), trim)
+    sorted_KD = _checked(updates_KD).sort(dim=0).values
+    return uniform_mean(sorted_KD[trim : len(sorted_KD) - trim])
+
+
+def krum(updates_KD: Tensor, *, liars: int) -> Tensor:
+    """The one update whose K - f - 2 nearest others are nearest to it. Blanchard et al. 2017, section 4.
+
+    Raises:
+        RobustError: K < 2 f + 3.
+    """
+    return multi_krum(updates_KD, liars=liars, kept=1)
+
+
+def multi_krum(updates_KD: Tensor, *, liars: int, kept: int | None = None) -> Tensor:
+    """The mean of the `kept` updates that Krum likes best, of K - f - 2 if not said. Blanchard et al. 2017, section 6.
+
+    Raises:
+        RobustError: K < 2 f + 3, or `kept` is not in 1..K - f - 2.
+    """
+    check_liars("Krum", len(updates_KD), liars)
+    near = len(updates_KD) - liars - 2
+    kept = near if kept is None else kept
+    if not 1 <= kept <= near:
+        raise RobustError(f"multi-Krum keeps 1 to K - f - 2 = {near} of {len(updates_KD)} updates, not {kept}")
+    order_K = krum_scores(updates_KD, liars=liars).sort(stable=True).indices  # of equals the first peer's, as in Krum
+    return uniform_mean(_checked(updates_KD)[order_K[:kept].sort().values])
+
+
+def krum_scores(updates_KD: Tensor, *, liars: int) -> Tensor:
+    """(K,): each update's sum of squared distances to its K - f - 2 nearest others; the least is the best."""
+    near = len(updates_KD) - liars - 2
+    value_KD = _checked(updates_KD)
+    # Not by a matrix product: |a|^2 - 2ab + |b|^2 of close rows far from 0 cancels to noise.
+    apart_KK = torch.cdist(value_KD, value_KD, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return apart_KK.fill_diagonal_(torch.inf).sort(dim=1).values[:, :near].sum(1)
+
+
+def geometric_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tolerance: float = 1e-6) -> Tensor:
+    """argmin over v of sum_k weight_k |v - update_k|, by Weiszfeld's method from the median of the coordinates.
+
+    Pillutla et al. 2019; where v stands on rows, the step of Vardi and Zhang 2000, without which it would stay there.
+    Stops when a step is at most `tolerance` times the distance of the middle row, by weight: liars cannot choose it.
+
+    Args:
+        weight_K: (K,), >= 0, by number of examples in the paper; liars must have less than half of it. None: all equal.
+        tolerance: no unit, relative to the spread of the honest majority.
+    """
+    value_KD = _checked(updates_KD)
+    weight_K = torch.ones_like(value_KD[:, 0]) if weight_K is None else weight_K.to(torch.float64)
+    at_D = median(value_KD)
+    for _ in range(WEISZFELD_STEPS_MAX):
+        difference_KD = value_KD - at_D
+        apart_K = torch.linalg.vector_norm(difference_KD, dim=1)
+        short = tolerance * _middle(apart_K, weight_K)
+        here_K = apart_K <= short
+        pull_K = torch.where(here_K, 0.0, weight_K / apart_K.where(~here_K, 1.0))
+        held = weight_K[here_K].sum()  # the rows here hold v back with all their weight
+        if pull_K.sum() == 0:
+            break
+        step_D = weighted_mean(difference_KD, pull_K)
+        force = pull_K.sum() * torch.linalg.vector_norm(step_D)
+        if force <= held:
+            break
+        step_D *= 1 - held / force
+        at_D = at_D + step_D
+        if torch.linalg.vector_norm(step_D) <= short:
+            break
+    return at_D
+
+
+def _middle(apart_K: Tensor, weight_K: Tensor) -> Tensor:
+    """The distance within which half of the weight lies."""
+    near, order_K = apart_K.sort()
+    reached_K = weight_K[order_K].cumsum(0)
+    return near[torch.searchsorted(reached_K, reached_K[-1] / 2)]
+
+
+def centred_clipping(updates_KD: Tensor, start_D: Tensor, *, radius: float, steps: int = 1) -> Tensor:
+    """v + mean_k (update_k - v) min(1, radius / |update_k - v|), `steps` times from v = `start_D` (D,).
+
+    Karimireddy et al. 2021. The start is what the round before gave (0 at first), and the radius > 0 about the length
+    of an honest update's difference from it. Two things that f liars may send give results at most 2 * steps * radius
+    * f / K apart. Updates should carry momentum from round to round, or lies too small to be clipped add up.
+    """
+    value_KD, at_D = _checked(updates_KD), start_D.to(torch.float64)
+    for _ in range(steps):
+        difference_KD = value_KD - at_D
+        apart_K1 = torch.linalg.vector_norm(difference_KD, dim=1, keepdim=True)
+        at_D = at_D + uniform_mean(difference_KD * (radius / apart_K1.clamp(min=radius)))
+    return at_D
+
+
+def _checked(updates_KD: Tensor) -> Tensor:
+    """In float64; what is not finite was to be refused before, for it would decide every rule by itself."""
+    assert updates_KD.dim() == 2, "one row a peer"
+    assert finite_rows(updates_KD).all(), "an update that is not finite is refused before aggregation"
+    return updates_KD.to(torch.float64)

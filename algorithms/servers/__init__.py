@@ -1,0 +1,1 @@
+"""Algorithms with a server, one short file each: functions over tensors behind `CoordinatedAlgorithm`."""

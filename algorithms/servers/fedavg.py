@@ -1,0 +1,48 @@
+"""FedAvg: clients train the server's model, and the server takes the mean of what they made of it.
+
+Source: McMahan, Moore, Ramage, Hampson, Aguera y Arcas, Communication-Efficient Learning of Deep Networks from
+Decentralized Data, 2017, Algorithm 1. Weights are n_k over the sum of those who took part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import weighted_mean
+from fedpeer.algorithms.local_training import fresh_steps
+from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.steppers import Stepper
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """A `CoordinatedAlgorithm[Model, Local, Model, Local]`."""
+
+    stepper: Stepper
+
+    def start_server(self, values_n: Tensor) -> Model:
+        return Model(values_n)
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Local:
+        return Local(values_n, examples)
+
+    def open(self, server: Model, round: int) -> Model:
+        return server
+
+    def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
+        start_n = broadcast.model_n.expand_as(client.model_n)
+        local = Local(fresh_steps(self.stepper, start_n, batches, keys), client.examples)
+        return local, local
+
+    def close(self, server: Model, updates: Local) -> Model:
+        return Model(weighted_mean(updates.model_n, updates.examples))
+
+    def server_model(self, server: Model) -> Tensor:
+        return server.model_n
+
+    def personal_model(self, client: Local) -> Tensor:
+        return client.model_n

@@ -1,0 +1,57 @@
+"""FedPer: the base of the network is FedAvg's, the head stays with the client; both are trained together.
+
+Source: Arivazhagan, Aggarwal, Singh, Choudhary, Federated Learning with Personalization Layers, 2019, Algorithms 1
+and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import weighted_mean
+from fedpeer.algorithms.local_training import fresh_steps
+from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.steppers import Stepper
+from fedpeer.slicing.flat import gather, scatter_
+
+
+@dataclass(frozen=True)
+class FedPer:
+    """A `CoordinatedAlgorithm[Model, Local, Model, Local]`: the server and what is sent hold the base alone.
+
+    base_D: (D,) int64, the places of the base in a client's parameters.
+    """
+
+    stepper: Stepper
+    base_D: Tensor
+
+    def start_server(self, values_n: Tensor) -> Model:
+        return Model(gather(values_n, self.base_D))
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Local:
+        return Local(values_n, examples)
+
+    def open(self, server: Model, round: int) -> Model:
+        return server
+
+    def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
+        base = broadcast.model_n.expand(*client.model_n.shape[:-1], -1)
+        trained_n = self.learn(scatter_(client.model_n.clone(), self.base_D, base), batches, keys)
+        return Local(trained_n, client.examples), Local(gather(trained_n, self.base_D), client.examples)
+
+    def learn(self, start_n: Tensor, batches: Batches, keys: Sequence[int]) -> Tensor:
+        """(..., n) head and base after the local steps."""
+        return fresh_steps(self.stepper, start_n, batches, keys)
+
+    def close(self, server: Model, updates: Local) -> Model:
+        return Model(weighted_mean(updates.model_n, updates.examples))
+
+    def server_model(self, server: Model) -> None:
+        """A base without a head is no model."""
+
+    def personal_model(self, client: Local) -> Tensor:
+        return client.model_n

@@ -1,0 +1,84 @@
+"""IFCA: the server holds several models, and each client trains the one that fits its examples best.
+
+Source: Ghosh, Chung, Yin, Ramchandran, An Efficient Framework for Clustered Federated Learning, 2020, Algorithm 1 with
+model averaging (option II). The paper counts clients alike; the means here are weighted by n_k as FedAvg's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import weighted_mean
+from fedpeer.algorithms.local_training import fresh_steps
+from fedpeer.algorithms.losses import Loss
+from fedpeer.algorithms.servers.models import Local
+from fedpeer.algorithms.steppers import Stepper
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """What the server holds and tells: one model a cluster, model_Cn (C, n)."""
+
+    model_Cn: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Estimated(Local):
+    """What a client sends: its model, its examples, and the cluster (...) int64 that it takes to be its own."""
+
+    cluster: Tensor
+
+
+@dataclass(frozen=True)
+class Ifca:
+    """A `CoordinatedAlgorithm[Models, Local, Models, Estimated]`."""
+
+    stepper: Stepper
+    loss: Loss
+
+    def start_server(self, values_n: Tensor) -> Models:
+        """values_n (C, n): a draw for each cluster, since equal models would never part."""
+        return Models(values_n)
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Local:
+        return Local(values_n, examples)
+
+    def open(self, server: Models, round: int) -> Models:
+        return server
+
+    def train(self, client: Local, broadcast: Models, batches: Batches, keys: Sequence[int]) -> tuple[Local, Estimated]:
+        cluster = self._best(broadcast.model_Cn, batches)
+        trained_n = fresh_steps(self.stepper, broadcast.model_Cn[cluster], batches, keys)
+        return Local(trained_n, client.examples), Estimated(trained_n, client.examples, cluster)
+
+    def _best(self, model_Cn: Tensor, batches: Batches) -> Tensor:
+        """(...) the model with the least loss on the round's examples, a batch at a time (line 6)."""
+        block = batches if batches.index.dim() == 3 else batches.block()
+        totals = []
+        for model_n in model_Cn:
+            model_Bn = model_n.expand(len(block.index), -1)
+            losses = [
+                self.loss.value(self.stepper.logits(model_Bn, block.inputs(step)), block.targets(step))
+                for step in range(block.steps)
+            ]
+            totals.append(torch.stack(losses).sum(0))
+        return torch.stack(totals).argmin(0).reshape(batches.index.shape[:-2])
+
+    def close(self, server: Models, updates: Estimated) -> Models:
+        model_Cn = server.model_Cn.clone()
+        for cluster in range(len(model_Cn)):
+            own = updates.cluster == cluster
+            if own.any():  # a model that nobody took stays as it is
+                model_Cn[cluster] = weighted_mean(updates.model_n[own], updates.examples[own])
+        return Models(model_Cn)
+
+    def server_model(self, server: Models) -> None:
+        """Which of them is a newcomer's is for its examples to say."""
+
+    def personal_model(self, client: Local) -> Tensor:
+        return client.model_n

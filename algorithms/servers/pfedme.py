@@ -1,0 +1,46 @@
+"""pFedMe: clients minimise the Moreau envelope of their loss; its minimiser is the personal model.
+
+Source: Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, 2020, Algorithm 1. The paper counts
+clients alike; the mean here is weighted by n_k as FedAvg's, which is the same where all hold equally many examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.correction import Correction
+from fedpeer.algorithms.draws import branch
+from fedpeer.algorithms.local_training import fresh_steps
+from fedpeer.algorithms.servers.fedavg import FedAvg
+from fedpeer.algorithms.servers.models import Local, Model
+
+
+@dataclass(frozen=True)
+class PFedMe(FedAvg):
+    """A `CoordinatedAlgorithm[Model, Local, Model, Local]`: a client keeps theta_i and sends w_i.
+
+    strength: lambda > 0. solving_steps: K, how many of the stepper's steps on one batch solve for theta
+    (equation 7); each solution begins where the last one ended. lr: eta, with which w_i moves to theta_i
+    (line 8). server_rate: beta.
+    """
+
+    strength: float
+    lr: float
+    solving_steps: int = 5
+    server_rate: float = 1.0
+
+    def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
+        local_n = theta_n = broadcast.model_n.expand_as(client.model_n)
+        for step in range(batches.steps):
+            same = batches.taking([step] * self.solving_steps)
+            envelope = Correction.towards(local_n, self.strength)
+            theta_n = fresh_steps(self.stepper, theta_n, same, [branch(key, step) for key in keys], envelope)
+            local_n = local_n - self.lr * self.strength * (local_n - theta_n)
+        return Local(theta_n, client.examples), Local(local_n, client.examples)
+
+    def close(self, server: Model, updates: Local) -> Model:
+        return Model(torch.lerp(server.model_n, super().close(server, updates).model_n, self.server_rate))

@@ -1,0 +1,82 @@
+"""SCAFFOLD: control variates, kept by the server and by each client, take the drift out of the clients' steps.
+
+Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, SCAFFOLD: Stochastic Controlled Averaging for Federated
+Learning, 2020, Algorithm 1 with option II. Means are uniform over those who took part, as published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import uniform_mean
+from fedpeer.algorithms.correction import Correction
+from fedpeer.algorithms.local_training import fresh_steps
+from fedpeer.algorithms.steppers import Stepper
+
+
+@dataclass(frozen=True, eq=False)
+class Controlled:
+    """A model x or y_i, and a control variate c or c_i: the server's, (n,), or what a client keeps, (..., n)."""
+
+    model_n: Tensor
+    control_n: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """What a client sends: how far its model and its control variate moved in the round, (..., n) each."""
+
+    model_n: Tensor
+    control_n: Tensor
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """A `CoordinatedAlgorithm[Controlled, Controlled, Controlled, Changes]`.
+
+    lr: the local rate eta_l, that of the stepper, which takes plain SGD steps. clients: N, whoever takes part.
+    global_lr: eta_g.
+    """
+
+    stepper: Stepper
+    lr: float
+    clients: int
+    global_lr: float = 1.0
+
+    def start_server(self, values_n: Tensor) -> Controlled:
+        return Controlled(values_n, torch.zeros_like(values_n))
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Controlled:
+        return Controlled(values_n, torch.zeros_like(values_n))
+
+    def open(self, server: Controlled, round: int) -> Controlled:
+        return server
+
+    def train(
+        self, client: Controlled, broadcast: Controlled, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Controlled, Changes]:
+        start_n = broadcast.model_n.expand_as(client.model_n)
+        drift = Correction(broadcast.control_n - client.control_n)
+        trained_n = fresh_steps(self.stepper, start_n, batches, keys, drift)
+        change_n = trained_n - start_n
+        # Option II: c_i+ = c_i - c + (x - y_i) / (K eta_l), the mean of the gradients that were met on the way.
+        control_n = client.control_n - broadcast.control_n - change_n / (batches.steps * self.lr)
+        return Controlled(trained_n, control_n), Changes(change_n, control_n - client.control_n)
+
+    def close(self, server: Controlled, updates: Changes) -> Controlled:
+        took_part = len(updates.model_n) / self.clients
+        return Controlled(
+            server.model_n + self.global_lr * uniform_mean(updates.model_n),
+            server.control_n + took_part * uniform_mean(updates.control_n),
+        )
+
+    def server_model(self, server: Controlled) -> Tensor:
+        return server.model_n
+
+    def personal_model(self, client: Controlled) -> Tensor:
+        return client.model_n

@@ -1,0 +1,214 @@
+"""VIRTUAL: a server's posterior that is the product of its clients' factors, refined one factor at a time or many.
+
+The server holds s(theta), client i its factor s_i(theta), and s = prod_i s_i at all times. A client takes its own
+factor out (the cavity), trains a posterior against cavity times a share of the prior, and what it has learnt is the
+ratio of its new factor to its old one, the delta. Deltas are multiplied into the server. The prior is inside the
+factors: nobody multiplies it in again.
+
+What is damped and pruned is the delta, and what is stored is exactly what was sent; otherwise the product is lost, and
+with it the meaning of the next cavity. The posterior is trained as (mu, rho), so it is always a distribution; factors
+and deltas are derived from it and carry whatever sign they have. The server's precision is kept positive by a rule
+with a name (`Positivity`), which says for each coordinate how much of the deltas was taken, so that clients can store
+as much.
+
+Pure algebra here: the networks are in `networks/bayesian.py`. Sources: Corinzia, Buhmann, 2019 ("2019") and Corinzia,
+Beuret, Buhmann, 2021 ("2021"), both Variational federated multi-task learning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.gaussian import Gaussian, product
+
+#: The share of the prior in each client's reference: equal (2021), by data, or all of it (2019).
+Exponent = Literal["1/K", "n/N", "1"]
+#: What becomes of a coordinate whose precision the deltas would make too small: less of them, or nothing.
+Positivity = Literal["shrink", "reject"]
+#: The share of a coordinate's precision that one round must leave. 1/100 lets a weight's sd grow tenfold, more than
+#: data can honestly take back in a round; a coordinate near zero precision would have a mean anywhere.
+LEAST_LEFT = 0.01
+#: How the places of the kept weights travel: not at all (all are kept), one bit a weight, or a list of numbers.
+Index = Literal["none", "bitmap", "list"]
+
+
+def prior_exponents(sizes_K: Tensor, rule: Exponent) -> Tensor:
+    """(K,) the prior's exponent e_i for each of K clients with `sizes_K` training examples, floating point.
+
+    "1/K" (2021, eq. 3) and "n/N" add up to 1, so that the product has the prior once; "1" (2019, eq. 3) counts it K
+    times.
+    """
+    match rule:
+        case "1/K":
+            return torch.full_like(sizes_K, 1 / len(sizes_K))
+        case "n/N":
+            return sizes_K / sizes_K.sum()
+        case "1":
+            return torch.ones_like(sizes_K)
+    assert_never(rule)
+
+
+def initial_factors(server: Gaussian, shares_K: Tensor) -> Gaussian:
+    """(K, ..., D): the server's first posterior as a product of K factors; the shares (K,) add up to 1."""
+    return server ** shares_K.reshape(-1, *[1] * server.chi_D.dim())
+
+
+def cavity(server: Gaussian, factor: Gaussian) -> Gaussian:
+    """What the others know: the server as received over the factor as stored (2021, algorithm 1, line 7).
+
+    The factor may be many rounds older than the server. Where several clients refine at a time the cavity's precision
+    can be negative; it is kept so, and only the reference is floored.
+    """
+    return server / factor
+
+
+def reference(cavity: Gaussian, prior: Gaussian, exponent: float) -> Gaussian:
+    """The distribution that a client's posterior is held to: cavity times prior^exponent (2021, algorithm 1, line 7).
+
+    To be floored where it serves as a distribution.
+    """
+    return cavity * prior**exponent
+
+
+def fedavg_start(server: Gaussian, cavity: Gaussian, share: float) -> Gaussian:
+    """Where training starts in the ablation "+ FedAvg init" (2021, section IV.F): the own factor is forgotten.
+
+    In its place stands the server to the client's share (1/K or n/N). Without the ablation a client starts from the
+    server itself, which is cavity times own factor. To be floored, as the reference is.
+    """
+    return cavity * server**share
+
+
+def damped(new: Gaussian, old: Gaussian, gamma: float) -> Gaussian:
+    """new^gamma old^(1 - gamma) (2021, appendix D): gamma in (0, 1] is the weight of the new factor."""
+    return new**gamma * old ** (1 - gamma)
+
+
+def delta(new: Gaussian, old: Gaussian) -> Gaussian:
+    """What a client sends: its new factor over its old one (2021, algorithm 1, line 9)."""
+    return new / old
+
+
+def client_delta(
+    posterior: Gaussian, cavity: Gaussian, factor: Gaussian, *, gamma: float = 1.0, keep_D: Tensor | None = None
+) -> Gaussian:
+    """What a client sends after training a posterior (..., D): damped, and pruned to `keep_D` (bool) if given."""
+    change = delta(damped(posterior / cavity, factor, gamma), factor)
+    return change if keep_D is None else pruned(change, keep_D)
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The server after a round.
+
+    server    (..., D) a distribution
+    taken_D   (..., D) in [0, 1]: the power to which the deltas were taken; clients store factor * delta^taken
+    """
+
+    server: Gaussian
+    taken_D: Tensor
+
+
+def aggregate(
+    server: Gaussian, deltas_AD: Gaussian, *, positivity: Positivity = "shrink", server_lr: float = 1.0
+) -> Aggregate:
+    """Multiply the deltas (A, ..., D) of A active clients into the server (2021, algorithm 1, lines 10-11).
+
+    Where the precision would fall below `LEAST_LEFT` of what it was, the rule takes less of that coordinate or
+    nothing. If gamma * A <= 1 - LEAST_LEFT that never happens, for the server then is an average
+    of itself and the posteriors that were trained from it.
+
+    server_lr: the paper's eta_s, 2021 appendix D. Anything but 1 is not stored by the clients, and the server is no
+    longer the product of their factors; it is there to reproduce the paper.
+    """
+    change = product(deltas_AD) ** server_lr
+    lost_D = -change.xi_D
+    room_D = (1 - LEAST_LEFT) * server.xi_D
+    too_much_D = lost_D > room_D
+    match positivity:
+        case "shrink":
+            part_D = room_D / torch.where(too_much_D, lost_D, 1.0)
+        case "reject":
+            part_D = torch.zeros_like(room_D)
+        case _:
+            assert_never(positivity)
+    taken_D = torch.where(too_much_D, part_D, 1.0)
+    return Aggregate(server * change**taken_D, taken_D)
+
+
+def stored(factor: Gaussian, delta: Gaussian, taken_D: Tensor | float = 1.0) -> Gaussian:
+    """What a client keeps: its old factor times what the server took of its delta."""
+    return factor * delta**taken_D
+
+
+def update_snr(delta: Gaussian, new: Gaussian) -> Tensor:
+    """(..., D) signal-to-noise ratio of an update, |chi_new - chi_old| / sqrt(xi_new) (2021, section IV.F).
+
+    `new` is a distribution: the posterior, for a factor's precision may be negative.
+    """
+    return delta.chi_D.abs() / new.xi_D.sqrt()
+
+
+def posterior_snr(new: Gaussian) -> Tensor:
+    """(..., D) signal-to-noise ratio of weights, |mu| / sigma (Blundell et al., Weight uncertainty, 2015, 5.1)."""
+    return new.chi_D.abs() / new.xi_D.sqrt()
+
+
+def snr_threshold(snr_D: Tensor, percentile: float) -> Tensor:
+    """(...): the percentile (0..100) of one tensor's D ratios, between two neighbours by linear interpolation."""
+    place = percentile * (snr_D.shape[-1] - 1) / 100
+    below = int(place)
+    sorted_D = snr_D.sort(-1).values
+    above = min(below + 1, snr_D.shape[-1] - 1)
+    return torch.lerp(sorted_D[..., below], sorted_D[..., above], place - below)
+
+
+def kept(snr_D: Tensor, percentile: float) -> Tensor:
+    """(..., D) bool: the weights whose ratio reaches the percentile of their tensor; at 0 all."""
+    return snr_D >= snr_threshold(snr_D, percentile)[..., None]
+
+
+def pruned(delta: Gaussian, keep_D: Tensor) -> Gaussian:
+    """The delta with both natural parameters 0, which is the factor 1, wherever `keep_D` (bool) is False."""
+    return delta**keep_D
+
+
+def delta_bytes(size: int, kept: int, index: Index, *, scalar: int = 4) -> int:
+    """What a tensor's pruned delta costs: two scalars of so many bytes for each kept weight, and their places."""
+    match index:
+        case "none":
+            assert kept == size, "what is left out has to be told"
+            bits = 0
+        case "bitmap":
+            bits = size
+        case "list":
+            bits = kept * (size - 1).bit_length()
+        case _:
+            assert_never(index)
+    return 2 * scalar * kept + -(-bits // 8)
+
+
+@dataclass(frozen=True)
+class FreeEnergy:
+    """The parts of a client's variational free energy, all in nats (2019 and 2021, eq. 3).
+
+    log_likelihood  (...) expected log-likelihood of all the client's data
+    kl_shared       (...) from the shared posterior to the reference, summed over weights
+    kl_private      (...) from the private posterior to its prior, summed over weights
+    """
+
+    log_likelihood: Tensor
+    kl_shared: Tensor
+    kl_private: Tensor
+
+    def value(self, beta: float = 1.0) -> Tensor:
+        """(...) nats; `beta` multiplies both divergences (2021, section II.B)."""
+        return beta * (self.kl_shared + self.kl_private) - self.log_likelihood
+
+    def per_sample(self, points: int, beta: float = 1.0) -> Tensor:
+        """(...) nats a training example: what is minimised, so that step sizes do not depend on how much data is."""
+        return self.value(beta) / points

@@ -1,0 +1,273 @@
+"""What voters sign, what they say to one another, and what their machines want done: values only, no machine here.
+
+Two statements are signed by their author, since they are passed on: a *vote* (this term, that candidate) and an
+*acceptance* (this decree). A majority of votes is a `Mandate`, of acceptances a `Certificate`; both are proof to
+anyone who knows the roster that they name, whoever hands them over. All else is said by one peer to another over a
+link that proves who speaks, and is not signed.
+
+A signed text begins with a tag, a version, the federation and the group; so a vote of one partial model, or a claim of
+membership, is worth nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fedpeer.gossip.claims import Verify, joined, whole
+from fedpeer.gossip.outcomes import Refusal
+
+#: First bytes of every signed text; the number is the version of this format.
+TAG = b"fedpeer ballot 1"
+
+#: (author, its signature), in the order of authors.
+Signatures = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the voters vote about: a partial model (a group of the plan) of a federation (its 16 bytes on the wire)."""
+
+    federation: bytes
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """Who counts under a numbered roster: `members` hear what is decreed, `voters` among them decide."""
+
+    number: int
+    voters: frozenset[str]
+    members: frozenset[str]
+
+    def carried(self, by: Iterable[str]) -> bool:
+        """Whether these are more than half of the voters."""
+        return 2 * len(self.voters.intersection(by)) > len(self.voters)
+
+
+@dataclass(frozen=True, slots=True)
+class Decree:
+    """What a coordinator proposes: after this round the model is the one with this digest (32 bytes).
+
+    `roster` is the number of the electorate from the next round on; a majority of it must accept, and of the one in
+    force before.
+    """
+
+    term: int
+    round: int
+    roster: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Mandate:
+    """Proof that `candidate` coordinates in `term`: votes of a majority of the roster's voters."""
+
+    term: int
+    candidate: str
+    roster: int
+    votes: Signatures
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Proof that a decree is in force: acceptances of a majority. It stays true whatever the term."""
+
+    decree: Decree
+    acceptances: Signatures
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a peer is: the round that it applied; round and term of the newest decree it accepted or applied."""
+
+    applied: int = 0
+    round: int = 0
+    term: int = 0
+
+    def at_least(self, other: Progress) -> bool:
+        """Whether a peer with this progress knows everything that `other` may have helped to put in force."""
+        return (self.round, self.term) >= (other.round, other.term)
+
+
+def vote_text(scope: Scope, author: str, term: int, roster: int, candidate: str) -> bytes:
+    """What a voter signs: each field behind its own length, integers of 8 bytes little-endian."""
+    return _text(scope, b"vote", author, whole(term), whole(roster), candidate.encode())
+
+
+def acceptance_text(scope: Scope, author: str, decree: Decree) -> bytes:
+    """What an acceptor signs, in the form of `vote_text`."""
+    numbers = map(whole, (decree.term, decree.round, decree.roster))
+    return _text(scope, b"acceptance", author, *numbers, decree.digest)
+
+
+def mandate_holds(scope: Scope, mandate: Mandate, electorate: Electorate, verify: Verify) -> bool:
+    """Whether a majority voted, and each vote is signed by its author."""
+    return electorate.carried(author for author, _ in mandate.votes) and all(
+        verify(author, vote_text(scope, author, mandate.term, mandate.roster, mandate.candidate), signature)
+        for author, signature in mandate.votes
+    )
+
+
+def acceptances_hold(scope: Scope, certificate: Certificate, verify: Verify) -> bool:
+    """Whether each acceptance is signed by its author; whether they are enough, `decree.py` says."""
+    return all(
+        verify(author, acceptance_text(scope, author, certificate.decree), signature)
+        for author, signature in certificate.acceptances
+    )
+
+
+def _text(scope: Scope, kind: bytes, author: str, *fields: bytes) -> bytes:
+    return joined(TAG, scope.federation, scope.group.encode(), kind, author.encode(), *fields)
+
+
+# ----------------------------------------------------------------------------------------------- what peers say
+
+
+@dataclass(frozen=True, slots=True)
+class Canvass:
+    """Would you vote for me in this term (`pre`: if I stood)? Under this roster, and I am so far."""
+
+    term: int
+    pre: bool
+    roster: int
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """To a Canvass. `term` is the one asked for where granted, else the voter's own. A vote is signed (64 bytes), a
+    promise (`pre`) and a no are not (empty)."""
+
+    term: int
+    pre: bool
+    granted: bool
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """The heartbeat of a coordinator, and how far it is."""
+
+    mandate: Mandate
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """To a Lead, or to anything else of an old term: my term, and how far I am."""
+
+    term: int
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Accept this decree, please."""
+
+    decree: Decree
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The decree that you proposed for this term and round is accepted and durable, with its model."""
+
+    term: int
+    round: int
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """This is in force."""
+
+    certificate: Certificate
+
+
+Message = Canvass | Answer | Lead | Follow | Propose | Accept | Commit
+
+# --------------------------------------------------------------------------------------------- what must survive
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A peer's term, and whom it voted for or took for coordinator in it ("": nobody). The term only grows."""
+
+    term: int = 0
+    voted: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The decree that put the last round in force (None: no round yet), and the one accepted for the next.
+
+    `roster` is the number of the electorate in force. The models of both decrees are durable beside this.
+    """
+
+    roster: int
+    accepted: Decree | None = None
+    applied: Certificate | None = None
+
+    @property
+    def round(self) -> int:
+        """The last round that was applied; 0: none."""
+        return self.applied.decree.round if self.applied else 0
+
+    @property
+    def progress(self) -> Progress:
+        """How far this peer is."""
+        newest = self.accepted or (self.applied.decree if self.applied else None)
+        return Progress(self.round, newest.round, newest.term) if newest else Progress()
+
+
+# --------------------------------------------------------------------------------------------- what is to be done
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make this durable in the place of the one before, before anything that follows is done."""
+
+    what: Stand | Holding
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send this once; who repeats is the machine."""
+
+    to: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Somebody else coordinates from now on, as far as this peer knows; None: nobody."""
+
+    term: int
+    coordinator: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Get the model with this digest from that peer, make it durable, then call `holds`; said again while it lacks."""
+
+    holder: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """From now on this is the model. The `Persist` before it said so already: after a restart that one counts."""
+
+    decree: Decree
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """This update counts for the round under way."""
+
+    sender: str
+    round: int
+    digest: bytes
+
+
+Out = Persist | Say | Turn | Fetch | Apply | Take | Refusal

@@ -1,0 +1,373 @@
+"""Who coordinates: one voter's part in Raft's election, as a pure machine. No clock, no network, no key of its own.
+
+A term has at most one coordinator: it needs the votes of more than half of the electorate, and nobody votes twice in a
+term. Who hears no heartbeat for a while asks first whether it would be elected (pre-vote), so that a peer behind a bad
+link disturbs nobody; who has heard one lately says no (lease). A coordinator that hears from no majority steps down
+(check quorum). A vote goes only to a candidate that knows everything the voter accepted; so whoever wins holds the
+newest decree that may be in force, and its model (`decree.py`).
+
+Leases and waits serve progress only: whatever the ticks handed in do, safety rests on terms and signatures. Preference
+for capable peers is the order in which they stand, not a rule: `patience` 0 stands first.
+
+With fewer than three voters no majority outlives a voter, so there is no failover: the lowest living id stands, and
+while the other voter of two is away rounds wait.
+
+Sources: Ongaro and Ousterhout, In Search of an Understandable Consensus Algorithm, 2014, sections 5.2 and 5.4; Ongaro,
+Consensus: Bridging Theory and Practice, 2014, sections 4.2.3, 6.2 and 9.6. That heartbeats carry the votes is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+
+from fedpeer.gossip.ballots import (
+    Answer,
+    Canvass,
+    Electorate,
+    Follow,
+    Lead,
+    Mandate,
+    Out,
+    Persist,
+    Progress,
+    Say,
+    Scope,
+    Stand,
+    Turn,
+    mandate_holds,
+    vote_text,
+)
+from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.gossip.outcomes import Refusal
+from fedpeer.gossip.polls import Poll, Timing
+
+#: Further ahead no term is believed: with an election every second it would be twelve days.
+TERM_JUMP_MAX = 2**20
+#: Earlier rosters that are remembered, since a peer that is behind coordinates or certifies under one of them.
+EARLIER_MAX = 8
+#: Voters from which on one may die and the others go on.
+FAILOVER_MIN = 3
+
+
+class Election:
+    """The machine of one peer.
+
+    electorates    those that are known; `force` names the one that counts
+    stand          as it was last made durable
+    patience       from 0 (the most capable peer) to 1
+    draws          how long to wait beyond that; consumed as time goes on
+    sign, verify   by this peer's key; by the keys of the roster
+    progress       of this peer: whoever drives the machine keeps it up to date
+    """
+
+    def __init__(
+        self,
+        me: str,
+        *,
+        scope: Scope,
+        electorates: Collection[Electorate],
+        force: int,
+        stand: Stand,
+        progress: Progress,
+        patience: float,
+        draws: np.random.Generator,
+        sign: Sign,
+        verify: Verify,
+        timing: Timing | None = None,
+    ) -> None:
+        self.me = me
+        self.scope = scope
+        self.stand = stand
+        self.progress = progress
+        self.patience = patience
+        self.known = {each.number: each for each in electorates}
+        self.electorate = self.known[force]
+        self.coordinator: str | None = None
+        self._timing = timing or Timing()
+        self._draws, self._sign, self._verify = draws, sign, verify
+        self._clock = 0  # ticks in which this process ran
+        self._now: int | None = None
+        self._heard = 0  # when the coordinator was; who has just started cannot know that there is none
+        self._deadline = self._wait()
+        self._poll: Poll | None = None
+        self._mandate: Mandate | None = None
+        self._next_beat = 0
+        self._answered: dict[str, int] = {}
+        self._votes: dict[str, str] = {}  # of this term, as far as they were seen
+        self._deferred: set[str] = set()  # since this term began or its coordinator was heard
+        self._ended = 0  # a term that had two coordinators
+
+    # ------------------------------------------------------------------------------------------------- to be looked at
+
+    @property
+    def leading(self) -> bool:
+        """Whether this peer coordinates."""
+        return self._mandate is not None
+
+    @property
+    def failover(self) -> bool:
+        """Whether others go on when the coordinator dies."""
+        return len(self.electorate.voters) >= FAILOVER_MIN
+
+    @property
+    def audience(self) -> list[str]:
+        """The other members, of the electorate in force and of those that follow."""
+        known = (each.members for each in self.known.values() if each.number >= self.electorate.number)
+        return sorted(frozenset().union(*known) - {self.me})
+
+    # ---------------------------------------------------------------------------------------------------- what happens
+
+    def tick(self, now: int, living: Collection[str]) -> list[Out]:
+        """Time has passed; `living` are the others that membership takes for alive."""
+        self._clock += min(now - self._now, self._timing.pause) if self._now is not None else 0
+        self._now = now
+        if self._mandate is not None:
+            return self._lead()
+        if self._poll is not None:
+            return self._ask_again()
+        if self._clock < self._deadline or not self._may_stand(living):
+            return []
+        out: list[Out] = [Turn(self.stand.term, None)] if self.coordinator else []
+        self.coordinator = None
+        return out + self._open_poll(pre=True)
+
+    def heard_canvass(self, sender: str, canvass: Canvass) -> list[Out]:
+        """Somebody would stand, or stands."""
+        if jump := self._jump(sender, canvass.term):
+            return jump
+        electorate = self.known.get(canvass.roster)
+        if electorate is not None and sender not in electorate.voters:
+            return [Refusal("unknown_peer", sender, f"{sender} is no voter of roster {canvass.roster}")]
+        able = electorate is not None and canvass.progress.at_least(self.progress)
+        newer = canvass.term > self.stand.term
+        if self._is_led() or not (newer or canvass.term == self.stand.term):
+            return [self._no(sender, canvass)]
+        if canvass.pre:
+            if not able or not newer or not self._defers(sender, canvass.progress):
+                return [self._no(sender, canvass)]
+            return [Say(sender, Answer(canvass.term, True, True, b""))]
+        granted = able and (newer or self.stand.voted in ("", sender))
+        out = self._adopt(canvass.term, sender if granted else "")
+        if not granted:
+            return [*out, self._no(sender, canvass)]
+        self._deadline = self._wait()
+        text = vote_text(self.scope, self.me, canvass.term, canvass.roster, sender)
+        return [*out, Say(sender, Answer(canvass.term, False, True, self._sign(text)))]
+
+    def heard_answer(self, sender: str, answer: Answer) -> list[Out]:
+        """A voter answers a poll."""
+        if jump := self._jump(sender, answer.term):
+            return jump
+        if not answer.granted and answer.term > self.stand.term:
+            return self._adopt(answer.term, "")
+        poll = self._poll
+        if poll is None or answer.pre != poll.pre or (answer.granted and answer.term != poll.term):
+            return []
+        if sender not in poll.electorate.voters:
+            return [Refusal("unknown_peer", sender, f"{sender} is no voter of roster {poll.electorate.number}")]
+        if not answer.granted:
+            poll.refused.add(sender)
+            lost = not poll.pre and not poll.electorate.carried(poll.electorate.voters - poll.refused)
+            return self._back_off() if lost else []
+        text = vote_text(self.scope, sender, poll.term, poll.electorate.number, self.me)
+        if not poll.pre and not self._verify(sender, text, answer.signature):
+            return [Refusal("bad_signature", sender, f"a vote for term {poll.term} that {sender} did not sign")]
+        poll.granted[sender] = answer.signature
+        return [*([] if poll.pre else self._seen((sender,), self.me)), *self._counted(poll)]
+
+    def heard_lead(self, sender: str, mandate: Mandate) -> list[Out]:
+        """A heartbeat: the coordinator is there, or somebody says that it is the one."""
+        if jump := self._jump(sender, mandate.term):
+            return jump
+        if mandate.term < self.stand.term or mandate.term == self._ended:
+            text = f"coordinates in term {mandate.term}, and it is {self.stand.term}"
+            return [Refusal("stale_term", sender, text), self._follow(sender)]
+        out: list[Out] = []
+        if mandate.term > self.stand.term or sender != self.coordinator:
+            refusal = self._doubted(sender, mandate)
+            if refusal is not None:
+                return [refusal]
+            if mandate.term == self.stand.term and self.coordinator is not None:
+                return self._end_term(sender, mandate)
+            out += self._adopt(mandate.term, sender)
+            out += self._seen((author for author, _ in mandate.votes), sender)
+            self.coordinator, self._poll = sender, None
+            out.append(Turn(mandate.term, sender))
+        self._heard = self._clock
+        self._deadline = self._wait()
+        self._deferred.clear()
+        return [*out, self._follow(sender)]
+
+    def heard_follow(self, sender: str, follow: Follow) -> list[Out]:
+        """A follower is there; or somebody knows a later term."""
+        if jump := self._jump(sender, follow.term):
+            return jump
+        if follow.term > self.stand.term:
+            return self._adopt(follow.term, "")
+        if self.leading and follow.term == self.stand.term:
+            self._answered[sender] = self._clock
+        return []
+
+    def announce(self, electorate: Electorate) -> None:
+        """Another roster is known; it counts when a decree says so."""
+        self.known[electorate.number] = electorate
+        earlier = sorted(number for number in self.known if number < self.electorate.number)
+        for number in earlier[:-EARLIER_MAX]:
+            del self.known[number]
+
+    def enforce(self, number: int) -> list[Out]:
+        """A decree says that this electorate counts from now on."""
+        if number == self.electorate.number:
+            return []
+        self.electorate = self.known[number]
+        self._poll = None
+        return self._step_down() if self.leading and self.me not in self.electorate.voters else []
+
+    # ---------------------------------------------------------------------------------------------------- being elected
+
+    def _may_stand(self, living: Collection[str]) -> bool:
+        voters = self.electorate.voters
+        if self.failover or self.me not in voters:
+            return self.me in voters
+        return self.me == min(peer for peer in voters if peer == self.me or peer in living)
+
+    def _open_poll(self, *, pre: bool) -> list[Out]:
+        clock, timing = self._clock, self._timing
+        term = self.stand.term + 1
+        out: list[Out] = [] if pre else self._adopt(term, self.me)
+        poll = Poll(term, pre, self.electorate, clock + (timing.pre_poll if pre else timing.poll), clock)
+        mine = b"" if pre else self._sign(vote_text(self.scope, self.me, term, poll.electorate.number, self.me))
+        poll.granted[self.me] = mine
+        self._poll = poll
+        return [*out, *(self._counted(poll) or self._ask_again())]
+
+    def _ask_again(self) -> list[Out]:
+        poll = self._poll
+        assert poll is not None, "there is something to ask"
+        if self._clock >= poll.until:
+            return self._back_off()
+        if self._clock < poll.again:
+            return []
+        poll.again = self._clock + self._timing.repeat
+        canvass = Canvass(poll.term, poll.pre, poll.electorate.number, self.progress)
+        return [Say(peer, canvass) for peer in sorted(poll.electorate.voters - poll.granted.keys())]
+
+    def _counted(self, poll: Poll) -> list[Out]:
+        if not poll.electorate.carried(poll.granted):
+            return []
+        if poll.pre:
+            return self._open_poll(pre=False)
+        self._poll = None
+        self._mandate = Mandate(poll.term, self.me, poll.electorate.number, tuple(sorted(poll.granted.items())))
+        self.coordinator = self.me
+        self._answered = dict.fromkeys(self.electorate.voters, self._clock)
+        return [Turn(poll.term, self.me), *self._beat()]
+
+    def _defers(self, to: str, progress: Progress) -> bool:
+        """Of two who ask at the same time the one further on goes on, then the lower id; who promises a vote waits.
+
+        Without it both would stand, and split the votes. Once for each: one may ask for ever who hears no answer.
+        """
+        if to in self._deferred:
+            return True
+        if self._poll is not None:
+            before = not self.progress.at_least(progress) or to < self.me
+            if not before or not self._poll.pre:
+                return False
+            self._poll = None
+        self._deferred.add(to)
+        self._deadline = max(self._deadline, self._clock + self._timing.deference + self._drawn(self._timing.jitter))
+        return True
+
+    def _back_off(self) -> list[Out]:
+        """Nobody was elected: once more after a while that differs among those who tried."""
+        self._poll = None
+        self._deadline = self._clock + self._drawn(2 * self._timing.jitter)
+        return []
+
+    # ------------------------------------------------------------------------------------------- coordinating, terms
+
+    def _lead(self) -> list[Out]:
+        recent = {peer for peer, when in self._answered.items() if self._clock - when <= self._timing.quorum}
+        if not self.electorate.carried(recent | {self.me}):
+            return self._step_down()
+        return self._beat() if self._clock >= self._next_beat else []
+
+    def _beat(self) -> list[Out]:
+        assert self._mandate is not None, "only a coordinator has a heartbeat"
+        self._next_beat = self._clock + self._timing.beat
+        return [Say(peer, Lead(self._mandate, self.progress)) for peer in self.audience]
+
+    def _step_down(self) -> list[Out]:
+        self._mandate = self._poll = self.coordinator = None
+        self._deadline = self._wait()
+        return [Turn(self.stand.term, None)]
+
+    def _adopt(self, term: int, voted: str) -> list[Out]:
+        """Be in this term, durably; in the same one a vote that was given stays."""
+        out: list[Out] = []
+        if term > self.stand.term:
+            self._votes = {}
+            self._deferred.clear()
+            out = self._step_down() if self.coordinator else []
+            if self._poll is not None:
+                self._back_off()
+            stand = Stand(term, voted)
+        else:
+            stand = Stand(term, self.stand.voted or voted)
+        if stand != self.stand:
+            self.stand = stand
+            out.append(Persist(stand))
+        return out
+
+    def _end_term(self, sender: str, mandate: Mandate) -> list[Out]:
+        """Two coordinators of one term: somebody voted twice. Neither is followed; the next term decides."""
+        text = f"coordinates in term {mandate.term} like {self.coordinator}"
+        doubles = self._seen((author for author, _ in mandate.votes), sender)
+        self._ended = mandate.term
+        down = self._step_down()
+        self._heard = self._clock - self._timing.shortest  # the lease is over too
+        self._back_off()
+        return [Refusal("two_coordinators", sender, text), *doubles, *down]
+
+    def _seen(self, voters: Iterable[str], candidate: str) -> list[Out]:
+        """Votes of this term; who is seen to vote for two is named."""
+        return [
+            Refusal("double_vote", voter, f"votes for {self._votes[voter]} and {candidate} in term {self.stand.term}")
+            for voter in voters
+            if self._votes.setdefault(voter, candidate) != candidate
+        ]
+
+    # ------------------------------------------------------------------------------------------------------- judgement
+
+    def _is_led(self) -> bool:
+        """Whether there is a coordinator, heard of lately."""
+        return self.leading or (self._clock - self._heard < self._timing.shortest)
+
+    def _doubted(self, sender: str, mandate: Mandate) -> Refusal | None:
+        electorate = self.known.get(mandate.roster)
+        if electorate is None:
+            return Refusal("round_gap", sender, f"coordinates under roster {mandate.roster}, which is not known here")
+        if mandate.candidate != sender or not mandate_holds(self.scope, mandate, electorate, self._verify):
+            return Refusal("bad_signature", sender, f"coordinates in term {mandate.term} without a majority's votes")
+        return None
+
+    def _jump(self, sender: str, term: int) -> list[Out]:
+        if term <= self.stand.term + TERM_JUMP_MAX:
+            return []
+        return [Refusal("term_jump", sender, f"term {term} after {self.stand.term}")]
+
+    def _wait(self) -> int:
+        timing = self._timing
+        return self._clock + timing.shortest + round(self.patience * timing.spread) + self._drawn(timing.jitter)
+
+    def _drawn(self, below: int) -> int:
+        return int(self._draws.integers(below))
+
+    def _no(self, sender: str, canvass: Canvass) -> Say:
+        return Say(sender, Answer(self.stand.term, canvass.pre, False, b""))
+
+    def _follow(self, to: str) -> Say:
+        return Say(to, Follow(self.stand.term, self.progress))

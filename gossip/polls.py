@@ -1,0 +1,57 @@
+"""One question to all voters, and the waits of an election: values only, no machine here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedpeer.gossip.ballots import Electorate
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """All waits, in ticks (25 ms by default), for messages that take up to 4 ticks one way, 30 % of them lost.
+
+    beat       between two heartbeats
+    shortest   without a heartbeat until a peer may stand; the lease of who was heard since. More than 5 beats: at 30 %
+               loss six in a row are lost once in 1,400 times
+    spread     more, for the most patient peer (`patience` 1): a poll takes about 10, so of two peers whose patience
+               differs by more than half of the range one is elected before the other asks
+    jitter     below this drawn on top, for those whose patience is the same
+    repeat     between two rounds of questions to those who have not said yes
+    pre_poll   until asking for promises is given up: two leases, so that those of all others end meanwhile
+    poll       until asking for votes is: two ways of 4 ticks, and four more questions
+    deference  that who promised a vote lets the other try: two ways, and a question more
+    quorum     without a majority's answers until a coordinator steps down: 12 heartbeats, which both of two followers
+               leave unanswered at 30 % loss (there and back) once in 10 million times
+    pause      more ticks at once than this mean that this process did not run: the rest of them is not counted
+    """
+
+    beat: int = 4
+    shortest: int = 24
+    spread: int = 16
+    jitter: int = 8
+    repeat: int = 3
+    pre_poll: int = 48
+    poll: int = 20
+    deference: int = 12
+    quorum: int = 48
+    pause: int = 8
+
+    def __post_init__(self) -> None:
+        assert self.shortest > 5 * self.beat, "a lease lasts more than five heartbeats"
+
+
+@dataclass(slots=True)
+class Poll:
+    """Votes, or promises (`pre`), that are asked for under one electorate until a tick, `again` at another.
+
+    `granted` has the signatures of those who said yes (of promises: empty).
+    """
+
+    term: int
+    pre: bool
+    electorate: Electorate
+    until: int
+    again: int
+    granted: dict[str, bytes] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)

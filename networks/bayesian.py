@@ -1,0 +1,204 @@
+"""Bayesian layers: plain layers whose weights are independent Gaussians N(mu, softplus(rho)^2).
+
+`bayesian` turns a plain network (MLP, CNN, recurrent) into one of the same shape: each module with weights becomes a
+`BayesianLayer` of two such modules, `mu` and `rho`. Means and rhos have the names, shapes and order of the plain
+network's tensors, so a plan that cuts the plain network's flat vector into slices cuts both.
+
+Without noise a network computes with its means. With noise (`sampled`) each layer draws its output by one of three
+estimators, all of which are exact in each output's mean and variance:
+
+    local     the output itself is drawn, once for each example and unit (Kingma, Salimans, Welling 2015); in a
+              convolution and an embedding once for each position too, so positions share no weight sample
+    flipout   one perturbation of the weights for the batch, with signs of its own for each example (Wen et al. 2018)
+    weights   one draw of the weights for the batch (Blundell et al. 2015); also whatever the others are not made for:
+              recurrent layers, gates
+
+Noise is standard normal and handed in, never drawn here from a generator that was not given. Layers ask for it in the
+order of the forward pass.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from fedpeer.networks.registry import NetworkError
+
+#: Standard normal noise in the shape, type and on the device of its argument.
+Noise = Callable[[Tensor], Tensor]
+Estimator = Literal["local", "flipout", "weights"]
+#: Layers that are linear in their weights, for which `local` and `flipout` are made.
+LINEAR = (nn.Linear, nn.Conv2d, nn.Embedding)
+
+
+def drawn(generator: torch.Generator) -> Noise:
+    """Noise from a CPU generator, the same numbers on every device."""
+
+    def noise(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+
+    return noise
+
+
+def handed(tensors: Iterable[Tensor]) -> Noise:
+    """Noise that was drawn before, one tensor for each time it is asked for."""
+    coming = iter(tensors)
+
+    def noise(like: Tensor) -> Tensor:
+        tensor = next(coming)
+        assert tensor.shape == like.shape, f"noise of shape {tuple(tensor.shape)} for {tuple(like.shape)}"
+        return tensor
+
+    return noise
+
+
+def inverse_softplus(sigma: Tensor) -> Tensor:
+    """The rho with softplus(rho) = sigma > 0, without overflow where sigma is large."""
+    return sigma + torch.log(-torch.expm1(-sigma))
+
+
+class BayesianLayer(nn.Module):
+    """A layer with Gaussian weights: `mu` and `rho` are two modules of the plain layer's kind and shape."""
+
+    def __init__(self, layer: nn.Module, *, estimator: Estimator, sigma: float) -> None:
+        super().__init__()
+        self.mu = layer
+        self.rho = copy.deepcopy(layer)
+        for rho in self.rho.parameters():
+            nn.init.constant_(rho, inverse_softplus(torch.tensor(sigma, dtype=torch.float64)).item())
+        self.estimator = estimator if isinstance(layer, LINEAR) else "weights"
+        self.noise: Noise | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As the plain layer; with noise, a draw of its output (of a recurrent layer, all that it returns)."""
+        if self.noise is None:
+            return cast(Tensor, self.mu(x))
+        if self.estimator == "local":
+            return reparametrised(*self.moments(x), self.noise)
+        if self.estimator == "flipout":
+            return self._flipout(x, self.noise)
+        return self._sampled_weights(x, self.noise)
+
+    def sigma(self) -> dict[str, Tensor]:
+        """Standard deviations by the plain layer's names."""
+        return {name: functional.softplus(rho) for name, rho in self.rho.named_parameters()}
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each output, exact given the input (Kingma, Salimans, Welling 2015, eq. 6)."""
+        variance = {name: sigma.square() for name, sigma in self.sigma().items()}
+        return cast(Tensor, self.mu(x)), self._linear(x if self._looks_up else x.square(), variance)
+
+    @property
+    def _looks_up(self) -> bool:
+        """The input is tokens, which are neither squared nor signed."""
+        return isinstance(self.mu, nn.Embedding)
+
+    def _flipout(self, x: Tensor, noise: Noise) -> Tensor:
+        """Mean + (((x * s) dW + db) * r), s and r signs of each example (Wen et al. 2018, eq. 4)."""
+        change = {name: sigma * noise(sigma) for name, sigma in self.sigma().items()}
+        mean = cast(Tensor, self.mu(x))
+        signed = x if self._looks_up else x * _signs(self._one_position(x), noise)
+        return mean + self._linear(signed, change) * _signs(self._one_position(mean), noise)
+
+    def _sampled_weights(self, x: Tensor, noise: Noise) -> Tensor:
+        sigma = self.sigma()
+        drawn = {name: mu + sigma[name] * noise(mu) for name, mu in self.mu.named_parameters()}
+        return cast(Tensor, functional_call(self.mu, drawn, (x,)))
+
+    def _linear(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        """The plain layer's operation with other weights."""
+        weight, bias = weights["weight"], weights.get("bias")
+        match self.mu:
+            case nn.Linear():
+                return functional.linear(x, weight, bias)
+            case nn.Conv2d() as conv:
+                return functional.conv2d(x, weight, bias, conv.stride, conv.padding, conv.dilation, conv.groups)
+            case _:
+                return functional.embedding(x, weight)
+
+    def _one_position(self, x: Tensor) -> Tensor:
+        """One number for each example and channel (of images), or for each example and feature (of all else)."""
+        if isinstance(self.mu, nn.Conv2d):
+            return x[..., :1, :1]
+        return x[:, :1] if x.dim() > 2 else x
+
+
+def reparametrised(mean: Tensor, variance: Tensor, noise: Noise) -> Tensor:
+    """A draw with this mean and variance.
+
+    A variance of 0 (no bias, and an input of zeros) has no slope of its root; the least normal number in its place
+    draws the mean, and gives the slope 0.
+    """
+    return mean + variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt() * noise(mean)
+
+
+def _signs(like: Tensor, noise: Noise) -> Tensor:
+    """+1 or -1 with equal chance."""
+    return 1.0 - 2.0 * (noise(like) < 0).to(like.dtype)
+
+
+def bayesian(network: nn.Module, *, estimator: Estimator, sigma: float) -> nn.Module:
+    """A plain network with each module that has weights made a `BayesianLayer`; the network given is not changed.
+
+    The means are the plain network's weights; all standard deviations are `sigma` > 0.
+
+    Raises:
+        NetworkError: a layer whose state is more than weights, or a convolution that pads with other than zeros.
+    """
+    if _has_weights(network):
+        _check(network)
+        return BayesianLayer(copy.deepcopy(network), estimator=estimator, sigma=sigma)
+    twin = copy.deepcopy(network)
+    for name, child in network.named_children():
+        setattr(twin, name, bayesian(child, estimator=estimator, sigma=sigma))
+    return twin
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return next(module.parameters(recurse=False), None) is not None
+
+
+def _check(layer: nn.Module) -> None:
+    kind = type(layer).__name__
+    if next(layer.buffers(), None) is not None:
+        raise NetworkError(f"{kind} keeps running statistics, of which there is no distribution; use norm=none")
+    if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
+        raise NetworkError(f"{kind} pads with {layer.padding_mode}; Bayesian convolutions pad with zeros")
+
+
+def sampled(network: nn.Module, x: Tensor, noise: Noise) -> Tensor:
+    """The outputs of a Bayesian network for one draw of noise; `network(x)` alone computes with the means."""
+    layers = [module for module in network.modules() if isinstance(module, BayesianLayer)]
+    for layer in layers:
+        layer.noise = noise
+    try:
+        return cast(Tensor, network(x))
+    finally:
+        for layer in layers:
+            layer.noise = None
+
+
+def split(parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The means and the rhos of a Bayesian network's parameters, by the plain network's names and in its order."""
+    mu, rho = dict[str, Tensor](), dict[str, Tensor]()
+    for name, tensor in parameters.items():
+        path, _, last = name.rpartition(".")
+        path, _, kind = path.rpartition(".")
+        (mu if kind == "mu" else rho)[f"{path}.{last}" if path else last] = tensor
+    return mu, rho
+
+
+def joined(mu: Mapping[str, Tensor], rho: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What `split` took apart."""
+    parameters = dict[str, Tensor]()
+    for kind, tensors in (("mu", mu), ("rho", rho)):
+        for name, tensor in tensors.items():
+            path, _, last = name.rpartition(".")
+            parameters[".".join(filter(None, (path, kind, last)))] = tensor
+    return parameters

@@ -1,0 +1,111 @@
+"""Small jobs for the tests of algorithms with a server: one of each, whole rounds, clients with quadratic losses."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import CoordinatedAlgorithm, in_peer_order
+from fedpeer.algorithms.gradients import gradient_of
+from fedpeer.algorithms.losses import LOSSES
+from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.servers.ditto import Ditto
+from fedpeer.algorithms.servers.fedavg import FedAvg
+from fedpeer.algorithms.servers.fedper import FedPer
+from fedpeer.algorithms.servers.fedprox import FedProx
+from fedpeer.algorithms.servers.fedrep import FedRep
+from fedpeer.algorithms.servers.ifca import Ifca
+from fedpeer.algorithms.servers.perfedavg import PerFedAvg
+from fedpeer.algorithms.servers.pfedme import PFedMe
+from fedpeer.algorithms.servers.scaffold import Scaffold
+from fedpeer.algorithms.steppers import Stepper, Way, build
+from fedpeer.slicing.flat import FlatLayout
+from tests.algorithms.making import mlp
+
+Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
+LR = 0.1
+MODULE = mlp()
+LAYOUT = FlatLayout.of(MODULE)
+LOSS = LOSSES["cross-entropy"]
+#: All layers but the last.
+BASE_D = torch.arange(LAYOUT.n - 15)
+
+
+def stepper_of(way: Way, module: nn.Module = MODULE, loss: str = "cross-entropy", lr: float = LR) -> Stepper:
+    return build(way, module, FlatLayout.of(module), LOSSES[loss], OptimizerChoice("SGD", {"lr": lr}))
+
+
+def with_frozen(*layers: str) -> Stepper:
+    """The steps of `MODULE` with these children frozen."""
+    module = copy.deepcopy(MODULE)
+    for name in layers:
+        module.get_submodule(name).requires_grad_(False)
+    return stepper_of("loop", module)
+
+
+#: One of each, by the way in which it takes its steps.
+MAKERS: dict[str, Callable[[Way], Algorithm]] = {
+    "fedavg": lambda way: FedAvg(stepper_of(way)),
+    "fedprox": lambda way: FedProx(stepper_of(way), 0.5),
+    "scaffold": lambda way: Scaffold(stepper_of(way), LR, 5),
+    "ditto": lambda way: Ditto(stepper_of(way), 0.5),
+    "pfedme": lambda way: PFedMe(stepper_of(way), 2.0, 0.05),
+    "fedper": lambda way: FedPer(stepper_of(way), BASE_D),
+    "fedrep": lambda way: FedRep(with_frozen("4"), BASE_D, with_frozen("0", "2"), 3),
+    "ifca": lambda way: Ifca(stepper_of(way), LOSS),
+    "perfedavg": lambda way: PerFedAvg(stepper_of(way), gradient_of(MODULE, LAYOUT, LOSS), LR, LR),
+}
+
+
+def played(
+    algorithm: Algorithm, server: Any, clients: dict[str, Any], work: Callable[[str], Batches], asked: Sequence[str]
+) -> Any:
+    """The server after a round with those who were asked; `clients` is brought up to date."""
+    broadcast, updates = algorithm.open(server, 1), {}
+    for peer in asked:
+        clients[peer], updates[peer] = algorithm.train(clients[peer], broadcast, work(peer), (int(peer),))
+    return algorithm.close(server, in_peer_order(updates))
+
+
+class Quadratics:
+    """Clients with f_i(w) = 0.5 (w - c_i)^T H_i (w - c_i), i = 0, 1, ..., in float64, as linear regressions."""
+
+    def __init__(self, clients: int, size: int = 3, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.x_CDD = torch.randn((clients, size, size), generator=generator, dtype=torch.float64)
+        self.c_CD = torch.randn((clients, size), generator=generator, dtype=torch.float64)
+        self.H_CDD = 2 / size * self.x_CDD.mT @ self.x_CDD
+        self.module = nn.Linear(size, 1, bias=False, dtype=torch.float64)
+        self.layout = FlatLayout.of(self.module)
+        self.loss = LOSSES["mean-squared-error"]
+
+    def stepper(self, lr: float = LR) -> Stepper:
+        return stepper_of("loop", self.module, "mean-squared-error", lr)
+
+    def batches(self, client: int, steps: int) -> Batches:
+        """Full batches."""
+        x_DD = self.x_CDD[client]
+        y_SD = (x_DD @ self.c_CD[client]).expand(steps, -1)
+        return Batches(x_DD, torch.arange(len(x_DD)).repeat(steps, 1), y_SD)
+
+    def gradient(self, client: int, w_D: Tensor) -> Tensor:
+        gradient_D: Tensor = self.H_CDD[client] @ (w_D - self.c_CD[client])
+        return gradient_D
+
+    def near(self, client: int, anchor_D: Tensor, strength: float) -> Tensor:
+        """The minimiser of f_i(w) + (strength / 2) ||w - anchor||^2."""
+        H_DD, eye_DD = self.H_CDD[client], torch.eye(len(anchor_D), dtype=torch.float64)
+        right_D = H_DD @ self.c_CD[client] + strength * anchor_D
+        near_D: Tensor = torch.linalg.solve(H_DD + strength * eye_DD, right_D)
+        return near_D
+
+    def optimum(self) -> Tensor:
+        """The minimiser of the sum over the clients."""
+        right_D = torch.einsum("cij,cj->i", self.H_CDD, self.c_CD)
+        optimum_D: Tensor = torch.linalg.solve(self.H_CDD.sum(0), right_D)
+        return optimum_D

@@ -1,0 +1,205 @@
+"""Ditto, pFedMe, FedPer, FedRep, IFCA and Per-FedAvg against closed forms, autograd and obvious loops of torch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.gradients import gradient_of
+from fedpeer.algorithms.servers.ditto import Ditto
+from fedpeer.algorithms.servers.fedavg import FedAvg
+from fedpeer.algorithms.servers.fedper import FedPer
+from fedpeer.algorithms.servers.fedrep import FedRep
+from fedpeer.algorithms.servers.ifca import Estimated, Ifca, Models
+from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.servers.perfedavg import PerFedAvg
+from fedpeer.algorithms.servers.pfedme import PFedMe
+from tests.algorithms.making import CLOSE, batches, distance, in_torch, starts
+from tests.algorithms.server_making import BASE_D, LAYOUT, LOSS, LR, MODULE, Quadratics, stepper_of, with_frozen
+
+ONE = torch.tensor(1)
+
+
+def sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for p in parameters if p.requires_grad], lr=LR)
+
+
+def test_ditto_keeps_its_own_beside_what_fedavg_sends() -> None:
+    block, (server_n, *own) = batches(peers=2), starts(MODULE, 3)
+    own_Bn, examples = torch.stack(own), torch.tensor([3, 4])
+    alone = Ditto(stepper_of("stack"), 0.0)
+    kept, sent = alone.train(Local(own_Bn, examples), Model(server_n), block, (1, 2))
+    _, wanted = FedAvg(stepper_of("stack")).train(Local(own_Bn, examples), Model(server_n), block, (1, 2))
+    assert torch.equal(sent.model_n, wanted.model_n)
+    for p in range(2):
+        assert distance(kept.model_n[p], in_torch(MODULE, own_Bn[p], [block.peer(p)], LOSS, sgd)) < CLOSE
+
+
+def test_dittos_own_ends_between_its_loss_and_the_server() -> None:
+    world, server_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
+    kept, _ = Ditto(world.stepper(), 0.8).train(Local(-server_D, ONE), Model(server_D), world.batches(0, 600), (0,))
+    torch.testing.assert_close(kept.model_n, world.near(0, server_D, 0.8), rtol=0, atol=1e-10)
+
+
+def test_pfedme_descends_on_the_moreau_envelope() -> None:
+    world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
+    algorithm = PFedMe(world.stepper(), strength=2.0, lr=0.1, solving_steps=300)
+    kept, sent = algorithm.train(Local(-w_D, ONE), Model(w_D), world.batches(0, 3), (0,))
+    local_D, theta_D = w_D, w_D
+    for _ in range(3):
+        theta_D = world.near(0, local_D, 2.0)
+        local_D = local_D - 0.1 * 2.0 * (local_D - theta_D)
+    torch.testing.assert_close(kept.model_n, theta_D, rtol=0, atol=1e-10)
+    torch.testing.assert_close(sent.model_n, local_D, rtol=0, atol=1e-10)
+
+
+def test_pfedmes_server_goes_a_part_of_the_way() -> None:
+    world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
+    algorithm = PFedMe(world.stepper(), strength=2.0, lr=0.1, server_rate=0.25)
+    sent = Local(torch.tensor([[5.0, 1.0, 1.0], [1.0, 1.0, 3.0]], dtype=torch.float64), torch.tensor([1, 3]))
+    torch.testing.assert_close(algorithm.close(Model(w_D), sent).model_n, w_D.new_tensor([1.25, 1.0, 1.375]))
+
+
+def test_fedper_sends_the_base_and_keeps_the_head() -> None:
+    algorithm, (server_n, *own) = FedPer(stepper_of("stack", lr=0.0), BASE_D), starts(MODULE, 3)
+    server = algorithm.start_server(server_n)
+    kept, sent = algorithm.train(Local(torch.stack(own), torch.tensor([1, 3])), server, batches(peers=2), (1, 2))
+    for x_n, own_n in zip(kept.model_n, own, strict=True):
+        assert torch.equal(x_n[BASE_D], server_n[BASE_D])
+        assert torch.equal(x_n[-15:], own_n[-15:])
+    assert sent.model_n.shape == (2, len(BASE_D))
+    assert torch.equal(algorithm.close(server, sent).model_n, server_n[BASE_D])
+
+
+def test_fedper_trains_both_and_without_a_head_is_fedavg() -> None:
+    x_Bn, examples, block = starts(MODULE, 3), torch.tensor([1, 2, 3]), batches()
+    ends = []
+    for algorithm in (FedPer(stepper_of("stack"), torch.arange(LAYOUT.n)), FedAvg(stepper_of("stack"))):
+        server = algorithm.start_server(x_Bn[0])
+        _, sent = algorithm.train(Local(x_Bn, examples), server, block, (1, 2, 3))
+        ends.append(algorithm.close(server, sent).model_n)
+    assert torch.equal(*ends)
+    algorithm = FedPer(stepper_of("stack"), BASE_D)
+    kept, sent = algorithm.train(Local(x_Bn, examples), algorithm.start_server(x_Bn[0]), block, (1, 2, 3))
+    start_n = torch.cat([x_Bn[0][BASE_D], x_Bn[2][-15:]])
+    assert distance(kept.model_n[2], in_torch(MODULE, start_n, [block.peer(2)], LOSS, sgd)) < CLOSE
+    assert torch.equal(sent.model_n, kept.model_n[:, BASE_D])
+
+
+def test_fedrep_trains_the_head_on_the_base_and_then_the_base_under_the_head() -> None:
+    algorithm = FedRep(with_frozen("4"), BASE_D, with_frozen("0", "2"), head_steps=3)
+    (server_n, own_n), one = starts(MODULE, 2), batches(peers=1, steps=5).peer(0)
+    kept, _ = algorithm.train(Local(own_n, ONE), algorithm.start_server(server_n), one, (1,))
+    module, x_n = copy.deepcopy(MODULE), torch.cat([server_n[BASE_D], own_n[-15:]])
+    for frozen, taken in ((("0", "2"), range(3)), (("4",), range(3, 5))):
+        for name in ("0", "2", "4"):
+            module.get_submodule(name).requires_grad_(name not in frozen)
+        before_n, x_n = x_n, in_torch(module, x_n, [one.taking(taken)], LOSS, sgd)
+        moved_n = x_n != before_n
+        assert bool(moved_n[: len(BASE_D)].any()) == ("4" in frozen) != bool(moved_n[len(BASE_D) :].any())
+    assert distance(kept.model_n, x_n) < CLOSE
+
+
+def test_ifca_finds_the_cluster_and_moves_its_model_alone() -> None:
+    world = Quadratics(4)
+    world.c_CD[:2], world.c_CD[2:] = 3.0, -3.0
+    algorithm = Ifca(world.stepper(), world.loss)
+    models_CD = torch.tensor([[-1.0] * 3, [0.0, 90.0, 0.0], [1.0] * 3], dtype=torch.float64)
+    server = algorithm.start_server(models_CD)
+    trained, sent = zip(
+        *(
+            algorithm.train(Local(models_CD[1], torch.tensor(i + 1)), server, world.batches(i, 4), (0,))
+            for i in range(4)
+        ),
+        strict=True,
+    )
+    assert [int(each.cluster) for each in sent] == [2, 2, 0, 0]
+    fedavg = FedAvg(world.stepper())
+    for i, start in enumerate((2, 2, 0, 0)):
+        alone, _ = fedavg.train(trained[i], Model(models_CD[start]), world.batches(i, 4), (0,))
+        assert torch.equal(trained[i].model_n, alone.model_n)
+    updates = Estimated(
+        *(torch.stack(each) for each in zip(*((s.model_n, s.examples, s.cluster) for s in sent), strict=True))
+    )
+    after = algorithm.close(server, updates).model_Cn
+    assert torch.equal(after[1], models_CD[1])
+    torch.testing.assert_close(after[2], (1 * sent[0].model_n + 2 * sent[1].model_n) / 3)
+    torch.testing.assert_close(after[0], (3 * sent[2].model_n + 4 * sent[3].model_n) / 7)
+
+
+def test_ifca_with_one_model_is_fedavg() -> None:
+    block, x_Bn, examples = batches(), starts(MODULE, 3), torch.tensor([1, 2, 3])
+    ifca, fedavg = Ifca(stepper_of("stack"), LOSS), FedAvg(stepper_of("stack"))
+    _, estimated = ifca.train(Local(x_Bn, examples), Models(x_Bn[:1]), block, (1, 2, 3))
+    _, trained = fedavg.train(Local(x_Bn, examples), Model(x_Bn[0]), block, (1, 2, 3))
+    found, wanted = ifca.close(Models(x_Bn[:1]), estimated), fedavg.close(Model(x_Bn[0]), trained)
+    assert torch.equal(found.model_Cn[0], wanted.model_n)
+
+
+def test_the_gradient_is_autograds_for_every_peer() -> None:
+    block, x_Bn = batches(), starts(MODULE, 3)
+    found = gradient_of(MODULE, LAYOUT, LOSS)(x_Bn, block.inputs(0), block.targets(0), (1, 2, 3))
+    for p, x_n in enumerate(x_Bn):
+        stepped = in_torch(MODULE, x_n, [block.peer(p).taking([0])], LOSS, sgd)
+        assert distance(found[p], (x_n - stepped) / LR) < 1e-4
+
+
+def test_per_fedavg_on_quadratics_is_the_closed_meta_gradient() -> None:
+    world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
+    gradient = gradient_of(world.module, world.layout, world.loss)
+    algorithm = PerFedAvg(world.stepper(), gradient, alpha=0.2, beta=0.3)
+    kept, sent = algorithm.train(Local(-w_D, ONE), Model(w_D), world.batches(0, 7), (0,))
+    meta_D, eye_DD = w_D, torch.eye(3, dtype=torch.float64)
+    for _ in range(2):  # seven batches are two threes
+        v_D = world.gradient(0, meta_D - 0.2 * world.gradient(0, meta_D))
+        meta_D = meta_D - 0.3 * (eye_DD - 0.2 * world.H_CDD[0]) @ v_D
+    torch.testing.assert_close(sent.model_n, meta_D, rtol=0, atol=1e-10)
+    adapted, _ = FedAvg(world.stepper()).train(Local(w_D, ONE), Model(w_D), world.batches(0, 7), (0,))
+    assert torch.equal(kept.model_n, adapted.model_n)
+
+
+def test_per_fedavg_descends_on_the_loss_after_a_step() -> None:
+    """With one batch for D, D' and D'', the step is the gradient of f(w - alpha grad f(w)), here by double autograd."""
+    module = copy.deepcopy(MODULE).double()
+    one, x_n = batches(peers=1, steps=1).peer(0), starts(MODULE, 1)[0].double()
+    one = replace(one, x_NF=one.x_NF.double())
+
+    def loss(x_n: Tensor) -> Tensor:
+        answers = torch.func.functional_call(module, LAYOUT.unflatten(x_n), (one.inputs(0),))
+        return LOSS.value(answers, one.targets(0))
+
+    def after_a_step(x_n: Tensor) -> Tensor:
+        return loss(x_n - 0.5 * torch.func.grad(loss)(x_n))
+
+    stepper = stepper_of("loop", module)
+    algorithm = PerFedAvg(stepper, gradient_of(module, LAYOUT, LOSS), alpha=0.5, beta=1.0)
+    _, sent = algorithm.train(Local(x_n, ONE), Model(x_n), one.taking([0, 0, 0]), (0,))
+    wanted_n = torch.func.grad(after_a_step)(x_n)
+    assert distance(x_n - sent.model_n, wanted_n) < 1e-6
+    assert distance(torch.func.grad(loss)(x_n), wanted_n) > 1e-2
+
+
+def test_per_fedavg_takes_a_batch_of_its_own_for_each_of_its_three_gradients() -> None:
+    module, alpha = copy.deepcopy(MODULE).double(), 0.5
+    one, x_n = batches(peers=1, steps=3).peer(0), starts(MODULE, 1)[0].double()
+    one = replace(one, x_NF=one.x_NF.double())
+
+    def loss(step: int) -> Callable[[Tensor], Tensor]:
+        def of(x_n: Tensor) -> Tensor:
+            answers = torch.func.functional_call(module, LAYOUT.unflatten(x_n), (one.inputs(step),))
+            return LOSS.value(answers, one.targets(step))
+
+        return of
+
+    gradient = gradient_of(module, LAYOUT, LOSS)
+    algorithm = PerFedAvg(stepper_of("loop", module), gradient, alpha=alpha, beta=1.0, delta=1e-4)
+    _, sent = algorithm.train(Local(x_n, ONE), Model(x_n), one, (0,))
+    ahead_n = x_n - alpha * torch.func.grad(loss(0))(x_n)
+    v_n = torch.func.grad(loss(1))(ahead_n)
+    hessian_v_n = torch.func.grad(lambda x_n: torch.func.grad(loss(2))(x_n) @ v_n)(x_n)
+    assert distance(x_n - sent.model_n, v_n - alpha * hessian_v_n) < 1e-6
+    assert distance(v_n, v_n - alpha * hessian_v_n) > 1e-4

@@ -1,0 +1,63 @@
+"""From the golden inputs of the server baselines to fedpeer's own functions and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import CoordinatedAlgorithm, in_peer_order
+from fedpeer.algorithms.losses import LOSSES
+from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.servers.fedavg import FedAvg
+from fedpeer.algorithms.servers.fedprox import FedProx
+from fedpeer.algorithms.servers.scaffold import Scaffold
+from fedpeer.algorithms.steppers import build
+from fedpeer.slicing.flat import FlatLayout
+
+Case = dict[str, Any]
+Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
+
+
+def server_baselines(inputs: Case) -> Case:
+    """08; without the minimiser, for which fedpeer has no use."""
+    module = nn.Linear(len(inputs["w0"]), 1, bias=False, dtype=torch.float64)
+    choice = OptimizerChoice("SGD", {"lr": inputs["lr"]})
+    stepper = build("loop", module, FlatLayout.of(module), LOSSES["mean-squared-error"], choice)
+    scaffold = Scaffold(stepper, inputs["lr"], len(inputs["H"]), inputs["scaffold_global_lr"])
+    return {
+        "fedavg": _rounds(inputs, FedAvg(stepper), False),
+        "fedprox": _rounds(inputs, FedProx(stepper, inputs["mu"]), False),
+        "scaffold": _rounds(inputs, scaffold, True),
+    }
+
+
+def _rounds(inputs: Case, algorithm: Algorithm, controlled: bool) -> list[Case]:
+    w0_D = torch.tensor(inputs["w0"], dtype=torch.float64)
+    server, found = algorithm.start_server(w0_D), []
+    clients = [algorithm.start_client(w0_D, torch.tensor(n)) for n in inputs["n"]]
+    for number, sampled in enumerate(inputs["sampled"], start=1):
+        broadcast, paths, updates = algorithm.open(server, number), [], {}
+        for i in sampled:
+            batches = [_quadratic(inputs, i, steps) for steps in range(1, inputs["local_steps"] + 1)]
+            after = [algorithm.train(clients[i], broadcast, each, (0,)) for each in batches]
+            paths.append([algorithm.personal_model(client).tolist() for client, _ in after])
+            clients[i], updates[str(i)] = after[-1]
+        server = algorithm.close(server, in_peer_order(updates))
+        found.append({"local": paths, "w": server.model_n.tolist()})
+        if controlled:
+            found[-1] |= {"c": server.control_n.tolist(), "ci": [each.control_n.tolist() for each in clients]}
+    return found
+
+
+def _quadratic(inputs: Case, i: int, steps: int) -> Batches:
+    """0.5 (w - c)^T H (w - c) as a mean squared error: with H = L L^T, inputs sqrt(D/2) L^T and their values at c."""
+    H_DD, c_D = (torch.tensor(inputs[name][i], dtype=torch.float64) for name in ("H", "c"))
+    x_DD: Tensor = torch.linalg.cholesky(H_DD).T * (len(c_D) / 2) ** 0.5
+    return Batches(x_DD, torch.arange(len(c_D)).repeat(steps, 1), (x_DD @ c_D).repeat(steps, 1))
+
+
+ADAPTERS: dict[str, Callable[[Case], Case]] = {"08_fedavg_fedprox_scaffold_quadratic": server_baselines}

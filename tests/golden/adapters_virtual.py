@@ -1,0 +1,234 @@
+"""Golden cases of VIRTUAL: Gaussian factors, free energy, Bayesian and lateral layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpeer.algorithms import virtual
+from fedpeer.algorithms.gaussian import Gaussian, kl, product, stacked
+from fedpeer.algorithms.linear_gaussian import expected_log_likelihood, minimiser
+from fedpeer.networks.bayesian import BayesianLayer, bayesian, handed, inverse_softplus, joined, reparametrised, sampled
+from fedpeer.networks.lateral import LateralMLP
+from fedpeer.networks.mlp import MLP
+
+Case = dict[str, Any]
+
+
+def tensor(numbers: Any) -> Tensor:
+    """In float64."""
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def gaussian(inputs: Case, stem: str, *, mu: str = "{}_mu", sigma: str = "{}_sigma") -> Gaussian:
+    """The distribution whose means and standard deviations stand under names made from a stem."""
+    return Gaussian.of(tensor(inputs[mu.format(stem)]), tensor(inputs[sigma.format(stem)]))
+
+
+def natural(factor: Gaussian) -> Case:
+    """Natural parameters under the names of the cases."""
+    return {"chi": factor.chi_D.tolist(), "xi": factor.xi_D.tolist()}
+
+
+def told(factor: Gaussian) -> Case:
+    """Also the moments."""
+    return {**natural(factor), "mu": factor.mu_D.tolist(), "sigma": factor.sigma_D.tolist()}
+
+
+def gaussian_product_ratio(inputs: Case) -> Case:
+    """03a"""
+    one, two = (gaussian(inputs, number, mu="mu{}", sigma="sigma{}") for number in "12")
+    return {
+        "chi1": one.chi_D.tolist(),
+        "xi1": one.xi_D.tolist(),
+        "chi2": two.chi_D.tolist(),
+        "xi2": two.xi_D.tolist(),
+        "product": told(one * two),
+        "ratio": told(one / two),
+        "ratio_reversed": natural(two / one),
+        "kl_1_to_2": kl(one, two).tolist(),
+        "kl_2_to_1": kl(two, one).tolist(),
+        "kl_1_to_2_total": kl(one, two).sum().item(),
+    }
+
+
+#: The names that the cases give to the rules for the prior's exponent.
+RULES: dict[str, virtual.Exponent] = {"v1_full_prior": "1", "v2_prior_1_over_K": "1/K", "size_weighted_prior": "n/N"}
+
+
+def virtual_round(inputs: Case) -> Case:
+    """03b; the server's precision stays far from any floor, so that all of the deltas is taken."""
+    old, new, prior = (gaussian(inputs, stem) for stem in ("factor", "new_factor", "prior"))
+    server, active = product(old), inputs["active"]
+    cavity = virtual.cavity(server, old[inputs["client"]])
+
+    def deltas(gamma: float) -> list[Gaussian]:
+        cavities = [virtual.cavity(server, old[i]) for i in active]
+        return [virtual.client_delta(new[i] * c, c, old[i], gamma=gamma) for i, c in zip(active, cavities, strict=True)]
+
+    full, part = deltas(1.0), deltas(inputs["gamma"])
+    stored = {i: virtual.stored(old[i], sent) for i, sent in zip(active, part, strict=True)}
+    full_D, part_D = (virtual.aggregate(server, stacked(sent)).server for sent in (full, part))
+    slower_D = virtual.aggregate(server, stacked(part), server_lr=inputs["server_lr"]).server
+    return {
+        "server": told(server),
+        "cavity_without_prior": natural(cavity),
+        "cavity_with_prior": {name: _reference(inputs, cavity, prior, rule) for name, rule in RULES.items()},
+        "delta": {str(i): natural(sent) for i, sent in zip(active, full, strict=True)},
+        "server_after_undamped": told(full_D),
+        "damped_factor": {str(i): told(factor) for i, factor in stored.items()},
+        "server_after_damped": told(part_D),
+        "product_of_stored": natural(product(stacked([stored.get(i, old[i]) for i in range(inputs["K"])]))),
+        "server_after_damped_and_server_lr": natural(slower_D),
+    }
+
+
+def _reference(inputs: Case, cavity: Gaussian, prior: Gaussian, rule: virtual.Exponent) -> Case:
+    exponent = virtual.prior_exponents(tensor(inputs["n"]), rule)[inputs["client"]].item()
+    return {"exponent": exponent, **told(virtual.reference(cavity, prior, exponent))}
+
+
+def negative_precision(inputs: Case) -> Case:
+    """03c"""
+    old = gaussian(inputs, "old")
+    delta = virtual.delta(gaussian(inputs, "new"), old)
+    server = Gaussian(tensor(inputs["server_chi"]), tensor(inputs["server_xi"]))
+    after = virtual.aggregate(server, stacked([delta])).server
+    bad = virtual.cavity(Gaussian(server.chi_D, tensor(inputs["bad_server_xi"])), old)
+    return {
+        "delta_chi": delta.chi_D.tolist(),
+        "delta_xi": delta.xi_D.tolist(),
+        "server_chi_after": after.chi_D.tolist(),
+        "server_xi_after": after.xi_D.tolist(),
+        "bad_cavity_xi": bad.xi_D.tolist(),
+        "bad_cavity_xi_floored": bad.floored(inputs["eps"]).xi_D.tolist(),
+    }
+
+
+def snr_pruning(inputs: Case) -> Case:
+    """03d; fedpeer sees a tensor as its flat vector."""
+    shape = tensor(inputs["new_mu"]).shape
+    old, new = (Gaussian(g.chi_D.flatten(), g.xi_D.flatten()) for g in (gaussian(inputs, s) for s in ("old", "new")))
+    delta = virtual.delta(new, old)
+    snr = {"update_snr": virtual.update_snr(delta, new), "posterior_snr": virtual.posterior_snr(new)}
+    found: Case = {name: ratio.view(shape).tolist() for name, ratio in snr.items()}
+    found["pruned"] = {str(percentile): {} for percentile in inputs["percentiles"]}
+    for percentile in inputs["percentiles"]:
+        for name, ratio in snr.items():
+            keep = virtual.kept(ratio, percentile)
+            sparse = virtual.pruned(delta, keep)
+            found["pruned"][str(percentile)][name] = {
+                "threshold_linear": virtual.snr_threshold(ratio, percentile).item(),
+                "keep": keep.int().view(shape).tolist(),
+                "kept": int(keep.sum()),
+                "delta_chi": sparse.chi_D.view(shape).tolist(),
+                "delta_xi": sparse.xi_D.view(shape).tolist(),
+            }
+    return found
+
+
+def free_energy(inputs: Case) -> Case:
+    """04"""
+    cavity = Gaussian(tensor(inputs["cavity_chi"]), tensor(inputs["cavity_xi"]))
+    shared, private = cavity * gaussian(inputs, "factor"), gaussian(inputs, "private")
+    found: Case = {"shared_posterior_mu": shared.mu_D.tolist(), "shared_posterior_sigma": shared.sigma_D.tolist()}
+    rules = {name: RULES[name] for name in ("v1_full_prior", "v2_prior_1_over_K")}
+    found |= {name: _energies(inputs, cavity, shared, private, rule) for name, rule in rules.items()}
+    return found | {"expected_log_likelihood": _likelihood(inputs, shared, private).item()}
+
+
+def _energies(inputs: Case, cavity: Gaussian, shared: Gaussian, private: Gaussian, rule: virtual.Exponent) -> Case:
+    prior, own = (Gaussian.of(tensor([0.0, 0.0]), inputs[f"prior_sigma_{which}"]) for which in ("shared", "private"))
+    exponent = virtual.prior_exponents(torch.ones(inputs["K"], dtype=torch.float64), rule)[0].item()
+    against = virtual.reference(cavity, prior, exponent)
+
+    def energy(shared: Gaussian, private: Gaussian) -> virtual.FreeEnergy:
+        likelihood = _likelihood(inputs, shared, private)
+        return virtual.FreeEnergy(likelihood, kl(shared, against).sum(), kl(private, own).sum())
+
+    now, beta, points = energy(shared, private), inputs["beta"], len(inputs["y"])
+    best = minimiser(*_design(inputs), _together(against, own), inputs["sigma_y"])
+    factor = best[:2] / cavity
+    found: Case = {f"reference_{name}": value for name, value in told(against).items() if name in ("mu", "sigma")}
+    found |= {"kl_shared": now.kl_shared.item(), "kl_private": now.kl_private.item(), "free_energy": now.value().item()}
+    found["free_energy_beta"] = {"beta": beta, "value": now.value(beta).item()}
+    found["per_sample_objective_beta"] = {"beta": beta, "value": now.per_sample(points, beta).item()}
+    found["optimum"] = {f"new_factor_{name}": value for name, value in natural(factor).items()}
+    found["optimum"] |= {f"shared_{name}": value for name, value in told(best[:2]).items()}
+    found["optimum"] |= {f"private_{name}": value for name, value in told(best[2:]).items()}
+    return found | {"optimum": {**found["optimum"], "free_energy": energy(best[:2], best[2:]).value().item()}}
+
+
+def _design(inputs: Case) -> tuple[Tensor, Tensor]:
+    """Shared weights first, then the private ones."""
+    return torch.cat([tensor(inputs["A"]), tensor(inputs["B"])], 1), tensor(inputs["y"])
+
+
+def _together(one: Gaussian, other: Gaussian) -> Gaussian:
+    return Gaussian(torch.cat([one.chi_D, other.chi_D]), torch.cat([one.xi_D, other.xi_D]))
+
+
+def _likelihood(inputs: Case, shared: Gaussian, private: Gaussian) -> Tensor:
+    return expected_log_likelihood(*_design(inputs), _together(shared, private), inputs["sigma_y"])
+
+
+def local_reparametrisation(inputs: Case) -> Case:
+    """10; without the moments of the rectified activations, for which fedpeer has no use."""
+    plain = MLP([len(inputs["W1_mu"]), len(inputs["W2_mu"]), len(inputs["b2_mu"])], activation="relu").double()
+    net = bayesian(plain, estimator="local", sigma=1.0)
+    x, eps1, eps2 = (tensor(inputs[name]) for name in ("x", "eps1", "eps2"))
+    names = {"hidden1.weight": "W1", "hidden1.bias": "b1", "output.weight": "W2", "output.bias": "b2"}
+    mu = {name: out_in(inputs[f"{key}_mu"]) for name, key in names.items()}
+    sigma = {name: out_in(inputs[f"{key}_sigma"]) for name, key in names.items()}
+    net.load_state_dict(joined(mu, {name: inverse_softplus(each) for name, each in sigma.items()}))
+    first, second = (_layer(net, name) for name in ("hidden1", "output"))
+    found = dict(zip(("pre1_mean", "pre1_var"), first.moments(x), strict=True))
+    found["pre1_sample"] = reparametrised(*first.moments(x), handed([eps1]))
+    found["hidden"] = found["pre1_sample"].relu()
+    found |= zip(("pre2_mean", "pre2_var"), second.moments(found["hidden"]), strict=True)
+    found["logits"] = sampled(net, x, handed([eps1, eps2]))
+    found |= {"mean_forward_logits": net(x), "mean_forward_softmax": net(x).softmax(-1)}
+    posterior = Gaussian.of(*(torch.cat([each.flatten() for each in of.values()]) for of in (mu, sigma)))
+    standard = Gaussian.of(torch.zeros_like(posterior.chi_D), 1.0)
+    found["kl_to_standard_normal"] = kl(posterior, standard).sum()
+    return {name: value.tolist() for name, value in found.items()}
+
+
+def out_in(numbers: Any) -> Tensor:
+    """The cases' weights are (in, out), torch's are (out, in); vectors stay."""
+    return tensor(numbers).mT if isinstance(numbers[0], list) else tensor(numbers)
+
+
+def _layer(net: nn.Module, name: str) -> BayesianLayer:
+    layer = net.get_submodule(name)
+    assert isinstance(layer, BayesianLayer)
+    return layer
+
+
+def lateral_connections(inputs: Case) -> Case:
+    """12"""
+    server, client = inputs["server"], inputs["client"]
+    net = LateralMLP([len(inputs["x"][0]), *(len(layer["b"]) for layer in server)], activation="relu").double()
+    names = [*(f"hidden{depth}" for depth in range(1, len(server))), "output"]
+    keys = {"own.weight": "w", "own.bias": "c", "shift.weight": "b", "lateral.weight": "u", "gate.weight": "alpha"}
+    state: dict[str, Tensor] = {}
+    for name, of_server, of_client in zip(names, server, client, strict=True):
+        state |= {f"server.{name}.weight": out_in(of_server["W"]), f"server.{name}.bias": tensor(of_server["b"])}
+        state |= {f"client.{name}.{path}": out_in(of_client[key]) for path, key in keys.items()}
+    net.load_state_dict(state)
+    layers = zip(("server_activations", "client_activations"), net.activations(tensor(inputs["x"])), strict=True)
+    return {name: [each.tolist() for each in found] for name, found in layers}
+
+
+ADAPTERS: dict[str, Callable[[Case], Case]] = {
+    "03a_gaussian_product_ratio": gaussian_product_ratio,
+    "03b_virtual_cavity_delta_aggregation": virtual_round,
+    "03c_negative_precision_delta": negative_precision,
+    "03d_snr_pruning": snr_pruning,
+    "04_virtual_free_energy_linear_gaussian": free_energy,
+    "10_local_reparametrisation": local_reparametrisation,
+    "12_lateral_connections": lateral_connections,
+}

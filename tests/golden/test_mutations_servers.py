@@ -1,0 +1,101 @@
+"""The case of the server baselines turns red when one thing that its adapter calls has a wrong sign or weight."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import in_peer_order, weighted_mean
+from fedpeer.algorithms.correction import Correction
+from fedpeer.algorithms.local_training import fresh_steps
+from fedpeer.algorithms.servers.scaffold import Changes, Controlled, Scaffold
+from fedpeer.algorithms.steppers import Stepper
+from tests.golden.adapters_servers import ADAPTERS
+from tests.golden.run import load, run
+
+FOLDER = os.environ.get("FEDPEER_GOLDEN")
+SERVERS = "fedpeer.algorithms.servers"
+STEM = "08_fedavg_fedprox_scaffold_quadratic"
+#: As they were before any mutation.
+TRAIN, CLOSE = Scaffold.train, Scaffold.close
+
+
+def all_clients_alike(values_KD: Tensor, weights_K: Tensor) -> Tensor:
+    return weighted_mean(values_KD, torch.ones_like(weights_K))
+
+
+def last_client_first(values_KD: Tensor, weights_K: Tensor) -> Tensor:
+    return weighted_mean(values_KD, weights_K.flip(0))
+
+
+def away_from(anchor_n: Tensor, strength: float) -> Correction:
+    return Correction(strength * anchor_n, -strength)
+
+
+def twice_the_pull(anchor_n: Tensor, strength: float) -> Correction:
+    """The penalty without its half."""
+    return Correction(-2 * strength * anchor_n, 2 * strength)
+
+
+def drift_negated(
+    stepper: Stepper, start_n: Tensor, batches: Batches, keys: Sequence[int], drift: Correction
+) -> Tensor:
+    return fresh_steps(stepper, start_n, batches, keys, replace(drift, shift_n=-drift.shift_n))
+
+
+def control_over_the_sampled(self: Scaffold, server: Controlled, updates: Changes) -> Controlled:
+    """The server's control variate moves by the mean of those who took part, and not by |S| / N of it."""
+    return CLOSE(replace(self, clients=len(updates.model_n)), server, updates)
+
+
+def weighted_like_fedavg(values_KD: Tensor) -> Tensor:
+    return weighted_mean(values_KD, torch.arange(1.0, 1.0 + len(values_KD)))
+
+
+def without_the_servers_control(self: Scaffold, client: Controlled, *arguments: Any) -> tuple[Controlled, Changes]:
+    """The server's control variate is not taken off the client's."""
+    kept, sent = TRAIN(self, client, *arguments)
+    server: Controlled = arguments[0]
+    return replace(kept, control_n=kept.control_n + server.control_n), sent
+
+
+def first_alone(updates: Mapping[str, Any]) -> Any:
+    return in_peer_order({"": updates[min(updates)]})
+
+
+MUTATIONS: list[tuple[str, Callable[..., Any]]] = [
+    (f"{SERVERS}.fedavg.weighted_mean", all_clients_alike),
+    (f"{SERVERS}.fedavg.weighted_mean", last_client_first),
+    ("fedpeer.algorithms.correction.Correction.towards", away_from),
+    ("fedpeer.algorithms.correction.Correction.towards", twice_the_pull),
+    (f"{SERVERS}.scaffold.fresh_steps", drift_negated),
+    (f"{SERVERS}.scaffold.uniform_mean", weighted_like_fedavg),
+    (f"{SERVERS}.scaffold.Scaffold.close", control_over_the_sampled),
+    (f"{SERVERS}.scaffold.Scaffold.train", without_the_servers_control),
+    ("tests.golden.adapters_servers.in_peer_order", first_alone),
+]
+
+
+@pytest.mark.skipif(FOLDER is None, reason="FEDPEER_GOLDEN is not set")
+@pytest.mark.parametrize(("target", "mutant"), MUTATIONS, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_one_mistake_turns_the_case_red(
+    target: str, mutant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = load(Path(FOLDER or ""))[STEM]
+    assert run(case, ADAPTERS[STEM], STEM, {})[0]
+    monkeypatch.setattr(target, mutant)
+    right, line = run(case, ADAPTERS[STEM], STEM, {})
+    assert not right
+    assert "first at" in line, f"a wrong number, not an error: {line}"
+
+
+def test_every_adapter_has_a_mutation() -> None:
+    assert set(ADAPTERS) == {STEM}
