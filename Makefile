@@ -46,9 +46,10 @@ quick: $(READY)  ## the tests that take a moment
 test: $(READY)   ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not soak"
 
-soak: $(READY)   ## faults over ten thousand seeds and a million fuzzed messages; prints what plays a failure again
+soak: $(READY)   ## faults over ten thousand seeds, a million fuzzed messages, fifty kills between hosts
 	$(BIN)/python -m tests.faults.soak
 	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m tests.net.soak
 
 bench: $(READY)  ## speed beside hand-written floors; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.run

@@ -11,6 +11,7 @@ import pytest
 
 from tests.net.hosts import Hosts, missing
 from tests.net.peers import Peer, finish, mean_accuracy, settle, status_of, until
+from tests.net.relay import Relay
 from tests.net.wards import LABEL, WARDS, write_tables
 
 #: Of about a second each: long enough that a peer that is killed is back before the others are done.
@@ -37,9 +38,12 @@ def can_have_hosts() -> None:
 
 
 @pytest.fixture
-def hosts(can_have_hosts: None) -> Iterator[Hosts]:
-    """The four wards' hosts, and one that belongs to nobody."""
-    with Hosts([*WARDS, "guest"]) as found:
+def hosts(can_have_hosts: None, request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    """The four wards' hosts, and one that belongs to nobody; with a relay between them where a test names one."""
+    relay: Relay | None = getattr(request, "param", None)
+    if relay and (lacks := missing(relay)):
+        pytest.skip(f"no relay: {lacks}")
+    with Hosts([*WARDS, "guest"], relay) as found:
         yield found
 
 

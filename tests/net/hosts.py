@@ -4,8 +4,9 @@
     bob 10.77.0.2 --+-- bridge, in a namespace of its own
     cyd 10.77.0.3 --+
 
-Nothing here touches the machine's own network: every interface, rule and address lives in a namespace of this run, and
-is gone when these are. Packets are dropped where they come in, by nftables. Needs root.
+The bridge may be a `Relay` of ours, which lets packets come late, out of order, or twice. Nothing here touches the
+machine's own network: every interface, rule and address lives in a namespace of this run, and is gone when these are.
+Packets are dropped where they come in, by nftables. Needs root.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
+from tests.net.relay import READY, Relay
+
 NETWORK = "10.77.0"
 #: Seconds for a command of `ip` or `nft`, which take milliseconds.
 COMMAND_S = 20.0
+REPOSITORY = Path(__file__).parents[2]
 _numbers = itertools.count()
 
 
-def missing() -> str:
-    """What this machine lacks to have such hosts; "" if nothing."""
+def missing(relay: Relay | None = None) -> str:
+    """What this machine lacks to have such hosts, with this relay between them; "" if nothing."""
     if sys.platform != "linux":
         return "network namespaces need Linux"
     for tool in ("ip", "nft"):
@@ -38,7 +42,7 @@ def missing() -> str:
     if os.geteuid() != 0:
         return "ip netns needs root"
     try:
-        with Hosts(["probe"]) as hosts:
+        with Hosts(["probe"], relay) as hosts:
             hosts.lose(0.5)
     except HostsError as error:
         return str(error)
@@ -52,11 +56,11 @@ class HostsError(Exception):
 class Hosts:
     """Some hosts, by name. Use as a context manager; all that runs on them is killed at the end."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], relay: Relay | None = None) -> None:
         run = f"fp{os.getpid()}n{next(_numbers)}"
         self.address = {name: f"{NETWORK}.{number}" for number, name in enumerate(names, start=1)}
         self._space = {name: f"{run}-{name}" for name in names}
-        self._switch = f"{run}-switch"
+        self._switch, self._relay = f"{run}-switch", relay
         self._started: list[subprocess.Popen[bytes]] = []
         self._loss, self._apart = 0.0, dict[str, set[str]]()
 
@@ -70,10 +74,15 @@ class Hosts:
                 _ip("netns", "add", space)
                 port = ("peer", "name", f"port{number}", "netns", self._switch)
                 _ip("-n", space, "link", "add", "eth0", "type", "veth", *port)
-                _ip("-n", self._switch, "link", "set", f"port{number}", "master", "switch", "up")
+                bridged = () if self._relay else ("master", "switch")
+                _ip("-n", self._switch, "link", "set", f"port{number}", *bridged, "up")
                 _ip("-n", space, "address", "add", f"{self.address[name]}/24", "dev", "eth0")
+                # Packets of their own size only; veth would take 64 KiB as one, to be lost or late as one.
+                _ip("-n", space, "link", "set", "eth0", "gso_max_segs", "1")
                 for link in ("lo", "eth0"):
                     _ip("-n", space, "link", "set", link, "up")
+            if self._relay:
+                self._start_relay(self._relay)
         except BaseException:
             self.__exit__()
             raise
@@ -84,6 +93,9 @@ class Hosts:
             with suppress(ProcessLookupError):
                 process.kill()
             process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
         for space in (*self._space.values(), self._switch):
             _remove(space)
 
@@ -98,8 +110,28 @@ class Hosts:
         env: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """Run a program on a host; its process number is the program's own."""
+        return self._run(self._space[host], command, folder=folder, out=out, err=err, env=env)
+
+    def _start_relay(self, relay: Relay) -> None:
+        command = relay.command([f"port{number}" for number in range(len(self._space))])
+        process = self._run(self._switch, command, folder=REPOSITORY, out=subprocess.PIPE, err=subprocess.PIPE)
+        assert process.stdout is not None, "it was asked for"
+        assert process.stderr is not None, "it was asked for"
+        if process.stdout.readline().decode().strip() != READY:
+            raise HostsError(f"no packets at the ports: {process.stderr.read().decode().strip()[-500:]}")
+
+    def _run(
+        self,
+        space: str,
+        command: Sequence[str],
+        *,
+        folder: Path,
+        out: int | IO[bytes],
+        err: int | IO[bytes],
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            ["ip", "netns", "exec", self._space[host], *command],
+            ["ip", "netns", "exec", space, *command],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=out,

@@ -12,6 +12,7 @@ from tests.net.conftest import ROUNDS, Calm, all_reach, started
 from tests.net.hosts import Hosts
 from tests.net.masses import mass_errors
 from tests.net.peers import Peer, finish, mean_accuracy, until
+from tests.net.relay import Relay
 
 pytestmark = pytest.mark.slow
 
@@ -55,12 +56,16 @@ def alive_again(peer: Peer, other: str) -> bool:
     return bool(said) and "dead" not in said[-1]
 
 
-@pytest.mark.soak  # rounds take many seconds each
 def test_three_of_ten_packets_are_dropped(made: Made, calm: Calm, hosts: Hosts) -> None:
     """A round takes seconds instead of a fraction of one, so there are fewer of them."""
     peers = made(rounds=5)
     hosts.lose(0.3)
     judge(started(peers), calm, rounds=5)
+
+
+@pytest.mark.parametrize("hosts", [Relay(delay=(0.0, 0.1), repeated=0.1, seed=1)], indirect=True)
+def test_late_and_out_of_order(made: Made, calm: Calm) -> None:
+    judge(started(made()), calm)
 
 
 def test_paused_by_sigterm_and_resumed(made: Made, calm: Calm) -> None:
@@ -75,7 +80,6 @@ def test_paused_by_sigterm_and_resumed(made: Made, calm: Calm) -> None:
     judge(peers, calm)
 
 
-@pytest.mark.soak  # rounds take many seconds each
 def test_stopped_for_some_seconds(made: Made, calm: Calm) -> None:
     peers = started(made(), round=3)
     peers[0].signal(signal.SIGSTOP)
