@@ -21,6 +21,9 @@ Made = Callable[..., dict[str, Peer]]
 ENDLESS = 100_000
 #: Rounds of each of the quick ones in which the time is taken; the slow one does some of its own meanwhile.
 WINDOW = 40
+#: Of the others' rate that is left beside the slow one. With a barrier it was 0.4 (measured); what else the machine does
+#: meanwhile changed it by a third.
+KEPT = 0.6
 #: Seconds that the slow one runs or rests at a time, far below those after which a peer counts as dead.
 SLICE_S = 0.02
 
@@ -78,7 +81,7 @@ def test_a_peer_ten_times_slower_slows_nobody(made: Made) -> None:
         crawled = slow.done - first
     slow.kill()
     after = rate(quick)
-    assert beside > 0.8 * (before + after) / 2, f"{before:.2f}, {beside:.2f}, {after:.2f} rounds a second"
+    assert beside > KEPT * (before + after) / 2, f"{before:.2f}, {beside:.2f}, {after:.2f} rounds a second"
     assert 0 < crawled < WINDOW / 5, "it was slow, and did its part"
 
     for peer in quick:
