@@ -31,8 +31,8 @@ from fedpeer.slicing.plan import Group
 #: Ticks in which a process that was started on an old disk has heard of its later lives from whoever is there (10 s at
 #: 25 ms); sooner, when it has met all.
 YOUNG_TICKS = 400
-#: Ticks for which one who is thought dead is still waited for, with a deadline as for anybody: within them a false death
-#: is refuted (P8), and who believed it at once would go on alone, rounds ahead of those who only lost some packets.
+#: Ticks for which one who is thought dead is still waited for, with a deadline as for anybody: within them a false
+#: death is refuted (P8); who believed it at once would go on alone, rounds ahead of those who only lost some packets.
 DOUBT_TICKS = 200
 #: A journal may grow to so many times the size of a snapshot before the next one is taken, so that saving whole
 #: states costs at most a quarter more; and to this many bytes in any case, so that small peers save seldom.

@@ -25,8 +25,8 @@ JOIN_S = 10.0
 LINGER_MIN_S = 2.0
 #: Seconds that it waits for acknowledgements when all are done: who is gone by then has the share or will ask for it.
 OWING_S = 5.0
-#: Ticks for which a peer that has left still tells so, to some at least, who pass it on; and between two Hellos by which
-#: its neighbours know what it has not taken.
+#: Ticks for which a peer that has left still tells so, to some at least, who pass it on; and between two Hellos by
+#: which its neighbours know what it has not taken.
 FAREWELL_TICKS, FAREWELL_EVERY = 12, 4
 #: A finished peer stays for the others until none of them has come further for so many deadlines.
 LINGER_DEADLINES = 4

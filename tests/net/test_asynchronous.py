@@ -21,8 +21,8 @@ Made = Callable[..., dict[str, Peer]]
 ENDLESS = 100_000
 #: Rounds of each of the quick ones in which the time is taken; the slow one does some of its own meanwhile.
 WINDOW = 40
-#: Of the others' rate that is left beside the slow one. With a barrier it was 0.4 (measured); what else the machine does
-#: meanwhile changed it by a third.
+#: Of the others' rate that is left beside the slow one. With a barrier it was 0.4 (measured); what else the machine
+#: does meanwhile changed it by a third.
 KEPT = 0.6
 #: Seconds that the slow one runs or rests at a time, far below those after which a peer counts as dead.
 SLICE_S = 0.02
