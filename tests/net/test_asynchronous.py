@@ -14,7 +14,7 @@ import pytest
 from tests.net.masses import mass_errors
 from tests.net.peers import Peer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak  # a minute and more, with three runs of real peers after one another
 
 Made = Callable[..., dict[str, Peer]]
 #: Rounds that no test waits for.

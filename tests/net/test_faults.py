@@ -80,6 +80,7 @@ def test_paused_by_sigterm_and_resumed(made: Made, calm: Calm) -> None:
     judge(peers, calm)
 
 
+@pytest.mark.soak  # a minute
 def test_stopped_for_some_seconds(made: Made, calm: Calm) -> None:
     peers = started(made(), round=3)
     peers[0].signal(signal.SIGSTOP)

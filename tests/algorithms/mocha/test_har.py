@@ -15,7 +15,7 @@ from fedpeer.algorithms.mocha.sdca import State, minimise
 from fedpeer.data.sensors import har
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif("FEDPEER_DATA" not in os.environ, reason="FEDPEER_DATA names no folder with the official files")
 def test_a_relative_gap_of_a_thousandth_in_sixty_rounds_before_and_after_the_relations_are_learned() -> None:
     dataset, draws, lam = har(), np.random.default_rng(0), 0.01
