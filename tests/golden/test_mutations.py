@@ -5,9 +5,7 @@ A mutation is put around a function of fedpeer's own, so that it is shown that t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +24,8 @@ from fedpeer.slicing.models import ModelGraph
 from fedpeer.slicing.plan import Plan, compile_plan
 from fedpeer.topology.mixing import metropolis_hastings, push_sum_matrix
 from tests.golden.adapters import ADAPTERS
-from tests.golden.run import load, run
+from tests.golden.mutating import assert_turned_red, name_of, needs_golden
 
-FOLDER = os.environ.get("FEDPEER_GOLDEN")
 HERE = "tests.golden.adapters"
 #: As they were before any mutation.
 REDUCED, EXCHANGE = ModelGraph.reduced, push_pull.exchange
@@ -135,19 +132,12 @@ MUTATIONS: list[tuple[str, str, Callable[..., Any]]] = [
 ]
 
 
-@pytest.mark.skipif(FOLDER is None, reason="FEDPEER_GOLDEN is not set")
-@pytest.mark.parametrize(
-    ("stem", "target", "mutant"), MUTATIONS, ids=lambda value: getattr(value, "__name__", str(value))
-)
+@needs_golden
+@pytest.mark.parametrize(("stem", "target", "mutant"), MUTATIONS, ids=name_of)
 def test_one_mistake_turns_the_case_red(
     stem: str, target: str, mutant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = load(Path(FOLDER or ""))[stem]
-    assert run(case, ADAPTERS[stem], stem, {})[0]
-    monkeypatch.setattr(target, mutant)
-    right, line = run(case, ADAPTERS[stem], stem, {})
-    assert not right
-    assert "first at" in line, f"a wrong number, not an error: {line}"
+    assert_turned_red(stem, target, mutant, monkeypatch)
 
 
 def test_every_adapter_has_a_mutation() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +14,8 @@ from fedpeer.algorithms.mocha import dual, losses, omega, sdca
 from fedpeer.algorithms.mocha.dual import Problem, Task
 from fedpeer.algorithms.mocha.sdca import Order, State
 from tests.golden.adapters_mocha import ADAPTERS
-from tests.golden.run import load, run
+from tests.golden.mutating import assert_red, name_of, needs_golden
 
-FOLDER = os.environ.get("FEDPEER_GOLDEN")
 ROOM = "fedpeer.algorithms.mocha"
 PAPER, TRACE, OTHERS = ADAPTERS
 #: As they were before any mutation.
@@ -130,30 +127,23 @@ MUTATIONS: list[tuple[str, str, Callable[..., Any]]] = [
 ]
 
 
-@pytest.mark.skipif(FOLDER is None, reason="FEDPEER_GOLDEN is not set")
-@pytest.mark.parametrize(
-    ("stem", "target", "mutant"), MUTATIONS, ids=lambda value: getattr(value, "__name__", str(value))
-)
+@needs_golden
+@pytest.mark.parametrize(("stem", "target", "mutant"), MUTATIONS, ids=name_of)
 def test_one_mistake_turns_the_case_red(
     stem: str, target: str, mutant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = load(Path(FOLDER or ""))[stem]
     # A mistake in the steps may mean that the optimum is never reached; it need not be waited for.
     monkeypatch.setattr("tests.golden.adapters_mocha.ROUNDS_MAX", 200)
     monkeypatch.setattr(target, mutant)
-    right, line = run(case, ADAPTERS[stem], stem, {})
-    assert not right
-    assert "first at" in line, f"a wrong number, not an error: {line}"
+    assert_red(stem)
 
 
-@pytest.mark.skipif(FOLDER is None, reason="FEDPEER_GOLDEN is not set")
+@needs_golden
 @pytest.mark.parametrize("stem", [PAPER, TRACE])
 def test_the_conjugate_at_plus_alpha_turns_it_red(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.golden.adapters_mocha.ROUNDS_MAX", 200)
     monkeypatch.setattr("tests.golden.adapters_mocha.HINGE", replace(losses.HINGE, conjugate=conjugate_of_minus))
-    right, line = run(load(Path(FOLDER or ""))[stem], ADAPTERS[stem], stem, {})
-    assert not right
-    assert "first at" in line
+    assert_red(stem)
 
 
 def test_every_adapter_has_a_mutation() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +15,8 @@ from fedpeer.algorithms.metrics import Scores, final_and_best, scores
 from fedpeer.algorithms.pfedvem import Head, confidence, kl, kl_up_to_constants
 from fedpeer.networks.bayesian import inverse_softplus
 from tests.golden.adapters_pfedvem import ADAPTERS
-from tests.golden.run import load, run
+from tests.golden.mutating import assert_turned_red, name_of, needs_golden
 
-FOLDER = os.environ.get("FEDPEER_GOLDEN")
 HERE = "tests.golden.adapters_pfedvem"
 VEM, METRICS = "05_pfedvem_confidence_and_aggregation", "11_metrics_s_and_mt"
 #: As they were before any mutation.
@@ -98,22 +95,10 @@ MUTATIONS: list[tuple[str, str, Any]] = [
 ]
 
 
-def name_of(mutant: Any) -> str:
-    function = mutant.fget if isinstance(mutant, property) else mutant
-    return str(getattr(function, "__name__", mutant))
-
-
-@pytest.mark.skipif(FOLDER is None, reason="FEDPEER_GOLDEN is not set")
-@pytest.mark.parametrize(
-    ("stem", "target", "mutant"), MUTATIONS, ids=lambda value: value if isinstance(value, str) else name_of(value)
-)
+@needs_golden
+@pytest.mark.parametrize(("stem", "target", "mutant"), MUTATIONS, ids=name_of)
 def test_one_mistake_turns_the_case_red(stem: str, target: str, mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = load(Path(FOLDER or ""))[stem]
-    assert run(case, ADAPTERS[stem], stem, {})[0]
-    monkeypatch.setattr(target, mutant)
-    right, line = run(case, ADAPTERS[stem], stem, {})
-    assert not right
-    assert "first at" in line, f"a wrong number, not an error: {line}"
+    assert_turned_red(stem, target, mutant, monkeypatch)
 
 
 def test_every_adapter_has_a_mutation() -> None:

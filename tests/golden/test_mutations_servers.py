@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +17,8 @@ from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.scaffold import Changes, Controlled, Scaffold
 from fedpeer.algorithms.steppers import Stepper
 from tests.golden.adapters_servers import ADAPTERS
-from tests.golden.run import load, run
+from tests.golden.mutating import assert_turned_red, name_of, needs_golden
 
-FOLDER = os.environ.get("FEDPEER_GOLDEN")
 SERVERS = "fedpeer.algorithms.servers"
 STEM = "08_fedavg_fedprox_scaffold_quadratic"
 #: As they were before any mutation.
@@ -84,17 +81,12 @@ MUTATIONS: list[tuple[str, Callable[..., Any]]] = [
 ]
 
 
-@pytest.mark.skipif(FOLDER is None, reason="FEDPEER_GOLDEN is not set")
-@pytest.mark.parametrize(("target", "mutant"), MUTATIONS, ids=lambda value: getattr(value, "__name__", str(value)))
+@needs_golden
+@pytest.mark.parametrize(("target", "mutant"), MUTATIONS, ids=name_of)
 def test_one_mistake_turns_the_case_red(
     target: str, mutant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = load(Path(FOLDER or ""))[STEM]
-    assert run(case, ADAPTERS[STEM], STEM, {})[0]
-    monkeypatch.setattr(target, mutant)
-    right, line = run(case, ADAPTERS[STEM], STEM, {})
-    assert not right
-    assert "first at" in line, f"a wrong number, not an error: {line}"
+    assert_turned_red(STEM, target, mutant, monkeypatch)
 
 
 def test_every_adapter_has_a_mutation() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +15,8 @@ from fedpeer.algorithms.linear_gaussian import expected_log_likelihood, minimise
 from fedpeer.networks.bayesian import BayesianLayer, Noise, reparametrised
 from fedpeer.networks.lateral import ClientLayer
 from tests.golden.adapters_virtual import ADAPTERS
-from tests.golden.run import load, run
+from tests.golden.mutating import assert_turned_red, name_of, needs_golden
 
-FOLDER = os.environ.get("FEDPEER_GOLDEN")
 HERE = "tests.golden.adapters_virtual"
 VIRTUAL = "fedpeer.algorithms.virtual"
 GAUSSIAN = "fedpeer.algorithms.gaussian.Gaussian"
@@ -181,19 +178,12 @@ MUTATIONS: list[tuple[str, str, Callable[..., Any]]] = [
 ]
 
 
-@pytest.mark.skipif(FOLDER is None, reason="FEDPEER_GOLDEN is not set")
-@pytest.mark.parametrize(
-    ("stem", "target", "mutant"), MUTATIONS, ids=lambda value: getattr(value, "__name__", str(value))
-)
+@needs_golden
+@pytest.mark.parametrize(("stem", "target", "mutant"), MUTATIONS, ids=name_of)
 def test_one_mistake_turns_the_case_red(
     stem: str, target: str, mutant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = load(Path(FOLDER or ""))[stem]
-    assert run(case, ADAPTERS[stem], stem, {})[0]
-    monkeypatch.setattr(target, mutant)
-    right, line = run(case, ADAPTERS[stem], stem, {})
-    assert not right
-    assert "first at" in line, f"a wrong number, not an error: {line}"
+    assert_turned_red(stem, target, mutant, monkeypatch)
 
 
 def test_every_adapter_has_a_mutation() -> None:

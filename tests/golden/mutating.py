@@ -1,0 +1,40 @@
+"""What the mutation tests of golden cases share: one mistake in what an adapter calls has to turn its case red."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden.adapters import ADAPTERS
+from tests.golden.run import load, run
+
+FOLDER = os.environ.get("FEDPEER_GOLDEN")
+needs_golden = pytest.mark.skipif(FOLDER is None, reason="FEDPEER_GOLDEN is not set")
+
+
+def name_of(value: Any) -> str:
+    """As the ids of tests show it, the same in every process."""
+    found = value.fget if isinstance(value, property) else value
+    return str(getattr(found, "__name__", found))
+
+
+def played(stem: str) -> tuple[bool, str]:
+    """Whether the case comes out right, and the runner's line."""
+    return run(load(Path(FOLDER or ""))[stem], ADAPTERS[stem], stem, {})
+
+
+def assert_red(stem: str) -> None:
+    """The case is wrong in a number, which is not an error."""
+    right, line = played(stem)
+    assert not right
+    assert "first at" in line, f"a wrong number, not an error: {line}"
+
+
+def assert_turned_red(stem: str, target: str, mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The case is right, and red with the mutant in place of the target."""
+    assert played(stem)[0]
+    monkeypatch.setattr(target, mutant)
+    assert_red(stem)
