@@ -51,10 +51,6 @@ class Crew:
         self._reader.start()
 
     @property
-    def process_id(self) -> int:
-        return self._process.pid
-
-    @property
     def words(self) -> str:
         """What it said last, but for the ends of its peers."""
         return "\n".join(self._lines)
