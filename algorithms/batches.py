@@ -88,12 +88,14 @@ class Batches:
     x_NF      (N, *F) all inputs; shared, never copied
     index     (S, b) or (B, S, b) int64 rows of x_NF
     y         the targets of those rows, (S, b), (B, S, b) or with an outputs axis behind
+    whole     of each peer, all its training examples, for algorithms that want more than batches; () where none does
     """
 
     x_NF: Tensor
     index: Tensor
     y: Tensor
     view: View | None = None
+    whole: tuple[Examples, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -122,11 +124,18 @@ class Batches:
 
     def peer(self, number: int) -> Batches:
         """The batches of one peer of the block."""
-        return Batches(self.x_NF, self.index[number], self.y[number], self.view and self.view.of(number))
+        whole = self.whole[number : number + 1]
+        return Batches(self.x_NF, self.index[number], self.y[number], self.view and self.view.of(number), whole)
 
     def block(self) -> Batches:
         """The batches of one peer as a block of one."""
-        return Batches(self.x_NF, self.index[None], self.y[None], self.view and self.view.of(None))
+        return Batches(self.x_NF, self.index[None], self.y[None], self.view and self.view.of(None), self.whole)
+
+    def everything(self) -> tuple[Tensor, Tensor]:
+        """(M, *F) inputs, as it sees them, and (M, ...) targets of all training examples of one peer."""
+        (examples,) = self.whole
+        inputs = examples.inputs()
+        return inputs if self.view is None else self.view(inputs, self.x_NF.dim() - 1), examples.y_M
 
     def _seen(self, index: Tensor) -> Tensor:
         x = torch.index_select(self.x_NF, 0, index.reshape(-1)).reshape(*index.shape, *self.x_NF.shape[1:])

@@ -1,8 +1,13 @@
 """The contract of algorithms with a server: a coordinator opens a round, clients train, the coordinator closes it.
 
-An algorithm is functions over frozen dataclasses of tensors. A client's side takes leading dimensions: the same code
-trains one client `(n,)` and a block of clients `(B, n)`. It does not know who coordinates, who was asked to take part
-or how anything travels. What the server holds survives in `Server`, what a client keeps for itself in `Client`.
+An algorithm is functions over frozen dataclasses of tensors (`leaves.py`), built on a `Workbench`; its keyword-only
+parameters are its settings. A client's side takes leading dimensions: the same code trains one client `(n,)` and a
+block of clients `(B, n)`. It does not know who coordinates, who answered or how anything travels. What the server holds
+survives in `Server`, what a client keeps for itself in `Client`.
+
+A round: some take part (`participants`), are told what `open` gives, and send what `train` made of it; `close` makes
+the next server of the updates that came. Whoever trained then settles what it keeps: its update counted, or came too
+late or was never to be sent.
 
 The result of a round does not depend on the order in which updates arrive, to the last bit: they are put in the order
 of peers (`in_peer_order`) and summed one after the other in float64 (`weighted_mean`).
@@ -11,13 +16,14 @@ of peers (`in_peer_order`) and summed one after the other in float64 (`weighted_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.leaves import stacked
 from fedpeer.algorithms.precision import widest
 
 Server = TypeVar("Server")
@@ -26,19 +32,34 @@ Broadcast = TypeVar("Broadcast")
 Update = TypeVar("Update")
 
 
+class AlgorithmError(ValueError):
+    """An algorithm cannot be built with these settings; the message says why and what can."""
+
+
 class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
-    """A server and its clients."""
+    """A server and its clients.
+
+    everyone_trains   whether those train too who do not take part in a round; what they learn stays with them
+    """
+
+    everyone_trains: bool = False
 
     def start_server(self, values_n: Tensor) -> Server:
-        """The server before the first round; `values_n` are the initial parameters.
-
-        (n,), or (C, n) for an algorithm that holds several models.
-        """
+        """The server before the first round; `values_n` (n,) are the initial parameters."""
         ...
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Client:
         """A client that was never asked: initial parameters (..., n), and how many examples it trains on (...)."""
         ...
+
+    def participants(self, round: int, clients: int, share: float, draws: Draws) -> tuple[int, ...]:
+        """Who takes part in round 1, 2, ...: numbers of clients, ascending; a share of them drawn alike, at least one.
+
+        The draw is of the stream (seed, round, "participants"), so everybody knows it without being told.
+        """
+        count = max(1, round_half_up(share * clients))
+        drawn = draws.numpy("participants", round=round).choice(clients, count, replace=False)
+        return tuple(sorted(int(number) for number in drawn))
 
     def open(self, server: Server, round: int) -> Broadcast:
         """What everybody who takes part in round 1, 2, ... is told; without leading dimensions."""
@@ -51,8 +72,16 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
         ...
 
     def close(self, server: Server, updates: Update) -> Server:
-        """The server after the round; `updates` (K, ...) are those of the K >= 1 who took part, in order of peers."""
+        """The server after the round; `updates` (K, ...) are those of the K >= 1 that came, in order of peers."""
         ...
+
+    def settle(self, before: Client, trained: Client, server: Server, counted: Tensor) -> Client:
+        """What clients (..., n) keep of a round in which they trained.
+
+        `server` is the one after the round; `counted` (...) bool says whose update is part of it. What a client keeps
+        in step with the server must stay as it was `before` where it was not.
+        """
+        return trained
 
     def server_model(self, server: Server) -> Tensor | None:
         """(n,) the model that the server would give to a newcomer (S, GM); None where there is no such thing."""
@@ -63,13 +92,20 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
         ...
 
 
+def where(counted: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """The new rows (..., n) of those who counted (...), the old ones of the others."""
+    return torch.where(counted.reshape(*counted.shape, *[1] * (new.dim() - counted.dim())), new, old)
+
+
+def round_half_up(number: float) -> int:
+    """The nearest whole number; Python's own goes to the even one of two."""
+    return int(number + 0.5)
+
+
 def in_peer_order(updates: Mapping[str, Update]) -> Update:
     """The updates of single clients by peer, however they arrived, as one (K, ...) in the order of the peers' ids."""
     assert updates, "a round that nobody took part in has no result"
-    ordered: list[Any] = [updates[peer] for peer in sorted(updates)]
-    kind = type(ordered[0])
-    joined: Update = kind(*(torch.stack([getattr(each, field.name) for each in ordered]) for field in fields(kind)))
-    return joined
+    return stacked([updates[peer] for peer in sorted(updates)])
 
 
 def weighted_mean(values_KD: Tensor, weights_K: Tensor) -> Tensor:

@@ -2,16 +2,23 @@
 
 An algorithm in which peers are equals is local training (`algorithms/local_training.py`) under a plan that says what
 is averaged with whom. Local only, partial averaging and full averaging are the same program under three plans.
+
+An algorithm with a server is a class behind `CoordinatedAlgorithm`, built on a `Workbench`; its keyword-only parameters
+are its settings. It is one line in `SERVED`, and imported when it is first asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-#: Which partial models a method uses: none, those of the federation, or one that owns everything.
-Sharing = Literal["nothing", "partial models", "everything"]
+#: What a method shares: nothing, the federation's partial models, one model that owns everything, or what an algorithm
+#: with a server says to its coordinator.
+Sharing = Literal["nothing", "partial models", "everything", "with a coordinator"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +27,11 @@ class Method:
 
     sharing: Sharing
     cross_model: bool = False
+
+    @property
+    def served(self) -> bool:
+        """Whether it has a server."""
+        return self.sharing == "with a coordinator"
 
 
 def local() -> Method:
@@ -40,8 +52,57 @@ def full_averaging() -> Method:
     return Method("everything")
 
 
-ALGORITHMS: dict[str, Callable[..., Method]] = {
-    "local": local,
-    "partial-averaging": partial_averaging,
-    "full-averaging": full_averaging,
+#: Algorithms with a server: where the class of each is.
+SERVED: Mapping[str, str] = {
+    "fedavg": "fedpeer.algorithms.servers.fedavg:FedAvg",
+    "fedprox": "fedpeer.algorithms.servers.fedprox:FedProx",
+    "scaffold": "fedpeer.algorithms.servers.scaffold:Scaffold",
+    "fedper": "fedpeer.algorithms.servers.fedper:FedPer",
+    "fedrep": "fedpeer.algorithms.servers.fedrep:FedRep",
+    "ifca": "fedpeer.algorithms.servers.ifca:Ifca",
+    "per-fedavg": "fedpeer.algorithms.servers.perfedavg:PerFedAvg",
+    "pfedme": "fedpeer.algorithms.servers.pfedme:PFedMe",
+    "ditto": "fedpeer.algorithms.servers.ditto:Ditto",
 }
+
+
+class _Algorithms(Mapping[str, Callable[..., Method]]):
+    """Name -> a function with the settings of that algorithm, which gives its method."""
+
+    _equals: Mapping[str, Callable[..., Method]] = {
+        "local": local,
+        "partial-averaging": partial_averaging,
+        "full-averaging": full_averaging,
+    }
+
+    def __getitem__(self, name: str) -> Callable[..., Method]:
+        return self._equals[name] if name in self._equals else _method(served_class(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._equals, *SERVED])
+
+    def __len__(self) -> int:
+        return len(self._equals) + len(SERVED)
+
+
+def served_class(name: str) -> Callable[..., Any]:
+    """The class of an algorithm with a server: `served_class("fedavg")(bench)`. KeyError where there is none."""
+    module, _, function = SERVED[name].partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def _method(algorithm: Callable[..., Any]) -> Callable[..., Method]:
+    """A function with the algorithm's settings."""
+
+    @functools.wraps(algorithm, updated=())
+    def method(**settings: Any) -> Method:
+        return Method("with a coordinator")
+
+    parameters = inspect.signature(algorithm).parameters.values()
+    settings = [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    method.__signature__ = inspect.Signature(settings)  # type: ignore[attr-defined]
+    return method
+
+
+ALGORITHMS: Mapping[str, Callable[..., Method]] = _Algorithms()

@@ -26,7 +26,8 @@ from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, to
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, take
 from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.groups import averaging_of, method_of
+from fedpeer.peer.core.groups import averaging_of
+from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.memory import job_of, start_of, workspace_of
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine

@@ -1,15 +1,17 @@
 """Checks that need several settings, or the registries of other rooms: every choice exists and its settings bind, the
 partial models form an order, their neurons fit the network, nothing contradicts.
 
-Nothing here imports torch or runs code named in a file, so that `config check` is quick and safe. What only the data
-can tell (its number of features, of peers) is checked when it is loaded.
+Nothing here runs code named in a file, nor imports torch (unless an algorithm with a server is named, for its
+settings), so that `config check` is quick and safe. What only the data can tell (its number of features, of peers) is
+checked when it is loaded.
 """
 
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from fedpeer.networks.registry import NETWORKS
 from fedpeer.peer.core.capacity import crowding
 from fedpeer.peer.core.choice import Choice, ChoiceError, bind, called, lookup, nearest
 from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.methods import method_of
 from fedpeer.slicing.assign import assign
 from fedpeer.slicing.models import ModelGraph, SlicingError, problems
 from fedpeer.slicing.network import NetworkMap, Part, TensorSpec
@@ -86,12 +89,18 @@ def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
     """What is chosen at a path, in words, and the functions to choose from."""
     known: dict[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
         ("network",): ("network", {**NETWORKS, "python": python}),
-        ("learning", "algorithm"): ("algorithm", ALGORITHMS),
+        ("learning", "algorithm"): ("algorithm", _algorithms()),
         ("learning", "start"): ("start", STARTS),
         ("gossip", "topology"): ("topology", GRAPHS),
         ("simulation", "dataset"): ("data set", {**DATASETS, **OWN}),
     }
     return known[path]
+
+
+def _algorithms() -> Mapping[str, Callable[..., Any]]:
+    """Ours and a reader's own; none of them is imported before it is looked up."""
+    own: dict[str, Callable[..., Any]] = {"python": python}
+    return ChainMap(own, cast(dict[str, Callable[..., Any]], ALGORITHMS))
 
 
 #: Paths whose choice is looked up in one registry.
@@ -119,7 +128,10 @@ def contradictions(federation: Federation, data: Mapping[str, Any]) -> list[Prob
 
 def between_peers(federation: Federation) -> list[Problem]:
     """What is wrong with settings in which nothing else is, where peers send messages: what these have no room for."""
-    problem = crowding(federation.models(), called(federation.learning.algorithm, ALGORITHMS, "algorithm")())
+    method = method_of(federation.learning.algorithm)
+    if method.served:
+        return [Problem(("learning", "algorithm"), f"real peers do not play {federation.learning.algorithm} yet")]
+    problem = crowding(federation.models(), method)
     return [] if problem is None else [Problem(_path(problem.place, federation), problem.message)]
 
 

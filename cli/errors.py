@@ -21,6 +21,7 @@ SHOWN_MAX = 60
 
 #: The other rooms' exceptions for the user, by name: what is not imported cannot have been raised.
 _USERS_MISTAKES = {
+    "fedpeer.algorithms.coordinated.AlgorithmError",
     "fedpeer.algorithms.optimizers.OptimizerError",
     "fedpeer.algorithms.robust.RobustError",
     "fedpeer.data.dataset.DataError",

@@ -63,7 +63,8 @@ def slices(
 def describe(federation: Federation) -> Description:
     """The slices that a federation has. The data set is loaded only if the network's sizes depend on it."""
     from fedpeer.cli.checks import peer_ids, written_layers
-    from fedpeer.peer.core.groups import method_of, plan_for
+    from fedpeer.peer.core.groups import plan_for
+    from fedpeer.peer.core.methods import method_of
     from fedpeer.peer.holdings import load_dataset
     from fedpeer.sims.world import build
     from fedpeer.slicing.describe import describe as described

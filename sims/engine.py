@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpeer.peer.core.capacity import crowding
 from fedpeer.peer.core.choice import ChoiceError
 from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.groups import method_of
+from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.vector.engine import RoundTimes
 
@@ -67,6 +67,9 @@ def check(request: SimulationRequest, objects: Sequence[str]) -> None:
     """
     if request.faults and request.engine != "network":
         raise ChoiceError(f"faults are simulated, and the {request.engine} engine has no network; use --engine network")
+    served = [str(method) for method in request.methods if method_of(method).served]
+    if served:
+        raise ChoiceError(f"no engine plays {', '.join(served)} yet")
     if request.engine == "vector":
         _check_vector(request.federation)
         return

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from fedpeer.data.dataset import Dataset
-from fedpeer.peer.core.groups import averaging_of, method_of
+from fedpeer.peer.core.groups import averaging_of
 from fedpeer.peer.core.making import form_of
+from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.device import device_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.engine import check, check_peers

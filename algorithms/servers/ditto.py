@@ -7,7 +7,7 @@ with FedAvg as the solver for w. Both models take the round's batches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.correction import Correction
@@ -18,16 +18,17 @@ from fedpeer.algorithms.servers.models import Local, Model
 
 @dataclass(frozen=True)
 class Ditto(FedAvg):
-    """A `CoordinatedAlgorithm[Model, Local, Model, Local]`: a client keeps v_k and sends w_k.
+    """FedAvg, and beside it a personal model held near the server's: a client keeps v_k and sends w_k.
 
     strength: the paper's lambda >= 0; 0 leaves the personal models local, and a large one makes them the server's.
     """
 
-    strength: float
+    _: KW_ONLY
+    strength: float = 0.1
 
     def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
         start_n = broadcast.model_n.expand_as(client.model_n)
-        shared_n = fresh_steps(self.stepper, start_n, batches, keys)
+        shared_n = fresh_steps(self.bench.stepper, start_n, batches, keys)
         near = Correction.towards(start_n, self.strength)
-        personal_n = fresh_steps(self.stepper, client.model_n, batches, keys, near)
+        personal_n = fresh_steps(self.bench.stepper, client.model_n, batches, keys, near)
         return Local(personal_n, client.examples), Local(shared_n, client.examples)

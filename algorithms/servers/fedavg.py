@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import weighted_mean
+from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.models import Local, Model
-from fedpeer.algorithms.steppers import Stepper
+from fedpeer.algorithms.workbench import Workbench
 
 
 @dataclass(frozen=True)
-class FedAvg:
-    """A `CoordinatedAlgorithm[Model, Local, Model, Local]`."""
+class FedAvg(CoordinatedAlgorithm[Model, Local, Model, Local]):
+    """The mean of what the clients made of the server's model."""
 
-    stepper: Stepper
+    bench: Workbench
 
     def start_server(self, values_n: Tensor) -> Model:
         return Model(values_n)
@@ -35,11 +35,11 @@ class FedAvg:
 
     def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
         start_n = broadcast.model_n.expand_as(client.model_n)
-        local = Local(fresh_steps(self.stepper, start_n, batches, keys), client.examples)
+        local = Local(fresh_steps(self.bench.stepper, start_n, batches, keys), client.examples)
         return local, local
 
     def close(self, server: Model, updates: Local) -> Model:
-        return Model(weighted_mean(updates.model_n, updates.examples))
+        return Model(self.bench.mean(updates.model_n, updates.examples))
 
     def server_model(self, server: Model) -> Tensor:
         return server.model_n

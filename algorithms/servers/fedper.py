@@ -7,27 +7,37 @@ and 2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import weighted_mean
+from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.models import Local, Model
-from fedpeer.algorithms.steppers import Stepper
+from fedpeer.algorithms.workbench import Workbench
 from fedpeer.slicing.flat import gather, scatter_
 
 
 @dataclass(frozen=True)
-class FedPer:
-    """A `CoordinatedAlgorithm[Model, Local, Model, Local]`: the server and what is sent hold the base alone.
+class FedPer(CoordinatedAlgorithm[Model, Local, Model, Local]):
+    """A shared base under a head of one's own: the server and what is sent hold the base alone.
 
-    base_D: (D,) int64, the places of the base in a client's parameters.
+    head: modules by name; none: the last one that has parameters.
     """
 
-    stepper: Stepper
-    base_D: Tensor
+    bench: Workbench
+    _: KW_ONLY
+    head: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert len(self.base_D), "a head is not all"
+
+    @cached_property
+    def base_D(self) -> Tensor:
+        """(D,) int64, the places of the base in a client's parameters."""
+        return self.bench.base_D(self.head)
 
     def start_server(self, values_n: Tensor) -> Model:
         return Model(gather(values_n, self.base_D))
@@ -45,10 +55,10 @@ class FedPer:
 
     def learn(self, start_n: Tensor, batches: Batches, keys: Sequence[int]) -> Tensor:
         """(..., n) head and base after the local steps."""
-        return fresh_steps(self.stepper, start_n, batches, keys)
+        return fresh_steps(self.bench.stepper, start_n, batches, keys)
 
     def close(self, server: Model, updates: Local) -> Model:
-        return Model(weighted_mean(updates.model_n, updates.examples))
+        return Model(self.bench.mean(updates.model_n, updates.examples))
 
     def server_model(self, server: Model) -> None:
         """A base without a head is no model."""

@@ -8,7 +8,7 @@ paper samples by n_k and averages uniformly, which is the same in expectation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.correction import Correction
@@ -19,12 +19,13 @@ from fedpeer.algorithms.servers.models import Local, Model
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """A `CoordinatedAlgorithm[Model, Local, Model, Local]`; mu >= 0, and 0 is FedAvg."""
+    """FedAvg with a pull of strength mu >= 0 towards the server's model; with 0 it is FedAvg."""
 
-    mu: float
+    _: KW_ONLY
+    mu: float = 0.01
 
     def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
         start_n = broadcast.model_n.expand_as(client.model_n)
         proximal = Correction.towards(start_n, self.mu)
-        local = Local(fresh_steps(self.stepper, start_n, batches, keys, proximal), client.examples)
+        local = Local(fresh_steps(self.bench.stepper, start_n, batches, keys, proximal), client.examples)
         return local, local

@@ -8,11 +8,13 @@ round's steps, and the mean is weighted by n_k as FedAvg's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import branch
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.fedper import FedPer
@@ -21,16 +23,24 @@ from fedpeer.algorithms.steppers import Stepper
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    """`stepper` is built with the head's parameters frozen, `head` with all others frozen.
+    """FedPer with the head trained first, and the base under it. head_share: of a round's steps that are the head's."""
 
-    head_steps: how many of a round's first steps are the head's.
-    """
+    _: KW_ONLY
+    head_share: float = 0.5
 
-    head: Stepper
-    head_steps: int
+    @cached_property
+    def _steppers(self) -> tuple[Stepper, Stepper]:
+        """Of the head, of the base."""
+        return self.bench.training_only(self.bench.head_D(self.head)), self.bench.training_only(self.base_D)
 
     def learn(self, start_n: Tensor, batches: Batches, keys: Sequence[int]) -> Tensor:
-        assert 0 < self.head_steps < batches.steps, "head and base need a step each"
-        first, rest = range(self.head_steps), range(self.head_steps, batches.steps)
-        with_head_n = fresh_steps(self.head, start_n, batches.taking(first), keys)
-        return fresh_steps(self.stepper, with_head_n, batches.taking(rest), [branch(key, 1) for key in keys])
+        steps = round(self.head_share * batches.steps)
+        if not 0 < steps < batches.steps:
+            raise AlgorithmError(
+                f"head_share = {self.head_share} of {batches.steps} steps leaves head or base without a step; "
+                "take more steps between averagings"
+            )
+        head, base = self._steppers
+        with_head_n = fresh_steps(head, start_n, batches.taking(range(steps)), keys)
+        rest = batches.taking(range(steps, batches.steps))
+        return fresh_steps(base, with_head_n, rest, [branch(key, 1) for key in keys])

@@ -7,17 +7,16 @@ model averaging (option II). The paper counts clients alike; the means here are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import weighted_mean
+from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.local_training import fresh_steps
-from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.servers.models import Local
-from fedpeer.algorithms.steppers import Stepper
+from fedpeer.algorithms.workbench import Workbench
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +34,21 @@ class Estimated(Local):
 
 
 @dataclass(frozen=True)
-class Ifca:
-    """A `CoordinatedAlgorithm[Models, Local, Models, Estimated]`."""
+class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
+    """One server model a cluster; clients find out which is theirs."""
 
-    stepper: Stepper
-    loss: Loss
+    bench: Workbench
+    _: KW_ONLY
+    clusters: int = 2
+
+    def __post_init__(self) -> None:
+        if self.clusters < 1:
+            raise AlgorithmError(f"clusters = {self.clusters}: write 1 or more")
 
     def start_server(self, values_n: Tensor) -> Models:
-        """values_n (C, n): a draw for each cluster, since equal models would never part."""
-        return Models(values_n)
+        """The initial parameters, and a further draw for each further cluster: equal models would never part."""
+        further = [self.bench.draw(f"cluster {number}") for number in range(1, self.clusters)]
+        return Models(torch.stack([values_n, *further]))
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Local:
         return Local(values_n, examples)
@@ -53,7 +58,7 @@ class Ifca:
 
     def train(self, client: Local, broadcast: Models, batches: Batches, keys: Sequence[int]) -> tuple[Local, Estimated]:
         cluster = self._best(broadcast.model_Cn, batches)
-        trained_n = fresh_steps(self.stepper, broadcast.model_Cn[cluster], batches, keys)
+        trained_n = fresh_steps(self.bench.stepper, broadcast.model_Cn[cluster], batches, keys)
         return Local(trained_n, client.examples), Estimated(trained_n, client.examples, cluster)
 
     def _best(self, model_Cn: Tensor, batches: Batches) -> Tensor:
@@ -63,7 +68,7 @@ class Ifca:
         for model_n in model_Cn:
             model_Bn = model_n.expand(len(block.index), -1)
             losses = [
-                self.loss.value(self.stepper.logits(model_Bn, block.inputs(step)), block.targets(step))
+                self.bench.loss.value(self.bench.stepper.logits(model_Bn, block.inputs(step)), block.targets(step))
                 for step in range(block.steps)
             ]
             totals.append(torch.stack(losses).sum(0))
@@ -74,7 +79,7 @@ class Ifca:
         for cluster in range(len(model_Cn)):
             own = updates.cluster == cluster
             if own.any():  # a model that nobody took stays as it is
-                model_Cn[cluster] = weighted_mean(updates.model_n[own], updates.examples[own])
+                model_Cn[cluster] = self.bench.mean(updates.model_n[own], updates.examples[own])
         return Models(model_Cn)
 
     def server_model(self, server: Models) -> None:

@@ -8,13 +8,15 @@ mean here is weighted by n_k as FedAvg's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import branch
-from fedpeer.algorithms.gradients import Gradient
+from fedpeer.algorithms.gradients import Gradient, gradient_of
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local, Model
@@ -22,23 +24,28 @@ from fedpeer.algorithms.servers.models import Local, Model
 
 @dataclass(frozen=True)
 class PerFedAvg(FedAvg):
-    """A `CoordinatedAlgorithm[Model, Local, Model, Local]`: a client keeps an adapted model and sends a meta-model.
+    """A server model that one step adapts well: a client keeps an adapted model and sends a meta-model.
 
-    stepper: adapts the server's model to a client with all of the round's batches; its rate is alpha.
-    gradient: of one batch. alpha: rate of the step that is looked ahead. beta: rate of the meta-model.
+    The bench's steps adapt the server's model to a client, with all of the round's batches. beta: rate of the
+    meta-model. alpha: rate of the step that is looked ahead.
     delta: the product of Hessian and gradient v is taken as a difference between x + delta v and x - delta v.
     At 1e-2 it is exact to 2e-5 in float32; a smaller one is lost in rounding, a larger one in curvature.
     """
 
-    gradient: Gradient
-    alpha: float
-    beta: float
+    _: KW_ONLY
+    beta: float = 0.01
+    alpha: float = 0.01
     delta: float = 1e-2
 
+    @cached_property
+    def _gradient(self) -> Gradient:
+        return gradient_of(self.bench.module, self.bench.layout, self.bench.loss)
+
     def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
-        assert batches.steps >= 3, "a step of the meta-model takes three batches"
+        if batches.steps < 3:
+            raise AlgorithmError("a step of the meta-model takes three batches; take more steps between averagings")
         start_n = broadcast.model_n.expand_as(client.model_n)
-        adapted = Local(fresh_steps(self.stepper, start_n, batches, keys), client.examples)
+        adapted = Local(fresh_steps(self.bench.stepper, start_n, batches, keys), client.examples)
         single = start_n.dim() == 1
         block, meta_Bn = (batches.block(), start_n[None]) if single else (batches, start_n)
         for first in range(0, block.steps - 2, 3):
@@ -49,7 +56,7 @@ class PerFedAvg(FedAvg):
         """Lines 7 and 8, with three batches D, D', D'' of their own."""
 
         def gradient(x_Bn: Tensor, step: int) -> Tensor:
-            return self.gradient(x_Bn, batches.inputs(step), batches.targets(step), keys)
+            return self._gradient(x_Bn, batches.inputs(step), batches.targets(step), keys)
 
         ahead_Bn = x_Bn - self.alpha * gradient(x_Bn, first)
         v_Bn = gradient(ahead_Bn, first + 1)

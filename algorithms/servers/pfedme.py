@@ -7,7 +7,7 @@ clients alike; the mean here is weighted by n_k as FedAvg's, which is the same w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 
@@ -21,15 +21,16 @@ from fedpeer.algorithms.servers.models import Local, Model
 
 @dataclass(frozen=True)
 class PFedMe(FedAvg):
-    """A `CoordinatedAlgorithm[Model, Local, Model, Local]`: a client keeps theta_i and sends w_i.
+    """Personal models by Moreau envelopes: a client keeps theta_i and sends w_i.
 
     strength: lambda > 0. solving_steps: K, how many of the stepper's steps on one batch solve for theta
     (equation 7); each solution begins where the last one ended. lr: eta, with which w_i moves to theta_i
     (line 8). server_rate: beta.
     """
 
-    strength: float
-    lr: float
+    _: KW_ONLY
+    strength: float = 15.0
+    lr: float = 0.01
     solving_steps: int = 5
     server_rate: float = 1.0
 
@@ -38,7 +39,7 @@ class PFedMe(FedAvg):
         for step in range(batches.steps):
             same = batches.taking([step] * self.solving_steps)
             envelope = Correction.towards(local_n, self.strength)
-            theta_n = fresh_steps(self.stepper, theta_n, same, [branch(key, step) for key in keys], envelope)
+            theta_n = fresh_steps(self.bench.stepper, theta_n, same, [branch(key, step) for key in keys], envelope)
             local_n = local_n - self.lr * self.strength * (local_n - theta_n)
         return Local(theta_n, client.examples), Local(local_n, client.examples)
 

@@ -7,16 +7,16 @@ Learning, 2020, Algorithm 1 with option II. Means are uniform over those who too
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import uniform_mean
+from fedpeer.algorithms.coordinated import CoordinatedAlgorithm, where
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
-from fedpeer.algorithms.steppers import Stepper
+from fedpeer.algorithms.workbench import Workbench
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +36,15 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Scaffold:
-    """A `CoordinatedAlgorithm[Controlled, Controlled, Controlled, Changes]`.
+class Scaffold(CoordinatedAlgorithm[Controlled, Controlled, Controlled, Changes]):
+    """FedAvg with control variates against drift; steps are plain SGD. global_lr: eta_g."""
 
-    lr: the local rate eta_l, that of the stepper, which takes plain SGD steps. clients: N, whoever takes part.
-    global_lr: eta_g.
-    """
-
-    stepper: Stepper
-    lr: float
-    clients: int
+    bench: Workbench
+    _: KW_ONLY
     global_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        assert self.bench.lr > 0, "the control variates are gradients, told from steps"
 
     def start_server(self, values_n: Tensor) -> Controlled:
         return Controlled(values_n, torch.zeros_like(values_n))
@@ -62,18 +60,23 @@ class Scaffold:
     ) -> tuple[Controlled, Changes]:
         start_n = broadcast.model_n.expand_as(client.model_n)
         drift = Correction(broadcast.control_n - client.control_n)
-        trained_n = fresh_steps(self.stepper, start_n, batches, keys, drift)
+        trained_n = fresh_steps(self.bench.stepper, start_n, batches, keys, drift)
         change_n = trained_n - start_n
         # Option II: c_i+ = c_i - c + (x - y_i) / (K eta_l), the mean of the gradients that were met on the way.
-        control_n = client.control_n - broadcast.control_n - change_n / (batches.steps * self.lr)
+        control_n = client.control_n - broadcast.control_n - change_n / (batches.steps * self.bench.lr)
         return Controlled(trained_n, control_n), Changes(change_n, control_n - client.control_n)
 
     def close(self, server: Controlled, updates: Changes) -> Controlled:
-        took_part = len(updates.model_n) / self.clients
+        took_part = len(updates.model_n) / self.bench.clients
+        alike_K = torch.ones(len(updates.model_n), device=updates.model_n.device)
         return Controlled(
-            server.model_n + self.global_lr * uniform_mean(updates.model_n),
-            server.control_n + took_part * uniform_mean(updates.control_n),
+            server.model_n + self.global_lr * self.bench.mean(updates.model_n, alike_K),
+            server.control_n + took_part * self.bench.mean(updates.control_n, alike_K),
         )
+
+    def settle(self, before: Controlled, trained: Controlled, server: Controlled, counted: Tensor) -> Controlled:
+        # The server's c is the mean of all c_i only if both sides take the same changes.
+        return replace(trained, control_n=where(counted, trained.control_n, before.control_n))
 
     def server_model(self, server: Controlled) -> Tensor:
         return server.model_n

@@ -9,6 +9,7 @@ function that a user's own network (`python:module:function`) names comes from a
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -20,10 +21,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws, guarded
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.registry import served_class
 from fedpeer.algorithms.start import STARTS
+from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.registry import NETWORKS, NetworkError
 from fedpeer.peer.core.choice import Choice, ChoiceError, bind, called, lookup, plain
 from fedpeer.peer.core.federation import Federation, LearningSettings, PartialModelSettings
@@ -32,6 +36,12 @@ from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.models import PartialModel
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.trace import trace
+
+Coordinated = CoordinatedAlgorithm[Any, Any, Any, Any]
+#: What an algorithm with a server must have.
+CONTRACT = tuple(
+    name for name, value in vars(CoordinatedAlgorithm).items() if inspect.isfunction(value) and name[0] != "_"
+)
 
 #: Finds the function `module:function` of a user; raises a sentence for the user where it must not or cannot.
 Loader = Callable[[str], Callable[..., Any]]
@@ -124,9 +134,13 @@ class Assembly:
     def start(self, peer: str) -> Tensor:
         """(n,) the peer's initial parameters: one draw for all peers, or one for each."""
         learning = self.federation.learning
+        return self.drawn("" if learning.common_start else peer)
+
+    def drawn(self, name: str) -> Tensor:
+        """(n,) initial parameters from the draw of that name; the common one has none."""
+        learning = self.federation.learning
         assert learning.start is not None, "filled in by `assemble`"
-        draw = called(learning.start, STARTS, "start")
-        x_n: Tensor = draw(self.module, self.layout, self.draws, "" if learning.common_start else peer)
+        x_n: Tensor = called(learning.start, STARTS, "start")(self.module, self.layout, self.draws, name)
         return x_n
 
 
@@ -267,6 +281,37 @@ def optimizer_of(choice: Choice) -> OptimizerChoice:
     if choice.value is not None:
         settings["lr"] = plain(choice.value)
     return OptimizerChoice.named(choice.name, settings)
+
+
+def algorithm_of(choice: Choice, load: Loader) -> Callable[[Workbench], Coordinated]:
+    """What builds an algorithm with a server on a workbench: one of ours, or a reader's own class.
+
+    Raises:
+        ChoiceError: unknown name or setting. What is returned raises AlgorithmError where the settings do not fit.
+    """
+    if choice.name != "python":
+        function = served_class(choice.name)
+        return functools.partial(function, **bind(choice, function))
+    settings = {key: plain(value) for key, value in choice.settings.items()}
+    name = str(choice.value or settings.pop("function", ""))
+    own = load(name)
+
+    def built(bench: Workbench) -> Coordinated:
+        try:
+            made = own(bench, **settings)
+        except AlgorithmError:
+            raise
+        except Exception as problem:  # whatever the reader's class raises
+            text = f"algorithm python:{name}: building it failed: {type(problem).__name__}: {problem}"
+            raise AlgorithmError(text) from problem
+        lacking = [each for each in CONTRACT if not callable(getattr(made, each, None))]
+        if lacking:
+            raise AlgorithmError(
+                f"algorithm python:{name} has no {', '.join(lacking)}; subclass fedpeer.CoordinatedAlgorithm"
+            )
+        return made  # type: ignore[no-any-return]
+
+    return built
 
 
 def _settings(model: PartialModel) -> PartialModelSettings:

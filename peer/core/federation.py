@@ -105,6 +105,14 @@ class LearningSettings(Strict):
         "the other networks of fedpeer), built (as it is; default of your own network)",
     )
     common_start: bool = Field(default=True, description="all peers start from the same draw")
+    participation: float = Field(
+        default=1.0, gt=0, le=1, description="share of the peers that take part in a round (algorithms with a server)"
+    )
+    everyone_trains: bool = Field(
+        default=False,
+        description="peers that do not take part in a round train all the same, for themselves (algorithms with a "
+        "server)",
+    )
     mode: Literal["synchronous", "asynchronous"] = Field(
         default="synchronous",
         description="train, then average, all together; or exchange while training, without waiting (real peers and "

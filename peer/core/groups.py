@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.registry import ALGORITHMS, Method
+from fedpeer.algorithms.registry import Method
 from fedpeer.gossip.averaging import Averaging
-from fedpeer.peer.core.choice import Choice, called
+from fedpeer.peer.core.choice import called
 from fedpeer.peer.core.federation import Federation, GossipSettings
 from fedpeer.slicing.assign import assign_all
 from fedpeer.slicing.models import LOCAL, ModelGraph, PartialModel
@@ -41,11 +41,6 @@ def default_models(network: NetworkMap) -> tuple[PartialModel, ...]:
     }
     whole = dict.fromkeys(tensor.name for tensor in network.tensors if tensor.unsliceable)
     return (PartialModel("everyone", (), neurons, tuple(whole)),)
-
-
-def method_of(choice: Choice) -> Method:
-    method: Method = called(choice, ALGORITHMS, "algorithm")()
-    return method
 
 
 def enrolled(federation: Federation, models: Mapping[str, Sequence[str] | None]) -> Federation:

@@ -21,10 +21,11 @@ from fedpeer.peer.core.choice import Choice, bind, lookup
 from fedpeer.peer.core.entries import Entry
 from fedpeer.peer.core.events import Persist
 from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.groups import averaging_among, enrolled, method_of, peer_plan, plan_for
+from fedpeer.peer.core.groups import averaging_among, enrolled, peer_plan, plan_for
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import Ledger, Rules
 from fedpeer.peer.core.life import Circle, Setup
+from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.saving import Recovered

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm, in_peer_order
-from fedpeer.algorithms.gradients import gradient_of
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.ditto import Ditto
@@ -24,6 +23,7 @@ from fedpeer.algorithms.servers.perfedavg import PerFedAvg
 from fedpeer.algorithms.servers.pfedme import PFedMe
 from fedpeer.algorithms.servers.scaffold import Scaffold
 from fedpeer.algorithms.steppers import Stepper, Way, build
+from fedpeer.algorithms.workbench import Workbench
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.making import mlp
 
@@ -40,25 +40,25 @@ def stepper_of(way: Way, module: nn.Module = MODULE, loss: str = "cross-entropy"
     return build(way, module, FlatLayout.of(module), LOSSES[loss], OptimizerChoice("SGD", {"lr": lr}))
 
 
-def with_frozen(*layers: str) -> Stepper:
-    """The steps of `MODULE` with these children frozen."""
-    module = copy.deepcopy(MODULE)
-    for name in layers:
-        module.get_submodule(name).requires_grad_(False)
-    return stepper_of("loop", module)
+def bench_of(
+    way: Way, module: nn.Module = MODULE, loss: str = "cross-entropy", lr: float = LR, clients: int = 5
+) -> Workbench:
+    """A bench with plain SGD; further draws of initial parameters are the usual ones moved a little."""
+    made = Workbench.of(module, LOSSES[loss], OptimizerChoice("SGD", {"lr": lr}), way=way, clients=clients)
+    return replace(made, draw=lambda name: made.layout.flatten(module) + 0.1 * len(name))
 
 
 #: One of each, by the way in which it takes its steps.
 MAKERS: dict[str, Callable[[Way], Algorithm]] = {
-    "fedavg": lambda way: FedAvg(stepper_of(way)),
-    "fedprox": lambda way: FedProx(stepper_of(way), 0.5),
-    "scaffold": lambda way: Scaffold(stepper_of(way), LR, 5),
-    "ditto": lambda way: Ditto(stepper_of(way), 0.5),
-    "pfedme": lambda way: PFedMe(stepper_of(way), 2.0, 0.05),
-    "fedper": lambda way: FedPer(stepper_of(way), BASE_D),
-    "fedrep": lambda way: FedRep(with_frozen("4"), BASE_D, with_frozen("0", "2"), 3),
-    "ifca": lambda way: Ifca(stepper_of(way), LOSS),
-    "perfedavg": lambda way: PerFedAvg(stepper_of(way), gradient_of(MODULE, LAYOUT, LOSS), LR, LR),
+    "fedavg": lambda way: FedAvg(bench_of(way)),
+    "fedprox": lambda way: FedProx(bench_of(way), mu=0.5),
+    "scaffold": lambda way: Scaffold(bench_of(way)),
+    "ditto": lambda way: Ditto(bench_of(way), strength=0.5),
+    "pfedme": lambda way: PFedMe(bench_of(way), strength=2.0, lr=0.05),
+    "fedper": lambda way: FedPer(bench_of(way)),
+    "fedrep": lambda way: FedRep(bench_of(way)),
+    "ifca": lambda way: Ifca(bench_of(way)),
+    "perfedavg": lambda way: PerFedAvg(bench_of(way), beta=LR, alpha=LR),
 }
 
 
@@ -84,8 +84,8 @@ class Quadratics:
         self.layout = FlatLayout.of(self.module)
         self.loss = LOSSES["mean-squared-error"]
 
-    def stepper(self, lr: float = LR) -> Stepper:
-        return stepper_of("loop", self.module, "mean-squared-error", lr)
+    def bench(self, lr: float = LR, clients: int = 4) -> Workbench:
+        return bench_of("loop", self.module, "mean-squared-error", lr, clients)
 
     def batches(self, client: int, steps: int) -> Batches:
         """Full batches."""

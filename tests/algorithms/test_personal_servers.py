@@ -19,7 +19,7 @@ from fedpeer.algorithms.servers.models import Local, Model
 from fedpeer.algorithms.servers.perfedavg import PerFedAvg
 from fedpeer.algorithms.servers.pfedme import PFedMe
 from tests.algorithms.making import CLOSE, batches, distance, in_torch, starts
-from tests.algorithms.server_making import BASE_D, LAYOUT, LOSS, LR, MODULE, Quadratics, stepper_of, with_frozen
+from tests.algorithms.server_making import BASE_D, LAYOUT, LOSS, LR, MODULE, Quadratics, bench_of
 
 ONE = torch.tensor(1)
 
@@ -31,9 +31,9 @@ def sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
 def test_ditto_keeps_its_own_beside_what_fedavg_sends() -> None:
     block, (server_n, *own) = batches(peers=2), starts(MODULE, 3)
     own_Bn, examples = torch.stack(own), torch.tensor([3, 4])
-    alone = Ditto(stepper_of("stack"), 0.0)
+    alone = Ditto(bench_of("stack"), strength=0.0)
     kept, sent = alone.train(Local(own_Bn, examples), Model(server_n), block, (1, 2))
-    _, wanted = FedAvg(stepper_of("stack")).train(Local(own_Bn, examples), Model(server_n), block, (1, 2))
+    _, wanted = FedAvg(bench_of("stack")).train(Local(own_Bn, examples), Model(server_n), block, (1, 2))
     assert torch.equal(sent.model_n, wanted.model_n)
     for p in range(2):
         assert distance(kept.model_n[p], in_torch(MODULE, own_Bn[p], [block.peer(p)], LOSS, sgd)) < CLOSE
@@ -41,13 +41,15 @@ def test_ditto_keeps_its_own_beside_what_fedavg_sends() -> None:
 
 def test_dittos_own_ends_between_its_loss_and_the_server() -> None:
     world, server_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
-    kept, _ = Ditto(world.stepper(), 0.8).train(Local(-server_D, ONE), Model(server_D), world.batches(0, 600), (0,))
+    kept, _ = Ditto(world.bench(), strength=0.8).train(
+        Local(-server_D, ONE), Model(server_D), world.batches(0, 600), (0,)
+    )
     torch.testing.assert_close(kept.model_n, world.near(0, server_D, 0.8), rtol=0, atol=1e-10)
 
 
 def test_pfedme_descends_on_the_moreau_envelope() -> None:
     world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
-    algorithm = PFedMe(world.stepper(), strength=2.0, lr=0.1, solving_steps=300)
+    algorithm = PFedMe(world.bench(), strength=2.0, lr=0.1, solving_steps=300)
     kept, sent = algorithm.train(Local(-w_D, ONE), Model(w_D), world.batches(0, 3), (0,))
     local_D, theta_D = w_D, w_D
     for _ in range(3):
@@ -59,13 +61,13 @@ def test_pfedme_descends_on_the_moreau_envelope() -> None:
 
 def test_pfedmes_server_goes_a_part_of_the_way() -> None:
     world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
-    algorithm = PFedMe(world.stepper(), strength=2.0, lr=0.1, server_rate=0.25)
+    algorithm = PFedMe(world.bench(), strength=2.0, lr=0.1, server_rate=0.25)
     sent = Local(torch.tensor([[5.0, 1.0, 1.0], [1.0, 1.0, 3.0]], dtype=torch.float64), torch.tensor([1, 3]))
     torch.testing.assert_close(algorithm.close(Model(w_D), sent).model_n, w_D.new_tensor([1.25, 1.0, 1.375]))
 
 
 def test_fedper_sends_the_base_and_keeps_the_head() -> None:
-    algorithm, (server_n, *own) = FedPer(stepper_of("stack", lr=0.0), BASE_D), starts(MODULE, 3)
+    algorithm, (server_n, *own) = FedPer(bench_of("stack", lr=0.0)), starts(MODULE, 3)
     server = algorithm.start_server(server_n)
     kept, sent = algorithm.train(Local(torch.stack(own), torch.tensor([1, 3])), server, batches(peers=2), (1, 2))
     for x_n, own_n in zip(kept.model_n, own, strict=True):
@@ -78,12 +80,14 @@ def test_fedper_sends_the_base_and_keeps_the_head() -> None:
 def test_fedper_trains_both_and_without_a_head_is_fedavg() -> None:
     x_Bn, examples, block = starts(MODULE, 3), torch.tensor([1, 2, 3]), batches()
     ends = []
-    for algorithm in (FedPer(stepper_of("stack"), torch.arange(LAYOUT.n)), FedAvg(stepper_of("stack"))):
+    headless = FedPer(bench_of("stack"))
+    vars(headless)["base_D"] = torch.arange(LAYOUT.n)
+    for algorithm in (headless, FedAvg(bench_of("stack"))):
         server = algorithm.start_server(x_Bn[0])
         _, sent = algorithm.train(Local(x_Bn, examples), server, block, (1, 2, 3))
         ends.append(algorithm.close(server, sent).model_n)
     assert torch.equal(*ends)
-    algorithm = FedPer(stepper_of("stack"), BASE_D)
+    algorithm = FedPer(bench_of("stack"))
     kept, sent = algorithm.train(Local(x_Bn, examples), algorithm.start_server(x_Bn[0]), block, (1, 2, 3))
     start_n = torch.cat([x_Bn[0][BASE_D], x_Bn[2][-15:]])
     assert distance(kept.model_n[2], in_torch(MODULE, start_n, [block.peer(2)], LOSS, sgd)) < CLOSE
@@ -91,7 +95,7 @@ def test_fedper_trains_both_and_without_a_head_is_fedavg() -> None:
 
 
 def test_fedrep_trains_the_head_on_the_base_and_then_the_base_under_the_head() -> None:
-    algorithm = FedRep(with_frozen("4"), BASE_D, with_frozen("0", "2"), head_steps=3)
+    algorithm = FedRep(bench_of("loop"), head_share=0.6)
     (server_n, own_n), one = starts(MODULE, 2), batches(peers=1, steps=5).peer(0)
     kept, _ = algorithm.train(Local(own_n, ONE), algorithm.start_server(server_n), one, (1,))
     module, x_n = copy.deepcopy(MODULE), torch.cat([server_n[BASE_D], own_n[-15:]])
@@ -107,9 +111,9 @@ def test_fedrep_trains_the_head_on_the_base_and_then_the_base_under_the_head() -
 def test_ifca_finds_the_cluster_and_moves_its_model_alone() -> None:
     world = Quadratics(4)
     world.c_CD[:2], world.c_CD[2:] = 3.0, -3.0
-    algorithm = Ifca(world.stepper(), world.loss)
+    algorithm = Ifca(world.bench(), clusters=3)
     models_CD = torch.tensor([[-1.0] * 3, [0.0, 90.0, 0.0], [1.0] * 3], dtype=torch.float64)
-    server = algorithm.start_server(models_CD)
+    server = Models(models_CD)
     trained, sent = zip(
         *(
             algorithm.train(Local(models_CD[1], torch.tensor(i + 1)), server, world.batches(i, 4), (0,))
@@ -118,7 +122,7 @@ def test_ifca_finds_the_cluster_and_moves_its_model_alone() -> None:
         strict=True,
     )
     assert [int(each.cluster) for each in sent] == [2, 2, 0, 0]
-    fedavg = FedAvg(world.stepper())
+    fedavg = FedAvg(world.bench())
     for i, start in enumerate((2, 2, 0, 0)):
         alone, _ = fedavg.train(trained[i], Model(models_CD[start]), world.batches(i, 4), (0,))
         assert torch.equal(trained[i].model_n, alone.model_n)
@@ -133,7 +137,7 @@ def test_ifca_finds_the_cluster_and_moves_its_model_alone() -> None:
 
 def test_ifca_with_one_model_is_fedavg() -> None:
     block, x_Bn, examples = batches(), starts(MODULE, 3), torch.tensor([1, 2, 3])
-    ifca, fedavg = Ifca(stepper_of("stack"), LOSS), FedAvg(stepper_of("stack"))
+    ifca, fedavg = Ifca(bench_of("stack"), clusters=1), FedAvg(bench_of("stack"))
     _, estimated = ifca.train(Local(x_Bn, examples), Models(x_Bn[:1]), block, (1, 2, 3))
     _, trained = fedavg.train(Local(x_Bn, examples), Model(x_Bn[0]), block, (1, 2, 3))
     found, wanted = ifca.close(Models(x_Bn[:1]), estimated), fedavg.close(Model(x_Bn[0]), trained)
@@ -150,15 +154,14 @@ def test_the_gradient_is_autograds_for_every_peer() -> None:
 
 def test_per_fedavg_on_quadratics_is_the_closed_meta_gradient() -> None:
     world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
-    gradient = gradient_of(world.module, world.layout, world.loss)
-    algorithm = PerFedAvg(world.stepper(), gradient, alpha=0.2, beta=0.3)
+    algorithm = PerFedAvg(world.bench(), alpha=0.2, beta=0.3)
     kept, sent = algorithm.train(Local(-w_D, ONE), Model(w_D), world.batches(0, 7), (0,))
     meta_D, eye_DD = w_D, torch.eye(3, dtype=torch.float64)
     for _ in range(2):  # seven batches are two threes
         v_D = world.gradient(0, meta_D - 0.2 * world.gradient(0, meta_D))
         meta_D = meta_D - 0.3 * (eye_DD - 0.2 * world.H_CDD[0]) @ v_D
     torch.testing.assert_close(sent.model_n, meta_D, rtol=0, atol=1e-10)
-    adapted, _ = FedAvg(world.stepper()).train(Local(w_D, ONE), Model(w_D), world.batches(0, 7), (0,))
+    adapted, _ = FedAvg(world.bench()).train(Local(w_D, ONE), Model(w_D), world.batches(0, 7), (0,))
     assert torch.equal(kept.model_n, adapted.model_n)
 
 
@@ -175,8 +178,7 @@ def test_per_fedavg_descends_on_the_loss_after_a_step() -> None:
     def after_a_step(x_n: Tensor) -> Tensor:
         return loss(x_n - 0.5 * torch.func.grad(loss)(x_n))
 
-    stepper = stepper_of("loop", module)
-    algorithm = PerFedAvg(stepper, gradient_of(module, LAYOUT, LOSS), alpha=0.5, beta=1.0)
+    algorithm = PerFedAvg(bench_of("loop", module), alpha=0.5, beta=1.0)
     _, sent = algorithm.train(Local(x_n, ONE), Model(x_n), one.taking([0, 0, 0]), (0,))
     wanted_n = torch.func.grad(after_a_step)(x_n)
     assert distance(x_n - sent.model_n, wanted_n) < 1e-6
@@ -195,8 +197,7 @@ def test_per_fedavg_takes_a_batch_of_its_own_for_each_of_its_three_gradients() -
 
         return of
 
-    gradient = gradient_of(module, LAYOUT, LOSS)
-    algorithm = PerFedAvg(stepper_of("loop", module), gradient, alpha=alpha, beta=1.0, delta=1e-4)
+    algorithm = PerFedAvg(bench_of("loop", module), alpha=alpha, beta=1.0, delta=1e-4)
     _, sent = algorithm.train(Local(x_n, ONE), Model(x_n), one, (0,))
     ahead_n = x_n - alpha * torch.func.grad(loss(0))(x_n)
     v_n = torch.func.grad(loss(1))(ahead_n)

@@ -15,11 +15,10 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import in_peer_order
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.fedprox import FedProx
-from fedpeer.algorithms.servers.ifca import Ifca
 from fedpeer.algorithms.servers.scaffold import Scaffold
 from fedpeer.algorithms.steppers import Way
 from tests.algorithms.making import CLOSE, batches, distance, in_torch, starts
-from tests.algorithms.server_making import LOSS, LR, MAKERS, MODULE, Algorithm, Quadratics, played, stepper_of
+from tests.algorithms.server_making import LOSS, LR, MAKERS, MODULE, Algorithm, Quadratics, bench_of, played
 
 WAYS: list[Way] = ["stack", "mapped", "loop"]
 EXAMPLES = torch.tensor([10.0, 30.0, 60.0])
@@ -31,8 +30,7 @@ def tensors(state: Any) -> dict[str, Tensor]:
 
 def begun(algorithm: Algorithm) -> tuple[Any, Any]:
     """A server, and a block of three clients whose models differ."""
-    server_n = starts(MODULE, 2, seed=8)
-    server = algorithm.start_server(server_n if isinstance(algorithm, Ifca) else server_n[0])
+    server = algorithm.start_server(starts(MODULE, 2, seed=8)[0])
     return server, algorithm.start_client(starts(MODULE, 3), EXAMPLES)
 
 
@@ -94,7 +92,7 @@ def test_a_client_that_was_never_asked_has_its_initial_model(name: str) -> None:
 def test_fedavg_with_one_full_batch_step_is_descent_on_the_pooled_loss() -> None:
     pool = batches(peers=1, steps=1, size=20).peer(0)
     parts = {"0": (0, 4), "1": (4, 13), "2": (13, 20)}
-    algorithm, x_n = FedAvg(stepper_of("stack")), starts(MODULE, 1)[0]
+    algorithm, x_n = FedAvg(bench_of("stack")), starts(MODULE, 1)[0]
     clients = {p: algorithm.start_client(x_n, torch.tensor(b - a)) for p, (a, b) in parts.items()}
 
     def work(peer: str) -> Batches:
@@ -111,7 +109,7 @@ def test_fedavg_with_one_full_batch_step_is_descent_on_the_pooled_loss() -> None
 
 
 def test_fedavg_weighs_those_who_took_part_and_leaves_the_others() -> None:
-    algorithm, x_n = FedAvg(stepper_of("stack")), starts(MODULE, 1)[0]
+    algorithm, x_n = FedAvg(bench_of("stack")), starts(MODULE, 1)[0]
     clients = {str(p): algorithm.start_client(x_n, EXAMPLES[p]) for p in range(3)}
     block = batches()
     server = played(algorithm, algorithm.start_server(x_n), clients, lambda peer: block.peer(int(peer)), ["2", "0"])
@@ -123,7 +121,7 @@ def test_fedavg_weighs_those_who_took_part_and_leaves_the_others() -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_fedprox_without_a_penalty_is_fedavg_to_the_last_bit(way: Way) -> None:
     ends = []
-    for algorithm in (FedAvg(stepper_of(way)), FedProx(stepper_of(way), 0.0)):
+    for algorithm in (FedAvg(bench_of(way)), FedProx(bench_of(way), mu=0.0)):
         server, clients = begun(algorithm)
         for _ in range(2):
             clients, updates = algorithm.train(clients, server, batches(), (1, 2, 3))
@@ -134,7 +132,7 @@ def test_fedprox_without_a_penalty_is_fedavg_to_the_last_bit(way: Way) -> None:
 
 def test_fedprox_ends_where_loss_and_penalty_balance() -> None:
     world, w0_D = Quadratics(2), torch.ones(3, dtype=torch.float64)
-    algorithm = FedProx(world.stepper(), 0.8)
+    algorithm = FedProx(world.bench(), mu=0.8)
     for i in range(2):
         client = algorithm.start_client(w0_D, torch.tensor(1))
         trained, _ = algorithm.train(client, algorithm.start_server(w0_D), world.batches(i, 600), (0,))
@@ -144,7 +142,7 @@ def test_fedprox_ends_where_loss_and_penalty_balance() -> None:
 def test_the_first_round_of_scaffold_is_fedavg_of_equals() -> None:
     block, ones = batches(), torch.ones(3)
     x_Bn = starts(MODULE, 1).expand(3, -1)
-    fedavg, scaffold = FedAvg(stepper_of("stack")), Scaffold(stepper_of("stack"), LR, 3)
+    fedavg, scaffold = FedAvg(bench_of("stack")), Scaffold(bench_of("stack", clients=3))
     plain, sent = fedavg.train(fedavg.start_client(x_Bn, ones), fedavg.start_server(x_Bn[0]), block, (1, 2, 3))
     server = scaffold.start_server(x_Bn[0])
     controlled, changes = scaffold.train(scaffold.start_client(x_Bn, ones), server, block, (1, 2, 3))
@@ -157,7 +155,7 @@ def test_the_first_round_of_scaffold_is_fedavg_of_equals() -> None:
 @given(some.lists(some.sets(some.integers(0, 3), min_size=1), min_size=1, max_size=4))
 def test_the_servers_control_variate_stays_the_mean_of_the_clients(rounds: list[set[int]]) -> None:
     world, w0_D = Quadratics(4), torch.zeros(3, dtype=torch.float64)
-    algorithm = Scaffold(world.stepper(), LR, 4)
+    algorithm = Scaffold(world.bench())
     server, clients = (
         algorithm.start_server(w0_D),
         {str(i): algorithm.start_client(w0_D, torch.tensor(1)) for i in range(4)},
@@ -173,7 +171,7 @@ def test_control_variates_are_mean_gradients_and_take_the_drift_away() -> None:
     """With one step, c_i is the client's gradient where the round began; with many, only SCAFFOLD finds the optimum."""
     world, w0_D = Quadratics(4), torch.zeros(3, dtype=torch.float64)
     asked, ends = [str(i) for i in range(4)], []
-    scaffold = Scaffold(world.stepper(), LR, 4)
+    scaffold = Scaffold(world.bench())
     clients = {peer: scaffold.start_client(w0_D, torch.tensor(1)) for peer in asked}
     begun = scaffold.start_server(w0_D)
     for _ in range(2):  # in the second round the server has a control variate too
@@ -182,7 +180,7 @@ def test_control_variates_are_mean_gradients_and_take_the_drift_away() -> None:
             wanted_D = world.gradient(i, begun.model_n)
             torch.testing.assert_close(clients[str(i)].control_n, wanted_D, rtol=0, atol=1e-13)
         begun = later
-    algorithms: list[Algorithm] = [FedAvg(world.stepper()), scaffold]
+    algorithms: list[Algorithm] = [FedAvg(world.bench()), scaffold]
     for algorithm in algorithms:
         server: Any = algorithm.start_server(w0_D)
         clients = {peer: algorithm.start_client(w0_D, torch.tensor(1)) for peer in asked}

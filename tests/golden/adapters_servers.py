@@ -15,8 +15,7 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.fedprox import FedProx
 from fedpeer.algorithms.servers.scaffold import Scaffold
-from fedpeer.algorithms.steppers import build
-from fedpeer.slicing.flat import FlatLayout
+from fedpeer.algorithms.workbench import Workbench
 
 Case = dict[str, Any]
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
@@ -26,12 +25,11 @@ def server_baselines(inputs: Case) -> Case:
     """08; without the minimiser, for which fedpeer has no use."""
     module = nn.Linear(len(inputs["w0"]), 1, bias=False, dtype=torch.float64)
     choice = OptimizerChoice("SGD", {"lr": inputs["lr"]})
-    stepper = build("loop", module, FlatLayout.of(module), LOSSES["mean-squared-error"], choice)
-    scaffold = Scaffold(stepper, inputs["lr"], len(inputs["H"]), inputs["scaffold_global_lr"])
+    bench = Workbench.of(module, LOSSES["mean-squared-error"], choice, clients=len(inputs["H"]))
     return {
-        "fedavg": _rounds(inputs, FedAvg(stepper), False),
-        "fedprox": _rounds(inputs, FedProx(stepper, inputs["mu"]), False),
-        "scaffold": _rounds(inputs, scaffold, True),
+        "fedavg": _rounds(inputs, FedAvg(bench), False),
+        "fedprox": _rounds(inputs, FedProx(bench, mu=inputs["mu"]), False),
+        "scaffold": _rounds(inputs, Scaffold(bench, global_lr=inputs["scaffold_global_lr"]), True),
     }
 
 

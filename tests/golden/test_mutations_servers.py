@@ -14,6 +14,8 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import in_peer_order, weighted_mean
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
+from fedpeer.algorithms.servers.fedavg import FedAvg
+from fedpeer.algorithms.servers.models import Local, Model
 from fedpeer.algorithms.servers.scaffold import Changes, Controlled, Scaffold
 from fedpeer.algorithms.steppers import Stepper
 from tests.golden.adapters_servers import ADAPTERS
@@ -22,15 +24,15 @@ from tests.golden.mutating import assert_turned_red, name_of, needs_golden
 SERVERS = "fedpeer.algorithms.servers"
 STEM = "08_fedavg_fedprox_scaffold_quadratic"
 #: As they were before any mutation.
-TRAIN, CLOSE = Scaffold.train, Scaffold.close
+TRAIN, CLOSE, FEDAVG_CLOSE = Scaffold.train, Scaffold.close, FedAvg.close
 
 
-def all_clients_alike(values_KD: Tensor, weights_K: Tensor) -> Tensor:
-    return weighted_mean(values_KD, torch.ones_like(weights_K))
+def all_clients_alike(self: FedAvg, server: Model, updates: Local) -> Model:
+    return FEDAVG_CLOSE(self, server, replace(updates, examples=torch.ones_like(updates.examples)))
 
 
-def last_client_first(values_KD: Tensor, weights_K: Tensor) -> Tensor:
-    return weighted_mean(values_KD, weights_K.flip(0))
+def last_client_first(self: FedAvg, server: Model, updates: Local) -> Model:
+    return FEDAVG_CLOSE(self, server, replace(updates, examples=updates.examples.flip(0)))
 
 
 def away_from(anchor_n: Tensor, strength: float) -> Correction:
@@ -50,11 +52,14 @@ def drift_negated(
 
 def control_over_the_sampled(self: Scaffold, server: Controlled, updates: Changes) -> Controlled:
     """The server's control variate moves by the mean of those who took part, and not by |S| / N of it."""
-    return CLOSE(replace(self, clients=len(updates.model_n)), server, updates)
+    return CLOSE(replace(self, bench=replace(self.bench, clients=len(updates.model_n))), server, updates)
 
 
-def weighted_like_fedavg(values_KD: Tensor) -> Tensor:
-    return weighted_mean(values_KD, torch.arange(1.0, 1.0 + len(values_KD)))
+def weighted_like_fedavg(self: Scaffold, server: Controlled, updates: Changes) -> Controlled:
+    def mean(values_KD: Tensor, alike_K: Tensor) -> Tensor:
+        return weighted_mean(values_KD, torch.arange(1.0, 1.0 + len(values_KD)))
+
+    return CLOSE(replace(self, bench=replace(self.bench, mean=mean)), server, updates)
 
 
 def without_the_servers_control(self: Scaffold, client: Controlled, *arguments: Any) -> tuple[Controlled, Changes]:
@@ -69,12 +74,12 @@ def first_alone(updates: Mapping[str, Any]) -> Any:
 
 
 MUTATIONS: list[tuple[str, Callable[..., Any]]] = [
-    (f"{SERVERS}.fedavg.weighted_mean", all_clients_alike),
-    (f"{SERVERS}.fedavg.weighted_mean", last_client_first),
+    (f"{SERVERS}.fedavg.FedAvg.close", all_clients_alike),
+    (f"{SERVERS}.fedavg.FedAvg.close", last_client_first),
     ("fedpeer.algorithms.correction.Correction.towards", away_from),
     ("fedpeer.algorithms.correction.Correction.towards", twice_the_pull),
     (f"{SERVERS}.scaffold.fresh_steps", drift_negated),
-    (f"{SERVERS}.scaffold.uniform_mean", weighted_like_fedavg),
+    (f"{SERVERS}.scaffold.Scaffold.close", weighted_like_fedavg),
     (f"{SERVERS}.scaffold.Scaffold.close", control_over_the_sampled),
     (f"{SERVERS}.scaffold.Scaffold.train", without_the_servers_control),
     ("tests.golden.adapters_servers.in_peer_order", first_alone),

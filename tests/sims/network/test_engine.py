@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.groups import method_of
 from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.sims.network import audit, history

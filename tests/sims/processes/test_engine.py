@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.groups import method_of
+from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.vector.pool import EngineError, Stopped

@@ -1,0 +1,59 @@
+"""A state as named tensors, and back: what is kept, sent and stacked of any algorithm without knowing it.
+
+States, broadcasts and updates are frozen dataclasses whose fields are tensors or such dataclasses again. Their tensors
+are the *leaves*, named by the way to them (`factor.chi_D`). Whoever keeps, saves or sends a state sees leaves only; a
+template, any state of the same kind, says what they are put together to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def leaves(state: Any) -> dict[str, Tensor]:
+    """The tensors of a state by name, in the order of its fields.
+
+    >>> from fedpeer.algorithms.servers.models import Local
+    >>> {name: tuple(leaf.shape) for name, leaf in leaves(Local(torch.zeros(3), torch.tensor(5))).items()}
+    {'model_n': (3,), 'examples': ()}
+    """
+    found: dict[str, Tensor] = {}
+    for field in fields(state):
+        value = getattr(state, field.name)
+        if isinstance(value, Tensor):
+            found[field.name] = value
+        else:
+            found |= {f"{field.name}.{name}": leaf for name, leaf in leaves(value).items()}
+    return found
+
+
+def rebuilt(template: T, tensors: Mapping[str, Tensor], path: str = "") -> T:
+    """A state like the template with these leaves, of any shapes."""
+    changed: dict[str, Any] = {}
+    for field in fields(template):  # type: ignore[arg-type]
+        value, name = getattr(template, field.name), path + field.name
+        changed[field.name] = tensors[name] if isinstance(value, Tensor) else rebuilt(value, tensors, f"{name}.")
+    return replace(template, **changed)  # type: ignore[type-var]
+
+
+def mapped(function: Callable[..., Tensor], state: T, *others: T) -> T:
+    """The state whose leaves are the function of those of states of one kind."""
+    rows = [leaves(each) for each in (state, *others)]
+    return rebuilt(state, {name: function(*(row[name] for row in rows)) for name in rows[0]})
+
+
+def stacked(states: Sequence[T]) -> T:
+    """Single states as one, with a new first dimension."""
+    return mapped(lambda *each: torch.stack(each), *states)
+
+
+def taken(state: T, rows: int | slice | Sequence[int]) -> T:
+    """These rows of a stacked state; of one row (a number), a single state."""
+    return mapped(lambda leaf: leaf[rows], state)

@@ -1,0 +1,113 @@
+"""What an algorithm with a server is built on: the network, how it is trained, who may take part, how means are taken.
+
+Every peer and every worker of a simulation has one of its own, all alike but for the device and for how many examples
+its own clients hold.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fedpeer.algorithms.coordinated import AlgorithmError, weighted_mean
+from fedpeer.algorithms.losses import Loss
+from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.steppers import Stepper, Way, build
+from fedpeer.slicing.flat import FlatLayout
+from fedpeer.slicing.network import TensorSpec
+
+#: (values_KD, weights_K) -> (D,): `weighted_mean`, or what is proof against some liars.
+Mean: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+
+def _no_further_draws(name: str) -> Tensor:
+    raise AssertionError(f"no further initial parameters were to be drawn, and {name} are asked for")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workbench:
+    """See the top of this file.
+
+    module         the network; its own tensors are never used, only its form
+    stepper        takes the local steps of the whole network by the optimiser
+    clients        N: all who may take part
+    examples_max   the most examples that a client trained on this bench has
+    draw           (n,) initial parameters beside the usual ones, by the name of the draw
+    mean           how the updates of a round become one
+    """
+
+    module: nn.Module
+    layout: FlatLayout
+    loss: Loss
+    optimizer: OptimizerChoice
+    stepper: Stepper
+    clients: int = 1
+    examples_max: int = 0
+    draw: Callable[[str], Tensor] = _no_further_draws
+    mean: Mean = field(default=weighted_mean)
+
+    @staticmethod
+    def of(
+        module: nn.Module, loss: Loss, optimizer: OptimizerChoice, *, way: Way = "loop", clients: int = 1
+    ) -> Workbench:
+        """The bench of a network that is trained in one of the ways of `steppers`."""
+        layout = FlatLayout.of(module)
+        stepper = build(way, module, layout, loss, optimizer)
+        return Workbench(module=module, layout=layout, loss=loss, optimizer=optimizer, stepper=stepper, clients=clients)
+
+    @property
+    def lr(self) -> float:
+        """The local rate, of an algorithm whose steps are x <- x - lr * gradient.
+
+        Raises:
+            AlgorithmError: they are not.
+        """
+        if not self.optimizer.plain_sgd:
+            raise AlgorithmError(
+                f"it takes plain gradient steps, and learning.optimizer is {self.optimizer.kind} with "
+                f"{', '.join(self.optimizer.settings)}; write sgd,lr=..."
+            )
+        return self.optimizer.lr
+
+    def head_D(self, modules: Sequence[str] = ()) -> Tensor:
+        """(D,) places in x_n of the head: of these modules, by name, or of the last one that has parameters.
+
+        Raises:
+            AlgorithmError: there is no such module, or nothing would be left as base.
+        """
+        names = tuple(modules) or (self._parameters[-1].module,)
+        spans = [each.span for each in self.layout.tensors if _inside(each.name, names)]
+        missing = [name for name in names if not any(_inside(each.name, (name,)) for each in self.layout.tensors)]
+        if missing:
+            known = dict.fromkeys(each.module for each in self._parameters)
+            raise AlgorithmError(f'head: the network has no module "{missing[0]}"; known: {", ".join(known)}')
+        head_D = torch.cat([torch.arange(span.start, span.stop) for span in spans])
+        if len(head_D) == self.layout.n:
+            raise AlgorithmError("the whole network is its head, and nothing is left to be shared; take more layers")
+        return head_D
+
+    def base_D(self, modules: Sequence[str] = ()) -> Tensor:
+        """(n - D,) places of all that is not the head."""
+        rest = torch.ones(self.layout.n, dtype=torch.bool)
+        rest[self.head_D(modules)] = False
+        return rest.nonzero().squeeze(-1)
+
+    def training_only(self, places_D: Tensor) -> Stepper:
+        """Steps of the parameters at these places, which are whole tensors, with all others as they are."""
+        module, chosen = copy.deepcopy(self.module), set(places_D.tolist())
+        for spec in self._parameters:
+            module.get_parameter(spec.name).requires_grad_(spec.offset in chosen)
+        return build("loop", module, self.layout, self.loss, self.optimizer)
+
+    @property
+    def _parameters(self) -> list[TensorSpec]:
+        return [each for each in self.layout.tensors if each.kind == "parameter"]
+
+
+def _inside(tensor: str, modules: Sequence[str]) -> bool:
+    return any(f"{tensor}.".startswith(f"{name}.") for name in modules)

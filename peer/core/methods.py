@@ -1,0 +1,18 @@
+"""From the name of a method to what it shares. Imports no torch for those in which peers are equals."""
+
+from __future__ import annotations
+
+from fedpeer.algorithms.registry import ALGORITHMS, Method
+from fedpeer.peer.core.choice import Choice, called
+
+
+def method_of(choice: Choice) -> Method:
+    """The method of that name with its settings; a reader's own (`python:module:Class`) has a server.
+
+    Raises:
+        ChoiceError: unknown name or setting.
+    """
+    if choice.name == "python":
+        return Method("with a coordinator")
+    method: Method = called(choice, ALGORITHMS, "algorithm")()
+    return method
