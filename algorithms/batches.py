@@ -89,6 +89,8 @@ class Batches:
     index     (S, b) or (B, S, b) int64 rows of x_NF
     y         the targets of those rows, (S, b), (B, S, b) or with an outputs axis behind
     whole     of each peer, all its training examples, for algorithms that want more than batches; () where none does
+    number    () or (B,) int64: each peer's number among the clients of a server, 0, 1, ... in the order of their ids;
+              None where peers are equals
     """
 
     x_NF: Tensor
@@ -96,6 +98,7 @@ class Batches:
     y: Tensor
     view: View | None = None
     whole: tuple[Examples, ...] = ()
+    number: Tensor | None = None
 
     @property
     def steps(self) -> int:
@@ -124,12 +127,15 @@ class Batches:
 
     def peer(self, number: int) -> Batches:
         """The batches of one peer of the block."""
-        whole = self.whole[number : number + 1]
-        return Batches(self.x_NF, self.index[number], self.y[number], self.view and self.view.of(number), whole)
+        whole, of_client = self.whole[number : number + 1], None if self.number is None else self.number[number]
+        view = self.view and self.view.of(number)
+        return Batches(self.x_NF, self.index[number], self.y[number], view, whole, of_client)
 
     def block(self) -> Batches:
         """The batches of one peer as a block of one."""
-        return Batches(self.x_NF, self.index[None], self.y[None], self.view and self.view.of(None), self.whole)
+        of_client = None if self.number is None else self.number[None]
+        view = self.view and self.view.of(None)
+        return Batches(self.x_NF, self.index[None], self.y[None], view, self.whole, of_client)
 
     def everything(self) -> tuple[Tensor, Tensor]:
         """(M, *F) inputs, as it sees them, and (M, ...) targets of all training examples of one peer."""

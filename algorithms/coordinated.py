@@ -25,6 +25,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import stacked
 from fedpeer.algorithms.precision import widest
+from fedpeer.algorithms.registry import taking_part
 
 Server = TypeVar("Server")
 Client = TypeVar("Client")
@@ -40,9 +41,17 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
     """A server and its clients.
 
     everyone_trains   whether those train too who do not take part in a round; what they learn stays with them
+    counts            leaves of an update that are numbers of examples: whole, at least 1 (`updates.py`)
+    positive          leaves of an update all of whose numbers are above 0, such as precisions
+    moved             leaves of an update that are what the broadcast's of the same name and shape became, so that the
+                      client's change is their difference; an update in which these and the counts are all can be made
+                      private (`private.py`)
     """
 
     everyone_trains: bool = False
+    counts: tuple[str, ...] = ("examples",)
+    positive: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
 
     def start_server(self, values_n: Tensor) -> Server:
         """The server before the first round; `values_n` (n,) are the initial parameters."""
@@ -57,7 +66,7 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
 
         The draw is of the stream (seed, round, "participants"), so everybody knows it without being told.
         """
-        count = max(1, round_half_up(share * clients))
+        count = taking_part(clients, share)
         drawn = draws.numpy("participants", round=round).choice(clients, count, replace=False)
         return tuple(sorted(int(number) for number in drawn))
 
@@ -91,15 +100,18 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
         """(..., n) the model that a client uses itself (MT, PM); the initial one while it was never asked."""
         ...
 
+    def statistics(self, client: Client, server: Server) -> Mapping[str, Tensor]:
+        """Numbers of each client (...) that a report shows, by name; none by default."""
+        return {}
+
+    def relations(self, server: Server) -> Tensor | None:
+        """(N, N) how related the clients' tasks are, between -1 and 1, where the algorithm learns it."""
+        return None
+
 
 def where(counted: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """The new rows (..., n) of those who counted (...), the old ones of the others."""
     return torch.where(counted.reshape(*counted.shape, *[1] * (new.dim() - counted.dim())), new, old)
-
-
-def round_half_up(number: float) -> int:
-    """The nearest whole number; Python's own goes to the even one of two."""
-    return int(number + 0.5)
 
 
 def in_peer_order(updates: Mapping[str, Update]) -> Update:

@@ -25,14 +25,14 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.Identity: "identity",
 }
 #: In place, z -> a.
-_FORWARD: dict[str, Callable[[Tensor], Tensor]] = {
+FORWARD: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": Tensor.sigmoid_,
     "tanh": Tensor.tanh_,
     "relu": Tensor.relu_,
     "identity": lambda z: z,
 }
 #: (the gradient behind the activation, the activation's own result `a`) -> the gradient before it.
-_BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sigmoid": torch.ops.aten.sigmoid_backward,
     "tanh": torch.ops.aten.tanh_backward,
     "relu": lambda gradient, a: torch.ops.aten.threshold_backward(gradient, a, 0),
@@ -92,7 +92,7 @@ def _hooked(module: nn.Module) -> bool:
     return any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
 
 
-def _affine(a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def affine(a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """a (..., b, in), weight (..., out, in), bias (..., 1, out) -> (..., b, out), with no or one leading dimension."""
     transposed = weight.transpose(-1, -2)
     if bias is None:
@@ -106,8 +106,30 @@ def forward(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> Tensor:
     """inputs (..., b, features) -> logits (..., b, outputs), each peer with its own parameters x_n (..., n)."""
     a = inputs
     for layer in layers:
-        a = _FORWARD[layer.activation](_affine(a, layer.weights(x_n), layer.biases(x_n)))
+        a = FORWARD[layer.activation](affine(a, layer.weights(x_n), layer.biases(x_n)))
     return a
+
+
+def activations(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> list[Tensor]:
+    """inputs (..., b, features), and behind it what each layer makes of the one before."""
+    seen = [inputs]
+    for layer in layers:
+        seen.append(FORWARD[layer.activation](affine(seen[-1], layer.weights(x_n), layer.biases(x_n))))
+    return seen
+
+
+def add_gradient_(
+    layers: tuple[Layer, ...], x_n: Tensor, seen: list[Tensor], slope: Tensor, total_n: Tensor, rate: float = 1.0
+) -> None:
+    """Add to total_n, in place, `rate` times the gradient at x_n of what has the gradient `slope` at the last result.
+
+    `seen` is what `activations` gave; both vectors (n,) or (B, n).
+    """
+    for depth in reversed(range(len(layers))):
+        layer = layers[depth]
+        delta = BACKWARD[layer.activation](slope, seen[depth + 1])
+        descend(layer.weights(total_n), layer.biases(total_n), delta, seen[depth], rate)
+        slope = delta @ layer.weights(x_n) if depth else delta
 
 
 @torch.no_grad()
@@ -132,19 +154,19 @@ def train(
         a = batches.inputs(step).flatten(x_n.dim())
         seen = [a]
         for layer, weight, bias in zip(layers, weights, biases, strict=True):
-            a = _FORWARD[layer.activation](_affine(a, weight, bias))
+            a = FORWARD[layer.activation](affine(a, weight, bias))
             seen.append(a)
         delta = loss.delta(a, batches.targets(step))
         for depth in range(len(layers) - 1, -1, -1):
             # The gradient for the layer below needs this weight as it was in the forward pass.
-            below = _BACKWARD[layers[depth - 1].activation](delta @ weights[depth], seen[depth]) if depth else delta
-            _descend(weights[depth], biases[depth], delta, seen[depth], rate)
+            below = BACKWARD[layers[depth - 1].activation](delta @ weights[depth], seen[depth]) if depth else delta
+            descend(weights[depth], biases[depth], delta, seen[depth], rate)
             delta = below
         if added_n is not None:
             x_n.add_(added_n, alpha=-lr)
 
 
-def _descend(weight: Tensor, bias: Tensor | None, delta: Tensor, a: Tensor, rate: float) -> None:
+def descend(weight: Tensor, bias: Tensor | None, delta: Tensor, a: Tensor, rate: float) -> None:
     if weight.dim() == 2:
         weight.addmm_(delta.transpose(-1, -2), a, alpha=rate)
     else:

@@ -131,6 +131,43 @@ def free_energy(head: Head, z_NF: Tensor, y_N: Tensor, w_D: Tensor, tau: Tensor,
     return z_NF.shape[-2] * expected_loss(head, z_NF, y_N, noise_KD) + kl(head, w_D, tau)
 
 
+def feature_slopes(head: Head, z_NF: Tensor, y_N: Tensor, noise_KD: Tensor) -> Tensor:
+    """(..., N, F): the gradient of `expected_loss` at the features, in closed form."""
+    delta_EN, weight_EF = _deltas(head, z_NF, y_N, noise_KD)
+    return delta_EN.mT @ weight_EF / (noise_KD.shape[-2] * z_NF.shape[-2])
+
+
+def free_energy_slopes(
+    head: Head, z_NF: Tensor, y_N: Tensor, w_D: Tensor, tau: Tensor, noise_KD: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradient of `free_energy` at mu and at pi, (..., D) each, in closed form."""
+    delta_EN, _ = _deltas(head, z_NF, y_N, noise_KD)
+    rows = noise_KD.shape[:-1]
+    at_head_KD = torch.cat(((delta_EN @ z_NF).reshape(*rows, -1), delta_EN.sum(-1).reshape(*rows, -1)), -1)
+    sigma_D, pull = head.sigma_D, tau.unsqueeze(-1)
+    at_mu_D = at_head_KD.mean(-2) + pull * (head.mu_D - w_D)
+    at_sigma_D = (at_head_KD * noise_KD).mean(-2) + pull * sigma_D - 1 / sigma_D
+    return at_mu_D, at_sigma_D * head.pi_D.sigmoid()
+
+
+def _deltas(head: Head, z_NF: Tensor, y_N: Tensor, noise_KD: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax minus one-hot at the outputs of all K heads side by side, (..., E, N), and their weights (..., E, F).
+
+    E = K * C: the K heads are one wide layer, so that all of them cost one matrix product. Examples come last, for a
+    softmax along a short last dimension takes many times as long.
+    """
+    heads_KD, features = head.sampled(noise_KD), z_NF.shape[-1]
+    classes = heads_KD.shape[-1] // (features + 1)
+    rows, of_each = heads_KD.shape[:-2], heads_KD.shape[:-1]
+    weight_EF = heads_KD[..., : classes * features].reshape(*rows, -1, features)
+    bias_E1 = heads_KD[..., classes * features :].reshape(*rows, -1, 1)
+    delta_KCN = (weight_EF @ z_NF.mT + bias_E1).reshape(*of_each, classes, -1).softmax(-2)
+    right_K1N = y_N.unsqueeze(-2).unsqueeze(-2).expand(*of_each, 1, -1)
+    delta_KCN.scatter_add_(-2, right_K1N, delta_KCN.new_full((1,), -1.0).expand_as(right_K1N))
+    return delta_KCN.flatten(-3, -2), weight_EF
+
+
+@torch.no_grad()
 def train_head(
     head: Head,
     z_NF: Tensor,
@@ -148,19 +185,15 @@ def train_head(
     round. A client whose steps diverged (the data term is a sum, so lr must fall as N grows) keeps the head it came
     with.
     """
-    at = [head.mu_D.detach(), head.pi_D.detach()]
-    velocity = [torch.zeros_like(x_D) for x_D in at]
-    with torch.enable_grad():
-        for noise_KD in noise:
-            mu_D, pi_D = (x_D.requires_grad_() for x_D in at)
-            lost = free_energy(Head(mu_D, pi_D), z_NF.detach(), y_N, w_D, tau, noise_KD).sum()
-            gradients = torch.autograd.grad(lost, (mu_D, pi_D))
-            velocity = [momentum * v_D + g_D for v_D, g_D in zip(velocity, gradients, strict=True)]
-            at = [(x_D - lr * v_D).detach() for x_D, v_D in zip(at, velocity, strict=True)]
-    trained = Head(*at)
+    at = head
+    velocity = torch.zeros_like(head.mu_D), torch.zeros_like(head.pi_D)
+    for noise_KD in noise:
+        slopes = free_energy_slopes(at, z_NF, y_N, w_D, tau, noise_KD)
+        velocity = momentum * velocity[0] + slopes[0], momentum * velocity[1] + slopes[1]
+        at = Head(at.mu_D - lr * velocity[0], at.pi_D - lr * velocity[1])
     # The logarithm, for the KL needs it: a sigma that has become 0 never leaves 0 again.
-    sane = (trained.mu_D.isfinite() & trained.sigma_D.log().isfinite()).all(-1, keepdim=True)
-    return Head(torch.where(sane, trained.mu_D, head.mu_D), torch.where(sane, trained.pi_D, head.pi_D))
+    sane = (at.mu_D.isfinite() & at.sigma_D.log().isfinite()).all(-1, keepdim=True)
+    return Head(torch.where(sane, at.mu_D, head.mu_D), torch.where(sane, at.pi_D, head.pi_D))
 
 
 def weighted(value_D: Tensor, weight: Tensor) -> Tensor:

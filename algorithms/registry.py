@@ -63,7 +63,20 @@ SERVED: Mapping[str, str] = {
     "per-fedavg": "fedpeer.algorithms.servers.perfedavg:PerFedAvg",
     "pfedme": "fedpeer.algorithms.servers.pfedme:PFedMe",
     "ditto": "fedpeer.algorithms.servers.ditto:Ditto",
+    "pfedvem": "fedpeer.algorithms.servers.pfedvem:PFedVEM",
+    "mocha": "fedpeer.algorithms.servers.mocha:Mocha",
+    "cocoa": "fedpeer.algorithms.servers.mocha_comparators:Cocoa",
+    "minibatch-sdca": "fedpeer.algorithms.servers.mocha_comparators:MinibatchSdca",
+    "minibatch-sgd": "fedpeer.algorithms.servers.mocha_comparators:MinibatchSgd",
 }
+
+
+def taking_part(clients: int, share: float) -> int:
+    """How many take part in a round of an algorithm with a server: that share of all clients, at least one.
+
+    A half is rounded up; Python's own `round` goes to the even number.
+    """
+    return max(1, int(share * clients + 0.5))
 
 
 class _Algorithms(Mapping[str, Callable[..., Method]]):

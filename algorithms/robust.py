@@ -22,18 +22,19 @@ History for Byzantine Robust Optimization, ICML 2021 (centred clipping).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from fedpeer.algorithms.aggregation import RobustError, check_liars
 from fedpeer.algorithms.coordinated import uniform_mean, weighted_mean
+from fedpeer.algorithms.precision import widest
 
 #: Steps of Weiszfeld's method at most. It needs five to twenty; only where the median falls just on a row is it slower
 #: than linear, and what is left after a thousand does not matter for learning.
 WEISZFELD_STEPS_MAX = 1000
-
-
-class RobustError(ValueError):
-    """A rule cannot stand that many liars among that few updates; the message names both and the way out."""
 
 
 def finite_rows(updates_KD: Tensor) -> Tensor:
@@ -42,24 +43,6 @@ def finite_rows(updates_KD: Tensor) -> Tensor:
     Others are left out, and their peers named, before a rule sees the rest; each of them is one of the f less.
     """
     return updates_KD.isfinite().all(1)
-
-
-def check_liars(rule: str, updates: int, liars: int) -> None:
-    """Refuse a setting under which f liars could win: all rules here are for n >= 2 f + 3.
-
-    Raises:
-        RobustError: f < 0, or n < 2 f + 3 (Blanchard et al. 2017, proposition 1, needs 2 f + 2 < n; the same margin is
-            asked of every rule, so that one can be put in the place of another).
-    """
-    if liars < 0:
-        raise RobustError(f"{rule} with f = {liars}: a number of liars is 0 or more")
-    if updates < 2 * liars + 3:
-        most = (updates - 3) // 2
-        way_out = f"lower f to {most}" if most >= 0 else "take the plain mean"
-        raise RobustError(
-            f"{rule} with f = {liars} liars takes 2 f + 3 = {2 * liars + 3} updates, and there are {updates}; "
-            f"{way_out}, or let more peers take part in a round"
-        )
 
 
 def median(updates_KD: Tensor) -> Tensor:
@@ -126,7 +109,7 @@ def geometric_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tole
         tolerance: no unit, relative to the spread of the honest majority.
     """
     value_KD = _checked(updates_KD)
-    weight_K = torch.ones_like(value_KD[:, 0]) if weight_K is None else weight_K.to(torch.float64)
+    weight_K = torch.ones_like(value_KD[:, 0]) if weight_K is None else weight_K.to(value_KD.dtype)
     at_D = median(value_KD)
     for _ in range(WEISZFELD_STEPS_MAX):
         difference_KD = value_KD - at_D
@@ -162,7 +145,8 @@ def centred_clipping(updates_KD: Tensor, start_D: Tensor, *, radius: float, step
     of an honest update's difference from it. Two things that f liars may send give results at most 2 * steps * radius
     * f / K apart. Updates should carry momentum from round to round, or lies too small to be clipped add up.
     """
-    value_KD, at_D = _checked(updates_KD), start_D.to(torch.float64)
+    value_KD = _checked(updates_KD)
+    at_D = start_D.to(value_KD.dtype)
     for _ in range(steps):
         difference_KD = value_KD - at_D
         apart_K1 = torch.linalg.vector_norm(difference_KD, dim=1, keepdim=True)
@@ -170,8 +154,57 @@ def centred_clipping(updates_KD: Tensor, start_D: Tensor, *, radius: float, step
     return at_D
 
 
+def spread(updates_KD: Tensor, from_D: Tensor) -> float:
+    """The median distance of the updates from a point; of an even number the lower one of the middle two.
+
+    While less than half of them lie, that is at most the distance of some honest row.
+    """
+    return float(torch.linalg.vector_norm(_checked(updates_KD) - from_D, dim=1).median())
+
+
+def aggregated(rule: str, values_KD: Tensor, weights_K: Tensor, liars: int, **settings: Any) -> Tensor:
+    """(D,) in the type of values_KD: what a choice of `aggregation.py` makes of the updates of a round.
+
+    The plain mean takes everything as it is. Of the others each leaves out the rows that are not finite, which count as
+    liars found, and falls back to the median of the coordinates where fewer than 2 f + 3 rows are left.
+    """
+    if rule == "mean":
+        return weighted_mean(values_KD, weights_K)
+    finite_K = finite_rows(values_KD)
+    left_KD, left_K = values_KD[finite_K], weights_K[finite_K]
+    assert len(left_KD), "a round whose updates are all refused is not closed"
+    liars = max(0, liars - int((~finite_K).sum()))
+    if len(left_KD) < 2 * liars + 3:
+        return median(left_KD).to(values_KD.dtype)
+    return _RULES[rule](left_KD, left_K, liars, **settings).to(values_KD.dtype)
+
+
+def _multi_krum(values_KD: Tensor, weights_K: Tensor, liars: int, *, kept: int | None) -> Tensor:
+    near = len(values_KD) - liars - 2
+    return multi_krum(values_KD, liars=liars, kept=min(kept or near, near))
+
+
+def _centred_clipping(values_KD: Tensor, weights_K: Tensor, liars: int, *, radius: float | None, steps: int) -> Tensor:
+    start_D = median(values_KD)
+    reach = spread(values_KD, start_D) if radius is None else radius
+    return centred_clipping(values_KD, start_D, radius=reach, steps=steps) if reach > 0 else start_D
+
+
+#: (values_KD, weights_K, liars) -> (D,), by the names of `aggregation.py`.
+_RULES: dict[str, Callable[..., Tensor]] = {
+    "median": lambda values_KD, weights_K, liars: median(values_KD),
+    "trimmed-mean": lambda values_KD, weights_K, liars: trimmed_mean(values_KD, trim=liars),
+    "krum": lambda values_KD, weights_K, liars: krum(values_KD, liars=liars),
+    "multi-krum": _multi_krum,
+    "centred-clipping": _centred_clipping,
+    "geometric-median": lambda values_KD, weights_K, liars, weighted: geometric_median(
+        values_KD, weights_K if weighted else None
+    ),
+}
+
+
 def _checked(updates_KD: Tensor) -> Tensor:
-    """In float64; what is not finite was to be refused before, for it would decide every rule by itself."""
+    """In the widest type; what is not finite was to be refused before, for it would decide every rule by itself."""
     assert updates_KD.dim() == 2, "one row a peer"
     assert finite_rows(updates_KD).all(), "an update that is not finite is refused before aggregation"
-    return updates_KD.to(torch.float64)
+    return updates_KD.to(widest(updates_KD.device))

@@ -15,7 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from fedpeer.algorithms.registry import ALGORITHMS
+from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation, RobustError
+from fedpeer.algorithms.registry import ALGORITHMS, taking_part
 from fedpeer.algorithms.start import STARTS
 from fedpeer.cli.errors import Path, Problem, shown
 from fedpeer.data.own import OWN
@@ -91,6 +92,7 @@ def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
         ("network",): ("network", {**NETWORKS, "python": python}),
         ("learning", "algorithm"): ("algorithm", _algorithms()),
         ("learning", "start"): ("start", STARTS),
+        ("learning", "aggregation"): ("aggregation", AGGREGATIONS),
         ("gossip", "topology"): ("topology", GRAPHS),
         ("simulation", "dataset"): ("data set", {**DATASETS, **OWN}),
     }
@@ -108,6 +110,7 @@ CHOICES: tuple[Path, ...] = (
     ("network",),
     ("learning", "algorithm"),
     ("learning", "start"),
+    ("learning", "aggregation"),
     ("gossip", "topology"),
     ("simulation", "dataset"),
 )
@@ -118,9 +121,11 @@ def contradictions(federation: Federation, data: Mapping[str, Any]) -> list[Prob
     return [
         *_choices(federation),
         *_optimizer(federation.learning.optimizer),
+        *_aggregation(federation),
         *_split(federation.simulation.split),
         *_gossip(federation, data),
         *_wire(federation.gossip.wire),
+        *_passes(federation),
         *_mode(federation),
         *_partial_models(federation),
     ]
@@ -131,6 +136,9 @@ def between_peers(federation: Federation) -> list[Problem]:
     method = method_of(federation.learning.algorithm)
     if method.served:
         return [Problem(("learning", "algorithm"), f"real peers do not play {federation.learning.algorithm} yet")]
+    if federation.learning.aggregation.name != "mean":
+        text = f"{federation.learning.algorithm} has no coordinator, who alone could do that; write aggregation: mean"
+        return [Problem(("learning", "aggregation"), text)]
     problem = crowding(federation.models(), method)
     return [] if problem is None else [Problem(_path(problem.place, federation), problem.message)]
 
@@ -196,6 +204,19 @@ def _rate(*, lr: float) -> None:
     """Only for its annotation."""
 
 
+def _aggregation(federation: Federation) -> Iterator[Problem]:
+    """Settings out of range, and more liars than those who take part in a round can stand."""
+    learning, path = federation.learning, ("learning", "aggregation")
+    if choice_problem(path, learning.aggregation) is not None:
+        return
+    try:
+        rule: Aggregation = called(learning.aggregation, AGGREGATIONS, "aggregation")()
+        if federation.simulation.peers is not None:
+            rule.check(taking_part(federation.simulation.peers, learning.participation))
+    except RobustError as error:
+        yield Problem(path, str(error))
+
+
 def _split(chain: tuple[Choice, ...] | None) -> Iterator[Problem]:
     for number, choice in enumerate(chain or ()):
         what, known = ("difference", MODIFIERS) if number else ("split", SPLITS)
@@ -226,6 +247,13 @@ def _wire(chain: tuple[Choice, ...]) -> Iterator[Problem]:
             called(choice, known, what)()
         except ChoiceError as error:
             yield Problem(("gossip", "wire"), str(error))
+
+
+def _passes(federation: Federation) -> Iterator[Problem]:
+    learning = federation.learning
+    if learning.passes > 1 and learning.steps_between_averaging != "pass":
+        text = f"a round has {learning.steps_between_averaging} updates; leave this out, or take pass as their number"
+        yield Problem(("learning", "passes"), text)
 
 
 def _mode(federation: Federation) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedpeer.cli.units import apart, lasting
-from fedpeer.runs.summary import count_text, headline, measure_of, score_text, spoken
+from fedpeer.runs.summary import count_text, headline, measure_of, score_text, server_score, spoken
 
 
 def result_table(summary: Mapping[str, Any]) -> Table:
@@ -20,7 +20,17 @@ def result_table(summary: Mapping[str, Any]) -> Table:
     title = f"{measure} over {summary['peers']} peers" + (f", {len(summary['seeds'])} seeds" if several else "")
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("method", no_wrap=True)
-    for column in ["mean", *(["SEM"] if several else []), "worst peer", "spread", "sent", "messages", "a round"]:
+    served = any(server_score(result) is not None for result in methods.values())
+    for column in [
+        "mean",
+        *(["SEM"] if several else []),
+        *(["server"] if served else []),
+        "worst peer",
+        "spread",
+        "sent",
+        "messages",
+        "a round",
+    ]:
         table.add_column(column, justify="right", no_wrap=True)
     best = _best(methods, measure)
     for method, result in methods.items():
@@ -28,6 +38,7 @@ def result_table(summary: Mapping[str, Any]) -> Table:
             spoken(method),
             score_text(result[f"{measure}_mean"], measure),
             *([apart(result[f"{measure}_sem"], measure)] if several else []),
+            *([score_text(server_score(result), measure)] if served else []),
             score_text(result[f"{measure}_worst"], measure),
             apart(result[f"{measure}_spread"], measure),
             count_text(result["bytes_sent"], "B") if result["bytes_sent"] else "nothing",

@@ -44,7 +44,7 @@ def carry_out(
     from fedpeer.sims.prepare import prepare  # imports torch, which takes a second
     from fedpeer.sims.simulate import simulate
 
-    with _stopping(stop, console):
+    with stopping(stop, console):
         simulation = prepare(request)
         run = folder(simulation)
         with watcher(console, quiet) as display:
@@ -74,7 +74,7 @@ def carry_out(
 
 
 @contextmanager
-def _stopping(stop: threading.Event, console: Console) -> Iterator[None]:
+def stopping(stop: threading.Event, console: Console) -> Iterator[None]:
     """Turn the first signal into `stop`, the second into an immediate end."""
 
     def handle(number: int, _frame: object) -> None:

@@ -7,7 +7,7 @@ sixteen peers with a common test part hold it once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -68,6 +68,7 @@ class Share:
                       training and test alike
     feature_map_F     (F,) int64 over the flattened example: the peer sees feature `feature_map_F[i]` at place i
     note              one short phrase for the preview, such as "8 and 9 exchanged" or "writer f0123"
+    valid_M           (M,) int64 indices of training examples that are kept back, to choose settings and rounds by
     """
 
     train_M: NDArray[np.int64]
@@ -75,6 +76,7 @@ class Share:
     label_map_C: NDArray[np.int64] | None = None
     feature_map_F: NDArray[np.int64] | None = None
     note: str = ""
+    valid_M: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +90,23 @@ class Split:
     def labels(self, dataset: Dataset, peer: int, *, test: bool = False) -> NDArray[np.generic]:
         """The labels as peer number `peer` sees them, (M,)."""
         share = self.shares[peer]
-        y = dataset.y[share.test_M if test else share.train_M]
-        return y if share.label_map_C is None else share.label_map_C[y.astype(np.int64)]
+        return self.labels_of(dataset, peer, share.test_M if test else share.train_M)
+
+    def labels_of(self, dataset: Dataset, peer: int, rows_M: NDArray[np.int64]) -> NDArray[np.generic]:
+        """Those of some examples, (M,)."""
+        y, map_C = dataset.y[rows_M], self.shares[peer].label_map_C
+        return y if map_C is None else map_C[y.astype(np.int64)]
+
+    def keeping_back(self, share: float, draws: np.random.Generator) -> Split:
+        """The split with a share of each peer's training examples kept back, at least one of them left to train on."""
+
+        def cut(one: Share) -> Share:
+            drawn_M = draws.permutation(one.train_M)
+            kept = min(int(share * len(drawn_M) + 0.5), len(drawn_M) - 1)
+            back = np.sort(drawn_M[:kept])
+            return replace(one, train_M=one.train_M[~np.isin(one.train_M, back)], valid_M=back)
+
+        return replace(self, shares=tuple(map(cut, self.shares)))
 
     def inputs(self, dataset: Dataset, peer: int, *, test: bool = False) -> NDArray[np.generic]:
         """The inputs as peer number `peer` sees them, (M, *F)."""

@@ -23,6 +23,7 @@ class Held:
     feature_map_F        (F,) int64: the peer sees feature `feature_map_F[i]` at place i; None: as they are
     inputs               brings inputs, as it sees them, to its own scale; None: they are left as they are
     targets              the scale of regression targets; None for classes
+    valid_M, valid_y     as the test part: training examples that are kept back
     """
 
     train_M: NDArray[np.int64]
@@ -32,6 +33,8 @@ class Held:
     feature_map_F: NDArray[np.int64] | None
     inputs: Normaliser | None
     targets: Normaliser | None
+    valid_M: NDArray[np.int64]
+    valid_y: NDArray[np.generic]
 
     @property
     def score_scale(self) -> float:
@@ -42,13 +45,14 @@ class Held:
 def held(dataset: Dataset, split: Split, peer: int, normalise: str) -> Held:
     """What peer number `peer` (0, 1, ...) holds; `normalise` is a name of `NORMALISERS`."""
     share = split.shares[peer]
-    train_y, test_y = (split.labels(dataset, peer, test=test) for test in (False, True))
+    parts = (share.train_M, share.test_M, share.valid_M)
+    train_y, test_y, valid_y = (split.labels_of(dataset, peer, rows_M) for rows_M in parts)
     targets = inputs = None
     if dataset.task == "regression":
         targets = NORMALISERS[normalise](train_y.reshape(-1, 1))
-        train_y, test_y = targets.apply(train_y), targets.apply(test_y)
+        train_y, test_y, valid_y = map(targets.apply, (train_y, test_y, valid_y))
     else:
-        train_y, test_y = train_y.astype(np.int64), test_y.astype(np.int64)
+        train_y, test_y, valid_y = (each.astype(np.int64) for each in (train_y, test_y, valid_y))
     if normalise != "none" and dataset.input_kind != "tokens":
         inputs = NORMALISERS[normalise](split.inputs(dataset, peer))
     return Held(
@@ -59,4 +63,6 @@ def held(dataset: Dataset, split: Split, peer: int, normalise: str) -> Held:
         feature_map_F=share.feature_map_F,
         inputs=inputs,
         targets=targets,
+        valid_M=share.valid_M,
+        valid_y=valid_y,
     )

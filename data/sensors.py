@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data import store
+from fedpeer.data.binary import against_the_rest
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.store import Arrays, OfficialFile, Source
 
@@ -60,14 +61,20 @@ VEHICLE = Source(
 _VEHICLE_FILE = re.compile(r"(aav|dw)(\d+)/(acoustic_1|seismic_2)/features/\1\2evfeat(\d+)_1_[12]\.txt$")
 
 
-def har() -> Dataset:
-    """Six activities of 30 people from a phone at the waist: 561 features in [-1, 1], subject as user."""
-    return _activities(HAR, subject="subject")
+def har(*, positive: str | None = None) -> Dataset:
+    """Six activities of 30 people from a phone at the waist: 561 features in [-1, 1], subject as user.
+
+    With `positive`, such as sitting, two classes: that activity against the rest.
+    """
+    return against_the_rest(_activities(HAR, subject="subject"), positive)
 
 
-def hapt() -> Dataset:
-    """HAR with the six transitions between postures as further classes: 12 activities, subject as user."""
-    return _activities(HAPT, subject="subject_id")
+def hapt(*, positive: str | None = None) -> Dataset:
+    """HAR with the six transitions between postures as further classes: 12 activities, subject as user.
+
+    With `positive`, two classes: that activity against the rest.
+    """
+    return against_the_rest(_activities(HAPT, subject="subject_id"), positive)
 
 
 def vehicle() -> Dataset:

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from fedpeer.algorithms.aggregation import AGGREGATIONS
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.cli.checks import OPTIMIZERS, registry
 from fedpeer.data.own import OWN
@@ -32,6 +33,7 @@ MARK = "<!-- What follows is written by docs/reference.py. -->\n"
 CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "`network`": NETWORKS,
     "`learning.algorithm`": ALGORITHMS,
+    "`learning.aggregation`": AGGREGATIONS,
     "`learning.start`": registry(("learning", "start"))[1],
     "`gossip.topology`": GRAPHS,
     "`gossip.wire`: the first piece": FORMS,

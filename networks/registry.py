@@ -46,6 +46,14 @@ def mlp(
     )
 
 
+def linear(input_shape: tuple[int, ...], outputs: int, *, bias: bool = True) -> nn.Module:
+    """One linear layer without anything hidden; for two classes with loss binary it has one output."""
+    from fedpeer.networks.mlp import MLP
+
+    sizes = (math.prod(input_shape), outputs)
+    return MLP(sizes, activation="sigmoid", bias=bias, flatten=len(input_shape) > 1)
+
+
 def cnn(
     input_shape: tuple[int, ...],
     outputs: int,
@@ -122,4 +130,4 @@ def _share(value: float, name: str) -> float:
     return value
 
 
-NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "lstm": lstm}
+NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "linear": linear, "cnn": cnn, "lstm": lstm}

@@ -45,7 +45,9 @@ def split_of(dataset: Dataset, federation: Federation, seed: int) -> Split:
     """Who holds what, drawn from the stream (seed, "split")."""
     base, *changes = rule_of(dataset, federation)
     rule = [called(base, SPLITS, "split"), *(called(each, MODIFIERS, "change of a split") for each in changes)]
-    return make_split(rule, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
+    split = make_split(rule, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
+    kept_back = federation.simulation.validation
+    return split.keeping_back(kept_back, Draws(seed).numpy("validation")) if kept_back else split
 
 
 def normalisation_of(dataset: Dataset, choice: Choice) -> str:

@@ -106,11 +106,11 @@ def _results(run: Facts) -> str:
     if not run.methods:
         return '<p class="notice">Nothing was measured.</p>'
     less = " Less is better." if measure_of(run.methods) == "error" else ""
+    marks = {method: run.mark(method) for method in run.methods}
     return (
         "<section><h2>What it was worth</h2>"
         f'<p class="soft">Each peer on its own test data, after its last round.{less}</p>'
-        + tables.results(run.methods, {method: run.mark(method) for method in run.methods})
-        + "</section>"
+        f"{tables.results(run.methods, marks)}{tables.scores(run.methods, marks)}</section>"
     )
 
 

@@ -9,9 +9,29 @@ from typing import Any
 import numpy as np
 
 from fedpeer.runs.history import Floats, History, Measure, histories
+from fedpeer.runs.scores import scores
 
 #: Names as people read them; any other method is its own name without hyphens.
-_SPOKEN = {"local": "local only", "fedavg": "FedAvg", "fedprox": "FedProx", "pfedvem": "pFedVEM", "mocha": "MOCHA"}
+_SPOKEN = {
+    "local": "local only",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "scaffold": "SCAFFOLD",
+    "fedper": "FedPer",
+    "fedrep": "FedRep",
+    "ifca": "IFCA",
+    "per-fedavg": "Per-FedAvg",
+    "pfedme": "pFedMe",
+    "ditto": "Ditto",
+    "pfedbayes": "pFedBayes",
+    "pfedvem": "pFedVEM",
+    "virtual": "VIRTUAL",
+    "virtual-2019": "VIRTUAL 2019",
+    "mocha": "MOCHA",
+    "cocoa": "CoCoA",
+    "minibatch-sdca": "minibatch SDCA",
+    "minibatch-sgd": "minibatch SGD",
+}
 
 
 def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -21,9 +41,17 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     `accuracy_spread` its standard deviation over peers; `accuracy_sem` is the standard error over seeds of the mean
     over peers, null for one seed. Regression has `error_*` instead, where the worst is the maximum. `bytes_sent` and
     `messages_sent` are totals over peers and rounds, and `seconds_per_round` leaves evaluation out; all three are means
-    over seeds. `rounds` is the round that the scores are of, null (as they are) before the first evaluation.
+    over seeds. `rounds` is the round that the scores are of, null (as they are) before the first evaluation. `scores`
+    has the last and the best round by the names of `scores.METRICS`.
     """
-    return {method: _result(history) for method, history in histories(rows).items()}
+    every = list(rows)
+    by_method: dict[str, list[Mapping[str, Any]]] = {}
+    for row in every:
+        by_method.setdefault(row["method"], []).append(row)
+    return {
+        method: _result(history) | {"scores": scores(by_method[method], history.measure)}
+        for method, history in histories(every).items()
+    }
 
 
 def _result(history: History) -> dict[str, Any]:
@@ -62,7 +90,8 @@ def measure_of(methods: Mapping[str, Mapping[str, Any]]) -> Measure:
 
 def spoken(method: str) -> str:
     """The method's name in a sentence: "local only", "partial averaging"."""
-    return _SPOKEN.get(method, method.replace("-", " "))
+    name, comma, settings = method.partition(",")
+    return _SPOKEN.get(name, name.replace("-", " ")) + comma + settings
 
 
 def percent(fraction: float) -> str:
@@ -90,13 +119,13 @@ def count_text(number: float, unit: str = "") -> str:
 
 
 def headline(methods: Mapping[str, Mapping[str, Any]]) -> str:
-    """One sentence: what the best method beside the baseline was worth.
+    """One sentence: what the best method beside the baseline was worth, by its own models or its server's.
 
     "Partial averaging: 92.4 %, 3.9 points above local only and 2.7 points above full averaging". Only methods that came
     as far as the one spoken of are compared with it.
     """
     measure = measure_of(methods)
-    means = {m: r[f"{measure}_mean"] for m, r in methods.items() if r.get(f"{measure}_mean") is not None}
+    means = {m: score for m, r in methods.items() if (score := _worth(r, measure)) is not None}
     if not means:
         return "Nothing was evaluated"
     others = {method: mean for method, mean in means.items() if method != "local"} or means
@@ -114,6 +143,18 @@ def headline(methods: Mapping[str, Mapping[str, Any]]) -> str:
     if len(compared) < len(means) - 1:
         said += f", after round {methods[chosen]['rounds']}"
     return said[0].upper() + said[1:]
+
+
+def server_score(result: Mapping[str, Any]) -> float | None:
+    """What the server's model reached, each peer counted the same; None where there is no such model."""
+    found: float | None = result.get("scores", {}).get("GM", {}).get("final")
+    return found
+
+
+def _worth(result: Mapping[str, Any], measure: Measure) -> float | None:
+    """What a peer gets out of a method: its own model, or the server's, whichever is better on average."""
+    known = [each for each in (result.get(f"{measure}_mean"), server_score(result)) if each is not None]
+    return (max if measure == "accuracy" else min)(known, default=None)
 
 
 def _difference(mine: float, other: float, method: str, measure: Measure) -> str:

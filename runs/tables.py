@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from fedpeer.runs.history import Measure
 from fedpeer.runs.plots import ROWS_MAX
-from fedpeer.runs.summary import count_text, measure_of, score_text, spoken
+from fedpeer.runs.scores import METRICS
+from fedpeer.runs.summary import count_text, measure_of, score_text, server_score, spoken
 
 #: Rows of the split when there are more than `ROWS_MAX` peers: each stands for several peers in order.
 BINS = 32
@@ -22,13 +24,23 @@ def results(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) 
     measure = measure_of(methods)
     seeds = max((len(result.get("seeds") or [0]) for result in methods.values()), default=1)
     uneven = len({result.get("rounds") for result in methods.values()}) > 1
-    labels = [measure, "worst peer", "spread", "bytes sent", "messages", "seconds a round"]
+    served = any(server_score(result) is not None for result in methods.values())
+    labels = [
+        measure,
+        *(["server's model"] if served else []),
+        "worst peer",
+        "spread",
+        "bytes sent",
+        "messages",
+        "seconds a round",
+    ]
     labels += ["after round"] * uneven
     lines = []
     for method, result in methods.items():
         mean, sem, spread = (result.get(f"{measure}_{key}") for key in ("mean", "sem", "spread"))
         cells = [
             score_text(mean, measure, sem),
+            *([_server(result, measure)] if served else []),
             score_text(result.get(f"{measure}_worst"), measure),
             _width(spread, measure),
             count_text(result["bytes_sent"], "B"),
@@ -43,9 +55,42 @@ def results(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) 
         lines.append(f"<tr><th scope=row>{marks[method]}{escape(spoken(method))}</th>{columns}</tr>")
     head = "".join(f"<th scope=col>{label}</th>" for label in labels)
     note = "Spread: standard deviation over peers."
+    note += f" {measure.capitalize()} is that of the peers' own models." if served else ""
     note += f" ±: standard error of the mean, over {seeds} seeds." if seeds > 1 else ""
     table = f"<table class=results><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     return f"<div class=card>{table}</div><p class=soft>{note}</p>"
+
+
+def _server(result: Mapping[str, Any], measure: Measure) -> str:
+    sem = result["scores"].get("GM", {}).get("final_sem") if result.get("scores") else None
+    return score_text(server_score(result), measure, sem)
+
+
+def scores(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) -> str:
+    """Four numbers a method, in the last and in the best round; empty where no method has a server's model."""
+    measure = measure_of(methods)
+    found = {method: result["scores"] for method, result in methods.items() if result.get("scores")}
+    if not any("GM" in each for each in found.values()):
+        return ""
+    lines = []
+    for method, each in found.items():
+        cells = ""
+        for name in METRICS:
+            for column in ("final", "best"):
+                score = each.get(name, {})
+                cells += f"<td>{score_text(score.get(column), measure, score.get(f'{column}_sem'))}</td>"
+        lines.append(f"<tr><th scope=row>{marks[method]}{escape(spoken(method))}</th>{cells}</tr>")
+    chosen = {each[name]["best_by"] for each in found.values() for name in each}
+    by = "on examples that were kept back" if chosen == {"validation"} else "on the test data itself, which flatters"
+    names = "".join(f"<th scope=colgroup colspan=2>{name}</th>" for name in METRICS)
+    columns = "<th scope=col>last</th><th scope=col>best</th>" * len(METRICS)
+    note = (
+        "PM, MT: the peers' own models; GM, S: the server's. PM, GM: each peer counts the same; MT, S: weighted by "
+        f"test examples. Best: the round that was best {by}."
+    )
+    head = f"<thead><tr><th></th>{names}</tr><tr><th></th>{columns}</tr></thead>"
+    table = f"<table class=split>{head}<tbody>{''.join(lines)}</tbody></table>"
+    return f"<div class=scroll>{table}</div><p class=soft>{note}</p>"
 
 
 def _width(value: float | None, measure: str) -> str:

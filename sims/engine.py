@@ -46,8 +46,14 @@ class Engine(Protocol):
     def step(self) -> RoundTimes:
         """One round. Raises Stopped, EngineError."""
 
-    def evaluate(self) -> list[tuple[float, float]]:
-        """(score, loss) of each peer on its own test part."""
+    def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
+        """(score, loss) of each peer on its own test part, or on what was kept back (vector engine)."""
+
+    def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
+        """The same of the server's model; None where there is none."""
+
+    def statistics(self) -> dict[str, list[float]]:
+        """What an algorithm with a server tells of each peer, when it is evaluated."""
 
     def disagreement(self) -> dict[str, float]:
         """Of each group: how far its members are from one another, relative to their norm."""
@@ -67,12 +73,14 @@ def check(request: SimulationRequest, objects: Sequence[str]) -> None:
     """
     if request.faults and request.engine != "network":
         raise ChoiceError(f"faults are simulated, and the {request.engine} engine has no network; use --engine network")
-    served = [str(method) for method in request.methods if method_of(method).served]
-    if served:
-        raise ChoiceError(f"no engine plays {', '.join(served)} yet")
     if request.engine == "vector":
         _check_vector(request.federation)
         return
+    served = [str(method) for method in request.methods if method_of(method).served]
+    if served:
+        raise ChoiceError(f"the {request.engine} engine does not play {', '.join(served)} yet; use --engine vector")
+    if request.federation.simulation.validation:
+        raise ChoiceError(f"the {request.engine} engine keeps no examples back; leave out simulation.validation")
     for method in request.methods:
         problem = crowding(request.federation.models(), method_of(method))
         if problem is not None:

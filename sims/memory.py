@@ -73,6 +73,7 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[int], Works
     holdings = _holdings(world)
     train = _part([held.train_M for held in holdings], [held.train_y for held in holdings])
     test = _part([held.test_M for held in holdings], [held.test_y for held in holdings])
+    valid = _part([held.valid_M for held in holdings], [held.valid_y for held in holdings])
     view = _stacked([view_of(held, world.shape) for held in holdings])
     x_NF = inputs_of(world.dataset)
     index, rows = _columns(world, plan)
@@ -81,7 +82,7 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[int], Works
         shapes = ((len(world.peers), world.layout.n), (len(world.peers), state_size))
         where = "meta" if device == "cpu" else device
         x, s = ((torch.zeros(shape, device=where), torch.zeros(shape, device=where)) for shape in shapes)
-        moved = Workspace(x, s, x_NF, train, test, view, index, rows)
+        moved = Workspace(x, s, x_NF, train, test, valid, view, index, rows)
         return moved if device == "cpu" else moved.to(device)
 
     return make

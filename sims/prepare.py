@@ -18,9 +18,10 @@ from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.device import device_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.engine import check, check_peers
-from fedpeer.sims.memory import job_of
+from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.network.faults import Faults, asked
 from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.vector.served import rehearsed
 from fedpeer.sims.vector.workspace import Job
 from fedpeer.sims.world import World, build, plan_of
 from fedpeer.slicing.plan import Plan
@@ -62,8 +63,8 @@ def prepare(
     """Load, build, trace, compile. `dataset` and `module` stand in for what the federation names.
 
     Raises:
-        DataError, NetworkError, SlicingError, TopologyError, ChoiceError, OptimizerError, DeviceError: the user's
-            mistakes, with the place and the way out.
+        DataError, NetworkError, SlicingError, TopologyError, ChoiceError, OptimizerError, AlgorithmError, DeviceError:
+            the user's mistakes, with the place and the way out.
     """
     check(request, [name for name, given in (("data", dataset), ("network", module)) if given is not None])
     form_of(request.federation.gossip.wire)
@@ -77,6 +78,11 @@ def prepare(
         averaging_of(plan, request.federation, request.seeds[0])
     faults = asked(request.faults, first.peers) if request.faults else Faults()
     jobs = {seed: job_of(world, device) for seed, world in worlds.items()}
+    for method in request.methods:
+        if method_of(method).served:
+            job = jobs[request.seeds[0]]
+            memory = workspace_of(first, plans[str(method)], "cpu")(0)
+            rehearsed(replace(job, device="cpu", module=first.module), method, memory, first.drawn, job.stepper())
     return Simulation(
         request=request, dataset=found, worlds=worlds, jobs=jobs, plans=plans, device=device, faults=faults
     )

@@ -47,11 +47,30 @@ def row(world: World, engine: Engine, seconds: float, results: Results | None) -
         "seconds": seconds,
         score: results and [each[0] for each in results],
         "loss": results and [each[1] for each in results],
+        **(_evaluated(world, engine, score) if results else {}),
         "messages_sent": messages,
         "bytes_sent": amount,
         "disagreement": engine.disagreement() if results else {},
         "weight": {group: [float(np.min(w)), float(np.max(w))] for group, w in engine.weights.items()},
     }
+
+
+def _evaluated(world: World, engine: Engine, score: str) -> dict[str, Any]:
+    """What else an evaluated round has: the server's scores, those on what was kept back, an algorithm's own numbers.
+
+    Left out where there is no such thing. `tested` is how many examples each peer was tested on.
+    """
+    found: dict[str, Any] = {"tested": [len(share.test_M) for share in world.split.shares]}
+    kept_back = bool(world.federation.simulation.validation)
+    for prefix, validation in (("", False), *((("validation_", True),) if kept_back else ())):
+        server = engine.evaluate_server(validation=validation)
+        if server is not None:
+            found |= {f"{prefix}server_{score}": [s for s, _ in server], f"{prefix}server_loss": [x for _, x in server]}
+        if validation:
+            own = engine.evaluate(validation=True)
+            found |= {f"validation_{score}": [s for s, _ in own], "validation_loss": [x for _, x in own]}
+    statistics = engine.statistics()
+    return found | ({"statistics": statistics} if statistics else {})
 
 
 def models(world: World, engine: Engine) -> dict[str, torch.Tensor]:

@@ -18,6 +18,7 @@ import torch
 
 from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.groups import averaging_of
+from fedpeer.peer.core.methods import method_of
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import Status
 from fedpeer.sims import record
@@ -30,6 +31,7 @@ from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.request import cores
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.pool import Stopped
+from fedpeer.sims.vector.served import ServedEngine
 
 #: Seconds between two checkpoints; also at least CHECKPOINT_SHARE times what the last one took, so that saving large
 #: states never takes more than a twentieth of the time.
@@ -176,6 +178,21 @@ def _engine_of(cell: _Cell, simulation: Simulation, run: RunFolder, tell: Tell, 
 
     engine: Engine
     match simulation.request.engine:
+        case "vector" if method_of(method).served:
+            learning = world.federation.learning
+            engine = ServedEngine(
+                simulation.jobs[cell.seed],
+                method,
+                workspace_of(world, plan, simulation.device),
+                world.drawn,
+                common_start=learning.common_start,
+                participation=learning.participation,
+                everyone_trains=learning.everyone_trains,
+                workers=_workers(simulation),
+                folder=run.path,
+                replaced=replaced,
+                stop=stop,
+            )
         case "network":
             engine = NetworkEngine(world, plan, method, faults=simulation.faults, stop=stop)
         case "processes":

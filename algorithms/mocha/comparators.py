@@ -31,6 +31,8 @@ Network = Literal["wifi", "lte", "3g"]
 STEP_COST: dict[Method, int] = {"mocha": 8, "cocoa": 8, "minibatch-sdca": 6, "minibatch-sgd": 4}
 #: One round of communication, in the same unit: the farther the network, the more computing it is worth.
 ROUND_COST: dict[Network, int] = {"wifi": 10, "lte": 100, "3g": 1000}
+#: Of a phone, where the units are to be seconds.
+FLOPS_PER_SECOND = 1e9
 #: CoCoA looks at its local gap after every so many steps, and gives up after the most: both as the program does.
 STEPS_BETWEEN_LOOKS, STEPS_MAX = 5, 1000
 
@@ -42,6 +44,21 @@ def time_of(method: Method, network: Network, steps_T: Sequence[int] | NDArray[n
     """
     steps = len(steps_T) * max(steps_T) if method == "cocoa" else sum(steps_T)
     return int(STEP_COST[method] * steps + ROUND_COST[network])
+
+
+def seconds_of(
+    method: Method,
+    network: Network,
+    steps_RT: NDArray[np.int64],
+    features: int,
+    flops_per_second: float = FLOPS_PER_SECOND,
+) -> NDArray[np.float64]:
+    """(R,) estimated seconds from the beginning to the end of each round, in which the nodes took so many steps.
+
+    A round sends F numbers each way, and the model counts one of them as 10, 100 or 1000 operations.
+    """
+    units_R = [time_of(method, network, steps_T) for steps_T in steps_RT]
+    return np.cumsum(np.array(units_R, np.float64)) * (features / flops_per_second)
 
 
 def cocoa_turn(
@@ -100,15 +117,21 @@ def minibatch_sdca_round(problem: Problem, state: State, batches: Sequence[Order
     have nothing to do with one another.
     """
     part = beta / sum(len(batch) for batch in batches)
-    assert 0 < part <= 1, "beta is at most the number of examples"
     w_TF, coupling_T = w_of(state.v_TF, problem.coupling_TT), problem.coupling_TT.diagonal().tolist()
-    alphas, deltas_F = [], []
-    for task, alpha_S, w_F, coupling, batch in zip(problem.tasks, state.alphas, w_TF, coupling_T, batches, strict=True):
-        to_S = alpha_S.clone()
-        to_S[batch] = each_alone(problem.loss, task, alpha_S, w_F, coupling)[batch]
-        alphas.append(alpha_S.lerp(to_S, part))
-        deltas_F.append(task.v_F(alphas[-1] - alpha_S))
-    return State(tuple(alphas), state.v_TF + torch.stack(deltas_F))
+    rows = zip(problem.tasks, state.alphas, w_TF, coupling_T, batches, strict=True)
+    alphas, deltas_F = zip(*(minibatch_sdca_turn(problem.loss, *row, part) for row in rows), strict=True)
+    return State(alphas, state.v_TF + torch.stack(deltas_F))
+
+
+def minibatch_sdca_turn(
+    loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, coupling: float, batch: Order, part: float
+) -> tuple[Tensor, Tensor]:
+    """A node's turn: (new alpha_S, delta_v_F). part: of each change alone, how much is made."""
+    assert 0 < part <= 1, "beta is at most the number of examples"
+    to_S = alpha_S.clone()
+    to_S[batch] = each_alone(loss, task, alpha_S, w_F, coupling)[batch]
+    new_S = alpha_S.lerp(to_S, part)
+    return new_S, task.v_F(new_S - alpha_S)
 
 
 def minibatch_sgd_round(problem: Problem, w_TF: Tensor, batches: Sequence[Order], step: float) -> Tensor:
@@ -117,9 +140,14 @@ def minibatch_sgd_round(problem: Problem, w_TF: Tensor, batches: Sequence[Order]
     step: beta / h in round h, as for strongly convex objectives. The regulariser counts in full, lambda included.
     An empty batch says nothing about its task's losses.
     """
-    slopes_TF: Tensor = torch.linalg.solve(problem.coupling_TT, w_TF)
-    for task, w_F, slope_F, batch in zip(problem.tasks, w_TF, slopes_TF, batches, strict=True):
-        if len(batch):
-            x_BF, y_B = task.x_SF[batch], task.y_S[batch]
-            slope_F += task.weight * len(task.y_S) / len(batch) * (problem.loss.slope(x_BF @ w_F, y_B) @ x_BF)
-    return w_TF - step * slopes_TF
+    of_regulariser_TF: Tensor = torch.linalg.solve(problem.coupling_TT, w_TF)
+    rows = zip(problem.tasks, w_TF, batches, strict=True)
+    of_losses_TF = torch.stack([batch_slope(problem.loss, *row) for row in rows])
+    return w_TF - step * (of_regulariser_TF + of_losses_TF)
+
+
+def batch_slope(loss: Loss, task: Task, w_F: Tensor, batch: Order) -> Tensor:
+    """(F,) a subgradient of the task's losses, estimated from a batch without bias; 0 from an empty one."""
+    x_BF, y_B = task.x_SF[batch], task.y_S[batch]
+    scaled = task.weight * len(task.y_S) / max(1, len(batch))
+    return scaled * (loss.slope(x_BF @ w_F, y_B) @ x_BF)

@@ -28,6 +28,8 @@ Order = NDArray[np.int64]
 #: A task with at most so many times as many examples as features is solved in its Gram matrix: a step costs S there
 #: where it changes something, and 2 F otherwise. Above that the matrix would also be larger than twice the data.
 EXAMPLES_BY_GRAM = 2
+#: Whoever has no use for the matrix afterwards needs as many passes as a part of the examples to pay for it.
+PASSES_BY_GRAM = 1 / 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,16 +47,17 @@ class State:
 
 
 def solve(
-    loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, order_H: Order
+    loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, order_H: Order, *, once: bool = False
 ) -> tuple[Tensor, Tensor]:
     """One node's turn: (new alpha_S, delta_v_F). It never makes the subproblem worse.
 
     curvature: sigma' M_tt > 0. order_H: (H,) indices of examples, one exact coordinate step each; the arguments stay
-    as they are.
+    as they are. once: the task is thrown away after this turn, and its Gram matrix with it.
     """
     assert len(order_H) == 0 or 0 <= order_H.min() <= order_H.max() < len(alpha_S), "indices of the task's examples"
     new_alpha_S, scale = alpha_S.clone(), task.weight * curvature
-    if len(task.y_S) <= EXAMPLES_BY_GRAM * task.x_SF.shape[1]:
+    pays = not once or len(order_H) >= PASSES_BY_GRAM * len(task.y_S) ** 2
+    if pays and len(task.y_S) <= EXAMPLES_BY_GRAM * task.x_SF.shape[1]:
         of_S = (each.numpy() for each in (task.gram_SS, task.y_S, new_alpha_S, task.x_SF @ w_F))
         _by_gram(loss.code, loss.smoothing, scale, order_H, *of_S)
     else:
@@ -118,7 +121,7 @@ def minimise(
     for _ in range(rounds_max):
         if gap(problem, state.alphas, state.v_TF) <= gap_wanted:
             break
-        orders = [np.concatenate([draws.permutation(len(task.y_S)) for _ in range(passes)]) for task in problem.tasks]
+        orders = [reshuffled(len(task.y_S), passes * len(task.y_S), draws) for task in problem.tasks]
         state = round_of(problem, state, sigma_T, orders)
     return state
 
@@ -126,6 +129,12 @@ def minimise(
 def cyclic(permutation_S: Order, steps: int) -> Order:
     """An order of that many steps: cyclic through a permutation of the examples."""
     return np.resize(permutation_S, steps)
+
+
+def reshuffled(examples: int, steps: int, draws: np.random.Generator) -> Order:
+    """An order of that many steps: passes over fresh permutations of the examples, the last of them cut short."""
+    passes = [draws.permutation(examples) for _ in range(-(-steps // examples))]
+    return np.concatenate([np.empty(0, np.int64), *passes])[:steps]
 
 
 def budgets(

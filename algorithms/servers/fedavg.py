@@ -23,6 +23,7 @@ class FedAvg(CoordinatedAlgorithm[Model, Local, Model, Local]):
     """The mean of what the clients made of the server's model."""
 
     bench: Workbench
+    moved = ("model_n",)
 
     def start_server(self, values_n: Tensor) -> Model:
         return Model(values_n)

@@ -30,6 +30,7 @@ class FedPer(CoordinatedAlgorithm[Model, Local, Model, Local]):
     bench: Workbench
     _: KW_ONLY
     head: tuple[str, ...] = ()
+    moved = ("model_n",)
 
     def __post_init__(self) -> None:
         assert len(self.base_D), "a head is not all"

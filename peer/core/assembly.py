@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws, guarded
 from fedpeer.algorithms.losses import LOSSES
@@ -312,6 +313,17 @@ def algorithm_of(choice: Choice, load: Loader) -> Callable[[Workbench], Coordina
         return made  # type: ignore[no-any-return]
 
     return built
+
+
+def mean_of(choice: Choice) -> Aggregation:
+    """How the updates of a round become one: the `mean` of a `Workbench`.
+
+    Raises:
+        ChoiceError, RobustError: unknown name or setting, or one out of its range. Whether the rule stands its liars
+            among the updates of a round is for `Aggregation.check` to say, where their number is known.
+    """
+    made: Aggregation = called(choice, AGGREGATIONS, "aggregation")()
+    return made
 
 
 def _settings(model: PartialModel) -> PartialModelSettings:

@@ -86,6 +86,9 @@ class LearningSettings(Strict):
     steps_between_averaging: Annotated[int, Field(ge=1)] | Literal["pass"] = Field(
         default=87, description='updates between two averagings; "pass": one pass over the peer\'s examples'
     )
+    passes: int = Field(
+        default=1, ge=1, le=10_000, description='passes over its examples in a round, where the updates are "pass"'
+    )
     rounds: int = Field(default=30, ge=1, le=1_000_000, description="averagings in a run")
     evaluate_every: int = Field(
         default=1, ge=1, description="rounds between two evaluations; the last is always evaluated"
@@ -112,6 +115,11 @@ class LearningSettings(Strict):
         default=False,
         description="peers that do not take part in a round train all the same, for themselves (algorithms with a "
         "server)",
+    )
+    aggregation: ChoiceField = Field(
+        default="mean",
+        validate_default=True,
+        description="how the updates of a round become one (algorithms with a server); all but mean stand some liars",
     )
     mode: Literal["synchronous", "asynchronous"] = Field(
         default="synchronous",
@@ -160,6 +168,12 @@ class SimulationSettings(Strict):
     )
     dataset: ChoiceField = Field(default="digits", validate_default=True, description="a data set, or a file")
     split: ChainField | None = Field(default=None, description="who holds what; default: the data set's own")
+    validation: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.9,
+        description="share of each peer's training examples kept back, to choose settings and the best round by",
+    )
     normalise: Literal["none", "standard", "minmax"] | None = Field(
         default=None,
         description="inputs, fitted on each peer's own training examples; default: standard for one's own files",

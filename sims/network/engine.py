@@ -111,12 +111,18 @@ class NetworkEngine:
         self._counted = counted
         return RoundTimes(0.0, time.perf_counter() - began)
 
-    def evaluate(self) -> list[tuple[float, float]]:
+    def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
         """(score, loss) of each peer on its own test part, as its node evaluated itself after this round; or before it,
         if it was killed just then."""
         within = self._town.now + EVALUATION_TICKS
         self._town.run(within, lambda: all(max(seen.results, default=0) >= self.round for seen in self._seen.values()))
         return [_latest(seen.results, self.round) for seen in self._seen.values()]
+
+    def evaluate_server(self, *, validation: bool = False) -> None:
+        """Peers are equals."""
+
+    def statistics(self) -> dict[str, list[float]]:
+        return {}
 
     def disagreement(self) -> dict[str, float]:
         """Of each group: the largest distance of a member from the members' mean, relative to the mean's norm."""

@@ -138,9 +138,15 @@ class ProcessesEngine:
         self.traffic = [row["messages_sent"] for row in rows.values()], [row["bytes_sent"] for row in rows.values()]
         return slowest(self._watched, number)
 
-    def evaluate(self) -> list[tuple[float, float]]:
+    def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
         """(score, loss) of each peer on its own test part, as it evaluated itself."""
         return [watched.results(self.round) for watched in self._watched]
+
+    def evaluate_server(self, *, validation: bool = False) -> None:
+        """Peers are equals."""
+
+    def statistics(self) -> dict[str, list[float]]:
+        return {}
 
     def disagreement(self) -> dict[str, float]:
         """Of each group: the largest that a member saw between its neighbours and itself, relative to its norm."""

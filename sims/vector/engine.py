@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +90,7 @@ class VectorEngine:
         else:
             self.workspace = plain
         self._start(self.workspace.x[0])
-        self._blocks = self._cut_peers()
+        self._blocks = cut(job, range(len(job.peers)))
         self._mixes, self._keeps = self._cut_columns()
         if self._handles is not None:
             workers = max(1, min(self._workers, max(len(self._blocks), len(self._mixes))))
@@ -152,15 +152,21 @@ class VectorEngine:
         self.round = number
         return RoundTimes(trained - began, time.perf_counter() - trained)
 
-    def evaluate(self) -> list[tuple[float, float]]:
-        """(score, loss) of each peer on its own test part."""
-        found = self._run([Evaluate(block, self._side) for block in self._blocks])
+    def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
+        """(score, loss) of each peer on its own test part, or on what was kept back."""
+        found = self._run([Evaluate(block, self._side, validation) for block in self._blocks])
         by_peer = {
             p: result
             for block, results in zip(self._blocks, found, strict=True)
             for p, result in zip(block, results, strict=True)
         }
         return [by_peer[p] for p in range(len(self._job.peers))]
+
+    def evaluate_server(self, *, validation: bool = False) -> None:
+        """Peers are equals."""
+
+    def statistics(self) -> dict[str, list[float]]:
+        return {}
 
     def disagreement(self) -> dict[str, float]:
         """Of each group: the largest distance of a member from the members' mean, relative to the mean's norm."""
@@ -197,18 +203,6 @@ class VectorEngine:
             results.append(self._bench.do(task))
         return results
 
-    def _cut_peers(self) -> list[tuple[int, ...]]:
-        """Blocks of peers with equal numbers of steps and equal batches, in peer order."""
-        cohorts: dict[tuple[int, int], list[int]] = {}
-        for peer, cohort in enumerate(zip(self._job.steps_P, self._job.batch_P, strict=True)):
-            cohorts.setdefault(cohort, []).append(peer)
-        blocks = [
-            tuple(cohort[first : first + self._job.block])
-            for cohort in cohorts.values()
-            for first in range(0, len(cohort), self._job.block)
-        ]
-        return sorted(blocks, key=lambda block: (-self._job.steps_P[block[0]] * len(block), block))
-
     def _cut_columns(self) -> tuple[list[tuple[str, int, int]], list[str]]:
         """Blocks of columns of every group, and the names of the index arrays that are only carried over."""
         mixes = []
@@ -235,6 +229,19 @@ class VectorEngine:
                 self._pool.tell_mixing(group.id, mixing)
             else:
                 self._bench.mixing[group.id] = mixing
+
+
+def cut(job: Job, peers: Iterable[int]) -> list[tuple[int, ...]]:
+    """Blocks of peers with equal numbers of steps and equal batches, the longest first."""
+    cohorts: dict[tuple[int, int], list[int]] = {}
+    for peer in peers:
+        cohorts.setdefault((job.steps_P[peer], job.batch_P[peer]), []).append(peer)
+    blocks = [
+        tuple(cohort[first : first + job.block])
+        for cohort in cohorts.values()
+        for first in range(0, len(cohort), job.block)
+    ]
+    return sorted(blocks, key=lambda block: (-job.steps_P[block[0]] * len(block), block))
 
 
 def _scaled(matrix: Any, left: NDArray[np.float64], right: NDArray[np.float64]) -> Mixing:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,8 @@ from fedpeer.algorithms.batches import round_order
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.steppers import Stepper
+from fedpeer.peer.core.assembly import Coordinated
+from fedpeer.sims.vector.clients import Examine, Teach, built, examine, teach
 from fedpeer.sims.vector.workspace import Job, Workspace
 
 
@@ -55,10 +58,11 @@ class Keep:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Score these peers on their own test part, with side `source` of x."""
+    """Score these peers on their own test part, or on what was kept back, with side `source` of x."""
 
     peers: tuple[int, ...]
     source: int
+    validation: bool
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Spread:
     source: int
 
 
-Task = Train | Mix | Keep | Evaluate | Spread
+Task = Train | Mix | Keep | Evaluate | Spread | Teach | Examine
 #: A group's averaging as one matrix: dense, sparse (few exchanges among many peers), or the weights of an exact mean.
 Mixing: TypeAlias = NDArray[np.float64] | csr_array
 
@@ -97,6 +101,16 @@ class Bench:
                 return evaluate(self.job, self.workspace, self.stepper, task)
             case Spread():
                 return spread(self.workspace, task)
+            case Teach():
+                return teach(self.job, self.workspace, self.algorithm, task)
+            case Examine():
+                return examine(self.job, self.workspace, self.stepper, self.algorithm, task)
+
+    @cached_property
+    def algorithm(self) -> Coordinated:
+        """That with a server."""
+        assert self.job.served is not None, "the job has a server"
+        return built(self.job, self.job.served, self.stepper, self.workspace)
 
 
 def train(job: Job, workspace: Workspace, stepper: Stepper, task: Train) -> None:
@@ -193,7 +207,7 @@ def evaluate(job: Job, workspace: Workspace, stepper: Stepper, task: Evaluate) -
             stepper,
             job.criterion,
             workspace.x[task.source][peer],
-            workspace.tested(peer),
+            workspace.scored(peer, validation=task.validation),
             view and view.of(number),
             job.score_scale_P[peer],
         )

@@ -8,7 +8,8 @@ reads one side and writes the other, so a task that was cut short (its worker di
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.steppers import Stepper, Way, build
+from fedpeer.peer.core.choice import Choice
 from fedpeer.slicing.flat import FlatLayout
 
 
@@ -47,11 +49,26 @@ def share(folder: Path, name: str, value: Tensor) -> Handle:
     return handle
 
 
-def allocate(folder: Path, name: str, shape: tuple[int, ...]) -> Handle:
-    """A float32 tensor of zeros in a new file: a hole that takes room when it is written."""
-    handle = Handle(str(folder / name), shape, torch.float32)
+def allocate(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Handle:
+    """A tensor of zeros in a new file: a hole that takes room when it is written."""
+    handle = Handle(str(folder / name), shape, dtype)
     handle.open()
     return handle
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a worker must know of an algorithm with a server.
+
+    algorithm          its name and settings
+    client, broadcast, update, server    states of the right kinds, with tensors of no size
+    """
+
+    algorithm: Choice
+    client: Any
+    broadcast: Any
+    update: Any
+    server: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +79,7 @@ class Job:
     way, block      how blocks of how many peers are trained (`steppers.choose`)
     batch_P         batch size of each peer; `steps_P` its steps a round
     score_scale_P   of each peer, what one unit of its regression targets is in units of the data; 1 for classes
+    served          the algorithm, where it has a server
     """
 
     peers: tuple[str, ...]
@@ -77,10 +95,21 @@ class Job:
     way: Way
     block: int
     score_scale_P: tuple[float, ...]
+    served: Served | None = None
 
     @property
     def draws(self) -> Draws:
         return Draws(self.seed)
+
+    @cached_property
+    def clients(self) -> tuple[int, ...]:
+        """Peers in the order of their ids, in which an algorithm with a server numbers its clients."""
+        return tuple(sorted(range(len(self.peers)), key=self.peers.__getitem__))
+
+    @cached_property
+    def client_P(self) -> tuple[int, ...]:
+        """Each peer's number as a client."""
+        return tuple(np.argsort(self.clients).tolist())
 
     @property
     def criterion(self) -> Loss:
@@ -109,16 +138,21 @@ class Part:
 
 @dataclass
 class Workspace:
-    """All tensors of a run. x and s hold both sides; `index` of a group is (D,) where members agree, else (M, D)."""
+    """All tensors of a run. x and s hold both sides; `index` of a group is (D,) where members agree, else (M, D).
+
+    `leaves`: states of an algorithm with a server, by name.
+    """
 
     x: tuple[Tensor, Tensor]
     s: tuple[Tensor, Tensor]
     x_NF: Tensor
     train: Part
     test: Part
+    valid: Part
     view: View | None
     index: Mapping[str, Tensor]
     rows: Mapping[str, Tensor]
+    leaves: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to(self, device: str) -> Workspace:
         """The same on a device; x and s are there already."""
@@ -129,7 +163,15 @@ class Workspace:
         view = self.view and View(*(t if t is None else t.to(device) for t in self.view.fields()))
         columns = {name: value.to(device) for name, value in self.index.items()}
         return Workspace(
-            self.x, self.s, self.x_NF.to(device), moved(self.train), moved(self.test), view, columns, self.rows
+            self.x,
+            self.s,
+            self.x_NF.to(device),
+            moved(self.train),
+            moved(self.test),
+            moved(self.valid),
+            view,
+            columns,
+            self.rows,
         )
 
     def seen_by(self, peers: Sequence[int]) -> View | None:
@@ -138,10 +180,14 @@ class Workspace:
             return None
         return self.view.of(torch.as_tensor(peers, device=self.x_NF.device))
 
-    def tested(self, peer: int) -> Examples:
-        """One peer's test part."""
-        part = slice(self.test.first_P1[peer], self.test.first_P1[peer + 1])
-        return Examples(self.x_NF, self.test.index_T[part], self.test.y_T[part])
+    def examples(self, part: Part, peer: int) -> Examples:
+        """One peer's part."""
+        span = slice(part.first_P1[peer], part.first_P1[peer + 1])
+        return Examples(self.x_NF, part.index_T[span], part.y_T[span])
+
+    def scored(self, peer: int, *, validation: bool) -> Examples:
+        """What one peer is scored on."""
+        return self.examples(self.valid if validation else self.test, peer)
 
     def batches(self, peers: Sequence[int], orders: NDArray[np.int64]) -> Batches:
         """`orders` (B, S, b): numbers of each peer's own training examples."""
@@ -190,7 +236,11 @@ def on_disk(workspace: Workspace, folder: Path) -> WorkspaceHandles:
             return View(*(moved(field, f"{name}.{number}") for number, field in enumerate(value.fields())))
         return value
 
-    tree = {name: moved(value, name) for name, value in vars(workspace).items() if name not in ("x", "s")}
+    tree = {name: moved(value, name) for name, value in vars(workspace).items() if name not in ("x", "s", "leaves")}
+    tree["leaves"] = {
+        name: allocate(folder, f"leaf.{number}", tuple(leaf.shape), leaf.dtype)
+        for number, (name, leaf) in enumerate(workspace.leaves.items())
+    }
     for name in ("x", "s"):
         tree[name] = tuple(
             allocate(folder, f"{name}.{side}", tuple(tensor.shape))

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.batches import Batches, Examples
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.slicing.flat import FlatLayout
 
@@ -52,11 +52,13 @@ def batches(
     outputs: int = 3,
     seed: int = 2,
 ) -> Batches:
-    """Batches of a block of peers, each with rows and targets of its own."""
+    """Batches of a block of peers, each with rows and targets of its own; the round takes each example once."""
     generator = torch.Generator().manual_seed(seed)
     x_NF = torch.randn((40, *features), generator=generator)
     index = torch.randint(0, len(x_NF), (peers, steps, size), generator=generator)
-    return Batches(x_NF, index, targets(LOSSES[loss], (peers, steps, size), outputs, generator))
+    y = targets(LOSSES[loss], (peers, steps, size), outputs, generator)
+    whole = tuple(Examples(x_NF, index[p].flatten(), y[p].flatten(0, 1)) for p in range(peers))
+    return Batches(x_NF, index, y, whole=whole)
 
 
 def in_torch(

@@ -21,6 +21,7 @@ from fedpeer.algorithms.servers.fedrep import FedRep
 from fedpeer.algorithms.servers.ifca import Ifca
 from fedpeer.algorithms.servers.perfedavg import PerFedAvg
 from fedpeer.algorithms.servers.pfedme import PFedMe
+from fedpeer.algorithms.servers.pfedvem import PFedVEM
 from fedpeer.algorithms.servers.scaffold import Scaffold
 from fedpeer.algorithms.steppers import Stepper, Way, build
 from fedpeer.algorithms.workbench import Workbench
@@ -59,6 +60,7 @@ MAKERS: dict[str, Callable[[Way], Algorithm]] = {
     "fedrep": lambda way: FedRep(bench_of(way)),
     "ifca": lambda way: Ifca(bench_of(way)),
     "perfedavg": lambda way: PerFedAvg(bench_of(way), beta=LR, alpha=LR),
+    "pfedvem": lambda way: PFedVEM(bench_of(way), head_lr=1e-2),
 }
 
 

@@ -19,7 +19,9 @@ from fedpeer.algorithms.pfedvem import (
     confidence,
     confidence_ratio,
     expected_loss,
+    feature_slopes,
     free_energy,
+    free_energy_slopes,
     kl,
     kl_up_to_constants,
     logits,
@@ -191,6 +193,16 @@ def test_gradients_of_the_free_energy_in_closed_form() -> None:
         at_head_D = torch.cat([(delta_NC.T @ z_NF).ravel(), delta_NC.sum(0)]) / SAMPLES
         at_mu, at_sigma = at_mu + at_head_D, at_sigma + at_head_D * noise_D
     torch.testing.assert_close(found, (at_mu, at_sigma * pi_D.detach().sigmoid()))
+
+
+@pytest.mark.parametrize("lead", LEADS)
+def test_closed_slopes_are_autograds(lead: tuple[int, ...]) -> None:
+    head, (z_NF, y_N, w_D, tau, noise_KD) = a_head(*lead), a_problem(*lead)
+    at = head.mu_D.requires_grad_(), head.pi_D.requires_grad_(), z_NF.requires_grad_()
+    wanted = torch.autograd.grad(free_energy(head, z_NF, y_N, w_D, tau, noise_KD).sum(), at[:2])
+    torch.testing.assert_close(free_energy_slopes(head, z_NF, y_N, w_D, tau, noise_KD), wanted)
+    (at_z,) = torch.autograd.grad(expected_loss(head, z_NF, y_N, noise_KD).sum(), z_NF)
+    torch.testing.assert_close(feature_slopes(head, z_NF, y_N, noise_KD), at_z)
 
 
 def test_the_base_is_trained_on_a_mean_under_a_head_that_stays() -> None:

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from fedpeer.algorithms.aggregation import RobustError, check_liars
 from fedpeer.algorithms.coordinated import in_peer_order, uniform_mean
 from fedpeer.algorithms.robust import (
-    RobustError,
     centred_clipping,
-    check_liars,
     finite_rows,
     geometric_median,
     krum,

@@ -1,0 +1,113 @@
+"""How the tasks are related, as one setting: the coupling to begin with, and the one that follows from the weights.
+
+Under each name the objective is  sum of losses + lam/2 tr(W^T Omega W) + ridge |W|^2  with another Omega, learned or
+not; a coupling M (T, T) is all that anybody needs of it (`omega`). Two names are the baselines: `local`, where no task
+knows of another one, and `global`, where one model serves all, the limit of models drawn to their mean ever harder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.mocha import omega
+
+Kind: TypeAlias = Literal[
+    "trace-constrained", "mean-regularised", "clustered", "sparse-precision", "fixed", "local", "global"
+]
+LEARNED: tuple[Kind, ...] = ("trace-constrained", "clustered", "sparse-precision")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relations:
+    """One choice with its numbers.
+
+    kind      `trace-constrained`: Omega^-1 is any covariance of trace 1; `clustered`: eta I + Q, tasks in clusters;
+              `sparse-precision`: graphical lasso; `mean-regularised`: all are drawn to their mean; `fixed`: the
+              covariance I / T, unless whoever holds the coupling puts another one in its place; `local`: Omega = I;
+              `global`: one model for all tasks, |w|^2 counted once
+    tasks     T
+    floor     of the trace-constrained covariance, the part that is I / T
+    clusters, eta    of the clustered one
+    sparsity  weight of sum |Omega_tt'|, beside lam/2 (tr(W^T Omega W) - F log|Omega|)
+
+    Raises:
+        AlgorithmError: a number is out of its bounds; the message says what can be written.
+    """
+
+    kind: Kind
+    tasks: int
+    lam: float
+    ridge: float = 0.0
+    floor: float = 1e-3
+    clusters: float = 2.0
+    eta: float = 0.1
+    sparsity: float = 0.01
+
+    def __post_init__(self) -> None:
+        needed("lam", self.lam, self.lam > 0, "a number above 0")
+        needed("ridge", self.ridge, self.ridge >= 0, "0 or more")
+        needed("floor", self.floor, 0 <= self.floor <= 1, "a part from 0 to 1")
+        needed("eta", self.eta, self.eta > 0, "a number above 0")
+        needed("sparsity", self.sparsity, self.sparsity > 0, "a number above 0")
+        if self.kind == "clustered":
+            most = f"a number above 0 and up to {self.tasks}, that of the clients"
+            needed("clusters", self.clusters, 0 < self.clusters <= self.tasks, most)
+        if self.kind == "mean-regularised" and self.ridge == 0:
+            raise AlgorithmError("mean-regularised leaves the mean of all models free; write ridge=... above 0 too")
+        if self.kind == "global" and self.ridge:
+            raise AlgorithmError("a global model has one weight of regularisation; write lam=... alone")
+
+    @property
+    def learned(self) -> bool:
+        """Whether the coupling follows from the weights."""
+        return self.kind in LEARNED
+
+    def start(self) -> Tensor:
+        """(T, T) float64, the coupling to begin with: that of W = 0, and Omega = I under the graphical lasso."""
+        eye_TT = torch.eye(self.tasks, dtype=torch.float64)
+        match self.kind:
+            case "trace-constrained" | "fixed":
+                return self._of_covariance(eye_TT / self.tasks)
+            case "clustered":
+                return self._of_covariance((self.eta + self.clusters / self.tasks) * eye_TT)
+            case "mean-regularised":
+                return self._of_precision(omega.mean_regularised(self.tasks))
+            case "sparse-precision" | "local":
+                return self._of_precision(eye_TT)
+            case "global":
+                return torch.ones_like(eye_TT) / self.lam
+
+    def after(self, coupling_TT: Tensor, w_TF: Tensor) -> Tensor:
+        """(T, T) the coupling after the weights (T, F) were learned under this one; the same where none is learned."""
+        match self.kind:
+            case "trace-constrained":
+                return self._of_covariance(omega.trace_constrained(w_TF, self.floor))
+            case "clustered":
+                return self._of_covariance(omega.clustered(w_TF, self.eta, self.clusters).covariance_TT)
+            case "sparse-precision":
+                return self._of_precision(omega.sparse_precision(w_TF, self.lam / 2, self.sparsity))
+            case _:
+                return coupling_TT
+
+    def _of_covariance(self, sigma_TT: Tensor) -> Tensor:
+        return omega.coupling_of_covariance(sigma_TT, self.lam / 2, self.ridge)
+
+    def _of_precision(self, omega_TT: Tensor) -> Tensor:
+        return omega.coupling_of_penalty(omega.penalty(omega_TT, self.lam / 2, self.ridge))
+
+
+def correlations(coupling_TT: Tensor) -> Tensor:
+    """(T, T) in [-1, 1]: M_tt' / sqrt(M_tt M_t't'), for the penalty is that of weights with M as their covariance."""
+    deviation_T = coupling_TT.diagonal().sqrt()
+    return (coupling_TT / torch.outer(deviation_T, deviation_T)).clamp(-1, 1)
+
+
+def needed(name: str, value: object, holds: bool, wanted: str) -> None:
+    """Raise an AlgorithmError where the condition on a setting does not hold; `wanted` says what can be written."""
+    if not holds:
+        raise AlgorithmError(f"{name} = {value}: write {wanted}")

@@ -1,0 +1,291 @@
+"""MOCHA: every client learns a linear model of its own task, the server learns how the tasks are related.
+
+A client keeps the dual variables of its examples. In a round it is told W and how hard its subproblem pulls, takes
+steps of dual coordinate ascent within its budget, and sends delta v_t, F numbers. The server adds it to row t of V, and
+now and then learns the coupling M of the tasks anew from W = M V; W is not stored, so it follows at once. At all times
+V is that of the clients' dual variables: who was told that its update did not count takes its steps back.
+
+Everybody is told all of W, since a broadcast is one; a client reads its own row. Rounds take all of a client's
+examples, not the batches of the local training plan. The comparators on the same contract: `mocha_comparators`.
+
+Source: Smith, Chiang, Sanjabi, Talwalkar, Federated multi-task learning, NIPS 2017, algorithm 1. The objective is by
+default that of the authors' program: mean loss of each task, lam/2 tr(W^T Omega W), trace-one covariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, where
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.leaves import stacked, taken
+from fedpeer.algorithms.mocha.dual import Task, gap_of, loss_of, sigma_prime, sigma_primes, w_of
+from fedpeer.algorithms.mocha.linear import check, number_of, task_of
+from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, Loss, smoothed_hinge
+from fedpeer.algorithms.mocha.relations import Kind, Relations, correlations, needed
+from fedpeer.algorithms.mocha.sdca import Order, budgets, reshuffled, solve
+from fedpeer.algorithms.workbench import Workbench
+
+#: sigma' of each task, or the paper's one for all, the largest.
+Sigma: TypeAlias = Literal["per-task", "paper"]
+LossName: TypeAlias = Literal["hinge", "smoothed-hinge", "logistic", "squared"]
+
+
+@dataclass(frozen=True, eq=False)
+class Centre:
+    """What the server holds, float64: V (T, F), the coupling M (T, T), and how many rounds it has closed, int64."""
+
+    v_TF: Tensor
+    coupling_TT: Tensor
+    rounds: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What everybody is told, float64: W (T, F), and of each task its curvature (T,), sigma' M_tt."""
+
+    w_TF: Tensor
+    curvature_T: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """What a client keeps.
+
+    model_n       (..., n) w_t, or its initial parameters while it was never asked
+    alpha_S       (..., S) float64 dual variables of its examples, and zeros up to the bench's most
+    number        (...) int64 its task; -1 while it was never asked
+    gap, primal   (...) float64 its parts of the duality gap and of the primal objective, where its last round began
+    steps         (...) int64 its coordinate steps in that round
+    """
+
+    model_n: Tensor
+    alpha_S: Tensor
+    number: Tensor
+    gap: Tensor
+    primal: Tensor
+    steps: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What a client sends: delta v_t (..., F) float64, and the number of its task (...) int64."""
+
+    delta_v_F: Tensor
+    number: Tensor
+
+
+@dataclass(frozen=True)
+class Coupled:
+    """The settings of all methods that learn tasks under a coupling; see `Relations` for those of `omega`.
+
+    loss       of the local problem; the bench's is for evaluation only
+    smoothing  of the smoothed hinge, in units of the margin
+    average    whether the objective has each task's mean loss or the sum
+    inner      rounds between two updates of the coupling
+    """
+
+    bench: Workbench
+    _: KW_ONLY
+    omega: Kind = "trace-constrained"
+    lam: float = 0.01
+    ridge: float = 0.0
+    floor: float = 1e-3
+    clusters: float = 2.0
+    eta: float = 0.1
+    sparsity: float = 0.01
+    loss: LossName = "hinge"
+    smoothing: float = 0.5
+    average: Literal["mean", "sum"] = "mean"
+    inner: int = 10
+
+    def __post_init__(self) -> None:
+        check(self.bench, type(self).__name__, squared=self.loss == "squared")
+        assert self.related.tasks == self.bench.clients, "its bounds are checked as it is made"
+        needed("smoothing", self.smoothing, self.smoothing > 0, "a number above 0")
+        needed("inner", self.inner, self.inner >= 1, "1 or more")
+
+    @cached_property
+    def related(self) -> Relations:
+        """How the tasks are related, as a rule."""
+        return Relations(
+            kind=self.omega,
+            tasks=self.bench.clients,
+            lam=self.lam,
+            ridge=self.ridge,
+            floor=self.floor,
+            clusters=self.clusters,
+            eta=self.eta,
+            sparsity=self.sparsity,
+        )
+
+    @cached_property
+    def local_loss(self) -> Loss:
+        """The loss of the local problem."""
+        losses = {"hinge": HINGE, "logistic": LOGISTIC, "squared": SQUARED}
+        return losses[self.loss] if self.loss in losses else smoothed_hinge(self.smoothing)
+
+    def task(self, batches: Batches) -> Task:
+        """All examples of one client."""
+        return task_of(self.bench, batches, averaged=self.average == "mean")
+
+    def coupling_after(self, coupling_TT: Tensor, w_TF: Tensor, rounds: int) -> Tensor:
+        """(T, T) the coupling after that many rounds have led to W: learned anew after every `inner` of them."""
+        if not self.related.learned or rounds % self.inner:
+            return coupling_TT
+        return self.related.after(coupling_TT.cpu(), w_TF.cpu()).to(w_TF.device)
+
+
+@dataclass(frozen=True)
+class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
+    """Rounds of nodes that move dual variables; `turn` says how."""
+
+    def start_server(self, values_n: Tensor) -> Centre:
+        coupling_TT = self.related.start().to(values_n.device)
+        v_TF = torch.zeros(self.bench.clients, len(values_n), dtype=torch.float64, device=values_n.device)
+        return Centre(v_TF, coupling_TT, torch.zeros((), dtype=torch.int64, device=values_n.device))
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Node:
+        nothing, few = values_n.new_zeros(values_n.shape[:-1], dtype=torch.float64), self.bench.examples_max
+        none = nothing.to(torch.int64)
+        assert int(examples.max()) <= few, "the bench knows the most examples of a client"
+        alpha_S = nothing.unsqueeze(-1).repeat(*[1] * nothing.dim(), few)
+        return Node(values_n, alpha_S, none - 1, nothing, nothing, none)
+
+    def open(self, server: Centre, round: int) -> Told:
+        return Told(w_of(server.v_TF, server.coupling_TT), self.curvatures(server.coupling_TT))
+
+    def train(self, client: Node, broadcast: Told, batches: Batches, keys: Sequence[int]) -> tuple[Node, Said]:
+        if not client.number.dim():
+            return self._alone(client, broadcast, batches, keys[0])
+        rows = range(len(client.number))
+        nodes, said = zip(
+            *(self._alone(taken(client, row), broadcast, batches.peer(row), keys[row]) for row in rows), strict=True
+        )
+        return stacked(nodes), stacked(said)
+
+    def close(self, server: Centre, updates: Said) -> Centre:
+        v_TF = added(server.v_TF, updates.number, updates.delta_v_F)
+        rounds = server.rounds + 1
+        w_TF = w_of(v_TF, server.coupling_TT)
+        return Centre(v_TF, self.coupling_after(server.coupling_TT, w_TF, int(rounds)), rounds)
+
+    def settle(self, before: Node, trained: Node, server: Centre, counted: Tensor) -> Node:
+        # V is that of all dual variables only if both sides take the same steps.
+        w_TF = w_of(server.v_TF, server.coupling_TT)
+        model_n = w_TF[trained.number].to(before.model_n.dtype)
+        return replace(trained, model_n=model_n, alpha_S=where(counted, trained.alpha_S, before.alpha_S))
+
+    def server_model(self, server: Centre) -> None:
+        return None
+
+    def personal_model(self, client: Node) -> Tensor:
+        return client.model_n
+
+    def statistics(self, client: Node, server: Centre) -> Mapping[str, Tensor]:
+        """Where all take part, the sums over the clients of the gap and of the primal are those before the round."""
+        return {"gap": client.gap, "primal": client.primal, "steps": client.steps.to(client.gap.dtype)}
+
+    def relations(self, server: Centre) -> Tensor | None:
+        return correlations(server.coupling_TT) if self.related.learned else None
+
+    def curvatures(self, coupling_TT: Tensor) -> Tensor:
+        """(T,) how hard each node's subproblem pulls at its own delta v_t."""
+        raise NotImplementedError
+
+    def turn(
+        self, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
+    ) -> tuple[Tensor, Tensor, int]:
+        """One node's work: (new alpha_S, delta v_F, steps taken)."""
+        raise NotImplementedError
+
+    def _alone(self, client: Node, broadcast: Told, batches: Batches, key: int) -> tuple[Node, Said]:
+        task, number = self.task(batches), number_of(batches)
+        device, mine = client.alpha_S.device, int(number)
+        alpha_S, w_F = client.alpha_S[: len(task.y_S)].cpu(), broadcast.w_TF[mine].cpu()
+        curvature = float(broadcast.curvature_T[mine])
+        new_S, delta_v_F, steps = self.turn(task, alpha_S, w_F, curvature, mine, Draws(key))
+        # A node's part of the regulariser, which is R*(V) = <V, W> / 2.
+        primal = loss_of(self.local_loss, task, w_F) + float(task.v_F(alpha_S) @ w_F) / 2
+        node = Node(
+            client.model_n,
+            functional.pad(new_S, (0, client.alpha_S.shape[-1] - len(new_S))).to(device),
+            number,
+            client.gap.new_tensor(gap_of(self.local_loss, task, alpha_S, w_F)),
+            client.primal.new_tensor(primal),
+            client.steps.new_tensor(steps),
+        )
+        return node, Said(delta_v_F.to(device), number)
+
+
+@dataclass(frozen=True)
+class Mocha(DualMethod):
+    """Dual coordinate ascent within every node's own budget, theta-approximate as far as it goes.
+
+    passes       over its examples, that a node is given in a round; `low`, `high`: the part of it that it manages is
+                 drawn from U(low, high), each round anew (0.1, 1 for systems that differ much, 0.9, 1 for little)
+    drop         probability that a node does nothing in a round; `dropped`: numbers of clients that never do anything,
+                 with whom the method ends elsewhere
+    sigma        which sigma' the subproblems have
+    shuffle      whether passes are over fresh permutations or in the order of the examples
+    """
+
+    _: KW_ONLY
+    passes: float = 1.0
+    low: float = 1.0
+    high: float = 1.0
+    drop: float = 0.0
+    dropped: tuple[int, ...] = ()
+    sigma: Sigma = "per-task"
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needed("passes", self.passes, self.passes > 0, "a number above 0")
+        if not 0 < self.low <= self.high:
+            raise AlgorithmError(f"low = {self.low}, high = {self.high}: write parts above 0, low up to high")
+        needed("drop", self.drop, 0 <= self.drop < 1, "a probability below 1; dropped=... names who never answers")
+        within = all(0 <= number < self.bench.clients for number in self.dropped)
+        needed("dropped", self.dropped, within, f"numbers of clients, 0 to {self.bench.clients - 1}")
+
+    def curvatures(self, coupling_TT: Tensor) -> Tensor:
+        return curvatures(coupling_TT, self.sigma)
+
+    def turn(
+        self, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
+    ) -> tuple[Tensor, Tensor, int]:
+        order_H = self._order(len(alpha_S), number, draws)
+        new_S, delta_v_F = solve(self.local_loss, task, alpha_S, w_F, curvature, order_H, once=True)
+        return new_S, delta_v_F, len(order_H)
+
+    def _order(self, examples: int, number: int, draws: Draws) -> Order:
+        fractions = (self.passes * self.low, self.passes * self.high)
+        dropping = np.array([1.0 if number in self.dropped else self.drop])
+        steps = int(budgets(np.array([examples]), fractions, dropping, draws.numpy("budget"))[0])
+        if not self.shuffle:
+            return np.resize(np.arange(examples), steps)
+        return reshuffled(examples, steps, draws.numpy("order"))
+
+
+def curvatures(coupling_TT: Tensor, sigma: Sigma) -> Tensor:
+    """(T,) sigma' M_tt, such that all tasks may take their whole steps at once."""
+    rule_T = sigma_primes(coupling_TT) if sigma == "per-task" else sigma_prime(coupling_TT)
+    return rule_T * coupling_TT.diagonal()
+
+
+def added(rows_TF: Tensor, number_K: Tensor, changes_KF: Tensor) -> Tensor:
+    """(T, F) with each change added to the row of its task; a number that is no task's comes from a liar, and is not.
+
+    Tasks are different, so that the order of updates decides no bit.
+    """
+    known_K = (number_K >= 0) & (number_K < len(rows_TF))
+    return rows_TF.index_add(0, number_K[known_K], changes_KF[known_K])

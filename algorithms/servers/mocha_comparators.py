@@ -1,0 +1,194 @@
+"""What MOCHA is compared with, on its contract and under its coupling: CoCoA, minibatch SDCA, minibatch SGD.
+
+CoCoA is MOCHA without budgets: every node works until it has reached the same theta, and a round is as long as the
+slowest. The minibatch methods take a few examples of each node a round, look at all of them at the W with which the
+round began, and scale the sum down; SGD is primal, and its server holds W. What a round of each costs in the papers'
+model follows from the steps that the statistics tell (`mocha.comparators.seconds_of`).
+
+Source: Smith et al., Federated multi-task learning, NIPS 2017, section 5 and the released program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.leaves import stacked, taken
+from fedpeer.algorithms.mocha.comparators import batch_slope, cocoa_turn, minibatch_sdca_turn
+from fedpeer.algorithms.mocha.dual import Task, loss_of
+from fedpeer.algorithms.mocha.linear import number_of
+from fedpeer.algorithms.mocha.relations import correlations, needed
+from fedpeer.algorithms.mocha.sdca import Order
+from fedpeer.algorithms.servers.mocha import Coupled, DualMethod, Sigma, added, curvatures
+
+
+@dataclass(frozen=True)
+class Cocoa(DualMethod):
+    """Dual coordinate ascent until theta, certified by the local gap, is reached on every node. sigma: as MOCHA's."""
+
+    _: KW_ONLY
+    theta: float = 0.5
+    sigma: Sigma = "per-task"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needed("theta", self.theta, 0 < self.theta < 1, "a part between 0 and 1")
+
+    def curvatures(self, coupling_TT: Tensor) -> Tensor:
+        return curvatures(coupling_TT, self.sigma)
+
+    def turn(
+        self, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
+    ) -> tuple[Tensor, Tensor, int]:
+        permutation_S = draws.numpy("order").permutation(len(alpha_S))
+        return cocoa_turn(self.local_loss, task, alpha_S, w_F, curvature, permutation_S, self.theta)
+
+
+@dataclass(frozen=True)
+class MinibatchSdca(DualMethod):
+    """Every example of the batches moves alone at the stale W, and beta / (batch * clients) of the moves is made.
+
+    batch   examples of each node in a round
+    beta    1 is always safe; up to batch * clients for examples that have nothing to do with one another
+    """
+
+    _: KW_ONLY
+    batch: int = 10
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needed("batch", self.batch, self.batch >= 1, "1 or more")
+        most = self.batch * self.bench.clients
+        needed("beta", self.beta, 0 < self.beta <= most, f"a number above 0 and up to {most}, all batches together")
+
+    def curvatures(self, coupling_TT: Tensor) -> Tensor:
+        return coupling_TT.diagonal()
+
+    def turn(
+        self, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
+    ) -> tuple[Tensor, Tensor, int]:
+        drawn, part = _batch(len(alpha_S), self.batch, draws), self.beta / (self.batch * self.bench.clients)
+        return *minibatch_sdca_turn(self.local_loss, task, alpha_S, w_F, curvature, drawn, part), len(drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class Primal:
+    """What the server of minibatch SGD holds: W (T, F), M (T, T), both float64, and the rounds closed, int64."""
+
+    w_TF: Tensor
+    coupling_TT: Tensor
+    rounds: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Pulled:
+    """What everybody is told: W (T, F), and the slope of the regulariser there, M^-1 W (T, F)."""
+
+    w_TF: Tensor
+    pull_TF: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """What a client keeps; each as MOCHA's `Node` has it."""
+
+    model_n: Tensor
+    number: Tensor
+    primal: Tensor
+    steps: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Slope:
+    """What a client sends: the slope of its losses, from its batch, (..., F) float64, and its task's number (...)."""
+
+    slope_F: Tensor
+    number: Tensor
+
+
+@dataclass(frozen=True)
+class MinibatchSgd(Coupled, CoordinatedAlgorithm[Primal, Learner, Pulled, Slope]):
+    """In round h, W - beta / h (slopes of the losses, as a batch of each node tells them, + M^-1 W)."""
+
+    _: KW_ONLY
+    batch: int = 10
+    beta: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needed("batch", self.batch, self.batch >= 1, "1 or more")
+        needed("beta", self.beta, self.beta > 0, "a number above 0")
+        if self.omega == "global":
+            raise AlgorithmError("minibatch-sgd needs Omega itself, and one model for all has none; take another omega")
+
+    def start_server(self, values_n: Tensor) -> Primal:
+        coupling_TT = self.related.start().to(values_n.device)
+        w_TF = torch.zeros(self.bench.clients, len(values_n), dtype=torch.float64, device=values_n.device)
+        return Primal(w_TF, coupling_TT, torch.zeros((), dtype=torch.int64, device=values_n.device))
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Learner:
+        nothing = values_n.new_zeros(values_n.shape[:-1], dtype=torch.float64)
+        none = nothing.to(torch.int64)
+        return Learner(values_n, none - 1, nothing, none)
+
+    def open(self, server: Primal, round: int) -> Pulled:
+        return Pulled(server.w_TF, torch.linalg.solve(server.coupling_TT, server.w_TF))
+
+    def train(
+        self, client: Learner, broadcast: Pulled, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Learner, Slope]:
+        if not client.number.dim():
+            return self._alone(client, broadcast, batches, keys[0])
+        rows = range(len(client.number))
+        learners, slopes = zip(
+            *(self._alone(taken(client, row), broadcast, batches.peer(row), keys[row]) for row in rows), strict=True
+        )
+        return stacked(learners), stacked(slopes)
+
+    def close(self, server: Primal, updates: Slope) -> Primal:
+        rounds = server.rounds + 1
+        slope_TF = added(self.open(server, int(rounds)).pull_TF, updates.number, updates.slope_F)
+        w_TF = server.w_TF - self.beta / int(rounds) * slope_TF
+        return Primal(w_TF, self.coupling_after(server.coupling_TT, w_TF, int(rounds)), rounds)
+
+    def settle(self, before: Learner, trained: Learner, server: Primal, counted: Tensor) -> Learner:
+        return replace(trained, model_n=server.w_TF[trained.number].to(before.model_n.dtype))
+
+    def server_model(self, server: Primal) -> None:
+        return None
+
+    def personal_model(self, client: Learner) -> Tensor:
+        return client.model_n
+
+    def statistics(self, client: Learner, server: Primal) -> Mapping[str, Tensor]:
+        """As MOCHA's; a W that comes from no dual variables has no gap."""
+        return {"primal": client.primal, "steps": client.steps.to(client.primal.dtype)}
+
+    def relations(self, server: Primal) -> Tensor | None:
+        return correlations(server.coupling_TT) if self.related.learned else None
+
+    def _alone(self, client: Learner, broadcast: Pulled, batches: Batches, key: int) -> tuple[Learner, Slope]:
+        task, number = self.task(batches), number_of(batches)
+        w_F, pull_F = broadcast.w_TF[int(number)].cpu(), broadcast.pull_TF[int(number)].cpu()
+        drawn = _batch(len(task.y_S), self.batch, Draws(key))
+        primal = loss_of(self.local_loss, task, w_F) + float(pull_F @ w_F) / 2
+        learner = replace(
+            client,
+            number=number,
+            primal=client.primal.new_tensor(primal),
+            steps=client.steps.new_tensor(len(drawn)),
+        )
+        slope_F = batch_slope(self.local_loss, task, w_F, drawn)
+        return learner, Slope(slope_F.to(client.model_n.device), number)
+
+
+def _batch(examples: int, size: int, draws: Draws) -> Order:
+    """Different examples of one node."""
+    return draws.numpy("order").permutation(examples)[:size]

@@ -1,0 +1,186 @@
+"""pFedVEM: a base as FedAvg's under heads of one's own, each a distribution held to the server's head by confidence.
+
+The mathematics and the order of a client's turn are in `algorithms/pfedvem.py`. What the server holds is one model, the
+base theta and the global head w; a client keeps a whole model too, its base and the mean of its own head, beside the
+deviations of that head. All clients train in each round, whoever takes part; participants are drawn as for all other
+algorithms, a fixed number (the paper draws each with the same probability).
+
+Source: Zhu, Ma, Blaschko, Confidence-aware Personalized Federated Learning via Variational Expectation Maximization,
+CVPR 2023, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.bases import Base, base_of, head_span
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
+from fedpeer.algorithms.draws import Draws, branch
+from fedpeer.algorithms.leaves import stacked, taken
+from fedpeer.algorithms.pfedvem import SAMPLES, Head, Terms, confidence, feature_slopes, model_deviation, train_head
+from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.workbench import Workbench
+from fedpeer.networks.bayesian import drawn
+
+
+@dataclass(frozen=True, eq=False)
+class Personal(Local):
+    """What a client keeps: its base and the mean of its head as one model, n_k, and its head's raw deviations.
+
+    pi_D    (..., D) as in `Head`
+    """
+
+    pi_D: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Confident(Local):
+    """What a client sends: its base and the mean of its head as one model, n_k, and its confidence.
+
+    tau     (...) the weight of its head, where n_k is the weight of its base
+    """
+
+    tau: Tensor
+
+
+@dataclass(frozen=True)
+class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
+    """A shared base under Bayesian heads of one's own, each held to the others' as tightly as it has earned it.
+
+    sigma: the standard deviation that all numbers of a head start with. head_lr, head_epochs, momentum: of the head's
+    full-batch steps (the data term is a sum, so a client of ten times the examples needs a tenth of the rate); the
+    base is trained by `learning.optimizer`. samples: draws of the head for one estimate of the loss. terms: what a
+    confidence is made of. head: the linear layer by name; none: the last module that has parameters.
+    """
+
+    bench: Workbench
+    _: KW_ONLY
+    sigma: float = 0.1
+    head_lr: float = 1e-4
+    head_epochs: int = 10
+    momentum: float = 0.9
+    samples: int = SAMPLES
+    terms: Terms = "both"
+    head: tuple[str, ...] = ()
+    everyone_trains = True
+    moved = ("model_n",)
+    positive = ("tau",)
+
+    def __post_init__(self) -> None:
+        if self.bench.loss.name != "cross-entropy":
+            raise AlgorithmError(f"learning.loss is {self.bench.loss.name}, and its heads classify; write cross-entropy")
+        if not self.sigma > 0:
+            raise AlgorithmError(f"sigma = {self.sigma}: a standard deviation is above 0")
+        if not self.head_lr >= 0:
+            raise AlgorithmError(f"head_lr = {self.head_lr}: write 0 or more")
+        if not 0 <= self.momentum < 1:
+            raise AlgorithmError(f"momentum = {self.momentum}: write 0 or more, and less than 1")
+        if self.head_epochs < 1 or self.samples < 1:
+            raise AlgorithmError(
+                f"head_epochs = {self.head_epochs}, samples = {self.samples}: write 1 or more of both"
+            )
+        if len(self.head) > 1:
+            raise AlgorithmError(f"head: {', '.join(self.head)} are {len(self.head)} layers; its head is a single one")
+        assert self._base, "head and base are there"
+
+    @cached_property
+    def _span(self) -> slice:
+        """The head's place in a model."""
+        return head_span(self.bench, self._name)
+
+    @cached_property
+    def _base(self) -> Base:
+        return base_of(self.bench, self._name)
+
+    @property
+    def _name(self) -> str:
+        parameters = [each for each in self.bench.layout.tensors if each.kind == "parameter"]
+        return self.head[0] if self.head else parameters[-1].module
+
+    def parted(self, model_n: Tensor) -> tuple[Tensor, Tensor]:
+        """Base (..., n - D) and head (..., D) of models (..., n)."""
+        start, stop = self._span.start, self._span.stop
+        return torch.cat((model_n[..., :start], model_n[..., stop:]), -1), model_n[..., start:stop]
+
+    def joined(self, base_m: Tensor, head_D: Tensor) -> Tensor:
+        """Models (..., n) of heads (..., D) and bases (..., n - D), or one base for all of them."""
+        start, base_m = self._span.start, base_m.expand(*head_D.shape[:-1], -1)
+        return torch.cat((base_m[..., :start], head_D, base_m[..., start:]), -1)
+
+    def start_server(self, values_n: Tensor) -> Model:
+        return Model(values_n)
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Personal:
+        """The server's first head in the mean: all clients begin with the confidence 1 / sigma^2."""
+        return Personal(values_n, examples, Head.around(self.parted(values_n)[1], self.sigma).pi_D)
+
+    def open(self, server: Model, round: int) -> Model:
+        return server
+
+    def train(
+        self, client: Personal, broadcast: Model, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Personal, Confident]:
+        base_m, w_D = self.parted(broadcast.model_n)
+        tau = confidence(self.head_of(client), w_D, self.terms)
+        begun = replace(client, model_n=self.joined(base_m, self.parted(client.model_n)[1]))
+        learnt = self.learn(begun, w_D, tau, batches, keys)
+        return learnt, Confident(learnt.model_n, client.examples, tau)
+
+    def head_of(self, client: Personal) -> Head:
+        """(..., D) the clients' own heads."""
+        return Head(self.parted(client.model_n)[1], client.pi_D)
+
+    def learn(self, begun: Personal, w_D: Tensor, tau: Tensor, batches: Batches, keys: Sequence[int]) -> Personal:
+        """Clients (...) under the server's base after lines 9 and 10: first the head, and then the base under it."""
+        if begun.model_n.dim() == 1:
+            return self._alone(begun, w_D, tau, batches, keys[0])
+        each = [self._alone(taken(begun, p), w_D, tau[p], batches.peer(p), key) for p, key in enumerate(keys)]
+        return stacked(each)
+
+    def _alone(self, begun: Personal, w_D: Tensor, tau: Tensor, batches: Batches, key: int) -> Personal:
+        own, draws = self.head_of(begun), Draws(key)
+        (inputs, y_N), like_KD = batches.everything(), own.mu_D.expand(self.samples, -1)
+        for_head, for_base = (drawn(draws.torch(purpose)) for purpose in ("head", "base"))
+        head = train_head(
+            own,
+            self._base.features(begun.model_n, inputs),
+            y_N,
+            w_D,
+            tau,
+            (for_head(like_KD) for _ in range(self.head_epochs)),
+            lr=self.head_lr,
+            momentum=self.momentum,
+        )
+
+        def slopes(z_bF: Tensor, y_b: Tensor) -> Tensor:
+            return feature_slopes(head, z_bF, y_b, for_base(like_KD))
+
+        with_head_n = self.joined(self.parted(begun.model_n)[0], head.mu_D)
+        return replace(
+            begun, model_n=self._base.train(with_head_n, batches, slopes, branch(key, 1)), pi_D=head.pi_D
+        )
+
+    def close(self, server: Model, updates: Confident) -> Model:
+        base_Km, mu_KD = self.parted(updates.model_n)
+        return Model(self.joined(self.bench.mean(base_Km, updates.examples), self.bench.mean(mu_KD, updates.tau)))
+
+    def server_model(self, server: Model) -> Tensor:
+        return server.model_n
+
+    def personal_model(self, client: Personal) -> Tensor:
+        return client.model_n
+
+    def statistics(self, client: Personal, server: Model) -> dict[str, Tensor]:
+        """What figures 10 and 11 are drawn from: tau, and the two terms of 1 / tau (eq. 8)."""
+        own, w_D = self.head_of(client), self.parted(server.model_n)[1]
+        return {
+            "confidence": confidence(own, w_D, self.terms),
+            "deviation": model_deviation(own, w_D),
+            "uncertainty": own.sigma_D.square().mean(-1),
+        }

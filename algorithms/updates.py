@@ -1,0 +1,155 @@
+"""Whether an update can be part of a round: checked before it is aggregated, by whoever coordinates.
+
+An update and its template, any update of the same algorithm, are leaves by name (`leaves.py`). Alone it is checked when
+it comes (`fault`); its length can be judged beside the others of its round only, when that closes (`too_far`). What is
+found is a code of the table of refusals and a sentence for the one who sent it. Nothing here raises: what comes from
+others is data.
+
+These checks find broken peers and blunt lies. A lie that looks like an update passes them all; how far it can go is
+the business of the robust rules (`aggregation.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedpeer.algorithms.precision import widest
+
+#: The most examples that a client may say it trains on: more than any device holds, and few enough that the sum over
+#: 100,000 clients is a whole number in float64.
+EXAMPLES_MAX = 10**10
+
+#: How many times the median length of its round's changes a change may be long. Honest ones differ by ten times where
+#: some take ten times as many steps as others; a hundred is as generous as the gossiped averages are (`plausible.py`).
+FAR = 100.0
+
+#: From so many updates on one liar among them cannot choose their median.
+JUDGES = 3
+
+#: Characters of a name from the wire that are repeated in a sentence.
+SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why an update is not taken: a code of `peer/core/refusals.py`, and what exactly is wrong."""
+
+    code: str
+    text: str
+
+
+def fault(
+    update: Mapping[str, Tensor],
+    template: Mapping[str, Tensor],
+    *,
+    counts: Sequence[str] = ("examples",),
+    positive: Sequence[str] = (),
+    examples_max: int = EXAMPLES_MAX,
+) -> Fault | None:
+    """What is wrong with the update of a single client, if anything.
+
+    Args:
+        counts: leaves that are numbers of examples, whole and from 1 to `examples_max`, where the template has them.
+        positive: leaves all of whose numbers are above 0, such as precisions, where the template has them.
+    """
+    return (
+        _unlike(update, template)
+        or _not_finite(update)
+        or _counts(update, [name for name in counts if name in template], examples_max)
+        or _positive(update, [name for name in positive if name in template])
+    )
+
+
+def _unlike(update: Mapping[str, Tensor], template: Mapping[str, Tensor]) -> Fault | None:
+    """Other names, shapes or types than the template's."""
+    for name in template:
+        if name not in update:
+            return Fault("wrong_shape", f"{name} is missing")
+    for name in update:
+        if name not in template:
+            return Fault("wrong_shape", f"{name[:SHOWN]!r} is none of {', '.join(template)}")
+    for name, wanted in template.items():
+        if update[name].shape != wanted.shape:
+            found = tuple(update[name].shape)
+            return Fault("wrong_shape", f"{name} has shape {found}, and it is {tuple(wanted.shape)}")
+    for name, wanted in template.items():
+        if update[name].dtype != wanted.dtype:
+            return Fault("wrong_dtype", f"{name} is {_type(update[name])}, and should be {_type(wanted)}")
+    return None
+
+
+def _type(leaf: Tensor) -> str:
+    return str(leaf.dtype).removeprefix("torch.")
+
+
+def _not_finite(update: Mapping[str, Tensor]) -> Fault | None:
+    for name, leaf in update.items():
+        wrong = int((~leaf.isfinite()).sum())
+        if wrong:
+            return Fault("not_finite", f"{name}: {wrong} of {leaf.numel()} numbers are NaN or infinite")
+    return None
+
+
+def _counts(update: Mapping[str, Tensor], names: Sequence[str], most: int) -> Fault | None:
+    for name in names:
+        leaf = update[name].to(widest(update[name].device))
+        if not ((leaf >= 1) & (leaf <= most) & (leaf == leaf.floor())).all():
+            text = f"{name} = {_first(leaf):g}: a number of examples is whole, from 1 to {most:,}"
+            return Fault("implausible", text)
+    return None
+
+
+def _positive(update: Mapping[str, Tensor], names: Sequence[str]) -> Fault | None:
+    for name in names:
+        low = update[name].min()
+        if not low > 0:
+            return Fault("implausible", f"{name} goes down to {float(low):g}, and must be above 0 throughout")
+    return None
+
+
+def _first(leaf: Tensor) -> float:
+    return float(leaf.flatten()[0])
+
+
+def length(
+    update: Mapping[str, Tensor],
+    broadcast: Mapping[str, Tensor],
+    *,
+    moved: Sequence[str] = (),
+    besides: Sequence[str] = ("examples",),
+) -> float:
+    """The Euclidean length of what a client changed: leaves of floating-point numbers as one vector.
+
+    Args:
+        moved: leaves from which the broadcast's of the same name is taken off first: those that an algorithm sends as
+            what they became, not as what was added to them.
+        besides: leaves that are no changes, such as counts and precisions.
+    """
+    square = 0.0
+    for name, leaf in update.items():
+        if leaf.is_floating_point() and name not in besides:
+            wide = leaf.to(widest(leaf.device))
+            square += float((wide - broadcast[name] if name in moved else wide).square().sum())
+    return math.sqrt(square)
+
+
+def too_far(lengths: Sequence[float], *, limit: float = FAR) -> list[Fault | None]:
+    """For each update of a round, by its `length`, whether it went further than `limit` times their median.
+
+    Nobody is refused in a round of fewer than three, whose median one of them could choose alone, nor where most have
+    not moved at all.
+    """
+    middle = statistics.median(lengths) if len(lengths) >= JUDGES else 0.0
+    if middle == 0:
+        return [None] * len(lengths)
+    return [
+        Fault("implausible", f"it moved by {each:.3g}, and {limit:g} times this round's median is {limit * middle:.3g}")
+        if each > limit * middle
+        else None
+        for each in lengths
+    ]

@@ -1,0 +1,76 @@
+"""How a method is scored where there is a server: four numbers, in the last round and in the best. Pure: rows in.
+
+    model             weighted by test sizes   each peer counts the same
+    the server's      S                        GM
+    the peer's own    MT                       PM
+
+(`algorithms/metrics.py` has the sources.) The headline is the last round. Beside it stands the best round, chosen on
+what was kept back (`simulation.validation`), or, where nothing was, on the very test data it is reported on, which
+flatters and is called so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedpeer.runs.history import Measure
+
+#: Name -> (prefix of the row's scores, whether weighted by test sizes).
+METRICS = {"PM": ("", False), "MT": ("", True), "GM": ("server_", False), "S": ("server_", True)}
+
+
+def scores(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str, dict[str, Any]]:
+    """Of one method: for each metric that its rows have, the last and the best round, mean and SEM over seeds.
+
+    `best_by` is "validation" or "test". Only seeds that came furthest count.
+    """
+    by_seed: dict[int, dict[int, Mapping[str, Any]]] = {}
+    for row in rows:
+        if row.get(measure) is not None and row.get("tested") is not None:
+            by_seed.setdefault(row["seed"], {})[row["round"]] = row
+    if not by_seed:
+        return {}
+    last = max(max(rounds) for rounds in by_seed.values())
+    full = [[rounds[n] for n in sorted(rounds)] for _, rounds in sorted(by_seed.items()) if max(rounds) == last]
+    found = {}
+    for name, (prefix, pooled) in METRICS.items():
+        if all(f"{prefix}{measure}" in row for history in full for row in history):
+            found[name] = _over_seeds([_last_and_best(history, prefix, measure, pooled) for history in full])
+            found[name]["best_by"] = _chosen_by(full[0][-1], prefix, measure)
+    return found
+
+
+def _last_and_best(history: Sequence[Mapping[str, Any]], prefix: str, measure: Measure, pooled: bool) -> list[float]:
+    tested = [_mean(row[f"{prefix}{measure}"], row["tested"] if pooled else None) for row in history]
+    by = _chosen_by(history[-1], prefix, measure) == "validation"
+    judged = [_mean(row[f"validation_{prefix}{measure}"], None) for row in history] if by else tested
+    known = [number for number, score in enumerate(judged) if math.isfinite(score)] or [len(judged) - 1]
+    best = (max if measure == "accuracy" else min)(known, key=judged.__getitem__)
+    return [tested[-1], tested[best]]
+
+
+def _chosen_by(row: Mapping[str, Any], prefix: str, measure: Measure) -> str:
+    return "validation" if f"validation_{prefix}{measure}" in row else "test"
+
+
+def _mean(values: Sequence[float], weights: Sequence[float] | None) -> float:
+    return float(np.average(np.array(values, dtype=np.float64), weights=weights))
+
+
+def _over_seeds(found: Sequence[Sequence[float]]) -> dict[str, Any]:
+    final_S, best_S = np.array(found, dtype=np.float64).T
+    return {
+        "final": float(final_S.mean()),
+        "final_sem": _sem(final_S),
+        "best": float(best_S.mean()),
+        "best_sem": _sem(best_S),
+        "per_seed": final_S.tolist(),
+    }
+
+
+def _sem(values_S: Any) -> float | None:
+    return float(values_S.std(ddof=1) / math.sqrt(len(values_S))) if len(values_S) > 1 else None

@@ -1,0 +1,144 @@
+"""What a worker does for an algorithm with a server: train some clients, score some clients.
+
+Clients' states are leaves in the workspace, (P, ...) each, on two sides. A client's present state lies on one of them,
+which the leader keeps in mind for each; training reads that one and writes the other, and the update beside it, so
+that a task may be done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms import evaluation
+from fedpeer.algorithms.batches import Batches, round_order
+from fedpeer.algorithms.leaves import leaves, mapped, rebuilt
+from fedpeer.algorithms.steppers import Stepper
+from fedpeer.algorithms.workbench import Workbench
+from fedpeer.data.own.code import imported
+from fedpeer.peer.core.assembly import Coordinated, algorithm_of
+from fedpeer.sims.vector.workspace import Job, Served, Workspace
+
+#: (score, loss) of a model on a peer's test part.
+Score: TypeAlias = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Teach:
+    """A round's training of these clients, whose present states lie on these sides."""
+
+    peers: tuple[int, ...]
+    sides: tuple[int, ...]
+    round: int
+
+
+@dataclass(frozen=True)
+class Examine:
+    """Score these clients' own models and the server's on their test parts, or on what was kept back."""
+
+    peers: tuple[int, ...]
+    sides: tuple[int, ...]
+    validation: bool
+
+
+@dataclass(frozen=True)
+class Examined:
+    """Of each peer: its own model, the server's (None where there is none), and the algorithm's own statistics."""
+
+    own: list[Score]
+    server: list[Score] | None
+    statistics: dict[str, list[float]]
+
+
+def built(job: Job, served: Served, stepper: Stepper, workspace: Workspace) -> Coordinated:
+    """The algorithm, as a worker needs it: nothing is drawn there."""
+    return algorithm_of(served.algorithm, imported)(workbench(job, stepper, workspace))
+
+
+def workbench(job: Job, stepper: Stepper, workspace: Workspace) -> Workbench:
+    """The bench of this job's network."""
+    return Workbench(
+        module=job.module,
+        layout=job.layout,
+        loss=job.criterion,
+        optimizer=job.optimizer,
+        stepper=stepper,
+        clients=len(job.peers),
+        examples_max=max(workspace.train.count(peer) for peer in range(len(job.peers))),
+    )
+
+
+def work_of(job: Job, workspace: Workspace, peers: Sequence[int], round: int) -> tuple[Batches, list[int]]:
+    """Batches and keys of a block of peers, which have equal batches and steps."""
+    batch, steps = job.batch_P[peers[0]], job.steps_P[peers[0]]
+    orders = np.stack(
+        [round_order(workspace.train.count(p), round, steps, batch, job.draws, job.peers[p]) for p in peers]
+    )
+    keys = [job.draws.key("dropout", job.peers[p], round) for p in peers]
+    whole = tuple(workspace.examples(workspace.train, peer) for peer in peers)
+    number = torch.tensor([job.client_P[peer] for peer in peers], device=job.device)
+    return replace(workspace.batches(peers, orders), whole=whole, number=number), keys
+
+
+def rows_of(workspace: Workspace, template: Any, peers: Sequence[int], sides: Sequence[int]) -> Any:
+    """The present states of a block of clients."""
+
+    def leaf(name: str) -> Tensor:
+        rows = [workspace.leaves[f"client {side} {name}"][peer] for peer, side in zip(peers, sides, strict=True)]
+        return rows[0][None] if len(rows) == 1 else torch.stack(rows)
+
+    return rebuilt(template, {name: leaf(name) for name in leaves(template)})
+
+
+def write_rows(workspace: Workspace, state: Any, peers: Sequence[int], sides: Sequence[int]) -> None:
+    """Put states of a block of clients on these sides."""
+    for name, leaf in leaves(state).items():
+        for peer, side, row in zip(peers, sides, leaf, strict=True):
+            workspace.leaves[f"client {side} {name}"][peer] = row
+
+
+def shared(workspace: Workspace, template: Any, what: str) -> Any:
+    """The broadcast or the server, as the leader wrote it."""
+    return rebuilt(template, {name: workspace.leaves[f"{what} {name}"] for name in leaves(template)})
+
+
+def teach(job: Job, workspace: Workspace, algorithm: Coordinated, task: Teach) -> None:
+    """Train a block, and write states and updates."""
+    assert job.served is not None, "clients are taught where there is a server"
+    batches, keys = work_of(job, workspace, task.peers, task.round)
+    client = rows_of(workspace, job.served.client, task.peers, task.sides)
+    broadcast = shared(workspace, job.served.broadcast, "broadcast")
+    if len(task.peers) == 1:  # without the leading dimension: quicker, and what a real peer does
+        trained, update = algorithm.train(mapped(lambda leaf: leaf[0], client), broadcast, batches.peer(0), keys)
+        trained, update = (mapped(lambda leaf: leaf[None], each) for each in (trained, update))
+    else:
+        trained, update = algorithm.train(client, broadcast, batches, keys)
+    write_rows(workspace, trained, task.peers, [1 - side for side in task.sides])
+    for name, leaf in leaves(update).items():
+        workspace.leaves[f"update {name}"][list(task.peers)] = leaf
+
+
+def examine(job: Job, workspace: Workspace, stepper: Stepper, algorithm: Coordinated, task: Examine) -> Examined:
+    """Score a block."""
+    assert job.served is not None, "the server's model is scored where there is one"
+    client = rows_of(workspace, job.served.client, task.peers, task.sides)
+    server = shared(workspace, job.served.server, "server")
+    server_n, view = algorithm.server_model(server), workspace.seen_by(task.peers)
+
+    def score(number: int, x_n: Tensor) -> Score:
+        peer = task.peers[number]
+        part, seen = workspace.scored(peer, validation=task.validation), view and view.of(number)
+        return evaluation.evaluate(stepper, job.criterion, x_n, part, seen, job.score_scale_P[peer])
+
+    own_Bn = algorithm.personal_model(client)
+    numbers = range(len(task.peers))
+    return Examined(
+        own=[score(number, own_Bn[number]) for number in numbers],
+        server=None if server_n is None else [score(number, server_n) for number in numbers],
+        statistics={name: each.tolist() for name, each in algorithm.statistics(client, server).items()},
+    )

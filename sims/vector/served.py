@@ -1,0 +1,336 @@
+"""The vector engine for algorithms with a server: leads the rounds of one method with one seed.
+
+Workers train blocks of clients (`clients.py`); the server's part, which opens and closes rounds, is here, in the
+leading process. It gives the numbers of a federation in which nobody is late: all who take part in a round send, and
+all that they send counts.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
+from fedpeer.algorithms.leaves import leaves, mapped, rebuilt
+from fedpeer.algorithms.probing import probed
+from fedpeer.algorithms.steppers import Stepper
+from fedpeer.data.own.code import imported
+from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
+from fedpeer.peer.core.assembly import Coordinated, algorithm_of
+from fedpeer.peer.core.choice import Choice
+from fedpeer.sims.vector.clients import (
+    Examine,
+    Examined,
+    Score,
+    Teach,
+    rows_of,
+    work_of,
+    workbench,
+    write_rows,
+)
+from fedpeer.sims.vector.engine import RoundTimes, cut
+from fedpeer.sims.vector.pool import Pool, Stopped
+from fedpeer.sims.vector.tasks import Bench, Task
+from fedpeer.sims.vector.workspace import Job, Served, Workspace, WorkspaceHandles, on_disk
+
+#: Clients whose states are begun, settled or read at once in the leading process.
+ROWS_AT_ONCE = 64
+
+
+class ServedEngine:
+    """All clients and the server of one method and seed. Use as a context manager: workers and files live as long."""
+
+    def __init__(
+        self,
+        job: Job,
+        algorithm: Choice,
+        memory: Callable[[int], Workspace],
+        drawn: Callable[[str], Tensor],
+        *,
+        common_start: bool = True,
+        participation: float = 1.0,
+        everyone_trains: bool = False,
+        workers: int = 1,
+        folder: Path | None = None,
+        replaced: Callable[[str, str], None] = lambda worker, reason: None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """
+        Args:
+            memory: makes the workspace for a given size of optimiser state.
+            drawn: (n,) initial parameters by the name of the draw; "" for the usual one.
+            participation: share of the clients that take part in a round.
+            everyone_trains: whether the others train too, for themselves.
+        """
+        self._job, self._choice, self._memory, self._drawn = job, algorithm, memory, drawn
+        self._common, self._share, self._everyone = common_start, participation, everyone_trains
+        self._workers, self._folder, self._replaced = workers, folder, replaced
+        self._stop = stop or threading.Event()
+        self._order = job.clients
+        self._sides = [0] * len(job.peers)
+        self._sent: list[int] = []
+        self._examined: dict[tuple[int, bool], Examined] = {}
+        self.weights: dict[str, NDArray[Any]] = {}
+        self.round = 0  # rounds finished
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        plain = self._memory(0)
+        stepper = self._job.stepper()
+        self._algorithm, states = rehearsed(self._job, self._choice, plain, self._further, stepper)
+        self.server: Any = states["server"]
+        forms = {name: mapped(lambda leaf: leaf.new_empty(0), each) for name, each in states.items()}
+        self._job = replace(self._job, served=Served(self._choice, **forms))
+        plain.leaves = self._room(states)
+        self._pool: Pool | None = None
+        if self._job.device == "cpu":
+            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="work-", dir=self._folder)))
+            handles: WorkspaceHandles = on_disk(plain, folder)
+            self.workspace = handles.open()
+            workers = max(1, min(self._workers, len(cut(self._job, range(len(self._job.peers))))))
+            self._pool = self._stack.enter_context(Pool(self._job, handles, workers, self._replaced, self._stop))
+        else:
+            self.workspace = plain
+        self._bench = Bench(self._job, self.workspace, stepper)
+        for rows in self._slices():
+            client = self._begun(self.workspace, rows)
+            write_rows(self.workspace, client, range(rows.start, rows.stop), [0] * (rows.stop - rows.start))
+        self._tell("server", self.server)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The workers' process numbers; empty on a device."""
+        return self._pool.process_ids if self._pool else ()
+
+    @property
+    def x_Pn(self) -> Tensor:
+        """The clients' own models."""
+        assert self._job.served is not None
+        rows = []
+        for several in self._slices():
+            peers = range(several.start, several.stop)
+            client = rows_of(self.workspace, self._job.served.client, peers, self._sides[several])
+            rows.append(self._algorithm.personal_model(client))
+        return torch.cat(rows)
+
+    @property
+    def server_n(self) -> Tensor | None:
+        """The server's model, where there is one."""
+        return self._algorithm.server_model(self.server)
+
+    @property
+    def relations_PP(self) -> Tensor | None:
+        """How the clients' tasks are related, in the order of the peers, where the algorithm learns it."""
+        relations_NN = self._algorithm.relations(self.server)
+        if relations_NN is None:
+            return None
+        place = torch.tensor(self._job.client_P)
+        return relations_NN[place][:, place]
+
+    @property
+    def traffic(self) -> tuple[list[int], list[int]]:
+        """Messages and bytes of the last round: who took part sends an update, the coordinator all others the model.
+
+        The coordinator is taken to be the first peer by id; its own update goes nowhere.
+        """
+        messages, amount = [0] * len(self._job.peers), [0] * len(self._job.peers)
+        coordinator = self._order[0]
+        for peer in self._sent:
+            if peer != coordinator:
+                messages[peer] += 1
+                amount[peer] += self._update_bytes(peer) + MESSAGE_HEAD_BYTES
+        if self.round:
+            others = len(self._job.peers) - 1
+            model = sum(leaf.numel() * leaf.element_size() for leaf in leaves(self.server).values())
+            messages[coordinator] += others
+            amount[coordinator] += others * (model + MESSAGE_HEAD_BYTES)
+        return messages, amount
+
+    def step(self) -> RoundTimes:
+        """One round.
+
+        Raises:
+            Stopped: if asked to stop meanwhile; the state is then that before the round.
+        """
+        number, began = self.round + 1, time.perf_counter()
+        algorithm, everybody = self._algorithm, range(len(self._job.peers))
+        drawn = algorithm.participants(number, len(everybody), self._share, self._job.draws)
+        sending = [self._order[client] for client in drawn]
+        training = list(everybody) if self._everyone or algorithm.everyone_trains else sorted(sending)
+        self._tell("broadcast", algorithm.open(self.server, number))
+        self._run([Teach(block, self._sides_of(block), number) for block in cut(self._job, training)])
+        trained = time.perf_counter()
+        self.server = algorithm.close(self.server, self._updates(sending))
+        if type(algorithm).settle is not CoordinatedAlgorithm.settle:
+            self._settle(training, set(sending))
+        for peer in training:
+            self._sides[peer] = 1 - self._sides[peer]
+        self._tell("server", self.server)
+        self._sent, self.round = sending, number
+        return RoundTimes(trained - began, time.perf_counter() - trained)
+
+    def evaluate(self, *, validation: bool = False) -> list[Score]:
+        """(score, loss) of each client's own model on its own test part, or on what was kept back."""
+        return self._scored(validation).own
+
+    def evaluate_server(self, *, validation: bool = False) -> list[Score] | None:
+        """The same of the server's model; None where there is no such model."""
+        return self._scored(validation).server
+
+    def statistics(self) -> dict[str, list[float]]:
+        """What the algorithm tells of each client."""
+        return self._scored(False).statistics
+
+    def disagreement(self) -> dict[str, float]:
+        return {}
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything needed to go on: tensors, and a small JSON-able state."""
+        tensors = {f"server {name}": leaf for name, leaf in leaves(self.server).items()}
+        tensors |= {name: leaf for name, leaf in self.workspace.leaves.items() if name.startswith("client ")}
+        return tensors, {"round": self.round, "sides": list(self._sides)}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Go on from a snapshot, to the very numbers of an uninterrupted run."""
+        self.round, self._sides = state["round"], list(state["sides"])
+        for name, leaf in self.workspace.leaves.items():
+            if name.startswith("client "):
+                leaf.copy_(tensors[name])
+        found = {name: tensors[f"server {name}"].to(self._job.device) for name in leaves(self.server)}
+        self.server = rebuilt(self.server, found)
+        self._tell("server", self.server)
+
+    # ------------------------------------------------------------------------------------------------------- its parts
+
+    def _further(self, name: str) -> Tensor:
+        return self._drawn(name).to(self._job.device)
+
+    def _slices(self) -> Iterator[slice]:
+        peers = len(self._job.peers)
+        yield from (slice(at, min(at + ROWS_AT_ONCE, peers)) for at in range(0, peers, ROWS_AT_ONCE))
+
+    def _begun(self, workspace: Workspace, rows: slice) -> Any:
+        """The first states of some clients."""
+        peers = range(rows.start, rows.stop)
+        if self._common:
+            values_Bn = self._drawn("").expand(len(peers), -1)
+        else:
+            values_Bn = torch.stack([self._drawn(self._job.peers[peer]) for peer in peers])
+        examples_B = torch.tensor([workspace.train.count(peer) for peer in peers])
+        device = self._job.device
+        return self._algorithm.start_client(values_Bn.to(device), examples_B.to(device))
+
+    def _room(self, states: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Leaves of the right shapes and types; on a CPU without memory, which files give."""
+        where, peers = "meta" if self._job.device == "cpu" else self._job.device, len(self._job.peers)
+        found: dict[str, Tensor] = {}
+        for what, state in states.items():
+            for name, leaf in leaves(state).items():
+                many = (peers, *leaf.shape) if what in ("client", "update") else tuple(leaf.shape)
+                for key in (f"client 0 {name}", f"client 1 {name}") if what == "client" else (f"{what} {name}",):
+                    found[key] = torch.zeros(many, dtype=leaf.dtype, device=where)
+        return found
+
+    def _tell(self, what: str, state: Any) -> None:
+        """Put a state where all workers read it."""
+        for name, leaf in leaves(state).items():
+            self.workspace.leaves[f"{what} {name}"].copy_(leaf)
+
+    def _updates(self, sending: Sequence[int]) -> Any:
+        assert self._job.served is not None
+        template = self._job.served.update
+        return rebuilt(template, {name: self.workspace.leaves[f"update {name}"][sending] for name in leaves(template)})
+
+    def _update_bytes(self, peer: int) -> int:
+        assert self._job.served is not None
+        rows = (self.workspace.leaves[f"update {name}"][peer] for name in leaves(self._job.served.update))
+        return sum(row.numel() * row.element_size() for row in rows)
+
+    def _settle(self, training: Sequence[int], sent: set[int]) -> None:
+        """What clients keep of the round, where that is not simply what training made of them."""
+        assert self._job.served is not None
+        for at in range(0, len(training), ROWS_AT_ONCE):
+            peers = training[at : at + ROWS_AT_ONCE]
+            sides = self._sides_of(peers)
+            other = [1 - side for side in sides]
+            before, trained = (rows_of(self.workspace, self._job.served.client, peers, each) for each in (sides, other))
+            counted = torch.tensor([peer in sent for peer in peers], device=self._job.device)
+            write_rows(self.workspace, self._algorithm.settle(before, trained, self.server, counted), peers, other)
+
+    def _scored(self, validation: bool) -> Examined:
+        """Scores are asked for by three names; clients are examined once."""
+        if (self.round, validation) not in self._examined:
+            blocks = cut(self._job, range(len(self._job.peers)))
+            found = self._run([Examine(block, self._sides_of(block), validation) for block in blocks])
+            self._examined = {key: value for key, value in self._examined.items() if key[0] == self.round}
+            self._examined[self.round, validation] = _joined(blocks, found)
+        return self._examined[self.round, validation]
+
+    def _sides_of(self, peers: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self._sides[peer] for peer in peers)
+
+    def _run(self, tasks: Sequence[Task]) -> list[Any]:
+        if self._pool is not None:
+            return self._pool.run(tasks)
+        results = []
+        for task in tasks:
+            if self._stop.is_set():
+                raise Stopped
+            results.append(self._bench.do(task))
+        return results
+
+
+def rehearsed(
+    job: Job, choice: Choice, workspace: Workspace, drawn: Callable[[str], Tensor], stepper: Stepper
+) -> tuple[Coordinated, dict[str, Any]]:
+    """The algorithm, and its states before the first round: of the server, of one client, what is told and sent.
+
+    One client is trained a little for it, so that whatever does not fit shows before anything else is begun.
+
+    Raises:
+        AlgorithmError: what does not fit, and what to change.
+    """
+    algorithm = algorithm_of(choice, imported)(replace(workbench(job, stepper, workspace), draw=drawn))
+    start_n = drawn("")
+    server = algorithm.start_server(start_n)
+    examples = torch.tensor(workspace.train.count(0), device=start_n.device)
+    client = algorithm.start_client(start_n, examples)
+    batches, _ = work_of(job, workspace, [0], 1)
+    update = probed(algorithm, client, server, batches.peer(0))
+    return algorithm, {
+        "client": client,
+        "broadcast": algorithm.open(server, 1),
+        "update": update,
+        "server": server,
+    }
+
+
+def _joined(blocks: Sequence[Sequence[int]], found: Sequence[Examined]) -> Examined:
+    """The blocks' results in peer order."""
+    place = np.argsort([peer for block in blocks for peer in block])
+
+    def ordered(parts: Sequence[list[Any]]) -> list[Any]:
+        flat = [each for part in parts for each in part]
+        return [flat[number] for number in place]
+
+    servers = [each.server for each in found if each.server is not None]
+    return Examined(
+        own=ordered([each.own for each in found]),
+        server=ordered(servers) if servers else None,
+        statistics={name: ordered([each.statistics[name] for each in found]) for name in found[0].statistics},
+    )

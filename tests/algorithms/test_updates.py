@@ -1,0 +1,124 @@
+"""What is found wrong with updates, what is not, and that no honest update of any algorithm is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from torch import Tensor
+
+from fedpeer.algorithms.leaves import leaves, taken
+from fedpeer.algorithms.updates import EXAMPLES_MAX, FAR, Fault, fault, length, too_far
+from fedpeer.peer.core.refusals import REFUSALS
+from tests.algorithms.making import batches, starts
+from tests.algorithms.server_making import MAKERS, MODULE
+
+Leaves = dict[str, Tensor]
+
+
+def update() -> Leaves:
+    return {
+        "model_n": torch.arange(4.0) - 2,
+        "factor.xi_n": torch.full((4,), 0.5, dtype=torch.float64),
+        "examples": torch.tensor(12),
+    }
+
+
+def put(name: str, leaf: Tensor) -> Callable[[Leaves], Leaves]:
+    return lambda found: found | {name: leaf}
+
+
+def found_in(changed: Mapping[str, Tensor]) -> Fault | None:
+    return fault(changed, update(), positive=("factor.xi_n",))
+
+
+WRONG: list[tuple[str, Callable[[Leaves], Leaves], str, str]] = [
+    ("less", lambda found: {k: v for k, v in found.items() if k != "model_n"}, "wrong_shape", "model_n is missing"),
+    ("more", put("extra" * 50, torch.ones(1)), "wrong_shape", "is none of model_n, factor.xi_n, examples"),
+    ("longer", put("model_n", torch.ones(5)), "wrong_shape", r"has shape \(5,\), and it is \(4,\)"),
+    ("block", put("model_n", torch.ones(1, 4)), "wrong_shape", r"has shape \(1, 4\)"),
+    ("type", put("model_n", torch.ones(4).double()), "wrong_dtype", "is float64, and should be float32"),
+    ("nan", put("model_n", torch.tensor([0.0, 1.0, torch.nan, torch.nan])), "not_finite", "2 of 4 numbers"),
+    ("inf", put("factor.xi_n", torch.full((4,), -torch.inf).double()), "not_finite", "4 of 4 numbers"),
+    ("none", put("examples", torch.tensor(0)), "implausible", "examples = 0: a number of examples is whole, from 1"),
+    ("negative", put("examples", torch.tensor(-7)), "implausible", "examples = -7"),
+    ("many", put("examples", torch.tensor(EXAMPLES_MAX + 1)), "implausible", "to 10,000,000,000"),
+    ("flat", put("factor.xi_n", torch.tensor([1.0, 0.0, 2.0, 3.0]).double()), "implausible", "goes down to 0"),
+    ("below", put("factor.xi_n", torch.tensor([1.0, -0.25, 2.0, 3.0]).double()), "implausible", "goes down to -0.25"),
+]
+
+
+@pytest.mark.parametrize(("change", "code", "words"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
+def test_what_cannot_be_is_named(change: Callable[[Leaves], Leaves], code: str, words: str) -> None:
+    found = found_in(change(update()))
+    assert found is not None
+    assert found.code == code
+    assert code in REFUSALS
+    assert len(found.text) < 300
+    assert re.search(words, found.text)
+
+
+def test_what_is_well_is_taken() -> None:
+    assert found_in(update()) is None
+    assert found_in(update() | {"examples": torch.tensor(EXAMPLES_MAX)}) is None
+    assert found_in(update() | {"model_n": torch.full((4,), -3e38)}) is None
+
+
+def test_a_count_is_whole_in_whatever_type_it_travels() -> None:
+    template = {"examples": torch.tensor(1.0)}
+    assert fault({"examples": torch.tensor(3.0)}, template) is None
+    halves = fault({"examples": torch.tensor(3.5)}, template)
+    assert halves == Fault("implausible", "examples = 3.5: a number of examples is whole, from 1 to 10,000,000,000")
+    assert fault({"examples": torch.tensor(3.0)}, template, examples_max=2) is not None
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_honest_updates_of_every_algorithm_are_taken(name: str) -> None:
+    algorithm, x_Bn = MAKERS[name]("stack"), starts(MODULE, 3)
+    broadcast = algorithm.open(algorithm.start_server(x_Bn[0]), 1)
+    clients = algorithm.start_client(x_Bn, torch.tensor([10, 300, 60]))
+    _, updates = algorithm.train(clients, broadcast, batches(), (1, 2, 3))
+    template = leaves(taken(updates, 0))
+    lengths = []
+    for row in range(3):
+        sent = leaves(taken(updates, row))
+        assert fault(sent, template, counts=algorithm.counts, positive=algorithm.positive) is None
+        lengths.append(length(sent, leaves(broadcast), moved=algorithm.moved))
+        broken = sent | {"model_n": sent["model_n"] * torch.nan}
+        assert fault(broken, template, counts=algorithm.counts, positive=algorithm.positive) is not None
+    assert too_far(lengths) == [None] * 3
+
+
+def test_a_length_is_that_of_the_change_and_not_of_the_model() -> None:
+    broadcast = {"model_n": torch.tensor([100.0, 200.0, 300.0])}
+    sent = {"model_n": torch.tensor([103.0, 200.0, 304.0]), "examples": torch.tensor(40.0)}
+    assert length(sent, broadcast, moved=("model_n",)) == 5
+    both = {"model_n": torch.tensor([2.0, 0.0, 1.0]), "control_n": torch.tensor([2.0]), "cluster": torch.tensor(9)}
+    assert length(both, broadcast) == 3
+
+
+LENGTHS = some.lists(some.floats(0, 1e6), min_size=1, max_size=9)
+
+
+@settings(deadline=None)
+@given(LENGTHS, some.floats(1, 1e3))
+def test_who_went_too_far_is_said_of_each(lengths: list[float], limit: float) -> None:
+    found = too_far(lengths, limit=limit)
+    middle = torch.tensor(lengths, dtype=torch.float64).quantile(0.5).item()
+    judged = len(lengths) >= 3 and middle > 0
+    assert [each is not None for each in found] == [judged and each > limit * middle for each in lengths]
+    assert sum(each is not None for each in found) <= len(lengths) // 2, "most are never refused"
+
+
+def test_a_minority_cannot_have_honest_updates_refused() -> None:
+    honest = [1.0, 2.0, 5.0]
+    for lies in ([0.0, 0.0], [1e-9, 1e-9], [1e9, 1e9], [0.0, 1e9]):
+        found = too_far(honest + lies)
+        assert found[:3] == [None] * 3
+        assert [each is not None for each in found[3:]] == [lie > FAR * 5 for lie in lies]
+    assert too_far([1.0, 1e9]) == [None, None], "of two nobody can say which"
+    assert too_far([0.0, 0.0, 1.0]) == [None] * 3

@@ -1,0 +1,289 @@
+"""Algorithms with a server in the vector engine: obvious twins, workers, deaths, stops, a reader's own."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedpeer.algorithms.batches import round_order
+from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.peer.core.choice import ChoiceError, parse
+from fedpeer.peer.core.methods import method_of
+from fedpeer.sims import api
+from fedpeer.sims.memory import job_of, workspace_of
+from fedpeer.sims.vector.pool import Stopped
+from fedpeer.sims.vector.served import ServedEngine
+from fedpeer.sims.world import World, plan_of
+from tests.sims.worlds import federation, relative, same_bits, world
+
+PARITY = 1e-5
+
+
+def served(made: World, algorithm: str, **settings: Any) -> ServedEngine:
+    choice, learning = parse(algorithm), made.federation.learning
+    return ServedEngine(
+        job_of(made, "cpu"),
+        choice,
+        workspace_of(made, plan_of(made, method_of(choice)), "cpu"),
+        made.drawn,
+        common_start=learning.common_start,
+        participation=learning.participation,
+        everyone_trains=learning.everyone_trains,
+        **settings,
+    )
+
+
+def played(made: World, algorithm: str, rounds: int = 3, **settings: Any) -> tuple[Tensor, Tensor | None]:
+    """The clients' own models and the server's after some rounds."""
+    with served(made, algorithm, **settings) as running:
+        for _ in range(rounds):
+            running.step()
+        return running.x_Pn.clone(), running.server_n
+
+
+def steps_of(made: World, peer: int, round: int, start_n: Tensor, shift_n: Tensor | None = None) -> Tensor:
+    """A client's plain gradient steps, as anyone would write them."""
+    learning, module = made.federation.learning, copy.deepcopy(made.module).train()
+    assert isinstance(learning.steps_between_averaging, int)
+    x = torch.from_numpy(np.asarray(made.split.inputs(made.dataset, peer)))
+    y = torch.from_numpy(np.asarray(made.split.labels(made.dataset, peer)))
+    x_n = start_n.clone()
+    steps, size = learning.steps_between_averaging, learning.batch_size
+    for batch in round_order(len(x), round, steps, size, made.draws, made.peers[peer]):
+        with torch.no_grad():
+            for name, value in made.layout.unflatten(x_n).items():
+                dict(module.named_parameters())[name].copy_(value)
+        module.zero_grad()
+        torch.autograd.backward(nn.functional.cross_entropy(module(x[batch]), y[batch]))
+        gradient_n = torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
+        x_n = x_n - 0.1 * (gradient_n if shift_n is None else gradient_n + shift_n)
+    return x_n
+
+
+def drawn(made: World, round: int) -> list[int]:
+    """Who takes part, as the engine draws it; peers are numbered by their ids."""
+    share, peers = made.federation.learning.participation, len(made.peers)
+    order = sorted(range(peers), key=lambda peer: made.peers[peer])
+    numbers = made.draws.numpy("participants", round=round).choice(peers, round_half_up(share * peers), replace=False)
+    return sorted(order[number] for number in numbers)
+
+
+def round_half_up(number: float) -> int:
+    return int(number + 0.5)
+
+
+def by_samples(made: World, peers: list[int], models: dict[int, Tensor]) -> Tensor:
+    counts = {peer: len(made.split.shares[peer].train_M) for peer in peers}
+    mean_n: Tensor = sum(models[p].double() * counts[p] for p in peers) / sum(counts.values())  # type: ignore[assignment]
+    return mean_n.float()
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_fedavg_with_half_of_the_peers_is_what_an_obvious_loop_computes(batch_size: int) -> None:
+    asked = federation(
+        learning__participation=0.5,
+        learning__batch_size=batch_size,
+        simulation__split="slicing:10",
+        simulation__peers=4,
+    )
+    made = world(asked)
+    server_n = made.drawn("")
+    own = dict.fromkeys(range(4), server_n)
+    for number in (1, 2, 3):
+        some = drawn(made, number)
+        assert len(some) == 2
+        own |= {peer: steps_of(made, peer, number, server_n) for peer in some}
+        server_n = by_samples(made, some, own)
+    x_Pn, found_n = played(made, "fedavg")
+    assert found_n is not None
+    assert relative(found_n[None], server_n[None]) < PARITY
+    assert relative(x_Pn, torch.stack([own[peer] for peer in range(4)])) < PARITY
+
+
+def test_scaffold_keeps_the_mean_of_all_control_variates() -> None:
+    """Its control variates by hand, and those that were not asked keep theirs."""
+    made = world(federation(learning__participation=0.5, simulation__peers=4))
+    server_n, c_n = made.drawn(""), torch.zeros(made.layout.n)
+    own = {peer: torch.zeros(made.layout.n) for peer in range(4)}
+    for number in (1, 2, 3):
+        some, changes = drawn(made, number), []
+        for peer in some:
+            end_n = steps_of(made, peer, number, server_n, c_n - own[peer])
+            new_n = own[peer] - c_n - (end_n - server_n) / (8 * 0.1)
+            changes.append((end_n - server_n, new_n - own[peer]))
+            own[peer] = new_n
+        server_n = server_n + torch.stack([x for x, _ in changes]).mean(0)
+        c_n = c_n + torch.stack([c for _, c in changes]).sum(0) / 4
+    _, found_n = played(made, "scaffold")
+    assert found_n is not None
+    assert relative(found_n[None], server_n[None]) < PARITY
+
+
+def test_who_only_trains_along_does_not_move_the_server() -> None:
+    settings = {"learning__participation": 0.5, "simulation__peers": 4}
+    quiet, along = (world(federation(learning__everyone_trains=each, **settings)) for each in (False, True))
+    for algorithm in ("fedavg", "fedper", "scaffold"):
+        (own, server), (own_along, server_along) = (played(made, algorithm, rounds=1) for made in (quiet, along))
+        assert server is None or server_along is None or same_bits(server[None], server_along[None])
+        idle = [peer for peer in range(4) if peer not in drawn(quiet, 1)]
+        assert bool((own[idle] == quiet.drawn("")).all())
+        assert all(not torch.equal(own_along[peer], quiet.drawn("")) for peer in range(4))
+
+
+ALGORITHMS = ["fedavg", "scaffold", "fedper", "fedrep", "ifca", "pfedme", "ditto", "per-fedavg"]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_neither_workers_nor_stops_change_a_bit(algorithm: str) -> None:
+    made = world(federation(learning__participation=0.5))
+    one, _ = played(made, algorithm)
+    two, _ = played(made, algorithm, workers=2)
+    assert same_bits(one, two)
+    with served(made, algorithm) as running:
+        running.step()
+        tensors, state = running.snapshot()
+        kept = {name: value.clone() for name, value in tensors.items()}
+    with served(made, algorithm) as resumed:
+        resumed.restore(kept, state)
+        for _ in range(2):
+            resumed.step()
+        assert same_bits(one, resumed.x_Pn)
+
+
+def test_a_dead_worker_is_replaced_and_the_result_is_the_same() -> None:
+    made, said = world(federation(learning__participation=0.5)), list[tuple[str, str]]()
+    whole, _ = played(made, "scaffold")
+    with served(made, "scaffold", workers=2, replaced=lambda *each: said.append(each)) as running:
+        for _ in range(3):
+            os.kill(running.process_ids[0], signal.SIGKILL)
+            running.step()
+        assert same_bits(whole, running.x_Pn)
+    assert said
+
+
+def test_a_stop_leaves_the_state_before_the_round() -> None:
+    made, stop = world(federation()), threading.Event()
+    with served(made, "fedavg", stop=stop) as running:
+        running.step()
+        before = running.x_Pn.clone()
+        stop.set()
+        with pytest.raises(Stopped):
+            running.step()
+        assert running.round == 1
+        assert same_bits(before, running.x_Pn)
+
+
+def test_a_message_of_a_round_is_a_model_down_and_an_update_up() -> None:
+    made = world(federation(learning__participation=0.5))
+    n = made.layout.n
+    with served(made, "fedavg") as running:
+        assert running.traffic == ([0] * 6, [0] * 6)
+        running.step()
+        messages, amount = running.traffic
+    some = [peer for peer in drawn(made, 1) if peer != 0]
+    assert messages == [5 if peer == 0 else int(peer in some) for peer in range(6)]
+    assert amount[0] - 5 * 4 * n == pytest.approx(5 * 64, abs=5 * 64)
+    assert all(4 * n < amount[peer] < 4 * n + 256 for peer in some)
+
+
+def test_best_is_chosen_on_what_was_kept_back(tmp_path: Path) -> None:
+    settings = federation(simulation__validation=0.2, learning__participation=0.5).model_dump(mode="json")
+    found = api.simulate(federation=settings, methods=("local", "fedavg"), seeds=(0, 1), out=tmp_path)
+    scores = found.summary["methods"]["fedavg"]["scores"]
+    assert set(scores) == {"PM", "MT", "GM", "S"}
+    assert set(found.summary["methods"]["local"]["scores"]) == {"PM", "MT"}
+    assert {each["best_by"] for each in scores.values()} == {"validation"}
+    assert all(0 <= each[key] <= 1 for each in scores.values() for key in ("final", "best"))
+
+
+def test_examples_that_are_kept_back_train_nobody() -> None:
+    made = world(federation(simulation__validation=0.25))
+    for number, share in enumerate(made.split.shares):
+        assert len(share.valid_M) == 10
+        assert len(share.train_M) == 30
+        assert not set(share.valid_M) & set(share.train_M)
+        held = made.held(number)
+        assert np.array_equal(held.valid_y, made.split.labels_of(made.dataset, number, share.valid_M))
+    alone = world(federation())
+    assert all(
+        set(cut.train_M) | set(cut.valid_M) == set(whole.train_M)
+        for cut, whole in zip(made.split.shares, alone.split.shares, strict=True)
+    )
+
+
+OWN = '''
+from dataclasses import KW_ONLY, dataclass
+from fedpeer.algorithms.servers.fedavg import FedAvg
+from fedpeer.algorithms.servers.models import Model
+from fedpeer.algorithms.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class Slow(FedAvg):
+    """Goes a part of the way."""
+
+    _: KW_ONLY
+    part: float = 0.5
+
+    def close(self, server, updates):
+        return Model(server.model_n.lerp(super().close(server, updates).model_n, self.part))
+
+
+class Lame:
+    def __init__(self, bench: Workbench) -> None:
+        pass
+'''
+
+
+def test_a_readers_own_algorithm_is_played_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_fedavg.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = world(federation())
+    start_n = made.drawn("")
+    _, whole_n = played(made, "fedavg", rounds=1)
+    _, half_n = played(made, "python:slow_fedavg:Slow", rounds=1, workers=2)
+    _, tenth_n = played(made, "python:slow_fedavg:Slow,part=0.1", rounds=1)
+    assert whole_n is not None
+    assert half_n is not None
+    assert tenth_n is not None
+    torch.testing.assert_close(half_n, start_n.lerp(whole_n, 0.5))
+    torch.testing.assert_close(tenth_n, start_n.lerp(whole_n, 0.1))
+    with pytest.raises(AlgorithmError, match=r"has no start_server.*subclass"):
+        played(made, "python:slow_fedavg:Lame")
+    with pytest.raises(AlgorithmError, match="unexpected keyword"):
+        played(made, "python:slow_fedavg:Slow,parts=1")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "learning", "words"),
+    [
+        ("scaffold", {"optimizer": "adam,lr=0.01"}, "plain gradient steps"),
+        ("fedrep", {"steps_between_averaging": 1}, "without a step"),
+        ("per-fedavg", {"steps_between_averaging": 2}, "three batches"),
+        ("fedper,head=nobody", {}, 'no module "nobody"'),
+        ("ifca,clusters=0", {}, "clusters = 0"),
+    ],
+)
+def test_what_an_algorithm_cannot_do_is_said_before_a_run(
+    algorithm: str, learning: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    settings = federation().model_dump(mode="json")
+    settings["learning"] |= learning
+    with pytest.raises(AlgorithmError, match=words):
+        api.simulate(federation=settings, methods=(algorithm,), out=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_engines_that_do_not_keep_examples_back_say_so(tmp_path: Path) -> None:
+    settings = federation(simulation__validation=0.2).model_dump(mode="json")
+    with pytest.raises(ChoiceError, match=r"simulation\.validation"):
+        api.simulate(federation=settings, methods=("local",), engine="network", out=tmp_path)
