@@ -57,6 +57,24 @@ def manual_pass(x_n: Tensor, images_NF: Tensor, labels_N: Tensor, index_S: Tenso
 
 
 @torch.no_grad()
+def two_layer_pass(x_n: Tensor, images_NF: Tensor, labels_N: Tensor, index_S: Tensor, batch: int, lr: float) -> None:
+    """The same for 784-100-10 with ReLU."""
+    w1, b1, w2, b2 = x_n.split((78400, 100, 1000, 10))
+    w1, w2 = w1.view(100, 784), w2.view(10, 100)
+    rows, rate = torch.arange(batch), -lr / batch
+    for first in range(0, len(index_S), batch):
+        index = index_S[first : first + batch]
+        a0 = images_NF.index_select(0, index)
+        a1 = torch.addmm(b1, a0, w1.t()).relu_()
+        d2 = torch.addmm(b2, a1, w2.t()).softmax(1)
+        d2[rows, labels_N[index]] -= 1
+        d1 = torch.ops.aten.threshold_backward(d2 @ w2, a1, 0)
+        for weight, bias, delta, a in ((w2, b2, d2, a1), (w1, b1, d1, a0)):
+            weight.addmm_(delta.t(), a, alpha=rate)
+            bias.add_(delta.sum(0), alpha=rate)
+
+
+@torch.no_grad()
 def accuracy(x_n: Tensor, images_NF: Tensor, labels_N: Tensor) -> float:
     """Share of right answers."""
     (w1, b1), (w2, b2), (w3, b3) = layers(x_n)

@@ -10,7 +10,7 @@ import importlib
 import sys
 from pathlib import Path
 
-NAMES = ("common_job", "autograd", "single_sample", "growth", "startup", "wire", "processes")
+NAMES = ("common_job", "autograd", "single_sample", "served", "growth", "startup", "wire", "processes")
 
 
 def main() -> None:

@@ -195,7 +195,7 @@ def _compared(text: str, problems: list[Problem]) -> tuple[Choice, ...]:
         wrong = choice_problem(OPTIONS["algorithm"], method)
         if wrong is not None:
             problems.append(Problem((), wrong.text, "--compare"))
-        if method.name in [other.name for other in methods]:
-            problems.append(Problem((), f'"{method.name}" is named twice; name each method once', "--compare"))
+        if str(method) in map(str, methods):
+            problems.append(Problem((), f'"{method}" is named twice; name each method once', "--compare"))
         methods.append(method)
     return tuple(methods)

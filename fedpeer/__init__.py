@@ -9,11 +9,15 @@ The public face. Names are imported when they are first used (PEP 562), so that 
     Dataset         examples and what is known about them
     Share, Split    who holds what of a data set
     PartialModel    a slice of the network that some peers hold in common
+    CoordinatedAlgorithm    the contract of an algorithm with a server; AlgorithmError says what it cannot do
+    Workbench       what such an algorithm is built on
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
+    from fedpeer.algorithms.workbench import Workbench
     from fedpeer.data.dataset import Dataset, Share, Split
     from fedpeer.peer.core.federation import Federation
     from fedpeer.sims.api import Results, simulate
@@ -23,16 +27,30 @@ __version__ = "0.2.0"
 
 #: Name -> module that defines it.
 _PUBLIC = {
+    "AlgorithmError": "fedpeer.algorithms.coordinated",
+    "CoordinatedAlgorithm": "fedpeer.algorithms.coordinated",
     "Dataset": "fedpeer.data.dataset",
     "Federation": "fedpeer.peer.core.federation",
     "PartialModel": "fedpeer.slicing.models",
     "Results": "fedpeer.sims.api",
     "Share": "fedpeer.data.dataset",
     "Split": "fedpeer.data.dataset",
+    "Workbench": "fedpeer.algorithms.workbench",
     "simulate": "fedpeer.sims.api",
 }
 
-__all__ = ["Dataset", "Federation", "PartialModel", "Results", "Share", "Split", "simulate"]
+__all__ = [
+    "AlgorithmError",
+    "CoordinatedAlgorithm",
+    "Dataset",
+    "Federation",
+    "PartialModel",
+    "Results",
+    "Share",
+    "Split",
+    "Workbench",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -91,6 +91,8 @@ def measure_of(methods: Mapping[str, Mapping[str, Any]]) -> Measure:
 def spoken(method: str) -> str:
     """The method's name in a sentence: "local only", "partial averaging"."""
     name, comma, settings = method.partition(",")
+    if name.startswith("python:"):  # a reader's own: its class
+        return name.rpartition(":")[2] + comma + settings
     return _SPOKEN.get(name, name.replace("-", " ")) + comma + settings
 
 

@@ -7,6 +7,7 @@ all that they send counts.
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
 import time
@@ -41,9 +42,11 @@ from fedpeer.sims.vector.clients import (
 )
 from fedpeer.sims.vector.engine import RoundTimes, cut
 from fedpeer.sims.vector.pool import Pool, Stopped
-from fedpeer.sims.vector.tasks import Bench, Task
+from fedpeer.sims.vector.tasks import Bench, Several, Task
 from fedpeer.sims.vector.workspace import Job, Served, Workspace, WorkspaceHandles, on_disk
 
+#: Messages by which a phase's tasks are handed out: enough for the workers to end together.
+MESSAGES = 32
 #: Clients whose states are begun, settled or read at once in the leading process.
 ROWS_AT_ONCE = 64
 
@@ -253,8 +256,9 @@ class ServedEngine:
 
     def _updates(self, sending: Sequence[int]) -> Any:
         assert self._job.served is not None
-        template = self._job.served.update
-        return rebuilt(template, {name: self.workspace.leaves[f"update {name}"][sending] for name in leaves(template)})
+        template, everybody = self._job.served.update, list(range(len(self._job.peers)))
+        rows = slice(None) if sending == everybody else sending  # a view where it can be
+        return rebuilt(template, {name: self.workspace.leaves[f"update {name}"][rows] for name in leaves(template)})
 
     def _update_bytes(self, peer: int) -> int:
         assert self._job.served is not None
@@ -286,7 +290,9 @@ class ServedEngine:
 
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
         if self._pool is not None:
-            return self._pool.run(tasks)
+            size = math.ceil(len(tasks) / MESSAGES)
+            several = [Several(tuple(tasks[at : at + size])) for at in range(0, len(tasks), size)]
+            return [each for found in self._pool.run(several) for each in found]
         results = []
         for task in tasks:
             if self._stop.is_set():

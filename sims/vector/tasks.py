@@ -75,7 +75,14 @@ class Spread:
     source: int
 
 
-Task = Train | Mix | Keep | Evaluate | Spread | Teach | Examine
+@dataclass(frozen=True)
+class Several:
+    """These one after the other, told and answered at once: for tasks that take hardly longer than a message."""
+
+    tasks: tuple[Task, ...]
+
+
+Task: TypeAlias = "Train | Mix | Keep | Evaluate | Spread | Teach | Examine | Several"
 #: A group's averaging as one matrix: dense, sparse (few exchanges among many peers), or the weights of an exact mean.
 Mixing: TypeAlias = NDArray[np.float64] | csr_array
 
@@ -103,6 +110,8 @@ class Bench:
                 return spread(self.workspace, task)
             case Teach():
                 return teach(self.job, self.workspace, self.algorithm, task)
+            case Several():
+                return [self.do(each) for each in task.tasks]
             case Examine():
                 return examine(self.job, self.workspace, self.stepper, self.algorithm, task)
 

@@ -53,3 +53,16 @@ def test_federation_file(tmp_path: Path) -> None:
     assert '"accuracy_mean"' in printed
     [plan] = tmp_path.glob("fedpeer-runs/*/plan.json")
     assert all(f'"{name}"' in plan.read_text(encoding="utf-8") for name in ("everyone", "exchanged", "usual"))
+
+
+def test_the_page_shows_the_fedavg_that_runs() -> None:
+    shown = blocks(ROOT / "docs" / "algorithms.md", "python")
+    assert shown == [(ROOT / "algorithms" / "servers" / "fedavg.py").read_text(encoding="utf-8")]
+    assert len(shown[0].splitlines()) < 60
+
+
+@pytest.mark.slow
+def test_own_algorithm(tmp_path: Path) -> None:
+    command = ["-m", "fedpeer.cli.main", "simulate", "--rounds", "2", "--peers", "4", "--json", "--quiet"]
+    printed = carried_out(tmp_path, *command, "--compare", "fedavg,python:fedavgm:FedAvgM,momentum=0.5")
+    assert '"python:fedavgm:FedAvgM' in printed

@@ -1,0 +1,72 @@
+"""S, MT, GM and PM from rows, against numbers worked out by hand; the best round is chosen where nobody looks at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedpeer.runs.scores import scores
+from fedpeer.runs.summary import headline, server_score, spoken, summarise
+
+
+def row(round: int, own: list[float], server: list[float] | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"method": "fedavg", "seed": seed, "round": round, "accuracy": own, "tested": [10, 30]}
+    return found | ({} if server is None else {"server_accuracy": server}) | more
+
+
+def test_pooled_and_plain_means_of_both_models() -> None:
+    found = scores([row(1, [0.5, 0.9], [0.2, 0.4])], "accuracy")
+    assert {name: each["final"] for name, each in found.items()} == pytest.approx(
+        {"PM": 0.7, "MT": 0.8, "GM": 0.3, "S": 0.35}
+    )
+    assert all(each["final_sem"] is None for each in found.values())
+
+
+def test_without_a_servers_model_there_are_two() -> None:
+    assert set(scores([row(1, [0.5, 0.9])], "accuracy")) == {"PM", "MT"}
+
+
+def test_the_best_round_is_validations_where_there_is_one() -> None:
+    """On the test data round 2 is best; on what was kept back round 1 is, and its test score is told."""
+    kept_back = ([0.9, 0.9], [0.1, 0.1], [0.5, 0.5])
+    tested = ([0.4, 0.4], [0.8, 0.8], [0.6, 0.6])
+    plain = [row(number, own) for number, own in enumerate(tested, 1)]
+    with_validation = [each | {"validation_accuracy": valid} for each, valid in zip(plain, kept_back, strict=True)]
+    chosen, flattered = (scores(rows, "accuracy")["PM"] for rows in (with_validation, plain))
+    assert (chosen["best"], chosen["best_by"], chosen["final"]) == (
+        pytest.approx(0.4),
+        "validation",
+        pytest.approx(0.6),
+    )
+    assert (flattered["best"], flattered["best_by"]) == (pytest.approx(0.8), "test")
+
+
+def test_seeds_that_were_cut_short_do_not_count() -> None:
+    rows = [row(1, [0.5, 0.5]), row(2, [0.6, 0.6]), row(1, [0.1, 0.1], seed=1), row(2, [0.8, 0.8], seed=1)]
+    found = scores([*rows, row(1, [0.0, 0.0], seed=2)], "accuracy")["PM"]
+    assert found["final"] == pytest.approx(0.7)
+    assert found["final_sem"] == pytest.approx(0.1)
+    assert found["per_seed"] == pytest.approx([0.6, 0.8])
+
+
+def test_errors_are_best_where_they_are_least() -> None:
+    rows = [
+        {"method": "fedavg", "seed": 0, "round": n, "accuracy": None, "error": [e], "tested": [4]}
+        for n, e in ((1, 3.0), (2, 1.0), (3, 2.0))
+    ]
+    found = scores(rows, "error")["PM"]
+    assert (found["final"], found["best"]) == (2.0, 1.0)
+
+
+def test_a_sentence_goes_by_the_better_of_both_models() -> None:
+    alone = {"method": "local", "seed": 0, "round": 1, "accuracy": [0.7, 0.7], "tested": [10, 30]}
+    found = summarise([alone, row(1, [0.5, 0.6], [0.9, 0.9])])
+    assert server_score(found["fedavg"]) == pytest.approx(0.9)
+    assert server_score(found["local"]) is None
+    assert headline(found) == "FedAvg: 90.0 %, 20.0 points above local only"
+
+
+def test_a_readers_own_algorithm_goes_by_its_class() -> None:
+    assert spoken("python:mypkg.learn:Mine,part=0.5") == "Mine,part=0.5"
+    assert spoken("fedprox,mu=0.1") == "FedProx,mu=0.1"
