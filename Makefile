@@ -21,7 +21,7 @@ help:            ## this list
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,parquet,images,watch,discovery,onnx]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,parquet,images,watch,discovery,onnx,privacy]'
 	@touch $@
 
 install: $(READY)  ## make .venv and install fedpeer in it

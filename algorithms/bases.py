@@ -144,9 +144,13 @@ def head_span(bench: Workbench, head: str) -> slice:
 
 
 def base_of(bench: Workbench, head: str) -> Base:
-    """The quickest exact base of this network under the head of this name."""
-    layers, optimizer = linear_stack.recognise(bench.module), bench.optimizer
+    """The quickest exact base of this network under the head of this name.
+
+    Raises:
+        AlgorithmError: it is not such a head; see `head_span`.
+    """
+    span, layers, optimizer = head_span(bench, head), linear_stack.recognise(bench.module), bench.optimizer
     without = replace(optimizer, settings={**optimizer.settings, "momentum": 0})
-    if layers and layers[-1].weight == head_span(bench, head).start and without.plain_sgd:
+    if layers and layers[-1].weight == span.start and without.plain_sgd:
         return StackBase(layers[:-1], optimizer.lr, float(optimizer.settings.get("momentum", 0)))
     return ModuleBase(bench.module, bench.layout, optimizer, head)

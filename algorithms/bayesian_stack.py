@@ -5,8 +5,8 @@
     z = m + s * noise,    m = a mu^T,    s^2 = v = a^2 (sigma^2)^T    (Kingma, Salimans, Welling 2015, eq. 6),
 
 so the backward pass has two paths: delta = dL/dz into mu as in the plain stack, and delta * noise / (2 s) = dL/dv into
-sigma^2. The divergence to a Gaussian reference is added in closed form (`gaussian.kl_slopes`). What a step costs beyond
-a plain one is two more matrix products, and one exponential and one logarithm a weight.
+sigma^2. The divergence to a Gaussian reference is added in closed form, as `gaussian.kl_slopes` has it. What a step
+costs beyond a plain one is two more matrix products and two passes over all weights (`bayesian_passes`).
 
 The same function trains one peer `(n,)` and a block `(B, n)` of peers of equal shape as one batched program.
 """
@@ -14,15 +14,16 @@ The same function trains one peer `(n,)` and a block `(B, n)` of peers of equal 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.bayesian_passes import Passes
 from fedpeer.algorithms.gaussian import Gaussian
-from fedpeer.algorithms.linear_stack import BACKWARD, FORWARD, Layer, affine, descend
+from fedpeer.algorithms.linear_stack import BACKWARD, FORWARD, Layer, descend
 from fedpeer.algorithms.losses import Loss
-
 
 #: The least normal number: the variance of what has none.
 _LEAST = torch.finfo(torch.float32).tiny
@@ -48,53 +49,64 @@ def train(
     """
     assert loss.delta is not None, f"{loss.name} has no closed gradient"
     rate = (lr * strength).unsqueeze(-1)
-    # The divergence's part of a step: mu <- mu - rate * (xi mu - chi).
-    pressure_n, pull_n = rate * reference.xi_D, rate * reference.chi_D
-    left_n = 1 - pressure_n
-    # Few buffers, used for several things: memory that does not fit into the cache costs more than arithmetic.
-    variance_n, tilt_n, change_n = (torch.empty_like(rho_n) for _ in range(3))
-    mean_W, variance_W, change_W = ([layer.weights(x) for layer in layers] for x in (mu_n, variance_n, change_n))
-    mean_b, variance_b, change_b = ([layer.biases(x) for layer in layers] for x in (mu_n, variance_n, change_n))
+    passes = Passes(mu_n, rho_n, rate * reference.xi_D, rate * reference.chi_D, rate)
+    means, variances, changes = (
+        [_Views.of(layer, x) for layer in layers] for x in (mu_n, passes.variance_n, passes.change_n)
+    )
     step_size = lr / (batches.size * samples)
     for step in range(batches.steps):
-        # sigma = log(1 + e^rho) has the slope e^rho / (1 + e^rho); the tilt is slope / sigma.
-        torch.exp(rho_n, out=tilt_n)
-        torch.add(tilt_n, 1, out=change_n)
-        torch.log1p(tilt_n, out=variance_n)
-        tilt_n.div_(change_n.mul_(variance_n))
-        variance_n.mul_(variance_n)
+        passes.spread()
         inputs, targets = batches.inputs(step).flatten(mu_n.dim()), batches.targets(step)
         a, y = _repeated(inputs, samples, -2), _repeated(targets, samples, batches.index.dim() - 2)
         noise = _noise(layers, batches.size, samples, generators, mu_n)
         seen, squares, ratios = [a], [], []
-        for depth, layer in enumerate(layers):
+        for layer, mean, variance, eps in zip(layers, means, variances, noise, strict=True):
             squares.append(a * a)
-            v = affine(squares[-1], variance_W[depth], variance_b[depth])
+            v = variance.affine(squares[-1])
             silent = v == 0 if layer.bias is None else None
             s = v.clamp_min_(_LEAST).sqrt_()
-            ratios.append(noise[depth] / s)
+            ratio = eps / s
             if silent is not None:  # no bias, and an input of zeros: the mean is drawn, and there is no slope
-                ratios[-1].masked_fill_(silent, 0)
-            z = affine(a, mean_W[depth], mean_b[depth]).addcmul_(s, noise[depth])
-            a = FORWARD[layer.activation](z)
+                ratio.masked_fill_(silent, 0)
+            ratios.append(ratio)
+            a = FORWARD[layer.activation](mean.affine(a).addcmul_(s, eps))
             seen.append(a)
         delta = loss.delta(a, y).mul_(step_size)
-        deltas = []
+        deltas = [delta]
         for depth in range(len(layers) - 1, -1, -1):
             spread = delta * ratios[depth]  # 2 dL/dv, and the 2 is that of v's slopes in a and sigma
-            deltas.append(delta)
-            torch.matmul(spread.transpose(-1, -2), squares[depth], out=change_W[depth])
-            if (bias := change_b[depth]) is not None:
-                torch.sum(spread, -2, keepdim=True, out=bias)
+            change = changes[depth]
+            torch.matmul(spread.mT, squares[depth], out=change.weight)
+            if change.bias is not None:
+                torch.sum(spread, -2, keepdim=True, out=change.bias)
             if depth:
-                below = (delta @ mean_W[depth]).addcmul_(seen[depth], spread @ variance_W[depth])
+                below = (delta @ means[depth].weight).addcmul_(seen[depth], spread @ variances[depth].weight)
                 delta = BACKWARD[layers[depth - 1].activation](below, seen[depth])
-        torch.addcmul(pull_n, mu_n, left_n, out=mu_n)
-        for depth, delta in enumerate(reversed(deltas)):
-            descend(mean_W[depth], mean_b[depth], delta, seen[depth], -1)
-        # rho <- rho - slope / sigma * (sigma^2 (2 lr dL/dv + rate * xi) - rate)
-        change_n.add_(pressure_n).mul_(variance_n).sub_(rate)
-        rho_n.addcmul_(change_n, tilt_n, value=-1)
+                deltas.append(delta)
+        passes.descend()
+        for mean, delta, a in zip(means, reversed(deltas), seen, strict=False):
+            descend(mean.weight, mean.bias, delta, a, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Views:
+    """A layer's part of a vector (..., n): weight (..., out, in), its transpose, and bias (..., 1, out)."""
+
+    weight: Tensor
+    transposed: Tensor
+    bias: Tensor | None
+    added: Tensor | None  # the bias as products take it
+
+    @staticmethod
+    def of(layer: Layer, x_n: Tensor) -> _Views:
+        weight, bias = layer.weights(x_n), layer.biases(x_n)
+        return _Views(weight, weight.mT, bias, bias if bias is None or x_n.dim() > 1 else bias.squeeze(0))
+
+    def affine(self, a: Tensor) -> Tensor:
+        """a (..., b, in) -> (..., b, out)"""
+        if self.added is None:
+            return a @ self.transposed
+        return (torch.addmm if a.dim() == 2 else torch.baddbmm)(self.added, a, self.transposed)
 
 
 def _repeated(x: Tensor, samples: int, dim: int) -> Tensor:

@@ -132,7 +132,7 @@ class _Loop:
         except NetworkError as problem:
             raise AlgorithmError(str(problem)) from problem
         self._mu, self._rho = split(dict(self._module.named_parameters()))
-        if list(self._mu) != [each.name for each in bench.layout.tensors]:
+        if not list(self._mu) == list(self._rho) == [each.name for each in bench.layout.tensors]:
             raise AlgorithmError("the network uses one tensor in several places, which have no common distribution")
         if not all(parameter.requires_grad for parameter in self._module.parameters()):
             raise AlgorithmError("the network has parameters that are not trained; a distribution is over all of them")
@@ -150,10 +150,16 @@ class _Loop:
         return self._block(start.mu_n, start.rho_n, reference, strength, batches, keys)
 
     def _block(
-        self, mu_Bn: Tensor, rho_Bn: Tensor, against: Gaussian, strength_B: Tensor, batches: Batches, keys: Sequence[int]
+        self,
+        mu_Bn: Tensor,
+        rho_Bn: Tensor,
+        held: Gaussian,
+        strength_B: Tensor,
+        batches: Batches,
+        keys: Sequence[int],
     ) -> Posterior:
         mu_Bn, rho_Bn = mu_Bn.clone(), rho_Bn.clone()
-        chi_Bn, xi_Bn = against.chi_D.expand_as(mu_Bn), against.xi_D.expand_as(mu_Bn)
+        chi_Bn, xi_Bn = held.chi_D.expand_as(mu_Bn), held.xi_D.expand_as(mu_Bn)
         for row, (key, generator) in enumerate(zip(keys, _generators(keys), strict=True)):
             reference = Gaussian(chi_Bn[row], xi_Bn[row])
             with guarded(key):

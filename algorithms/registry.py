@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -63,6 +64,9 @@ SERVED: Mapping[str, str] = {
     "per-fedavg": "fedpeer.algorithms.servers.perfedavg:PerFedAvg",
     "pfedme": "fedpeer.algorithms.servers.pfedme:PFedMe",
     "ditto": "fedpeer.algorithms.servers.ditto:Ditto",
+    "pfedbayes": "fedpeer.algorithms.servers.pfedbayes:PFedBayes",
+    "virtual": "fedpeer.algorithms.servers.virtual:Virtual",
+    "virtual-2019": "fedpeer.algorithms.servers.virtual_sequential:SequentialVirtual",
     "pfedvem": "fedpeer.algorithms.servers.pfedvem:PFedVEM",
     "mocha": "fedpeer.algorithms.servers.mocha:Mocha",
     "cocoa": "fedpeer.algorithms.servers.mocha_comparators:Cocoa",
@@ -113,7 +117,11 @@ def _method(algorithm: Callable[..., Any]) -> Callable[..., Method]:
         return Method("with a coordinator")
 
     parameters = inspect.signature(algorithm).parameters.values()
-    settings = [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    # Settings may be inherited: what their annotations name is known where the class stands that has them.
+    hints = typing.get_type_hints(algorithm)
+    settings = [
+        each.replace(annotation=hints[each.name]) for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
     method.__signature__ = inspect.Signature(settings)  # type: ignore[attr-defined]
     return method
 

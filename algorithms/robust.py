@@ -92,9 +92,7 @@ def multi_krum(updates_KD: Tensor, *, liars: int, kept: int | None = None) -> Te
 def krum_scores(updates_KD: Tensor, *, liars: int) -> Tensor:
     """(K,): each update's sum of squared distances to its K - f - 2 nearest others; the least is the best."""
     near = len(updates_KD) - liars - 2
-    value_KD = _checked(updates_KD)
-    # Not by a matrix product: |a|^2 - 2ab + |b|^2 of close rows far from 0 cancels to noise.
-    apart_KK = torch.cdist(value_KD, value_KD, compute_mode="donot_use_mm_for_euclid_dist").square()
+    apart_KK = _apart(_checked(updates_KD)).square()
     return apart_KK.fill_diagonal_(torch.inf).sort(dim=1).values[:, :near].sum(1)
 
 
@@ -103,6 +101,7 @@ def geometric_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tole
 
     Pillutla et al. 2019; where v stands on rows, the step of Vardi and Zhang 2000, without which it would stay there.
     Stops when a step is at most `tolerance` times the distance of the middle row, by weight: liars cannot choose it.
+    Where the minimum is on a row, towards which the steps would creep, the row itself is found.
 
     Args:
         weight_K: (K,), >= 0, by number of examples in the paper; liars must have less than half of it. None: all equal.
@@ -128,7 +127,20 @@ def geometric_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tole
         at_D = at_D + step_D
         if torch.linalg.vector_norm(step_D) <= short:
             break
-    return at_D
+    return _no_worse_than_a_row(at_D, value_KD, weight_K)
+
+
+def _no_worse_than_a_row(at_D: Tensor, value_KD: Tensor, weight_K: Tensor) -> Tensor:
+    """The point, or the best of the rows if that is better: towards a minimum on a row the steps may creep."""
+    reach = weight_K @ torch.linalg.vector_norm(value_KD - at_D, dim=1)
+    best, row = (_apart(value_KD) @ weight_K).min(0)
+    return value_KD[row] if best < reach else at_D
+
+
+def _apart(value_KD: Tensor) -> Tensor:
+    """(K, K) distances of the rows. Not by a matrix product: |a|^2 - 2ab + |b|^2 of close rows far from 0 cancels to
+    noise."""
+    return torch.cdist(value_KD, value_KD, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _middle(apart_K: Tensor, weight_K: Tensor) -> Tensor:

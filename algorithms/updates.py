@@ -100,7 +100,7 @@ def _counts(update: Mapping[str, Tensor], names: Sequence[str], most: int) -> Fa
         leaf = update[name].to(widest(update[name].device))
         if not ((leaf >= 1) & (leaf <= most) & (leaf == leaf.floor())).all():
             text = f"{name} = {_first(leaf):g}: a number of examples is whole, from 1 to {most:,}"
-            return Fault("implausible", text)
+            return Fault("bad_sample_count", text)
     return None
 
 
@@ -108,7 +108,7 @@ def _positive(update: Mapping[str, Tensor], names: Sequence[str]) -> Fault | Non
     for name in names:
         low = update[name].min()
         if not low > 0:
-            return Fault("implausible", f"{name} goes down to {float(low):g}, and must be above 0 throughout")
+            return Fault("bad_precision", f"{name} goes down to {float(low):g}, and must be above 0 throughout")
     return None
 
 

@@ -66,7 +66,7 @@ def cavity(server: Gaussian, factor: Gaussian) -> Gaussian:
     return server / factor
 
 
-def reference(cavity: Gaussian, prior: Gaussian, exponent: float) -> Gaussian:
+def reference(cavity: Gaussian, prior: Gaussian, exponent: Tensor | float) -> Gaussian:
     """The distribution that a client's posterior is held to: cavity times prior^exponent (2021, algorithm 1, line 7).
 
     To be floored where it serves as a distribution.
@@ -74,7 +74,7 @@ def reference(cavity: Gaussian, prior: Gaussian, exponent: float) -> Gaussian:
     return cavity * prior**exponent
 
 
-def fedavg_start(server: Gaussian, cavity: Gaussian, share: float) -> Gaussian:
+def fedavg_start(server: Gaussian, cavity: Gaussian, share: Tensor | float) -> Gaussian:
     """Where training starts in the ablation "+ FedAvg init" (2021, section IV.F): the own factor is forgotten.
 
     In its place stands the server to the client's share (1/K or n/N). Without the ablation a client starts from the
@@ -118,14 +118,24 @@ def aggregate(
 ) -> Aggregate:
     """Multiply the deltas (A, ..., D) of A active clients into the server (2021, algorithm 1, lines 10-11).
 
+    If gamma * A <= 1 - LEAST_LEFT no rule is needed, for the server then is an average of itself and the posteriors
+    that were trained from it. `server_lr`: see `applied`.
+    """
+    return applied(server, product(deltas_AD), positivity=positivity, server_lr=server_lr)
+
+
+def applied(
+    server: Gaussian, change: Gaussian, *, positivity: Positivity = "shrink", server_lr: float = 1.0
+) -> Aggregate:
+    """Multiply a change (..., D), the product of a round's deltas, into the server.
+
     Where the precision would fall below `LEAST_LEFT` of what it was, the rule takes less of that coordinate or
-    nothing. If gamma * A <= 1 - LEAST_LEFT that never happens, for the server then is an average
-    of itself and the posteriors that were trained from it.
+    nothing.
 
     server_lr: the paper's eta_s, 2021 appendix D. Anything but 1 is not stored by the clients, and the server is no
     longer the product of their factors; it is there to reproduce the paper.
     """
-    change = product(deltas_AD) ** server_lr
+    change = change**server_lr
     lost_D = -change.xi_D
     room_D = (1 - LEAST_LEFT) * server.xi_D
     too_much_D = lost_D > room_D

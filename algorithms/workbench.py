@@ -37,6 +37,7 @@ class Workbench:
     stepper        takes the local steps of the whole network by the optimiser
     clients        N: all who may take part
     examples_max   the most examples that a client trained on this bench has
+    examples       N: how many examples all clients train on together; 0 where that is not known
     draw           (n,) initial parameters beside the usual ones, by the name of the draw
     mean           how the updates of a round become one
     """
@@ -48,6 +49,7 @@ class Workbench:
     stepper: Stepper
     clients: int = 1
     examples_max: int = 0
+    examples: int = 0
     draw: Callable[[str], Tensor] = _no_further_draws
     mean: Mean = field(default=weighted_mean)
 

@@ -56,7 +56,14 @@ def measure(quick: bool) -> Section:
 def _engine(world: World, algorithm: str) -> ServedEngine:
     choice = parse(algorithm)
     plan = plan_of(world, method_of(choice))
-    return ServedEngine(job_of(world, "cpu"), choice, workspace_of(world, plan, "cpu"), world.drawn, workers=1)
+    return ServedEngine(
+        job_of(world, "cpu"),
+        choice,
+        workspace_of(world, plan, "cpu"),
+        world.drawn,
+        world.federation.learning,
+        workers=1,
+    )
 
 
 def _lap(engine: ServedEngine) -> Lap:

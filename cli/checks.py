@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation, RobustError
+from fedpeer.algorithms.privacy import PRIVACIES, Privacy, PrivacyError
 from fedpeer.algorithms.registry import ALGORITHMS, taking_part
 from fedpeer.algorithms.start import STARTS
 from fedpeer.cli.errors import Path, Problem, shown
@@ -93,6 +94,7 @@ def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
         ("learning", "algorithm"): ("algorithm", _algorithms()),
         ("learning", "start"): ("start", STARTS),
         ("learning", "aggregation"): ("aggregation", AGGREGATIONS),
+        ("learning", "privacy"): ("privacy", PRIVACIES),
         ("gossip", "topology"): ("topology", GRAPHS),
         ("simulation", "dataset"): ("data set", {**DATASETS, **OWN}),
     }
@@ -111,6 +113,7 @@ CHOICES: tuple[Path, ...] = (
     ("learning", "algorithm"),
     ("learning", "start"),
     ("learning", "aggregation"),
+    ("learning", "privacy"),
     ("gossip", "topology"),
     ("simulation", "dataset"),
 )
@@ -122,6 +125,7 @@ def contradictions(federation: Federation, data: Mapping[str, Any]) -> list[Prob
         *_choices(federation),
         *_optimizer(federation.learning.optimizer),
         *_aggregation(federation),
+        *_privacy(federation),
         *_split(federation.simulation.split),
         *_gossip(federation, data),
         *_wire(federation.gossip.wire),
@@ -136,9 +140,10 @@ def between_peers(federation: Federation) -> list[Problem]:
     method = method_of(federation.learning.algorithm)
     if method.served:
         return [Problem(("learning", "algorithm"), f"real peers do not play {federation.learning.algorithm} yet")]
-    if federation.learning.aggregation.name != "mean":
-        text = f"{federation.learning.algorithm} has no coordinator, who alone could do that; write aggregation: mean"
-        return [Problem(("learning", "aggregation"), text)]
+    for name, plain in (("aggregation", "mean"), ("privacy", "none")):
+        if getattr(federation.learning, name).name != plain:
+            text = f"{federation.learning.algorithm} has no coordinator, to whom this belongs; write {name}: {plain}"
+            return [Problem(("learning", name), text)]
     problem = crowding(federation.models(), method)
     return [] if problem is None else [Problem(_path(problem.place, federation), problem.message)]
 
@@ -215,6 +220,24 @@ def _aggregation(federation: Federation) -> Iterator[Problem]:
             rule.check(taking_part(federation.simulation.peers, learning.participation))
     except RobustError as error:
         yield Problem(path, str(error))
+
+
+def _privacy(federation: Federation) -> Iterator[Problem]:
+    """Settings out of range, and noise that only a sum has under a rule that takes no sum."""
+    learning, path = federation.learning, ("learning", "privacy")
+    if choice_problem(path, learning.privacy) is not None:
+        return
+    try:
+        asked: Privacy | None = called(learning.privacy, PRIVACIES, "privacy")()
+    except PrivacyError as error:
+        yield Problem(path, str(error))
+        return
+    if asked is not None and asked.where == "sum" and learning.aggregation.name != "mean":
+        yield Problem(
+            path,
+            f"the clients' noise adds up in a sum, and {learning.aggregation.name} takes none; write where=client, or "
+            "aggregation: mean",
+        )
 
 
 def _split(chain: tuple[Choice, ...] | None) -> Iterator[Problem]:

@@ -23,6 +23,7 @@ SHOWN_MAX = 60
 _USERS_MISTAKES = {
     "fedpeer.algorithms.coordinated.AlgorithmError",
     "fedpeer.algorithms.optimizers.OptimizerError",
+    "fedpeer.algorithms.privacy.PrivacyError",
     "fedpeer.algorithms.aggregation.RobustError",
     "fedpeer.data.dataset.DataError",
     "fedpeer.gossip.reductions.FormError",

@@ -23,6 +23,7 @@ import fedpeer
 from fedpeer.cli import (
     config_commands,
     data_commands,
+    experiment_commands,
     federation_commands,
     init_command,
     runs_commands,
@@ -62,6 +63,7 @@ app.add_typer(data_commands.app, name="data")
 app.command("slices")(slices.slices)
 app.command("topology")(topology.topology)
 app.add_typer(runs_commands.app, name="runs")
+app.add_typer(experiment_commands.app, name="experiment")
 app.add_typer(config_commands.app, name="config")
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS
+from fedpeer.algorithms.privacy import PRIVACIES
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.cli.checks import OPTIMIZERS, registry
 from fedpeer.data.own import OWN
@@ -34,6 +35,7 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "`network`": NETWORKS,
     "`learning.algorithm`": ALGORITHMS,
     "`learning.aggregation`": AGGREGATIONS,
+    "`learning.privacy`": PRIVACIES,
     "`learning.start`": registry(("learning", "start"))[1],
     "`gossip.topology`": GRAPHS,
     "`gossip.wire`: the first piece": FORMS,

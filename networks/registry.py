@@ -54,6 +54,23 @@ def linear(input_shape: tuple[int, ...], outputs: int, *, bias: bool = True) -> 
     return MLP(sizes, activation="sigmoid", bias=bias, flatten=len(input_shape) > 1)
 
 
+def lateral_mlp(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    hidden: tuple[int, ...] = (100, 100),
+    activation: Activation = "relu",
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Two perceptrons side by side, the server's feeding each layer of the client's (VIRTUAL, 2019, eq. 4)."""
+    from fedpeer.networks.lateral import LateralMLP
+
+    if not hidden or min(hidden) < 1:
+        raise NetworkError(f"lateral-mlp: hidden {_joined(hidden)}: give at least one size, each 1 or more")
+    sizes = (math.prod(input_shape), *hidden, outputs)
+    return LateralMLP(sizes, activation=activation, dropout=_share(dropout, "dropout"))
+
+
 def cnn(
     input_shape: tuple[int, ...],
     outputs: int,
@@ -130,4 +147,10 @@ def _share(value: float, name: str) -> float:
     return value
 
 
-NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "linear": linear, "cnn": cnn, "lstm": lstm}
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": mlp,
+    "lateral-mlp": lateral_mlp,
+    "linear": linear,
+    "cnn": cnn,
+    "lstm": lstm,
+}

@@ -77,8 +77,9 @@ def check(request: SimulationRequest, objects: Sequence[str]) -> None:
         _check_vector(request.federation)
         return
     served = [str(method) for method in request.methods if method_of(method).served]
-    if served:
-        raise ChoiceError(f"the {request.engine} engine does not play {', '.join(served)} yet; use --engine vector")
+    if served and request.engine == "processes":
+        text = f"the {request.engine} engine does not play {', '.join(served)} yet"
+        raise ChoiceError(f"{text}; use --engine vector or --engine network")
     if request.federation.simulation.validation:
         raise ChoiceError(f"the {request.engine} engine keeps no examples back; leave out simulation.validation")
     for method in request.methods:

@@ -82,7 +82,14 @@ def prepare(
         if method_of(method).served:
             job = jobs[request.seeds[0]]
             memory = workspace_of(first, plans[str(method)], "cpu")(0)
-            rehearsed(replace(job, device="cpu", module=first.module), method, memory, first.drawn, job.stepper())
+            rehearsed(
+                replace(job, device="cpu", module=first.module),
+                method,
+                first.federation.learning,
+                memory,
+                first.drawn,
+                job.stepper(),
+            )
     return Simulation(
         request=request, dataset=found, worlds=worlds, jobs=jobs, plans=plans, device=device, faults=faults
     )

@@ -176,21 +176,22 @@ def _engine_of(cell: _Cell, simulation: Simulation, run: RunFolder, tell: Tell, 
     def replaced(who: str, reason: str) -> None:
         tell(WorkerReplaced(worker=who, reason=reason, method=cell.method, seed=cell.seed, round=engine.round + 1))
 
+    def refused(peer: str, reason: str) -> None:
+        tell(Remark(text=f"{cell.method}: the update of {peer} in round {engine.round + 1} is left out: {reason}"))
+
     engine: Engine
     match simulation.request.engine:
         case "vector" if method_of(method).served:
-            learning = world.federation.learning
             engine = ServedEngine(
                 simulation.jobs[cell.seed],
                 method,
                 workspace_of(world, plan, simulation.device),
                 world.drawn,
-                common_start=learning.common_start,
-                participation=learning.participation,
-                everyone_trains=learning.everyone_trains,
+                world.federation.learning,
                 workers=_workers(simulation),
                 folder=run.path,
                 replaced=replaced,
+                refused=refused,
                 stop=stop,
             )
         case "network":

@@ -82,17 +82,21 @@ class Relations:
             case "global":
                 return torch.ones_like(eye_TT) / self.lam
 
-    def after(self, coupling_TT: Tensor, w_TF: Tensor) -> Tensor:
-        """(T, T) the coupling after the weights (T, F) were learned under this one; the same where none is learned."""
+    def after(self, w_TF: Tensor) -> tuple[Tensor, float]:
+        """What follows from the weights (T, F), where it is learned: (coupling (T, T), excess).
+
+        The joint objective is at most by `excess` above its minimum over the relations; 0 where that is in closed form.
+        """
         match self.kind:
             case "trace-constrained":
-                return self._of_covariance(omega.trace_constrained(w_TF, self.floor))
+                return self._of_covariance(omega.trace_constrained(w_TF, self.floor)), 0.0
             case "clustered":
-                return self._of_covariance(omega.clustered(w_TF, self.eta, self.clusters).covariance_TT)
+                return self._of_covariance(omega.clustered(w_TF, self.eta, self.clusters).covariance_TT), 0.0
             case "sparse-precision":
-                return self._of_precision(omega.sparse_precision(w_TF, self.lam / 2, self.sparsity))
+                found = omega.sparse_precision(w_TF, self.lam / 2, self.sparsity)
+                return self._of_precision(found.omega_TT), found.excess
             case _:
-                return coupling_TT
+                raise AssertionError(f"{self.kind} is not learned")
 
     def _of_covariance(self, sigma_TT: Tensor) -> Tensor:
         return omega.coupling_of_covariance(sigma_TT, self.lam / 2, self.ridge)
@@ -104,7 +108,7 @@ class Relations:
 def correlations(coupling_TT: Tensor) -> Tensor:
     """(T, T) in [-1, 1]: M_tt' / sqrt(M_tt M_t't'), for the penalty is that of weights with M as their covariance."""
     deviation_T = coupling_TT.diagonal().sqrt()
-    return (coupling_TT / torch.outer(deviation_T, deviation_T)).clamp(-1, 1)
+    return (coupling_TT / torch.outer(deviation_T, deviation_T)).clamp(-1, 1).fill_diagonal_(1)
 
 
 def needed(name: str, value: object, holds: bool, wanted: str) -> None:

@@ -41,12 +41,25 @@ LossName: TypeAlias = Literal["hinge", "smoothed-hinge", "logistic", "squared"]
 
 
 @dataclass(frozen=True, eq=False)
+class Coupling:
+    """How the tasks are related now.
+
+    matrix_TT   (T, T) float64, M
+    excess      () float64, how far its update can have been from the best (`Relations.after`)
+    rounds      () int64, rounds closed
+    """
+
+    matrix_TT: Tensor
+    excess: Tensor
+    rounds: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Centre:
-    """What the server holds, float64: V (T, F), the coupling M (T, T), and how many rounds it has closed, int64."""
+    """What the server holds: V (T, F) float64, all delta v of all rounds, and the coupling."""
 
     v_TF: Tensor
-    coupling_TT: Tensor
-    rounds: Tensor
+    coupling: Coupling
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +110,7 @@ class Coupled:
     bench: Workbench
     _: KW_ONLY
     omega: Kind = "trace-constrained"
-    lam: float = 0.01
+    lam: float = 0.001
     ridge: float = 0.0
     floor: float = 1e-3
     clusters: float = 2.0
@@ -138,11 +151,22 @@ class Coupled:
         """All examples of one client."""
         return task_of(self.bench, batches, averaged=self.average == "mean")
 
-    def coupling_after(self, coupling_TT: Tensor, w_TF: Tensor, rounds: int) -> Tensor:
-        """(T, T) the coupling after that many rounds have led to W: learned anew after every `inner` of them."""
-        if not self.related.learned or rounds % self.inner:
-            return coupling_TT
-        return self.related.after(coupling_TT.cpu(), w_TF.cpu()).to(w_TF.device)
+    def coupling_at_first(self, values_n: Tensor) -> Coupling:
+        """That of the server before the first round, on the device of the parameters."""
+        matrix_TT, nothing = self.related.start(), values_n.new_zeros((), dtype=torch.float64)
+        return Coupling(matrix_TT.to(values_n.device), nothing, nothing.to(torch.int64))
+
+    def coupling_after(self, coupling: Coupling, w_TF: Tensor) -> Coupling:
+        """That after one more round, which led to W (T, F); learned anew after every `inner` of them."""
+        rounds = coupling.rounds + 1
+        if not self.related.learned or int(rounds) % self.inner:
+            return replace(coupling, rounds=rounds)
+        matrix_TT, excess = self.related.after(w_TF.cpu())
+        return Coupling(matrix_TT.to(w_TF.device), coupling.excess.new_tensor(excess), rounds)
+
+    def said_of(self, coupling: Coupling, each: Tensor) -> dict[str, Tensor]:
+        """Of the coupling, what statistics tell of each client, shaped like `each`: the excess where there can be."""
+        return {"excess": coupling.excess.expand_as(each)} if self.omega == "sparse-precision" else {}
 
 
 @dataclass(frozen=True)
@@ -150,9 +174,8 @@ class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
     """Rounds of nodes that move dual variables; `turn` says how."""
 
     def start_server(self, values_n: Tensor) -> Centre:
-        coupling_TT = self.related.start().to(values_n.device)
-        v_TF = torch.zeros(self.bench.clients, len(values_n), dtype=torch.float64, device=values_n.device)
-        return Centre(v_TF, coupling_TT, torch.zeros((), dtype=torch.int64, device=values_n.device))
+        v_TF = values_n.new_zeros((self.bench.clients, len(values_n)), dtype=torch.float64)
+        return Centre(v_TF, self.coupling_at_first(values_n))
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Node:
         nothing, few = values_n.new_zeros(values_n.shape[:-1], dtype=torch.float64), self.bench.examples_max
@@ -162,7 +185,8 @@ class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
         return Node(values_n, alpha_S, none - 1, nothing, nothing, none)
 
     def open(self, server: Centre, round: int) -> Told:
-        return Told(w_of(server.v_TF, server.coupling_TT), self.curvatures(server.coupling_TT))
+        coupling_TT = server.coupling.matrix_TT
+        return Told(w_of(server.v_TF, coupling_TT), self.curvatures(coupling_TT))
 
     def train(self, client: Node, broadcast: Told, batches: Batches, keys: Sequence[int]) -> tuple[Node, Said]:
         if not client.number.dim():
@@ -175,13 +199,11 @@ class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
 
     def close(self, server: Centre, updates: Said) -> Centre:
         v_TF = added(server.v_TF, updates.number, updates.delta_v_F)
-        rounds = server.rounds + 1
-        w_TF = w_of(v_TF, server.coupling_TT)
-        return Centre(v_TF, self.coupling_after(server.coupling_TT, w_TF, int(rounds)), rounds)
+        return Centre(v_TF, self.coupling_after(server.coupling, w_of(v_TF, server.coupling.matrix_TT)))
 
     def settle(self, before: Node, trained: Node, server: Centre, counted: Tensor) -> Node:
         # V is that of all dual variables only if both sides take the same steps.
-        w_TF = w_of(server.v_TF, server.coupling_TT)
+        w_TF = w_of(server.v_TF, server.coupling.matrix_TT)
         model_n = w_TF[trained.number].to(before.model_n.dtype)
         return replace(trained, model_n=model_n, alpha_S=where(counted, trained.alpha_S, before.alpha_S))
 
@@ -193,10 +215,11 @@ class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
 
     def statistics(self, client: Node, server: Centre) -> Mapping[str, Tensor]:
         """Where all take part, the sums over the clients of the gap and of the primal are those before the round."""
-        return {"gap": client.gap, "primal": client.primal, "steps": client.steps.to(client.gap.dtype)}
+        own = {"gap": client.gap, "primal": client.primal, "steps": client.steps.to(client.gap.dtype)}
+        return own | self.said_of(server.coupling, client.gap)
 
     def relations(self, server: Centre) -> Tensor | None:
-        return correlations(server.coupling_TT) if self.related.learned else None
+        return correlations(server.coupling.matrix_TT) if self.related.learned else None
 
     def curvatures(self, coupling_TT: Tensor) -> Tensor:
         """(T,) how hard each node's subproblem pulls at its own delta v_t."""
@@ -229,7 +252,7 @@ class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
 
 @dataclass(frozen=True)
 class Mocha(DualMethod):
-    """Dual coordinate ascent within every node's own budget, theta-approximate as far as it goes.
+    """MOCHA: linear models of related tasks, by dual coordinate ascent within every node's own budget.
 
     passes       over its examples, that a node is given in a round; `low`, `high`: the part of it that it manages is
                  drawn from U(low, high), each round anew (0.1, 1 for systems that differ much, 0.9, 1 for little)

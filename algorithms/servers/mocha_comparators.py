@@ -25,12 +25,16 @@ from fedpeer.algorithms.mocha.dual import Task, loss_of
 from fedpeer.algorithms.mocha.linear import number_of
 from fedpeer.algorithms.mocha.relations import correlations, needed
 from fedpeer.algorithms.mocha.sdca import Order
-from fedpeer.algorithms.servers.mocha import Coupled, DualMethod, Sigma, added, curvatures
+from fedpeer.algorithms.servers.mocha import Coupled, Coupling, DualMethod, Sigma, added, curvatures
 
 
 @dataclass(frozen=True)
 class Cocoa(DualMethod):
-    """Dual coordinate ascent until theta, certified by the local gap, is reached on every node. sigma: as MOCHA's."""
+    """CoCoA: as MOCHA, but without budgets: every node works until it has reached theta.
+
+    theta   certified by the local duality gap
+    sigma   as MOCHA's
+    """
 
     _: KW_ONLY
     theta: float = 0.5
@@ -52,7 +56,7 @@ class Cocoa(DualMethod):
 
 @dataclass(frozen=True)
 class MinibatchSdca(DualMethod):
-    """Every example of the batches moves alone at the stale W, and beta / (batch * clients) of the moves is made.
+    """Minibatch SDCA: each example moves alone at the stale W, and beta / (batch * clients) of the moves is made.
 
     batch   examples of each node in a round
     beta    1 is always safe; up to batch * clients for examples that have nothing to do with one another
@@ -80,11 +84,10 @@ class MinibatchSdca(DualMethod):
 
 @dataclass(frozen=True, eq=False)
 class Primal:
-    """What the server of minibatch SGD holds: W (T, F), M (T, T), both float64, and the rounds closed, int64."""
+    """What the server of minibatch SGD holds: W (T, F) float64, and the coupling."""
 
     w_TF: Tensor
-    coupling_TT: Tensor
-    rounds: Tensor
+    coupling: Coupling
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +118,7 @@ class Slope:
 
 @dataclass(frozen=True)
 class MinibatchSgd(Coupled, CoordinatedAlgorithm[Primal, Learner, Pulled, Slope]):
-    """In round h, W - beta / h (slopes of the losses, as a batch of each node tells them, + M^-1 W)."""
+    """Minibatch SGD: in round h, W - beta / h (slopes of the losses, from a batch of each node, + M^-1 W)."""
 
     _: KW_ONLY
     batch: int = 10
@@ -129,9 +132,8 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[Primal, Learner, Pulled, Slope]
             raise AlgorithmError("minibatch-sgd needs Omega itself, and one model for all has none; take another omega")
 
     def start_server(self, values_n: Tensor) -> Primal:
-        coupling_TT = self.related.start().to(values_n.device)
-        w_TF = torch.zeros(self.bench.clients, len(values_n), dtype=torch.float64, device=values_n.device)
-        return Primal(w_TF, coupling_TT, torch.zeros((), dtype=torch.int64, device=values_n.device))
+        w_TF = values_n.new_zeros((self.bench.clients, len(values_n)), dtype=torch.float64)
+        return Primal(w_TF, self.coupling_at_first(values_n))
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Learner:
         nothing = values_n.new_zeros(values_n.shape[:-1], dtype=torch.float64)
@@ -139,11 +141,9 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[Primal, Learner, Pulled, Slope]
         return Learner(values_n, none - 1, nothing, none)
 
     def open(self, server: Primal, round: int) -> Pulled:
-        return Pulled(server.w_TF, torch.linalg.solve(server.coupling_TT, server.w_TF))
+        return Pulled(server.w_TF, torch.linalg.solve(server.coupling.matrix_TT, server.w_TF))
 
-    def train(
-        self, client: Learner, broadcast: Pulled, batches: Batches, keys: Sequence[int]
-    ) -> tuple[Learner, Slope]:
+    def train(self, client: Learner, broadcast: Pulled, batches: Batches, keys: Sequence[int]) -> tuple[Learner, Slope]:
         if not client.number.dim():
             return self._alone(client, broadcast, batches, keys[0])
         rows = range(len(client.number))
@@ -153,10 +153,10 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[Primal, Learner, Pulled, Slope]
         return stacked(learners), stacked(slopes)
 
     def close(self, server: Primal, updates: Slope) -> Primal:
-        rounds = server.rounds + 1
-        slope_TF = added(self.open(server, int(rounds)).pull_TF, updates.number, updates.slope_F)
-        w_TF = server.w_TF - self.beta / int(rounds) * slope_TF
-        return Primal(w_TF, self.coupling_after(server.coupling_TT, w_TF, int(rounds)), rounds)
+        number = int(server.coupling.rounds) + 1
+        slope_TF = added(self.open(server, number).pull_TF, updates.number, updates.slope_F)
+        w_TF = server.w_TF - self.beta / number * slope_TF
+        return Primal(w_TF, self.coupling_after(server.coupling, w_TF))
 
     def settle(self, before: Learner, trained: Learner, server: Primal, counted: Tensor) -> Learner:
         return replace(trained, model_n=server.w_TF[trained.number].to(before.model_n.dtype))
@@ -169,10 +169,11 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[Primal, Learner, Pulled, Slope]
 
     def statistics(self, client: Learner, server: Primal) -> Mapping[str, Tensor]:
         """As MOCHA's; a W that comes from no dual variables has no gap."""
-        return {"primal": client.primal, "steps": client.steps.to(client.primal.dtype)}
+        own = {"primal": client.primal, "steps": client.steps.to(client.primal.dtype)}
+        return own | self.said_of(server.coupling, client.primal)
 
     def relations(self, server: Primal) -> Tensor | None:
-        return correlations(server.coupling_TT) if self.related.learned else None
+        return correlations(server.coupling.matrix_TT) if self.related.learned else None
 
     def _alone(self, client: Learner, broadcast: Pulled, batches: Batches, key: int) -> tuple[Learner, Slope]:
         task, number = self.task(batches), number_of(batches)

@@ -74,7 +74,9 @@ class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
 
     def __post_init__(self) -> None:
         if self.bench.loss.name != "cross-entropy":
-            raise AlgorithmError(f"learning.loss is {self.bench.loss.name}, and its heads classify; write cross-entropy")
+            raise AlgorithmError(
+                f"learning.loss is {self.bench.loss.name}; write cross-entropy, for its heads classify"
+            )
         if not self.sigma > 0:
             raise AlgorithmError(f"sigma = {self.sigma}: a standard deviation is above 0")
         if not self.head_lr >= 0:
@@ -82,16 +84,14 @@ class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
         if not 0 <= self.momentum < 1:
             raise AlgorithmError(f"momentum = {self.momentum}: write 0 or more, and less than 1")
         if self.head_epochs < 1 or self.samples < 1:
-            raise AlgorithmError(
-                f"head_epochs = {self.head_epochs}, samples = {self.samples}: write 1 or more of both"
-            )
+            raise AlgorithmError(f"head_epochs = {self.head_epochs}, samples = {self.samples}: write 1 or more of both")
         if len(self.head) > 1:
             raise AlgorithmError(f"head: {', '.join(self.head)} are {len(self.head)} layers; its head is a single one")
         assert self._base, "head and base are there"
 
     @cached_property
-    def _span(self) -> slice:
-        """The head's place in a model."""
+    def span(self) -> slice:
+        """The head's place in a model (..., n)."""
         return head_span(self.bench, self._name)
 
     @cached_property
@@ -105,12 +105,12 @@ class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
 
     def parted(self, model_n: Tensor) -> tuple[Tensor, Tensor]:
         """Base (..., n - D) and head (..., D) of models (..., n)."""
-        start, stop = self._span.start, self._span.stop
+        start, stop = self.span.start, self.span.stop
         return torch.cat((model_n[..., :start], model_n[..., stop:]), -1), model_n[..., start:stop]
 
     def joined(self, base_m: Tensor, head_D: Tensor) -> Tensor:
         """Models (..., n) of heads (..., D) and bases (..., n - D), or one base for all of them."""
-        start, base_m = self._span.start, base_m.expand(*head_D.shape[:-1], -1)
+        start, base_m = self.span.start, base_m.expand(*head_D.shape[:-1], -1)
         return torch.cat((base_m[..., :start], head_D, base_m[..., start:]), -1)
 
     def start_server(self, values_n: Tensor) -> Model:
@@ -126,9 +126,11 @@ class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
     def train(
         self, client: Personal, broadcast: Model, batches: Batches, keys: Sequence[int]
     ) -> tuple[Personal, Confident]:
-        base_m, w_D = self.parted(broadcast.model_n)
-        tau = confidence(self.head_of(client), w_D, self.terms)
-        begun = replace(client, model_n=self.joined(base_m, self.parted(client.model_n)[1]))
+        """As the contract says; a broadcast may also be one for each client, (..., n)."""
+        own, (base_m, w_D) = self.head_of(client), self.parted(broadcast.model_n)
+        w_D = w_D.expand_as(own.mu_D)
+        tau = confidence(own, w_D, self.terms)
+        begun = replace(client, model_n=self.joined(base_m, own.mu_D))
         learnt = self.learn(begun, w_D, tau, batches, keys)
         return learnt, Confident(learnt.model_n, client.examples, tau)
 
@@ -137,10 +139,13 @@ class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
         return Head(self.parted(client.model_n)[1], client.pi_D)
 
     def learn(self, begun: Personal, w_D: Tensor, tau: Tensor, batches: Batches, keys: Sequence[int]) -> Personal:
-        """Clients (...) under the server's base after lines 9 and 10: first the head, and then the base under it."""
+        """Clients (...) under the server's base after lines 9 and 10: first the head, and then the base under it.
+
+        `w_D` (..., D) is what each took to be the global head.
+        """
         if begun.model_n.dim() == 1:
             return self._alone(begun, w_D, tau, batches, keys[0])
-        each = [self._alone(taken(begun, p), w_D, tau[p], batches.peer(p), key) for p, key in enumerate(keys)]
+        each = [self._alone(taken(begun, p), w_D[p], tau[p], batches.peer(p), key) for p, key in enumerate(keys)]
         return stacked(each)
 
     def _alone(self, begun: Personal, w_D: Tensor, tau: Tensor, batches: Batches, key: int) -> Personal:
@@ -162,9 +167,7 @@ class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
             return feature_slopes(head, z_bF, y_b, for_base(like_KD))
 
         with_head_n = self.joined(self.parted(begun.model_n)[0], head.mu_D)
-        return replace(
-            begun, model_n=self._base.train(with_head_n, batches, slopes, branch(key, 1)), pi_D=head.pi_D
-        )
+        return replace(begun, model_n=self._base.train(with_head_n, batches, slopes, branch(key, 1)), pi_D=head.pi_D)
 
     def close(self, server: Model, updates: Confident) -> Model:
         base_Km, mu_KD = self.parted(updates.model_n)

@@ -23,6 +23,8 @@ class Acquaintance:
                  it added when it believed somebody dead, and what it made must not be refused for ever
     round        the furthest in which it was seen, and `round_at` the tick at which it was
     heard_at     tick at which anything came from it last
+    knows_us     whether it has heard of this very process; `reminded`: whether it has to be told of an earlier one of
+                 its own
     begun        whether it has begun to learn
     roster       number of the roster it goes by
     hello_at     tick at which it is greeted next; `hello_wait`: ticks until the greeting after that
@@ -39,6 +41,8 @@ class Acquaintance:
     round: int = 0
     round_at: int = 0
     heard_at: int = -1
+    knows_us: bool = False
+    reminded: bool = False
     begun: bool = False
     roster: int = 0
     hello_at: int = 0

@@ -13,7 +13,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -26,7 +26,9 @@ from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws, guarded
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.registry import served_class
+from fedpeer.algorithms.privacy import PRIVACIES, Privacy
+from fedpeer.algorithms.private import protected
+from fedpeer.algorithms.registry import served_class, taking_part
 from fedpeer.algorithms.start import STARTS
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.registry import NETWORKS, NetworkError
@@ -315,6 +317,22 @@ def algorithm_of(choice: Choice, load: Loader) -> Callable[[Workbench], Coordina
     return built
 
 
+def coordinated(
+    choice: Choice, learning: LearningSettings, bench: Workbench, load: Loader, *, secret: bytes = b""
+) -> Coordinated:
+    """An algorithm with a server as a federation wants it: with its aggregation, and with its privacy.
+
+    `secret` is what a client's noise comes from (`algorithms/private.py`).
+
+    Raises:
+        ChoiceError, AlgorithmError, RobustError, PrivacyError: the user's mistakes.
+    """
+    rule, participants = mean_of(learning.aggregation), taking_part(bench.clients, learning.participation)
+    rule.check(participants)
+    algorithm = algorithm_of(choice, load)(replace(bench, mean=rule))
+    return protected(algorithm, privacy_of(learning.privacy), participants=participants, secret=secret)
+
+
 def mean_of(choice: Choice) -> Aggregation:
     """How the updates of a round become one: the `mean` of a `Workbench`.
 
@@ -323,6 +341,16 @@ def mean_of(choice: Choice) -> Aggregation:
             among the updates of a round is for `Aggregation.check` to say, where their number is known.
     """
     made: Aggregation = called(choice, AGGREGATIONS, "aggregation")()
+    return made
+
+
+def privacy_of(choice: Choice) -> Privacy | None:
+    """What is done to updates before they are sent, for `algorithms.private.protected`; None: nothing.
+
+    Raises:
+        ChoiceError, PrivacyError: unknown name or setting, or one out of its range.
+    """
+    made: Privacy | None = called(choice, PRIVACIES, "privacy")()
     return made
 
 

@@ -5,10 +5,13 @@ A frame on the wire, all numbers little-endian, unsigned:
     magic "FDPR" 4 | version u16 | kind u8 | 0 u8 | metadata length u32 | tail length u64 | metadata | tail
 
 Metadata is one msgpack array: the envelope's fields, then those of the kind (`fields.py`). The tail is a tensor's raw
-bytes, or the text of a contract or a roster. Decoding has three steps, cheap before dear, so that a server can refuse
-before it reads on: `parse_head`, `parse_metadata` with what is known of the other side (the `Gate`), and `finish` with
-the tail. Each gives what it read, or a `Rejected` with a code of `refusals.py`; nothing is raised whatever the bytes
-are, nothing is allocated from a declared length, and tensors are views of the bytes received.
+bytes, the text of a contract or a roster, the signatures of a ballot (`ballot_bytes.py`), or the content of an update
+or a model, held against its digest: which tensors are in it, others know.
+
+Decoding has three steps, cheap before dear, so that a server can refuse before it reads on: `parse_head`,
+`parse_metadata` with what is known of the other side (the `Gate`), and `finish` with the tail. Each gives what it read,
+or a `Rejected` with a code of `refusals.py`; nothing is raised whatever the bytes are, nothing is allocated from a
+declared length, and tensors are views of the bytes received.
 
 What needs memory of earlier messages (numbers, rounds, plausibility) is the node's business.
 """
@@ -17,29 +20,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from struct import Struct
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedpeer.gossip.reductions import Form
 from fedpeer.gossip.transfers import Parcel
+from fedpeer.peer.core.ballot_bytes import tail_of, with_tail
 from fedpeer.peer.core.capacity import METADATA_BYTES_MAX
-from fedpeer.peer.core.fields import ENVELOPE, KINDS, READERS, TEXT_LETTERS_MAX, Unfit, plain, printable, unpacked
+from fedpeer.peer.core.fields import ENVELOPE, KINDS, PLAIN, READERS, plain, printable, travelling
 from fedpeer.peer.core.framing import Bytes, pack, raw
 from fedpeer.peer.core.gate import TEXTS, Gate, Opening, about, admitted, tail_bytes_max
 from fedpeer.peer.core.messages import (
+    Ballot,
     Contract,
     Envelope,
     Message,
+    Model,
     Ping,
     PingRequest,
     Pong,
     Refused,
     RosterNews,
     Transfer,
+    Update,
     Value,
+    digest_of,
 )
+from fedpeer.peer.core.readers import TEXT_LETTERS_MAX, Unfit, unpacked
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
+from fedpeer.peer.core.sparse_words import packed, restored, wire_bytes
 
 MAGIC = b"FDPR"
 #: Of the wire. One that is not ours is refused by name; the package's version is another thing.
@@ -75,7 +86,8 @@ def encode(envelope: Envelope, message: Message) -> tuple[bytes, memoryview]:
     """
     tail = _tail(message)
     bare = replace(message, text=b"") if isinstance(message, Contract | RosterNews) else message
-    metadata = pack(plain(envelope) + plain(bare))
+    told = travelling(message.content, len(tail)) if isinstance(message, Update) else ()
+    metadata = pack(plain(envelope) + plain(bare) + told)
     while len(metadata) > METADATA_BYTES_MAX and isinstance(bare, _WITH_CLAIMS) and bare.claims:
         bare = replace(bare, claims=bare.claims[:-1])
         metadata = pack(plain(envelope) + plain(bare))
@@ -90,6 +102,12 @@ def _tail(message: Message) -> memoryview:
             return raw(tensor)
         case Contract(text=text) | RosterNews(text=text):
             return memoryview(text)
+        case Ballot(said=said):
+            return memoryview(tail_of(said))
+        case Update(content=content):
+            return memoryview(packed(content) if wire_bytes(content) < len(content) else content)
+        case Model(content=content):
+            return memoryview(content)
     return memoryview(b"")
 
 
@@ -137,7 +155,8 @@ def parse_metadata(head: Head, metadata: Bytes, gate: Gate) -> Opening | Rejecte
 
 
 def finish(opening: Opening, tail: memoryview) -> Message | Rejected:
-    """The message. Its tensor is a view of `tail`, which must not change any more, if that can be written to."""
+    """The message. Its tensor is a view of `tail`, which must not change any more, if that can be written to; a content
+    is a copy."""
     if len(tail) != opening.tail_bytes:
         code = "trailing_bytes" if len(tail) > opening.tail_bytes else "tail_length_wrong"
         return about(opening, code, f"{len(tail)} bytes of tail instead of {opening.tail_bytes}")
@@ -150,9 +169,27 @@ def finish(opening: Opening, tail: memoryview) -> Message | Rejected:
         fields["value_D" if opening.kind is Value else "payload"] = payload
     elif opening.kind in TEXTS:
         fields["text"] = bytes(tail)
+    elif opening.kind is Ballot:
+        said = with_tail(fields["said"], tail)
+        if isinstance(said, str):
+            return about(opening, "bad_metadata", said)
+        fields["said"] = said
+    elif opening.kind in (Update, Model):
+        content = _content(fields, tail)
+        if content is None:
+            return about(opening, "wrong_shape", "no sparse words")
+        if digest_of(content) != fields["digest"]:
+            return about(opening, "digest_mismatch", f"{len(content)} bytes of a {opening.kind.__name__}")
+        fields["content"] = content
     if opening.kind is Transfer:
         return Transfer(group=fields.pop("group"), parcel=Parcel(**fields))
     return opening.kind(**fields)
+
+
+def _content(fields: dict[str, Any], tail: memoryview) -> bytes | None:
+    """The content of an update or a model; None if it is not what its form says."""
+    form, size = fields.pop("form", PLAIN), fields.pop("size", 0)
+    return bytes(tail) if form == PLAIN else restored(tail, size)
 
 
 def decode(frame: Bytes, gate: Gate) -> tuple[Envelope, Message] | Rejected:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fedpeer.gossip.membership import Change, OtherSelf, Out, Refusal, Say
-from fedpeer.peer.core.entries import Started
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.meeting import born_again
 from fedpeer.peer.core.messages import Ping, PingRequest, Pong
@@ -57,7 +56,7 @@ def _other_self(life: Life, out: OtherSelf) -> None:
     assert advert is not None, "a statement has an advert"
     over = out.claim.incarnation < life.ledger.incarnation
     if advert.life >= life.ledger.life and (life.young or over):
-        life.write(Started(life=advert.life + 1))  # this process has just started, and its memory is old or gone
+        life.outdone(advert.life + 1)  # this process has just started, and its memory is old or gone
         life.advertise()
     elif out.what == "duplicate" and not over:
         text = f"another process with the identity of {life.me} started after this one, so this one stops"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fedpeer.gossip.reductions import FLOAT32
-from fedpeer.peer.core.gate import Gate, GroupSpec
+from fedpeer.peer.core.gate import CouncilSpec, Gate, GroupSpec
+from fedpeer.peer.core.leaf_bytes import content_bytes
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.roster import AUTHORITY
 
@@ -39,7 +40,19 @@ def gate_of(life: Life, other: str | None) -> Gate:
         other=other,
         peers=frozenset(life.circle.peers) | ({AUTHORITY} if other == AUTHORITY else set()),
         groups=groups,
+        councils=_councils(life),
     )
+
+
+def _councils(life: Life) -> dict[str, CouncilSpec]:
+    course = life.course
+    if course is None:
+        return {}
+    updates = (course.update_bytes, course.update_bytes)
+    return {
+        id: CouncilSpec(members=council.members, update_bytes=updates, model_bytes=content_bytes(course.server_bytes))
+        for id, council in life.circle.councils.items()
+    }
 
 
 def _neighbours(life: Life, group: str) -> frozenset[str]:

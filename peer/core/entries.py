@@ -87,10 +87,12 @@ class Acked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
     """A neighbour is known by this incarnation from now on; an earlier one of it is closed, and what was under way to
-    it comes back."""
+    it comes back. `life` and `nonce` are those of its process."""
 
     peer: str
     incarnation: int
+    life: int = 0
+    nonce: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,4 +123,80 @@ class Left:
     """All that could be handed over was: the rest is written off, and the next start is a late join."""
 
 
-Entry = Started | Began | Learnt | Opened | Closed | Took | Acked | Met | Reborn | Adopted | Returned | Left
+# ------------------------------------------------------------------- coordinated rounds: what changes a `Chamber`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stood:
+    """This peer is in a term, and voted for somebody in it or took it for coordinator ("": nobody)."""
+
+    group: str
+    term: int
+    voted: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What is in force here and what is accepted beyond it: decrees as (term, round, roster, digest).
+
+    roster    number of the electorate in force
+    applied   with the acceptances of a majority, (author, signature) each
+    """
+
+    group: str
+    roster: int
+    accepted: tuple[int, int, int, bytes] | None
+    applied: tuple[tuple[int, int, int, bytes], tuple[tuple[str, bytes], ...]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A model was made here, or taken over and checked: its content, and (32 bytes) the digest of that."""
+
+    group: str
+    digest: bytes
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Studied:
+    """The training of a round: the update that it gave, and the client's state after it."""
+
+    group: str
+    round: int
+    update: bytes
+    client: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A round is in force, and this is the client's state after it, and (n,) the model that it uses."""
+
+    group: str
+    round: int
+    client: bytes
+    x_n: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """An electorate is known."""
+
+    group: str
+    number: int
+    voters: tuple[str, ...]
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sworn:
+    """It is known what this peer may have promised before: nothing (`lost` 0), or what was lost under this roster."""
+
+    group: str
+    lost: int
+
+
+ChamberEntry = Stood | Bound | Stored | Studied | Kept | Called | Sworn
+Entry = (
+    Started | Began | Learnt | Opened | Closed | Took | Acked | Met | Reborn | Adopted | Returned | Left | ChamberEntry
+)

@@ -58,11 +58,41 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """An `Evaluate` is done: accuracy as a fraction or error, and mean loss, on the peer's own test part."""
+    """An `Evaluate` is done: accuracy as a fraction or error, and mean loss, on the peer's own test part; `server`: the
+    same of the server's model, where there is one."""
 
     round: int
     score: float
     loss: float
+    server: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Practised:
+    """A `Practise` is done: the client's state after it, and its update."""
+
+    round: int
+    client: bytes
+    update: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Concluded:
+    """A `Conclude` is done: the server after the round."""
+
+    term: int
+    round: int
+    server: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A `Settle` is done: the client's state after the round, the model (n,) that it uses, and (n,) the server's."""
+
+    round: int
+    client: bytes
+    x_n: Tensor
+    server_n: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +109,7 @@ class NewRoster:
     roster: Roster
 
 
-Event = Tick | Heard | RefusedAtDoor | Trained | Evaluated | Asked | NewRoster
+Event = Tick | Heard | RefusedAtDoor | Trained | Evaluated | Practised | Concluded | Settled | Asked | NewRoster
 
 # ------------------------------------------------------------------------------------------------- what is to be done
 
@@ -115,10 +145,45 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Measure these parameters (n,) on the peer's own test part."""
+    """Measure these parameters (n,) on the peer's own test part, and the server's (n,) where there are such."""
 
     round: int
     x_n: Tensor
+    server_n: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Practise:
+    """Train this client in a round that the server opens so; states as bytes (`leaf_bytes.py`)."""
+
+    round: int
+    client: bytes
+    server: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """Close the round of a term: the next server, of this one and the updates that came, in the order of ids."""
+
+    term: int
+    round: int
+    server: bytes
+    updates: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """What the client keeps of a round after which the server is this one.
+
+    before, trained    its states before and after its training; `trained` None: it did not train
+    counted            whether its update is part of the server
+    """
+
+    round: int
+    before: bytes
+    trained: bytes | None
+    server: bytes
+    counted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +220,7 @@ class Stop:
     text: str
 
 
-Effect = Persist | Send | Train | Evaluate | Refuse | Note | Enrol | Stop
+#: What takes long, and is done beside the node: one after the other, in this order. Each gives the event of its name.
+Work = Train | Evaluate | Practise | Conclude | Settle
+Worked = Trained | Evaluated | Practised | Concluded | Settled
+Effect = Persist | Send | Work | Refuse | Note | Enrol | Stop

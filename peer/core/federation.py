@@ -121,6 +121,12 @@ class LearningSettings(Strict):
         validate_default=True,
         description="how the updates of a round become one (algorithms with a server); all but mean stand some liars",
     )
+    privacy: ChoiceField = Field(
+        default="none",
+        validate_default=True,
+        description="what is done to updates before they are sent (algorithms with a server): none, or gaussian,"
+        "clip=1.0,noise=1.0 for differential privacy",
+    )
     mode: Literal["synchronous", "asynchronous"] = Field(
         default="synchronous",
         description="train, then average, all together; or exchange while training, without waiting (real peers and "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from struct import Struct
 from typing import Any
@@ -68,6 +68,21 @@ def unpack(data: Bytes, *, str_max: int, bin_max: int, array_max: int, map_max: 
         )  # fmt: skip
     except (ValueError, msgpack.UnpackException) as error:  # the first: limits, UTF-8, depth, a cut; all by msgpack
         raise FrameError(f"not msgpack within the limits: {type(error).__name__}") from error
+
+
+def unpack_each(data: Bytes, *, str_max: int, bin_max: int, array_max: int, map_max: int) -> Iterator[Any]:
+    """The values that these bytes are, one behind the other; limits, and what is raised, as with `unpack`."""
+    unpacker = msgpack.Unpacker(
+        None, raw=False, use_list=False, strict_map_key=True, max_buffer_size=max(len(data), 1), max_ext_len=0,
+        max_str_len=str_max, max_bin_len=bin_max, max_array_len=array_max, max_map_len=map_max,
+    )  # fmt: skip
+    unpacker.feed(data)
+    while unpacker.tell() < len(data):
+        try:
+            value = unpacker.unpack()
+        except (ValueError, msgpack.UnpackException) as error:
+            raise FrameError(f"not msgpack within the limits: {type(error).__name__}") from error
+        yield value
 
 
 def raw(tensor: Tensor) -> memoryview:

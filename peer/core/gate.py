@@ -8,23 +8,30 @@ and the number of bytes, then the weight.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedpeer.gossip.reductions import FLOAT32, Form
+from fedpeer.peer.core.ballot_bytes import SIGNATURES_BYTES, has_signatures
+from fedpeer.peer.core.fields import PLAIN
 from fedpeer.peer.core.messages import (
     Ack,
+    Ballot,
     Contract,
     Envelope,
     Fetch,
     Hello,
     Message,
+    Model,
     RosterNews,
     Transfer,
+    Update,
     Value,
+    Wanted,
 )
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import ROSTER_BYTES_MAX
+from fedpeer.peer.core.sparse_words import packed_bytes_min
 
 #: Bytes of a contract's text: a federation file with a thousand lines has about 40,000.
 CONTRACT_BYTES_MAX = 1 << 16
@@ -50,6 +57,20 @@ class GroupSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CouncilSpec:
+    """What may be said in one council: the members of a group who learn by coordinated rounds.
+
+    members        all of them
+    update_bytes   bytes of an update's content, the least and the most
+    model_bytes    of a model's
+    """
+
+    members: Set[str]
+    update_bytes: tuple[int, int]
+    model_bytes: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
     """What a message is held against.
 
@@ -57,6 +78,7 @@ class Gate:
     other    who speaks, as the certificate says; None without certificates (plain HTTP): then the envelope says it
     peers    all in the roster
     groups   every group of the federation by id, also those in which we have no part
+    councils by group, also those in which we have no part; none where equals average
     """
 
     federation: bytes
@@ -65,6 +87,7 @@ class Gate:
     other: str | None
     peers: Set[str]
     groups: Mapping[str, GroupSpec]
+    councils: Mapping[str, CouncilSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +115,8 @@ def admitted(opening: Opening, gate: Gate) -> Opening | Rejected:
     wrong = _misdirected(opening, gate)
     if wrong is not None:
         return wrong
+    if opening.kind in (Ballot, Update, Wanted, Model) or (opening.kind is Ack and opening.group in gate.councils):
+        return _in_council(opening, gate)
     if opening.kind in (Transfer, Ack, Fetch, Value):
         return _grouped(opening, gate)
     return _texted(opening)
@@ -102,7 +127,9 @@ def tail_bytes_max(gate: Gate) -> int:
     us = {gate.me} if gate.other is None else {gate.me, gate.other}
     shared = [each for each in gate.groups.values() if us <= each.members]
     tails = [form.bytes_bounds(each.length)[1] for each in shared for form in (FLOAT32, *each.forms.values())]
-    return max([*TEXTS.values(), *tails])
+    councils = [each for each in gate.councils.values() if us <= each.members]
+    tails += [bytes_most for each in councils for _, bytes_most in (each.update_bytes, each.model_bytes)]
+    return max([*TEXTS.values(), *tails, SIGNATURES_BYTES[1] if councils else 0])
 
 
 def about(opening: Opening, code: str, text: str = "") -> Rejected:
@@ -164,6 +191,37 @@ def _shaped(opening: Opening, shape: tuple[int, ...], form: Form, length: int) -
     if opening.tail_bytes != shape[0] * form.dtype.itemsize:
         return about(opening, "tail_length_wrong", f"{opening.tail_bytes} bytes for {shape[0]} of {form.name}")
     return replace(opening, form=form, length=length)
+
+
+def _in_council(opening: Opening, gate: Gate) -> Opening | Rejected:
+    """A message of coordinated rounds: the council, and how long its tail may be."""
+    spec = gate.councils.get(opening.group)
+    if spec is None:
+        return about(opening, "unknown_group", opening.group)
+    if not {gate.me, opening.envelope.sender} <= spec.members:
+        return about(opening, "group_not_shared", opening.group)
+    if opening.kind is Update:
+        return _updating(opening, spec)
+    least, most = 0, 0
+    if opening.kind is Model:
+        least, most = spec.model_bytes
+    elif opening.kind is Ballot and has_signatures(opening.fields["said"]):
+        least, most = SIGNATURES_BYTES
+    return opening if least <= opening.tail_bytes <= most else _unlike(opening, opening.tail_bytes, least, most)
+
+
+def _updating(opening: Opening, spec: CouncilSpec) -> Opening | Rejected:
+    """An update: its content is one of this council's, and the tail has it in full or in fewer bytes."""
+    size, (least, most) = opening.fields["size"], spec.update_bytes
+    if not least <= size <= most:
+        return _unlike(opening, size, least, most)
+    fewest, most = (size, size) if opening.fields["form"] == PLAIN else (packed_bytes_min(size), size - 1)
+    return opening if fewest <= opening.tail_bytes <= most else _unlike(opening, opening.tail_bytes, fewest, most)
+
+
+def _unlike(opening: Opening, size: int, least: int, most: int) -> Rejected:
+    wanted = f"{least}" if least == most else f"{least} to {most}"
+    return about(opening, "tail_length_wrong", f"{size} bytes instead of {wanted}")
 
 
 def _texted(opening: Opening) -> Opening | Rejected:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
 from fedpeer.peer.core import entries
+from fedpeer.peer.core.chamber import chamber_fields, chamber_of
 from fedpeer.peer.core.entries import Entry, Took
 from fedpeer.peer.core.framing import FrameError, frame, unframe, unframe_any
 from fedpeer.peer.core.ledger import Holding, Ledger, Rules
@@ -25,7 +26,7 @@ class SnapshotForeignError(Exception):
     """A snapshot of another peer, federation or plan (D02). The message is a sentence for the user."""
 
 
-_KINDS: Mapping[str, type] = {kind.__name__: kind for kind in entries.Entry.__args__}
+_KINDS: Mapping[str, type] = {kind.__name__: kind for kind in get_args(entries.Entry)}
 
 
 def entry_bytes(entry: Entry) -> bytes:
@@ -91,7 +92,9 @@ def snapshot_bytes(ledger: Ledger, owner: Mapping[str, str]) -> bytes:
         "incarnation": ledger.incarnation,
         "life": ledger.life,
         "met": ledger.met,
+        "met_as": ledger.met_as,
         "left": ledger.left,
+        "chambers": {name: chamber_fields(chamber) for name, chamber in ledger.chambers.items()},
     }
     return frame("snapshot", fields, tensors)
 
@@ -130,7 +133,9 @@ def ledger_of(
         incarnation=fields["incarnation"],
         life=fields["life"],
         met=dict(fields["met"]),
+        met_as=dict(fields.get("met_as", {})),
         left=fields["left"],
+        chambers={name: chamber_of(each) for name, each in fields.get("chambers", {}).items()},
     )
     for data in journal:
         ledger.apply(entry_of(data))

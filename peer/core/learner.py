@@ -61,7 +61,7 @@ def budget(learning: LearningSettings, examples: int) -> tuple[int, int]:
     """(examples in an update, updates in a round) of a peer with so many examples."""
     batch = min(learning.batch_size, examples)
     asked = learning.steps_between_averaging
-    return batch, math.ceil(examples / batch) if asked == "pass" else asked
+    return batch, learning.passes * math.ceil(examples / batch) if asked == "pass" else asked
 
 
 def check_step(module: nn.Module, inputs: Tensor) -> None:

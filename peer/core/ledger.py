@@ -25,12 +25,16 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import absorb
 from fedpeer.gossip.reductions import Form
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, take
+from fedpeer.peer.core.chamber import Chamber
 from fedpeer.peer.core.entries import (
     Acked,
     Adopted,
     Began,
+    Bound,
+    Called,
     Closed,
     Entry,
+    Kept,
     Learnt,
     Left,
     Met,
@@ -38,6 +42,10 @@ from fedpeer.peer.core.entries import (
     Reborn,
     Returned,
     Started,
+    Stood,
+    Stored,
+    Studied,
+    Sworn,
     Took,
 )
 
@@ -107,8 +115,9 @@ class Ledger:
     round        1, 2, ...: the round in which it trains, or after whose training it averages; 0 before the first
     trained      whether the training of this round is done
     incarnation  of this peer: 1, and one more whenever it lost memory; `life`: number of its last start
-    met          incarnation by which each neighbour is known
+    met          incarnation by which each neighbour is known, and (life, nonce) of the process that was met as that
     left         whether it handed everything over and went
+    chambers     by group, what must not be forgotten of coordinated rounds; none where equals average
     """
 
     rules: Rules
@@ -122,7 +131,9 @@ class Ledger:
     incarnation: int = 1
     life: int = 0
     met: dict[str, int] = field(default_factory=dict)
+    met_as: dict[str, tuple[int, int]] = field(default_factory=dict)
     left: bool = False
+    chambers: dict[str, Chamber] = field(default_factory=dict)
 
     @staticmethod
     def blank(rules: Rules, index: Mapping[str, Tensor], x_n: Tensor, state_size: int) -> Ledger:
@@ -132,7 +143,13 @@ class Ledger:
 
     def copy(self) -> Ledger:
         """As it is now; later entries do not change it. Tensors are never changed in place, so none is copied."""
-        return replace(self, groups=dict(self.groups), met=dict(self.met))
+        return replace(
+            self,
+            groups=dict(self.groups),
+            met=dict(self.met),
+            met_as=dict(self.met_as),
+            chambers=dict(self.chambers),
+        )
 
     def regrouped(self, index: Mapping[str, Tensor]) -> dict[str, float]:
         """Go on with other groups: the weight written off in those that are gone, by group.
@@ -181,7 +198,7 @@ class Ledger:
                 for group, holding in self.groups.items():
                     held = Mass.of(holding.held.estimate_D, self.rules.start_weight)
                     self.groups[group] = Holding(held, at=holding.at, put=self.rules.start_weight)
-                self.incarnation, self.met, self.left = entry.incarnation, {}, False
+                self.incarnation, self.met, self.met_as, self.left = entry.incarnation, {}, {}, False
             case Adopted():
                 holding = self.groups[entry.group]
                 held = Mass.of(entry.value_D, float(holding.held.weight))
@@ -195,6 +212,9 @@ class Ledger:
                 )
             case Left():
                 self.left = True
+            case Stood() | Bound() | Stored() | Studied() | Kept() | Called() | Sworn():
+                self.chambers[entry.group] = self.chambers[entry.group].changed(entry)
+                self.x_n = entry.x_n if isinstance(entry, Kept) else self.x_n
             case _:
                 assert_never(entry)
         return {}
@@ -264,7 +284,7 @@ class Ledger:
                 into={peer: lane for peer, lane in holding.into.items() if peer != entry.peer},
                 written_off=holding.written_off + lost,
             )
-        self.met[entry.peer] = entry.incarnation
+        self.met[entry.peer], self.met_as[entry.peer] = entry.incarnation, (entry.life, entry.nonce)
 
 
 def _entered(estimate_D: Tensor, rules: Rules) -> Holding:

@@ -16,7 +16,8 @@ from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.membership import Advert, Membership
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.acquaintance import Acquaintance
-from fedpeer.peer.core.entries import Entry, Learnt, Took
+from fedpeer.peer.core.course import Course
+from fedpeer.peer.core.entries import Entry, Kept, Learnt, Started, Stored, Studied, Took
 from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send, Stop
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.gate import Gate
@@ -26,6 +27,7 @@ from fedpeer.peer.core.messages import Message, Refused
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.standing import Standing
+from fedpeer.peer.core.voters import PeerCouncil
 from fedpeer.slicing.plan import Group
 
 #: Ticks in which a process that was started on an old disk has heard of its later lives from whoever is there (10 s at
@@ -41,17 +43,20 @@ JOURNAL_TIMES, JOURNAL_BYTES_MIN = 4, 4 << 20
 
 @dataclass(frozen=True, eq=False)
 class Circle:
-    """With whom a peer learns, by one roster: its groups, how each averages, and the groups of others."""
+    """With whom a peer learns, by one roster: its groups, how each averages, and the groups of others; and the councils
+    in which rounds are coordinated."""
 
     roster: Roster
     groups: Mapping[str, PeerGroup]
     averaging: Mapping[str, Averaging]
     elsewhere: Mapping[str, Group]
+    councils: Mapping[str, PeerCouncil] = field(default_factory=dict)
 
     @cached_property
     def mates(self) -> frozenset[str]:
-        """All who are in some group of this peer's."""
-        return frozenset(peer for group in self.groups.values() for peer in group.members)
+        """All who are in some group or council of this peer's."""
+        members = [*(each.members for each in self.groups.values()), *(each.members for each in self.councils.values())]
+        return frozenset(peer for each in members for peer in each)
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -115,6 +120,9 @@ class Life:
     living: dict[str, Averaging] = field(default_factory=dict)
     gates: dict[str | None, Gate] = field(default_factory=dict)
     score: float | None = None
+    course: Course | None = None  # of an algorithm with a server
+    new: bool = False  # this process found an empty disk
+    amnesia: bool = False  # others know of an earlier process that used that disk before
 
     @property
     def me(self) -> str:
@@ -151,6 +159,11 @@ class Life:
     @property
     def synchronous(self) -> bool:
         return self.setup.federation.learning.mode == "synchronous"
+
+    def outdone(self, life: int) -> None:
+        """Others know of later lives than this one: this is the next."""
+        self.amnesia = self.amnesia or self.new
+        self.write(Started(life=life))
 
     def write(self, entry: Entry) -> dict[str, Parcel]:
         """Apply an entry and persist it; the parcels that it made."""
@@ -249,7 +262,8 @@ class Life:
     def digest_of(self, group: str) -> bytes:
         """(32 bytes) of what the group's scalars are and under which contract they are averaged."""
         if group not in self.digests:
-            parts = self.setup.contract + self.circle.groups[group].digest
+            council = self.circle.councils.get(group)
+            parts = self.setup.contract + (council or self.circle.groups[group]).digest
             self.digests[group] = hashlib.blake2b(parts, digest_size=32).digest()
         return self.digests[group]
 
@@ -287,6 +301,12 @@ def _bytes_of(entry: Entry) -> int:
     match entry:
         case Learnt():
             return 4 * (len(entry.x_n) + len(entry.s_k))
+        case Stored():
+            return len(entry.content) + 200
+        case Studied():
+            return len(entry.update) + len(entry.client) + 200
+        case Kept():
+            return len(entry.client) + 4 * len(entry.x_n) + 200
         case Took():
             return entry.parcel.payload.numel() * entry.parcel.payload.element_size() + 200
     return 200

@@ -14,10 +14,13 @@ import numpy as np
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
+from fedpeer.gossip.ballots import Holding
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import FORMS, PACKERS, Form
 from fedpeer.peer.core.assembly import Assembly
+from fedpeer.peer.core.chamber import Chamber
 from fedpeer.peer.core.choice import Choice, bind, lookup
+from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.entries import Entry
 from fedpeer.peer.core.events import Persist
 from fedpeer.peer.core.federation import Federation
@@ -29,6 +32,7 @@ from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.saving import Recovered
+from fedpeer.peer.core.voters import EVERYONE, PeerCouncil, electorate
 from fedpeer.slicing.models import ModelGraph
 
 
@@ -76,6 +80,7 @@ def setup_of(
     """
     federation = assembly.federation
     chosen = method or federation.learning.algorithm
+    served, network = method_of(chosen).served, _network_digest(assembly)
 
     def circle_of(roster: Roster) -> Circle:
         peers = {entry.id: entry.models for entry in roster.entries}
@@ -85,7 +90,8 @@ def setup_of(
             id: averaging_among(group.members, id, federation.gossip, assembly.seed) for id, group in groups.items()
         }
         elsewhere = {group.id: group for group in plan.groups if group.id not in groups}
-        return Circle(roster, groups, averaging, elsewhere)
+        councils = {EVERYONE: PeerCouncil(frozenset(peers), network)} if served else {}
+        return Circle(roster, groups, averaging, elsewhere, councils)
 
     # What the file says, before a peer's own network fills in what it leaves open.
     contract = assembly.asked.model_dump(mode="json", exclude={"simulation"}) | {"algorithm": str(chosen)}
@@ -103,6 +109,12 @@ def setup_of(
         models=ModelGraph(ours.models()).implemented(me),
         nonce=nonce,
     )
+
+
+def _network_digest(assembly: Assembly) -> bytes:
+    """(32 bytes) of what the network's tensors are: names, kinds and shapes."""
+    text = repr([(each.name, each.kind, tuple(each.shape)) for each in assembly.layout.tensors])
+    return hashlib.blake2b(text.encode(), digest_size=32).digest()
 
 
 def owner_of(setup: Setup) -> dict[str, str]:
@@ -131,8 +143,10 @@ def node_of(
     state_size: int,
     sign: Sign,
     verify: Verify,
+    course: Course | None = None,
 ) -> Node:
-    """The node of a peer that found this on its disk; `start_n` (n,) are its initial parameters.
+    """The node of a peer that found this on its disk; `start_n` (n,) are its initial parameters, and `course` says what
+    it must know of an algorithm with a server.
 
     Raises:
         SnapshotForeignError: the state is somebody else's.
@@ -141,6 +155,10 @@ def node_of(
     if recovered.snapshot is None:
         # Entries without a snapshot: the first one was not finished, or cannot be read any more.
         ledger = Ledger.blank(rules, index, start_n, state_size)
+        if course is not None:
+            everybody = electorate(setup.circle.roster)
+            chamber = Chamber(course.client, Holding(everybody.number), {everybody.number: everybody})
+            ledger.chambers = dict.fromkeys(setup.circle.councils, chamber)
         for data in recovered.entries:
             ledger.apply(entry_of(data))
     else:
@@ -149,5 +167,12 @@ def node_of(
             ledger.regrouped(index)
     draws = np.random.Generator(np.random.PCG64(rules.draws.key(f"membership {setup.nonce}", setup.me, ledger.life)))
     return Node(
-        setup, ledger, blank=ledger.life == 0, forgot=not recovered.whole, draws=draws, sign=sign, verify=verify
+        setup,
+        ledger,
+        blank=ledger.life == 0,
+        forgot=not recovered.whole,
+        draws=draws,
+        sign=sign,
+        verify=verify,
+        course=course,
     )

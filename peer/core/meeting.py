@@ -15,7 +15,7 @@ from typing import Any
 
 from fedpeer.gossip.incarnations import Memory, fence, meet, memory
 from fedpeer.gossip.transfers import Incoming, Outgoing
-from fedpeer.peer.core.entries import Acked, Met, Reborn, Returned, Started
+from fedpeer.peer.core.entries import Acked, Met, Reborn, Returned
 from fedpeer.peer.core.events import Enrol, Heard, Stop
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Contract, Hello, LaneState, RosterNews
@@ -39,6 +39,7 @@ def say_hello(life: Life, peer: str, *, answer: bool) -> None:
     """What this peer is, and what it remembers of its lanes with that one."""
     ledger, setup = life.ledger, life.setup
     shared = [group for group in life.circle.groups.values() if peer in group.members]
+    together = [*(group.id for group in shared), *_councils(life, peer)]
     lanes = []
     for group in shared:
         holding = ledger.groups[group.id]
@@ -58,9 +59,9 @@ def say_hello(life: Life, peer: str, *, answer: bool) -> None:
         Hello(
             life=ledger.life,
             nonce=setup.nonce,
-            known_life=life.others[peer].life,
+            known_life=life.others[peer].life + life.others[peer].reminded,
             contract=setup.contract,
-            groups=tuple((group.id, life.digest_of(group.id)) for group in shared),
+            groups=tuple((group, life.digest_of(group)) for group in together),
             lanes=tuple(lanes),
             round=ledger.round,
             begun=ledger.round > 0,
@@ -76,6 +77,7 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
     peer, ledger = heard.sender, life.ledger
     other = life.others[peer]
     known = ledger.met.get(peer, 0)
+    _remind(life, heard, hello)
     if (hello.life, hello.nonce) < (other.life, other.nonce):
         life.refuse("duplicate_peer", peer, f"life {hello.life} is over, life {other.life} is known")
         say_hello(life, peer, answer=True)
@@ -91,7 +93,8 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
     if heard.incarnation > known:
         if known:
             life.note("warning", "reborn_neighbour", f"{peer} lost memory and is new", peer=peer)
-        life.write(Met(peer=peer, incarnation=heard.incarnation))
+        life.write(Met(peer=peer, incarnation=heard.incarnation, life=hello.life, nonce=hello.nonce))
+    other.knows_us = other.knows_us or hello.known_life == ledger.life
     other.seen_in(hello.round, life.now)
     other.begun, other.roster = hello.begun, hello.roster
     if _lost(life, heard, hello):
@@ -120,6 +123,19 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
     return other.met and not met
 
 
+def _councils(life: Life, peer: str) -> set[str]:
+    """In which both are."""
+    return {id for id, council in life.circle.councils.items() if peer in council.members}
+
+
+def _remind(life: Life, heard: Heard, hello: Hello) -> None:
+    """Where promises are made, a process that remembers nobody, of a peer that was met before as another process, has
+    lost its disk: it is told so by the number of a later life."""
+    other, known = life.others[heard.sender], heard.sender in life.ledger.met
+    stranger = known and not heard.to_incarnation and bool(life.circle.councils)
+    other.reminded = stranger and life.ledger.met_as.get(heard.sender) != (hello.life, hello.nonce)
+
+
 def _take_back(life: Life, peer: str, hello: Hello) -> None:
     """It has left, and said for good what it has taken: what is still under way to it stays here."""
     for lane in hello.lanes:
@@ -138,8 +154,9 @@ def _outlives(life: Life, heard: Heard, hello: Hello) -> bool:
     """
     if hello.known_life <= life.ledger.life:
         return True
-    if life.young or heard.to_incarnation < life.ledger.incarnation:
-        life.write(Started(life=hello.known_life + 1))
+    reminder = life.new and bool(life.circle.councils) and hello.known_life == life.ledger.life + 1
+    if life.young or reminder or heard.to_incarnation < life.ledger.incarnation:
+        life.outdone(hello.known_life + 1)
         life.advertise()
         return True
     return False
@@ -181,7 +198,7 @@ def _agree(life: Life, peer: str, hello: Hello) -> None:
     """In which groups the two may average; where they differ, each tells the other its contract, once."""
     other = life.others[peer]
     theirs = dict(hello.groups)
-    mine = {id for id, group in life.circle.groups.items() if peer in group.members}
+    mine = {id for id, group in life.circle.groups.items() if peer in group.members} | _councils(life, peer)
     other.agreed = {id for id in mine if theirs.get(id) == life.digest_of(id)}
     if other.agreed == mine == set(theirs) or other.differs:
         return

@@ -7,11 +7,14 @@ travels in an envelope that binds it to one federation, sender, recipient and in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from torch import Tensor
 
+from fedpeer.gossip import ballots
 from fedpeer.gossip.membership import Claim
 from fedpeer.gossip.transfers import Parcel
+from fedpeer.peer.core.framing import Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,4 +168,70 @@ class Refused:
     text: str
 
 
-Message = Hello | Contract | Transfer | Ack | Ping | PingRequest | Pong | Fetch | Value | RosterNews | Refused
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot:
+    """One statement of the election of a group's coordinator, or about a decree of it.
+
+    The signatures that a mandate or a certificate is made of travel in the tail; all else in the metadata.
+    """
+
+    group: str
+    said: ballots.Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What a participant's training gave in the round that the coordinator of `term` opened.
+
+    digest    (32 bytes) BLAKE2b-256 of `content`
+    content   the tail: the update's leaves in the order of the algorithm's template, little-endian, one directly after
+              the other. Between them and this message zeros may have travelled for less (`sparse_words.py`).
+    """
+
+    group: str
+    term: int
+    round: int
+    digest: bytes
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The model with this digest (32 bytes), please."""
+
+    group: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """The answer to a Wanted: the model with this digest, BLAKE2b-256 of `content` (the tail), its leaves as those of
+    an update."""
+
+    group: str
+    digest: bytes
+    content: bytes
+
+
+def digest_of(content: Bytes) -> bytes:
+    """The digest (32 bytes) of an update's or a model's content."""
+    return blake2b(content, digest_size=32).digest()
+
+
+Message = (
+    Hello
+    | Contract
+    | Transfer
+    | Ack
+    | Ping
+    | PingRequest
+    | Pong
+    | Fetch
+    | Value
+    | RosterNews
+    | Refused
+    | Ballot
+    | Update
+    | Wanted
+    | Model
+)

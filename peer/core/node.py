@@ -25,16 +25,21 @@ from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Membership
 from fedpeer.peer.core.acquaintance import Acquaintance
 from fedpeer.peer.core.company import attend
+from fedpeer.peer.core.council import Council
+from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.doors import gate_of
 from fedpeer.peer.core.entries import Started
 from fedpeer.peer.core.events import (
     Asked,
+    Concluded,
     Effect,
     Evaluated,
     Event,
     Heard,
     NewRoster,
+    Practised,
     RefusedAtDoor,
+    Settled,
     Tick,
     Trained,
 )
@@ -45,28 +50,37 @@ from fedpeer.peer.core.life import Life, Phase, Setup
 from fedpeer.peer.core.meeting import born_again, enrol, greet, hear_contract, hear_hello, hear_roster
 from fedpeer.peer.core.messages import (
     Ack,
+    Ballot,
     Contract,
     Fetch,
     Hello,
     Message,
+    Model,
     Ping,
     PingRequest,
     Pong,
     Refused,
     RosterNews,
     Transfer,
+    Update,
     Value,
+    Wanted,
 )
 from fedpeer.peer.core.passages import Passage, Work, gather, join, leave, linger
 from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.roster import AUTHORITY, Roster
 from fedpeer.peer.core.rounds import Rounds, average, begin, push, train, trained
+from fedpeer.peer.core.voters import EVERYONE
 
 #: Peers that have to say that a later process has our identity before we believe it: one alone might lie.
 OUTLIVED_MIN = 2
 #: Ticks for which only the seeds are greeted: they tell who else is there within that time.
 SEEDS_FIRST_TICKS = 100
+#: Refusals that say no more than that somebody is a little ahead or behind.
+USUAL = {"early", "repeated", "round_closed", "round_gap", "stale_term"}
+#: A process that finds an empty disk takes its number from below this one, drawn; a second one does not get the same.
+LIFE_LEAP = 2**31
 #: Refusals that come from different memories of lanes, lives and edges.
 CLEARED_UP_BY_HELLO = {
     "stale_incarnation",
@@ -95,13 +109,14 @@ class Node:
         sign: Sign,
         verify: Verify,
         forgot: bool = False,
+        course: Course | None = None,
     ) -> None:
         self.setup = setup
         self.blank, self._forgot = blank, forgot
         advert = Advert(
             address=setup.address,
             roster=setup.circle.roster.number,
-            life=ledger.life + 1,
+            life=self._number(ledger),
             nonce=setup.nonce,
             round=ledger.round,
             score=None,
@@ -124,11 +139,14 @@ class Node:
             for peer in setup.circle.peers
             if peer != setup.me
         }
-        self.life = Life(setup, ledger, membership, setup.circle, others)
+        self.life = Life(setup, ledger, membership, setup.circle, others, course=course, new=ledger.life == 0)
         self.repeats = Repeats()
         self.rounds = Rounds()
         self.gauges = {group: Gauge() for group in ledger.groups}
-        self.work = Work(self.life, self.rounds, self.repeats, self.gauges, Passage())
+        self.work = Work(self.life, self.rounds, self.repeats, self.gauges, Passage(), self._begin)
+        self.council: Council | None = None
+        if course is not None:
+            self.council = Council(self.life, EVERYONE, course, draws, sign, verify)
         self._awake = False
         self._reacquainted = False
         self._outlived_by: set[str] = set()  # those who say that a later process has our identity
@@ -175,6 +193,8 @@ class Node:
                 life.now = event.now
                 life.reconsider()
                 attend(life, life.membership.tick(event.now))
+                if self.council is not None and life.phase in ("learning", "finished"):
+                    self.council.tick()
             case Heard():
                 self._hear(event)
             case Trained():
@@ -182,7 +202,13 @@ class Node:
             case Evaluated():
                 life.advertise(event.score, self._stated)
                 text = f"round {event.round}: score {event.score:.4f}, loss {event.loss:.4f}"
-                life.note("info", "evaluated", text, round=event.round, score=event.score, loss=event.loss)
+                fields: dict[str, object] = {"round": event.round, "score": event.score, "loss": event.loss}
+                if event.server is not None:
+                    text += f"; the server's model: score {event.server[0]:.4f}, loss {event.server[1]:.4f}"
+                    fields |= {"server_score": event.server[0], "server_loss": event.server[1]}
+                life.note("info", "evaluated", text, **fields)
+            case Practised() | Concluded() | Settled():
+                self._studied(event)
             case RefusedAtDoor():
                 life.charge(event.code, event.sender)
             case NewRoster():
@@ -197,11 +223,20 @@ class Node:
 
     # ------------------------------------------------------------------------------------------------- begin and end
 
+    def _number(self, ledger: Ledger) -> int:
+        """Of this life. Where promises are made a peer that finds an empty disk begins with a drawn number, so that who
+        answers its Hello tells whether it heard from this process or from an earlier one."""
+        leap = self.setup.nonce % LIFE_LEAP if ledger.life == 0 and self.setup.circle.councils else 0
+        return ledger.life + 1 + leap
+
     def _wake(self) -> None:
         """The first step of this process."""
         self._awake = True
         life = self.life
-        life.write(Started(life=life.ledger.life + 1))
+        life.write(Started(life=self._number(life.ledger)))
+        life.amnesia = self._forgot
+        if self.council is not None:
+            self.council.enrol(life.circle.roster)
         if life.ledger.left:
             born_again(life, life.ledger.incarnation + 1, "it had left, and comes back")
             self.blank = True
@@ -216,8 +251,15 @@ class Node:
             life.enter("finished")
         else:
             life.note("info", "resumed", f"going on in round {round}", round=round)
-            if not life.ledger.trained:
+            if self.council is None and not life.ledger.trained:
                 train(life, self.rounds)
+
+    def _begin(self, round: int) -> None:
+        """This round is the first of this process."""
+        if self.council is not None:
+            self.council.begin()
+        else:
+            begin(self.life, self.rounds, self.gauges, round)
 
     def _asked(self, what: str) -> None:
         life = self.life
@@ -246,8 +288,11 @@ class Node:
             case "leaving":
                 leave(self.work)
         if life.phase == "learning":
-            self._learn()
-        if life.phase in ("learning", "finished") and not life.synchronous:
+            if self.council is not None:
+                self.council.go_on()
+            else:
+                self._learn()
+        if self.council is None and life.phase in ("learning", "finished") and not life.synchronous:
             push(life, self.rounds, self.repeats)
 
     def _learn(self) -> None:
@@ -308,6 +353,8 @@ class Node:
             case Transfer():
                 if message.group in life.ledger.groups and hear_transfer(life, peer, message, self.gauges):
                     self.rounds.news.add(message.group)
+            case Ack() if self.council is not None:
+                self.council.hear_ack(peer, message)
             case Ack():
                 if message.group in life.ledger.groups:
                     hear_ack(life, self.repeats, peer, message)
@@ -332,10 +379,37 @@ class Node:
                 self._news(peer, message)
             case Refused():
                 self._refused(peer, message)
+            case Ballot() | Update() | Wanted() | Model():
+                self._sit(peer, message)
             case Hello():
                 raise AssertionError("a Hello is heard before")
             case _:
                 assert_never(message)
+
+    def _sit(self, peer: str, message: Ballot | Update | Wanted | Model) -> None:
+        """Something about coordinated rounds, by somebody who learns the same."""
+        council = self.council
+        if council is None or council.group not in self.life.others[peer].agreed:
+            return
+        match message:
+            case Ballot():
+                council.hear_ballot(peer, message)
+            case Update():
+                council.hear_update(peer, message)
+            case Wanted():
+                council.hear_wanted(peer, message)
+            case Model():
+                council.hear_model(peer, message)
+
+    def _studied(self, event: Practised | Concluded | Settled) -> None:
+        assert self.council is not None, "who has no council asks for no such work"
+        match event:
+            case Practised():
+                self.council.practised(event)
+            case Concluded():
+                self.council.concluded(event)
+            case Settled():
+                self.council.settled(event)
 
     def _news(self, peer: str, news: RosterNews) -> None:
         roster = hear_roster(self.life, peer, news)
@@ -353,14 +427,14 @@ class Node:
         life = self.life
         text = f"{peer} refused what this peer sent: {refused.code}. {refused.text}"
         life.note(
-            "debug" if refused.code in ("early", "repeated") else "warning",
+            "debug" if refused.code in USUAL else "warning",
             "refused",
             text,
             peer=peer,
             code=refused.code,
         )
         if refused.code == "duplicate_peer" and life.young:
-            life.write(Started(life=life.ledger.life + 1))  # they know a life of ours with the same number
+            life.outdone(life.ledger.life + 1)  # they know a life of ours with the same number
             life.advertise()
         elif refused.code == "duplicate_peer":
             self._outlived_by.add(peer)
@@ -384,4 +458,6 @@ class Node:
         gauges = {group: self.gauges.get(group, Gauge()) for group in life.ledger.groups}
         self.gauges.clear()
         self.gauges.update(gauges)
+        if self.council is not None:
+            self.council.enrol(roster)
         life.changed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +16,7 @@ from fedpeer.peer.core.meeting import say_hello
 from fedpeer.peer.core.messages import Fetch
 from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
-from fedpeer.peer.core.rounds import Rounds, begin
+from fedpeer.peer.core.rounds import Rounds
 
 #: Seconds that `leave` may take before what is left is written off.
 LEAVE_S = 5.0
@@ -62,6 +63,7 @@ class Work:
     repeats: Repeats
     gauges: dict[str, Gauge]
     passage: Passage
+    begin: Callable[[int], None]  # this round
 
 
 def gather(work: Work) -> None:
@@ -72,14 +74,14 @@ def gather(work: Work) -> None:
     further = [other for other in life.others.values() if other.met and other.begun and other.round > 1]
     if absent and life.waited() < patience and not further:
         return
-    if further:
+    if further and life.ledger.groups:
         life.enter("joining")
         return
-    if absent:
+    if absent and not further:
         text = f"beginning without {', '.join(absent)}, after {life.setup.federation.gossip.gather:g} s"
         life.note("info", "went_on_without", text, without=absent)
     life.enter("learning")
-    begin(life, work.rounds, work.gauges, 1)
+    work.begin(1)
     life.advertise()
 
 
@@ -110,7 +112,7 @@ def join(work: Work) -> None:
     life.note("info", "joined", f"joined in round {round} with the values of {', '.join(taken) or 'nobody'}")
     passage.values.clear()
     life.enter("learning")
-    begin(life, work.rounds, work.gauges, min(round, life.setup.federation.learning.rounds))
+    work.begin(min(round, life.setup.federation.learning.rounds))
     life.advertise()
 
 

@@ -290,6 +290,88 @@ _ROWS = (
         "told that we are suspect or dead; answered by a newer statement",
         "I am alive: take my newer statement.",
     ),
+    # ------------------------------------------------------------------------------------------- coordinated rounds
+    Refusal(
+        "double_vote",
+        ("R04",),
+        "s",
+        "votes for two candidates in one term",
+        "You voted for two candidates in one term: look for a second machine with your identity, or for a disk that "
+        "was put back to an earlier state.",
+    ),
+    Refusal(
+        "two_coordinators",
+        ("R05",),
+        "x",
+        "coordinates in a term that is another's",
+        "Another peer coordinates in this term, so somebody voted twice: neither of you is followed, and the next term "
+        "decides.",
+    ),
+    Refusal(
+        "stale_term",
+        ("R06",),
+        "h",
+        "of a term that is over",
+        "There is a later term: stand back, and follow whoever coordinates in it.",
+    ),
+    Refusal(
+        "term_jump",
+        ("R07",),
+        "s",
+        "a term that leaps ahead",
+        "Your term leapt further than elections explain; start again from your newest snapshot.",
+    ),
+    Refusal(
+        "already_applied",
+        ("R08",),
+        "h",
+        "a decree for a round that is applied",
+        "This round is applied already: take its certificate from me, and go on from there.",
+    ),
+    Refusal(
+        "round_gap",
+        ("R09",),
+        "h",
+        "of a round or a roster that we have not come to",
+        "I am behind you: hand me the newest roster, certificate and model.",
+    ),
+    Refusal(
+        "digest_mismatch",
+        ("R10",),
+        "s",
+        "another model than the one decided, or bytes that are not those of their digest",
+        "Your digest is not that of the bytes you sent, or not that of the model which was accepted for this round.",
+    ),
+    Refusal(
+        "round_closed",
+        ("R11",),
+        "h",
+        "an update for a round that is over",
+        "This round ended without your update; go on with the next one. If that happens often, raise "
+        "`gossip.deadline`.",
+    ),
+    Refusal(
+        "second_update",
+        ("R12",),
+        "s",
+        "a second, different update in one round",
+        "Your first update counts for this round; repeat that one, or wait for the next round.",
+    ),
+    Refusal(
+        "bad_sample_count",
+        ("R13",),
+        "s",
+        "a number of examples that nobody can have",
+        "The number of examples in your update is no whole number that a machine can hold; check what you train on.",
+    ),
+    Refusal(
+        "bad_precision",
+        ("R14",),
+        "s",
+        "a variance or precision that is not above 0",
+        "The variances and precisions in your update have to be above 0 and finite: your training has diverged; lower "
+        "its learning rate.",
+    ),
     # -------------------------------------------------------------------------------------------- our own machine's
     Refusal(
         "snapshot_corrupt",

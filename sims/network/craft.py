@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fedpeer.peer.core.events import Effect, Evaluate, Event, Heard, Persist, RefusedAtDoor, Send, Train
+from fedpeer.peer.core.events import Effect, Event, Heard, Persist, RefusedAtDoor, Send, Work
 from fedpeer.peer.core.saving import Outbox, Recovered
 
 #: Ticks before a failed save is tried again, doubled each time up to the second number; as a real peer does.
@@ -31,7 +31,7 @@ class Craft:
     encode      (sender, its effect) -> the bytes of a message
     decode      (receiver, its machine, sender, bytes) -> the event; or a refusal, and the bytes that answer it
     answered    (sender, its machine, receiver, bytes) -> what the answer to a refused message is to the sender
-    work        (peer, Train or Evaluate) -> the event with its result
+    work        (peer, what takes long) -> the event with its result
     work_ticks  how long that takes
     fact        (peer, effect) -> what it states, for the history's judges; None: nothing
     """
@@ -41,8 +41,8 @@ class Craft:
     encode: Callable[[str, Send], bytes]
     decode: Callable[[str, Machine, str, bytes], Heard | tuple[RefusedAtDoor, bytes]]
     answered: Callable[[str, Machine, str, bytes], Event | None] = lambda sender, machine, receiver, data: None
-    work: Callable[[str, Train | Evaluate], Event]
-    work_ticks: Callable[[str, Train | Evaluate], float] = lambda peer, effect: 1.0
+    work: Callable[[str, Work], Event]
+    work_ticks: Callable[[str, Work], float] = lambda peer, effect: 1.0
     fact: Callable[[str, Effect], object] = lambda peer, effect: None
 
 

@@ -47,6 +47,7 @@ class _Seen:
     weights: dict[int, Mapping[str, float]] = field(default_factory=dict)
     models: dict[int, Tensor] = field(default_factory=dict)
     results: dict[int, tuple[float, float]] = field(default_factory=dict)
+    servers: dict[int, tuple[float, float]] = field(default_factory=dict)
 
 
 class NetworkEngine:
@@ -118,8 +119,11 @@ class NetworkEngine:
         self._town.run(within, lambda: all(max(seen.results, default=0) >= self.round for seen in self._seen.values()))
         return [_latest(seen.results, self.round) for seen in self._seen.values()]
 
-    def evaluate_server(self, *, validation: bool = False) -> None:
-        """Peers are equals."""
+    def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
+        """The same of the server's model, as each peer holds it; None where there is none."""
+        if not all(seen.servers for seen in self._seen.values()):
+            return None
+        return [_latest(seen.servers, self.round) for seen in self._seen.values()]
 
     def statistics(self) -> dict[str, list[float]]:
         return {}
@@ -178,7 +182,10 @@ class NetworkEngine:
                 raise EngineError(f"{peer} stopped: {text}")
 
     def _evaluated(self, peer: str, event: Evaluated) -> None:
-        self._seen[peer].results[event.round] = event.score, event.loss
+        seen = self._seen[peer]
+        seen.results[event.round] = event.score, event.loss
+        if event.server is not None:
+            seen.servers[event.round] = event.server
 
 
 def _latest(by_round: dict[int, T], round: int) -> T:

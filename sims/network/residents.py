@@ -8,32 +8,45 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from torch import Tensor
 
+from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.events import (
+    Conclude,
+    Concluded,
     Effect,
     Evaluate,
     Evaluated,
     Event,
     Heard,
     Persist,
+    Practise,
+    Practised,
     RefusedAtDoor,
     Send,
+    Settle,
+    Settled,
     Train,
     Trained,
+    Work,
+    Worked,
 )
 from fedpeer.peer.core.life import Setup
 from fedpeer.peer.core.making import disk_bytes, node_of, rules_of, setup_of
 from fedpeer.peer.core.messages import Envelope
+from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Entry, Roster
 from fedpeer.peer.core.saving import Recovered
@@ -59,11 +72,21 @@ class Learns(Protocol):
     def evaluate(self, x_n: Tensor) -> tuple[float, float]: ...
 
 
+class Studies(Protocol):
+    """What a resident needs of a `Pupil`."""
+
+    @property
+    def course(self) -> Course: ...
+    def work(self, job: Practise | Conclude | Settle) -> Practised | Concluded | Settled: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Residents:
     """All peers of a world under one method.
 
+    pupils  the work of each under an algorithm with a server; None where peers are equals
     pace    by peer, how many times as long as others it takes to train; 1 where nothing is said
+    begun   by peer, how many processes it has had
     """
 
     world: World
@@ -71,14 +94,20 @@ class Residents:
     roster: Roster
     learners: Mapping[str, Learns]
     setups: dict[str, Setup]
+    pupils: Mapping[str, Studies] | None = None
     pace: dict[str, float] = field(default_factory=dict)
+    begun: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, world: World, method: Choice, pace: dict[str, float] | None = None) -> Residents:
         entries = (Entry(id=peer, key=_key(world, peer), address=f"https://{peer}:7500") for peer in world.peers)
         roster = Roster(federation=world.federation.name, authority=_key(world, ""), number=1, entries=tuple(entries))
         setups = {peer: setup_of(world, roster, peer, nonce=0, method=method) for peer in world.peers}
-        return cls(world, method, roster, learners(world), setups, pace or {})
+        found = learners(world)
+        pupils = None
+        if method_of(method).served:
+            pupils = {peer: Pupil.of(learner, method, imported, world.peers) for peer, learner in found.items()}
+        return cls(world, method, roster, found, setups, pupils, pace or {})
 
     def averaging(self) -> list[Averaging]:
         """How each group averages, once for each member."""
@@ -95,15 +124,20 @@ class Residents:
     ) -> Craft:
         """`evaluated` hears of every evaluation."""
 
-        def work(peer: str, effect: Train | Evaluate) -> Event:
+        def work(peer: str, effect: Work) -> Worked:
             learner = self.learners[peer]
-            if isinstance(effect, Train):
-                x_n, s_k = learner.train(effect.round, effect.x_n, effect.s_k, effect.fresh)
-                return Trained(effect.round, x_n, s_k)
-            score, loss = learner.evaluate(effect.x_n)
-            event = Evaluated(effect.round, score, loss)
-            evaluated(peer, event)
-            return event
+            match effect:
+                case Train():
+                    x_n, s_k = learner.train(effect.round, effect.x_n, effect.s_k, effect.fresh)
+                    return Trained(effect.round, x_n, s_k)
+                case Evaluate():
+                    server = None if effect.server_n is None else learner.evaluate(effect.server_n)
+                    event = Evaluated(effect.round, *learner.evaluate(effect.x_n), server)
+                    evaluated(peer, event)
+                    return event
+                case _:
+                    assert self.pupils is not None, "only an algorithm with a server asks for this"
+                    return self.pupils[peer].work(effect)
 
         def save(peer: str, persist: Persist) -> bytes:
             return disk_bytes(persist, self.setups[peer])
@@ -122,18 +156,25 @@ class Residents:
     def node(self, peer: str, recovered: Recovered) -> Node:
         """The peer as it is after a start on this disk."""
         learner = self.learners[peer]
+        setup, course = self.setups[peer], None
+        if self.pupils is not None:
+            # Two processes of one identity are told apart by what each draws at its start.
+            self.begun[peer] += 1
+            course = self.pupils[peer].course
+            setup = replace(setup, nonce=self.world.draws.key("process", peer, self.begun[peer]) % 2**63)
         return node_of(
-            self.setups[peer],
+            setup,
             rules_of(self.world.federation, self.world.seed, peer, learner.examples),
             recovered,
             start_n=learner.start(),
             state_size=learner.state_size,
             sign=partial(self._sign, peer),
             verify=self._verify,
+            course=course,
         )
 
-    def _work_ticks(self, peer: str, effect: Train | Evaluate) -> float:
-        return self._ticks(peer, self.learners[peer].steps if isinstance(effect, Train) else 1)
+    def _work_ticks(self, peer: str, effect: Work) -> float:
+        return self._ticks(peer, self.learners[peer].steps if isinstance(effect, Train | Practise) else 1)
 
     def _ticks(self, peer: str, steps: int) -> float:
         return steps * STEP_S * self.pace.get(peer, 1.0) / self.world.federation.gossip.tick

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.core.events import (
+    Conclude,
     Effect,
     Enrol,
     Evaluate,
@@ -23,11 +24,14 @@ from fedpeer.peer.core.events import (
     Heard,
     Note,
     Persist,
+    Practise,
     Refuse,
     Send,
+    Settle,
     Stop,
     Tick,
     Train,
+    Work,
 )
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.sims.network.agenda import Agenda
@@ -270,7 +274,7 @@ class Town:
                 self.bytes[peer] += len(data)
                 self._travel(peer, effect.to, data, self._arrived)
                 return
-            case Train() | Evaluate():
+            case Train() | Evaluate() | Practise() | Conclude() | Settle():
                 begin = max(self.now, process.busy_until)
                 process.busy_until = begin + self._craft.work_ticks(peer, effect)
                 self.agenda.at(process.busy_until, partial(self._worked, peer, process, effect))
@@ -286,7 +290,7 @@ class Town:
                 pass  # a roster's file; the node itself goes by the roster already
         self._note("said", peer, type(effect).__name__)
 
-    def _worked(self, peer: str, process: Process, effect: Train | Evaluate) -> None:
+    def _worked(self, peer: str, process: Process, effect: Work) -> None:
         if self._alive.get(peer) is process:
             self._give(peer, process, self._craft.work(peer, effect))
 

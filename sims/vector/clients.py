@@ -21,7 +21,7 @@ from fedpeer.algorithms.leaves import leaves, mapped, rebuilt
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.data.own.code import imported
-from fedpeer.peer.core.assembly import Coordinated, algorithm_of
+from fedpeer.peer.core.assembly import Coordinated, coordinated
 from fedpeer.sims.vector.workspace import Job, Served, Workspace
 
 #: (score, loss) of a model on a peer's test part.
@@ -57,7 +57,7 @@ class Examined:
 
 def built(job: Job, served: Served, stepper: Stepper, workspace: Workspace) -> Coordinated:
     """The algorithm, as a worker needs it: nothing is drawn there."""
-    return algorithm_of(served.algorithm, imported)(workbench(job, stepper, workspace))
+    return coordinated(served.algorithm, served.learning, workbench(job, stepper, workspace), imported)
 
 
 def workbench(job: Job, stepper: Stepper, workspace: Workspace) -> Workbench:

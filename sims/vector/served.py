@@ -26,10 +26,12 @@ from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.leaves import leaves, mapped, rebuilt
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.steppers import Stepper
+from fedpeer.algorithms.updates import fault
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
-from fedpeer.peer.core.assembly import Coordinated, algorithm_of
+from fedpeer.peer.core.assembly import Coordinated, coordinated
 from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.federation import LearningSettings
 from fedpeer.sims.vector.clients import (
     Examine,
     Examined,
@@ -60,24 +62,23 @@ class ServedEngine:
         algorithm: Choice,
         memory: Callable[[int], Workspace],
         drawn: Callable[[str], Tensor],
+        learning: LearningSettings,
         *,
-        common_start: bool = True,
-        participation: float = 1.0,
-        everyone_trains: bool = False,
         workers: int = 1,
         folder: Path | None = None,
         replaced: Callable[[str, str], None] = lambda worker, reason: None,
+        refused: Callable[[str, str], None] = lambda peer, reason: None,
         stop: threading.Event | None = None,
     ) -> None:
         """
         Args:
             memory: makes the workspace for a given size of optimiser state.
             drawn: (n,) initial parameters by the name of the draw; "" for the usual one.
-            participation: share of the clients that take part in a round.
-            everyone_trains: whether the others train too, for themselves.
+            learning: who takes part in a round, how updates are aggregated and made private.
+            refused: told of an update that is left out, whose it is and why.
         """
         self._job, self._choice, self._memory, self._drawn = job, algorithm, memory, drawn
-        self._common, self._share, self._everyone = common_start, participation, everyone_trains
+        self._learning, self._refused = learning, refused
         self._workers, self._folder, self._replaced = workers, folder, replaced
         self._stop = stop or threading.Event()
         self._order = job.clients
@@ -91,10 +92,10 @@ class ServedEngine:
     def __enter__(self) -> Self:
         plain = self._memory(0)
         stepper = self._job.stepper()
-        self._algorithm, states = rehearsed(self._job, self._choice, plain, self._further, stepper)
+        self._algorithm, states = rehearsed(self._job, self._choice, self._learning, plain, self._further, stepper)
         self.server: Any = states["server"]
         forms = {name: mapped(lambda leaf: leaf.new_empty(0), each) for name, each in states.items()}
-        self._job = replace(self._job, served=Served(self._choice, **forms))
+        self._job = replace(self._job, served=Served(self._choice, self._learning, **forms))
         plain.leaves = self._room(states)
         self._pool: Pool | None = None
         if self._job.device == "cpu":
@@ -172,15 +173,17 @@ class ServedEngine:
         """
         number, began = self.round + 1, time.perf_counter()
         algorithm, everybody = self._algorithm, range(len(self._job.peers))
-        drawn = algorithm.participants(number, len(everybody), self._share, self._job.draws)
+        drawn = algorithm.participants(number, len(everybody), self._learning.participation, self._job.draws)
         sending = [self._order[client] for client in drawn]
-        training = list(everybody) if self._everyone or algorithm.everyone_trains else sorted(sending)
+        training = list(everybody) if self._learning.everyone_trains or algorithm.everyone_trains else sorted(sending)
         self._tell("broadcast", algorithm.open(self.server, number))
         self._run([Teach(block, self._sides_of(block), number) for block in cut(self._job, training)])
         trained = time.perf_counter()
-        self.server = algorithm.close(self.server, self._updates(sending))
+        counting = self._taken(sending)
+        if counting:
+            self.server = algorithm.close(self.server, self._updates(counting))
         if type(algorithm).settle is not CoordinatedAlgorithm.settle:
-            self._settle(training, set(sending))
+            self._settle(training, set(counting))
         for peer in training:
             self._sides[peer] = 1 - self._sides[peer]
         self._tell("server", self.server)
@@ -230,7 +233,7 @@ class ServedEngine:
     def _begun(self, workspace: Workspace, rows: slice) -> Any:
         """The first states of some clients."""
         peers = range(rows.start, rows.stop)
-        if self._common:
+        if self._learning.common_start:
             values_Bn = self._drawn("").expand(len(peers), -1)
         else:
             values_Bn = torch.stack([self._drawn(self._job.peers[peer]) for peer in peers])
@@ -253,6 +256,21 @@ class ServedEngine:
         """Put a state where all workers read it."""
         for name, leaf in leaves(state).items():
             self.workspace.leaves[f"{what} {name}"].copy_(leaf)
+
+    def _taken(self, sending: Sequence[int]) -> list[int]:
+        """Those whose updates are made of numbers; of the others it is told why not."""
+        assert self._job.served is not None
+        template = leaves(self._job.served.update)
+        sound = torch.ones(len(sending), dtype=torch.bool)
+        for name in template:
+            leaf = self.workspace.leaves[f"update {name}"]
+            sound &= torch.stack([leaf[peer].isfinite().all() for peer in sending]).cpu()
+        for peer in [peer for peer, good in zip(sending, sound.tolist(), strict=True) if not good]:
+            update = {name: self.workspace.leaves[f"update {name}"][peer] for name in template}
+            found = fault(update, update)
+            assert found is not None, "what is no number is a fault"
+            self._refused(self._job.peers[peer], found.text)
+        return [peer for peer, good in zip(sending, sound.tolist(), strict=True) if good]
 
     def _updates(self, sending: Sequence[int]) -> Any:
         assert self._job.served is not None
@@ -302,16 +320,22 @@ class ServedEngine:
 
 
 def rehearsed(
-    job: Job, choice: Choice, workspace: Workspace, drawn: Callable[[str], Tensor], stepper: Stepper
+    job: Job,
+    choice: Choice,
+    learning: LearningSettings,
+    workspace: Workspace,
+    drawn: Callable[[str], Tensor],
+    stepper: Stepper,
 ) -> tuple[Coordinated, dict[str, Any]]:
     """The algorithm, and its states before the first round: of the server, of one client, what is told and sent.
 
     One client is trained a little for it, so that whatever does not fit shows before anything else is begun.
 
     Raises:
-        AlgorithmError: what does not fit, and what to change.
+        AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
     """
-    algorithm = algorithm_of(choice, imported)(replace(workbench(job, stepper, workspace), draw=drawn))
+    bench = replace(workbench(job, stepper, workspace), draw=drawn)
+    algorithm = coordinated(choice, learning, bench, imported)
     start_n = drawn("")
     server = algorithm.start_server(start_n)
     examples = torch.tensor(workspace.train.count(0), device=start_n.device)

@@ -24,6 +24,7 @@ from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.steppers import Stepper, Way, build
 from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.federation import LearningSettings
 from fedpeer.slicing.flat import FlatLayout
 
 
@@ -61,10 +62,12 @@ class Served:
     """What a worker must know of an algorithm with a server.
 
     algorithm          its name and settings
+    learning           the federation's, for how updates are aggregated and made private
     client, broadcast, update, server    states of the right kinds, with tensors of no size
     """
 
     algorithm: Choice
+    learning: LearningSettings
     client: Any
     broadcast: Any
     update: Any

@@ -29,11 +29,11 @@ class Forward(nn.Module):
         super().__init__()
         self.answer = nn.Linear(4, 3)
         self.inside = nn.Linear(5, 4)
-        self.norm = nn.BatchNorm1d(4)
+        self.norm = nn.BatchNorm1d(5)
         self.spare = nn.Linear(2, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        z = functional.dropout(self.norm(self.inside(x)).relu(), 0.3, self.training)
+        z = functional.dropout(self.inside(self.norm(x)).relu(), 0.3, self.training)
         answer: Tensor = self.answer(z)
         return answer
 
@@ -88,7 +88,7 @@ def looped(module: nn.Module, x_n: Tensor, one: Batches, head: str, kind: str, s
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.ReLU])
 @pytest.mark.parametrize("settings", SETTINGS, ids=("plain", "momentum"))
 def test_closed_gradients_and_autograd_give_what_torch_gives(
-    settings: dict[str, float], activation: type[nn.Module]
+    settings: dict[str, Any], activation: type[nn.Module]
 ) -> None:
     module = mlp(activation=activation)
     bench, x_n, one = bench_of(module, **settings), starts(module, 1)[0], batches(peers=1, steps=12).peer(0)
@@ -116,13 +116,9 @@ def test_any_module_is_trained_by_any_optimiser_as_torch_does_it(kind: str, sett
     assert (type(base), span) == (ModuleBase, slice(0, 15))
     found_n = base.train(x_n, one, under_its_own(bench, x_n, "answer"), 7)
     assert distance(found_n, looped(module, x_n, one, "answer", kind, settings)) < CLOSE
-    moved = {name: not torch.equal(v, bench.layout.unflatten(x_n)[name]) for name, v in unflat(bench, found_n)}
-    still = {"answer.weight", "answer.bias", "spare.weight", "spare.bias"}
-    assert {name for name, it_did in moved.items() if not it_did} == still
-
-
-def unflat(bench: Workbench, x_n: Tensor) -> list[tuple[str, Tensor]]:
-    return list(bench.layout.unflatten(x_n).items())
+    before, after = bench.layout.unflatten(x_n), bench.layout.unflatten(found_n)
+    still = {name for name in before if torch.equal(before[name], after[name])}
+    assert still == {"answer.weight", "answer.bias", "spare.weight", "spare.bias"}
 
 
 @pytest.mark.parametrize("module", [mlp(activation=nn.ReLU), Forward()], ids=("stack", "module"))

@@ -17,15 +17,18 @@ from fedpeer.algorithms.coordinated import AlgorithmError, weighted_mean
 from fedpeer.algorithms.draws import Draws, branch
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.pfedvem import Head, confidence, confidence_ratio, free_energy, train_head
+from fedpeer.algorithms.pfedvem import Head, Terms, confidence, confidence_ratio, free_energy, train_head
+from fedpeer.algorithms.registry import ALGORITHMS, served_class
 from fedpeer.algorithms.servers import pfedvem
 from fedpeer.algorithms.servers.pfedvem import Confident, Personal, PFedVEM
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.data.bundled import digits
+from fedpeer.peer.core.choice import bind, parse
 from tests.algorithms.making import CLOSE, batches, distance, mlp, starts
 from tests.algorithms.server_making import played
 
-K, MOMENTUM = 5, {"lr": 0.05, "momentum": 0.9}
+K = 5
+MOMENTUM: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}
 KEY = Draws(3).key("a round")
 
 
@@ -37,7 +40,7 @@ def images(seed: int = 0) -> nn.Module:
         return nn.Sequential(convolved, nn.Linear(2 * 2 * 3, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def bench_of(module: nn.Module, **settings: float) -> Workbench:
+def bench_of(module: nn.Module, **settings: Any) -> Workbench:
     return Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", settings or MOMENTUM))
 
 
@@ -57,9 +60,10 @@ def turn_in_torch(
     Noise is of the same streams: (K, D) numbers for each step, first all of the head's, then of the base's.
     """
     assert isinstance(module, nn.Sequential)
+    assert isinstance(module[-1], nn.Linear)
+    classes = module[-1].out_features
     size = sum(p.numel() for p in module[-1].parameters())
-    tau, (w_D, mu_D) = client.model_n[-size:].new_tensor(0.0), (server_n[-size:], client.model_n[-size:])
-    sigma_D = functional.softplus(client.pi_D)
+    w_D, mu_D, sigma_D = server_n[-size:], client.model_n[-size:], functional.softplus(client.pi_D)
     tau = size / (sigma_D.square().sum() + (mu_D - w_D).square().sum())
     views = bench_of(module).layout.unflatten(torch.cat([server_n[:-size], mu_D]))
     module.load_state_dict({**module.state_dict(), **{name: value.clone() for name, value in views.items()}})
@@ -76,7 +80,7 @@ def turn_in_torch(
     optimizer = torch.optim.SGD(base.parameters(), **MOMENTUM)
     for step in range(one.steps):
         optimizer.zero_grad()
-        noise_KD, classes = torch.randn((K, size), generator=streams[1]), module[-1].out_features
+        noise_KD = torch.randn((K, size), generator=streams[1])
         lost = torch.zeros(())
         for head_D in mu_D + sigma_D * noise_KD:
             weight, bias = head_D[:-classes].reshape(classes, -1), head_D[-classes:]
@@ -129,7 +133,7 @@ def test_a_mean_that_is_proof_against_liars_is_taken_of_both() -> None:
 
 
 @pytest.mark.parametrize("terms", ["both", "uncertainty", "deviation"])
-def test_at_the_start_everybody_is_as_confident(terms: Any) -> None:
+def test_at_the_start_everybody_is_as_confident(terms: Terms) -> None:
     algorithm, x_n = PFedVEM(bench_of(mlp()), sigma=0.2, terms=terms), starts(mlp(), 1)[0]
     client = algorithm.start_client(x_n.expand(3, -1), torch.tensor([1, 2, 3]))
     found = algorithm.statistics(client, algorithm.start_server(x_n))
@@ -151,12 +155,13 @@ def test_statistics_are_the_two_terms_and_what_is_made_of_them() -> None:
 
 def test_an_ablation_changes_prior_and_weight_alike() -> None:
     one, priors = batches(peers=1).peer(0), []
-    for terms in ("both", "uncertainty", "deviation"):
-        algorithm = PFedVEM(bench_of(mlp()), terms=terms, head_lr=0.01)  # type: ignore[arg-type]
+    ablations: tuple[Terms, ...] = ("both", "uncertainty", "deviation")
+    for terms in ablations:
+        algorithm = PFedVEM(bench_of(mlp()), terms=terms, head_lr=0.01)
         client, server_n = begun(algorithm, mlp())
         kept, sent = algorithm.train(client, algorithm.start_server(server_n), one, (KEY,))
         own = algorithm.head_of(client)
-        assert torch.equal(sent.tau, confidence(own, server_n[-15:], terms))  # type: ignore[arg-type]
+        assert torch.equal(sent.tau, confidence(own, server_n[-15:], terms))
         priors.append((float(sent.tau), algorithm.head_of(kept).mu_D))
     for (tau, mu_D), (other, other_D) in pairwise(priors):
         assert tau != other
@@ -226,6 +231,17 @@ def test_its_settings_have_bounds() -> None:
             make(bench_of(mlp()))
 
 
+def test_its_name_takes_its_settings() -> None:
+    choice = parse("pfedvem,sigma=0.2,head_epochs=20,terms=deviation,head=output")
+    settings = bind(choice, ALGORITHMS["pfedvem"])
+    assert settings == {"sigma": 0.2, "head_epochs": 20, "terms": "deviation", "head": ("output",)}
+    module = nn.Sequential()
+    module.add_module("hidden", nn.Linear(3, 4))
+    module.add_module("output", nn.Linear(4, 2))
+    made = served_class("pfedvem")(bench_of(module), **settings)
+    assert (made, made.everyone_trains) == (PFedVEM(made.bench, **settings), True)
+
+
 CLIENTS, ROUNDS, STEPS, BATCH = 6, 6, 25, 10
 
 
@@ -263,9 +279,9 @@ def test_digits_are_learnt_by_clients_of_five_classes() -> None:
     pm = sum(right(clients[str(p)].model_n, own[p]) for p in range(CLIENTS)) / CLIENTS
     gm = right(server.model_n, test_N)
     of_server = sum(right(server.model_n, own[p]) for p in range(CLIENTS)) / CLIENTS
-    assert pm > 0.95
+    assert pm > 0.94
     assert pm > of_server
-    assert gm > 0.75
+    assert gm > 0.8
     found = algorithm.statistics(clients["0"], server)
     assert 0 < float(found["deviation"]) < 1
     tau_J = torch.stack([algorithm.statistics(client, server)["confidence"] for client in clients.values()])

@@ -9,7 +9,16 @@ from typing import Any, cast
 import pytest
 import torch
 
-from fedpeer.cli.checks import CHOICES, FORMS, OPTIMIZERS, PACKERS, contradictions, plain_network, registry
+from fedpeer.cli.checks import (
+    CHOICES,
+    FORMS,
+    OPTIMIZERS,
+    PACKERS,
+    between_peers,
+    contradictions,
+    plain_network,
+    registry,
+)
 from fedpeer.cli.errors import Path
 from fedpeer.gossip import reductions
 from fedpeer.networks.registry import NETWORKS
@@ -47,6 +56,8 @@ def test_what_a_form_refuses_a_check_refuses(wire: str) -> None:
     [
         ({"learning": {"mode": "asynchronous", "weights": "samples"}}, ("learning", "mode")),
         ({"learning": {"mode": "asynchronous"}, "gossip": {"protocol": "exact"}}, ("learning", "mode")),
+        ({"learning": {"passes": 5}}, ("learning", "passes")),
+        ({"learning": {"passes": 5, "steps_between_averaging": "pass"}}, None),
         ({"gossip": {"deadline": 0.01}}, ("gossip", "deadline")),
         ({"gossip": {"wire": "float16"}}, ("gossip", "wire")),
         ({"gossip": {"wire": "float32/gzip"}}, ("gossip", "wire")),
@@ -58,6 +69,28 @@ def test_what_a_form_refuses_a_check_refuses(wire: str) -> None:
 def test_how_peers_take_turns_and_what_they_send(settings: dict[str, Any], place: Path | None) -> None:
     found = contradictions(Federation.model_validate(settings), settings)
     assert [problem.path for problem in found] == ([] if place is None else [place])
+
+
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        ({"learning": {"aggregation": "krum:2", "participation": 0.5}, "simulation": {"peers": 12}}, "aggregation"),
+        ({"learning": {"aggregation": "krum:2", "participation": 0.5}, "simulation": {"peers": 13}}, None),
+        ({"learning": {"aggregation": "krum:2"}}, None),  # how many take part is known with the data
+        ({"learning": {"aggregation": "krum:2", "privacy": "gaussian"}}, "privacy"),
+        ({"learning": {"aggregation": "krum:2", "privacy": "gaussian,where=client"}}, None),
+    ],
+)
+def test_who_may_lie_and_what_is_hidden(settings: dict[str, Any], place: str | None) -> None:
+    found = contradictions(Federation.model_validate(settings), settings)
+    assert [problem.path for problem in found] == ([] if place is None else [("learning", place)])
+
+
+@pytest.mark.parametrize("learning", [{"aggregation": "median"}, {"privacy": "gaussian"}])
+def test_peers_that_are_equals_have_nobody_who_aggregates(learning: dict[str, Any]) -> None:
+    federation = Federation.model_validate({"learning": learning})
+    assert contradictions(federation, {}) == [], "a simulation may compare it with an algorithm with a server"
+    assert [problem.path for problem in between_peers(federation)] == [("learning", each) for each in learning]
 
 
 @pytest.mark.parametrize("path", CHOICES)

@@ -18,6 +18,7 @@ from fedpeer.peer.core.events import Asked, NewRoster
 from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.faults import Act, Faults, Kind, drawn
 from fedpeer.sims.network.links import LinkRules, partition
+from tests.faults.sessions import SESSIONS
 from tests.faults.village import Village, world
 
 #: Ticks in which all meet and begin; messages are lost, repeated and late from the first one on.
@@ -393,6 +394,6 @@ SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
         truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, leaving, joining, slow_asynchronous,
-        slow_synchronous, roster_changes, detection, replayed,
+        slow_synchronous, roster_changes, detection, replayed, *SESSIONS.values(),
     )
 }  # fmt: skip

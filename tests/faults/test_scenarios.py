@@ -17,6 +17,7 @@ from _pytest.mark.structures import ParameterSet
 
 from tests.faults.fuzz import fuzzed
 from tests.faults.scenarios import LATER, SCENARIOS, played
+from tests.faults.sessions import ROUND
 
 #: By scenario: seeds at once, and seeds with the slow tests; `make soak` plays thousands.
 SEEDS: dict[str, tuple[range, range]] = {
@@ -34,6 +35,11 @@ SEEDS: dict[str, tuple[range, range]] = {
     "roster_changes": (range(0), range(5)),
     "detection": (range(0), range(9)),
     "replayed": (range(0), range(3)),
+    "coordinator_killed": (range(2, ROUND, 23), range(ROUND)),
+    "client_killed": (range(20, 200, 60), range(0, 200, 3)),
+    "coordinated": (range(1), range(1, 20)),
+    "minority": (range(0), range(4)),
+    "disk_lost": (range(0), range(6)),
 }
 
 

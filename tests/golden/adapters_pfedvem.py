@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import weighted_mean
+from fedpeer.algorithms.leaves import taken
+from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.metrics import final_and_best, scores
+from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.pfedvem import Head, confidence, kl, kl_up_to_constants
+from fedpeer.algorithms.servers.pfedvem import Personal, PFedVEM
+from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import inverse_softplus
 
 Case = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Handed(PFedVEM):
+    """What local training makes of the heads is given, by the round."""
+
+    trained: tuple[Head, ...] = ()
+
+    def learn(self, begun: Personal, w_D: Tensor, tau: Tensor, batches: Batches, keys: Sequence[int]) -> Personal:
+        head = self.trained[keys[0]]
+        return replace(begun, model_n=self.joined(self.parted(begun.model_n)[0], head.mu_D), pi_D=head.pi_D)
+
+
 def pfedvem_confidence_and_aggregation(inputs: Case) -> Case:
-    """05; the third head is frozen where the joint maximiser of w and tau is looked for."""
+    """05; the second heads are frozen where the joint maximiser of w and tau is looked for."""
     at = [Head(_tensor(inputs[f"mu{t}"]), _tensor(inputs[f"pi{t}"])) for t in range(3)]
-    w0, sampled = _tensor(inputs["w0"]), [inputs["sampled_round1"], inputs["sampled_round2"]]
-    tau0 = confidence(at[0], w0)
-    w1 = weighted_mean(at[1].mu_D[sampled[0]], tau0[sampled[0]])
-    tau1 = confidence(at[1], w1)
-    w2 = weighted_mean(at[2].mu_D[sampled[1]], tau1[sampled[1]])
+    found = _two_rounds(inputs, at)
+    w1, tau1 = found["w1"], found["tau1"]
     trained = Head(at[2].mu_D.requires_grad_(), at[2].pi_D.requires_grad_())
     kl_J = kl(trained, w1, tau1)
     gradient_mu, gradient_pi = torch.autograd.grad(kl_J.sum(), (trained.mu_D, trained.pi_D))
@@ -31,13 +46,30 @@ def pfedvem_confidence_and_aggregation(inputs: Case) -> Case:
     for _ in range(200):  # as often as it takes to 1e-6, and more
         tau = confidence(at[1], w)
         w = weighted_mean(at[1].mu_D, tau)
-    found = {"sigma1": at[1].sigma_D, "tau0": tau0, "w1": w1, "tau1": tau1, "w2": w2, "tau2": confidence(at[2], w2)}
+    found["sigma1"] = at[1].sigma_D
     found |= {f"tau1_{term}_only": confidence(at[1], w1, term) for term in ("uncertainty", "deviation")}
     found |= {"kl_round2": kl_J, "kl_grad_mu": gradient_mu, "kl_grad_pi": gradient_pi}
     found |= {"kl_up_to_constants": kl_up_to_constants(trained, w1, tau1)}
     found |= {"inverse_softplus_of_1": inverse_softplus(torch.ones((), dtype=torch.float64))}
     lists: Case = {name: value.tolist() for name, value in found.items()}
     return lists | {"fixed_point": {"w": w.tolist(), "tau": confidence(at[1], w).tolist()}}
+
+
+def _two_rounds(inputs: Case, at: Sequence[Head]) -> dict[str, Tensor]:
+    """The algorithm itself, on a network whose head has D - 1 features and one class."""
+    features = inputs["D"] - 1
+    module = nn.Sequential(nn.Linear(1, features), nn.Linear(features, 1)).double()
+    bench = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice())
+    algorithm, found, none = Handed(bench, trained=tuple(at)), dict[str, Tensor](), torch.zeros(0, dtype=torch.int64)
+    base_m = algorithm.parted(bench.layout.flatten(module))[0]
+    server = algorithm.start_server(algorithm.joined(base_m, _tensor(inputs["w0"])))
+    clients = Personal(algorithm.joined(base_m, at[0].mu_D), torch.arange(1, 1 + len(at[0].mu_D)), at[0].pi_D)
+    for round in (1, 2):
+        broadcast = algorithm.open(server, round)
+        clients, sent = algorithm.train(clients, broadcast, Batches(base_m, none, none), (round,))
+        server = algorithm.close(server, taken(sent, inputs[f"sampled_round{round}"]))
+        found |= {f"tau{round - 1}": sent.tau, f"w{round}": algorithm.parted(server.model_n)[1]}
+    return found | {"tau2": algorithm.statistics(clients, server)["confidence"]}
 
 
 def metrics_s_and_mt(inputs: Case) -> Case:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,14 +14,18 @@ from fedpeer.algorithms import metrics
 from fedpeer.algorithms.coordinated import weighted_mean
 from fedpeer.algorithms.metrics import Scores, final_and_best, scores
 from fedpeer.algorithms.pfedvem import Head, confidence, kl, kl_up_to_constants
+from fedpeer.algorithms.servers.models import Model
+from fedpeer.algorithms.servers.pfedvem import Confident, Personal, PFedVEM
 from fedpeer.networks.bayesian import inverse_softplus
 from tests.golden.adapters_pfedvem import ADAPTERS
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
 
 HERE = "tests.golden.adapters_pfedvem"
+SERVER = "fedpeer.algorithms.servers.pfedvem"
 VEM, METRICS = "05_pfedvem_confidence_and_aggregation", "11_metrics_s_and_mt"
 #: As they were before any mutation.
 OVER_CLIENTS, POOLED = metrics.over_clients, metrics.pooled
+TRAIN, CLOSE = PFedVEM.train, PFedVEM.close
 
 
 def rho_squared(head: Head, w_D: Tensor, *terms: Any) -> Tensor:
@@ -42,6 +47,17 @@ def means_counted_alike(values_JD: Tensor, weights_J: Tensor) -> Tensor:
 
 def weights_of_the_next(values_JD: Tensor, weights_J: Tensor) -> Tensor:
     return weighted_mean(values_JD, weights_J.roll(1))
+
+
+def confidence_after_training(
+    self: PFedVEM, client: Personal, broadcast: Model, *others: Any
+) -> tuple[Personal, Confident]:
+    kept, sent = TRAIN(self, client, broadcast, *others)
+    return kept, replace(sent, tau=confidence(self.head_of(kept), self.parted(broadcast.model_n)[1]))
+
+
+def heads_counted_by_examples(self: PFedVEM, server: Model, updates: Confident) -> Model:
+    return CLOSE(self, server, replace(updates, tau=updates.examples))
 
 
 def exponential(head: Head) -> Tensor:
@@ -82,6 +98,9 @@ MUTATIONS: list[tuple[str, str, Any]] = [
     (VEM, f"{HERE}.confidence", terms_exchanged),
     (VEM, f"{HERE}.weighted_mean", means_counted_alike),
     (VEM, f"{HERE}.weighted_mean", weights_of_the_next),
+    (VEM, f"{SERVER}.confidence", rho_squared),
+    (VEM, f"{SERVER}.PFedVEM.train", confidence_after_training),
+    (VEM, f"{SERVER}.PFedVEM.close", heads_counted_by_examples),
     (VEM, "fedpeer.algorithms.pfedvem.Head.sigma_D", property(exponential)),
     (VEM, f"{HERE}.kl", kl_with_the_paper_s_sign),
     (VEM, f"{HERE}.kl", kl_of_a_variance),

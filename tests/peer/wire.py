@@ -4,31 +4,52 @@ from __future__ import annotations
 
 import torch
 
+from fedpeer.gossip.ballots import (
+    Accept,
+    Answer,
+    Canvass,
+    Certificate,
+    Commit,
+    Decree,
+    Follow,
+    Lead,
+    Mandate,
+    Progress,
+    Propose,
+)
+from fedpeer.gossip.ballots import Message as Said
 from fedpeer.gossip.claims import Advert, Claim
 from fedpeer.gossip.reductions import FORMS, Form
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.codec import encode
-from fedpeer.peer.core.gate import Gate, GroupSpec
+from fedpeer.peer.core.gate import CouncilSpec, Gate, GroupSpec
 from fedpeer.peer.core.messages import (
     Ack,
+    Ballot,
     Contract,
     Envelope,
     Fetch,
     Hello,
     LaneState,
     Message,
+    Model,
     Ping,
     PingRequest,
     Pong,
     Refused,
     RosterNews,
     Transfer,
+    Update,
     Value,
+    Wanted,
+    digest_of,
 )
 from tests.peer.hostile import Party
 
 FEDERATION = bytes(range(16))
 LENGTH = 7
+#: The most that an update's and a model's content take.
+UPDATE_BYTES, MODEL_BYTES = 4 * LENGTH + 1, 4 * LENGTH + 16
 MEMBERS = frozenset({"ann", "bob", "cas", "dot"})
 PLAIN: dict[str, Form] = {"float32": FORMS["float32"]()}
 
@@ -58,6 +79,10 @@ GATE = Gate(
                 ("few", FORMS["top-k"](share=0.25)),
             )
         },
+    },
+    councils={
+        "all": CouncilSpec(members=MEMBERS, update_bytes=(20, UPDATE_BYTES), model_bytes=(30, MODEL_BYTES)),
+        "closed": CouncilSpec(members=frozenset({"bob", "cas"}), update_bytes=(0, 40), model_bytes=(0, 40)),
     },
 )
 ENVELOPE = Envelope(federation=FEDERATION, sender="ann", recipient="bob", incarnation=2, to_incarnation=3)
@@ -107,7 +132,27 @@ TRANSFER = Transfer(
     group="all", parcel=Parcel(seq=1, round=12, exchange=3, weight=0.2, form="float32", payload=_VALUE_D)
 )
 
-#: One of each kind, and transfers in all forms.
+_DECREE = Decree(term=5, round=12, roster=2, digest=b"m" * 32)
+_SIGNED = (("ann", b"a" * 64), ("cas", b"c" * 64), ("dot", b"d" * 64))
+#: One of everything that is said in an election and about a decree.
+SAYINGS: tuple[Said, ...] = (
+    Canvass(term=5, pre=True, roster=2, progress=Progress(applied=11, round=12, term=4)),
+    Answer(term=5, pre=False, granted=True, signature=b"v" * 64),
+    Lead(mandate=Mandate(term=5, candidate="ann", roster=2, votes=_SIGNED), progress=Progress(11, 12, 4)),
+    Follow(term=5, progress=Progress(11, 11, 4)),
+    Propose(decree=_DECREE),
+    Accept(term=5, round=12, signature=b"y" * 64),
+    Commit(certificate=Certificate(decree=_DECREE, acceptances=_SIGNED)),
+)
+
+
+def update(content: bytes) -> Update:
+    return Update(group="all", term=5, round=12, digest=digest_of(content), content=content)
+
+
+_CONTENT = bytes(range(1, UPDATE_BYTES + 1))
+
+#: One of each kind, all that a ballot says, transfers and updates in all forms.
 MESSAGES: dict[str, Message] = {
     "hello": HELLO,
     "contract": Contract(text=b'{"seed":0}'),
@@ -151,6 +196,11 @@ MESSAGES: dict[str, Message] = {
     "value": Value(group="all", round=12, value_D=_VALUE_D),
     "roster-news": RosterNews(number=2, text=b'{"number":2}'),
     "refused": Refused(code="sequence_jump", group="all", seq=9, text="Transfers are numbered one by one."),
+    **{f"ballot-{type(said).__name__.lower()}": Ballot(group="all", said=said) for said in SAYINGS},
+    "update": update(_CONTENT),
+    "update-sparse": update(bytes(8) + _CONTENT[8:16] + bytes(8) + _CONTENT[24:]),
+    "wanted": Wanted(group="all", digest=b"m" * 32),
+    "model": Model(group="all", digest=digest_of(_CONTENT + bytes(8)), content=_CONTENT + bytes(8)),
 }
 
 

@@ -29,15 +29,13 @@ PARITY = 1e-5
 
 
 def served(made: World, algorithm: str, **settings: Any) -> ServedEngine:
-    choice, learning = parse(algorithm), made.federation.learning
+    choice = parse(algorithm)
     return ServedEngine(
         job_of(made, "cpu"),
         choice,
         workspace_of(made, plan_of(made, method_of(choice)), "cpu"),
         made.drawn,
-        common_start=learning.common_start,
-        participation=learning.participation,
-        everyone_trains=learning.everyone_trains,
+        made.federation.learning,
         **settings,
     )
 
@@ -287,3 +285,39 @@ def test_engines_that_do_not_keep_examples_back_say_so(tmp_path: Path) -> None:
     settings = federation(simulation__validation=0.2).model_dump(mode="json")
     with pytest.raises(ChoiceError, match=r"simulation\.validation"):
         api.simulate(federation=settings, methods=("local",), engine="network", out=tmp_path)
+
+
+def test_updates_that_are_no_numbers_are_left_out_and_told() -> None:
+    """A rate that sends one peer's weights to infinity: the others' mean goes on without it."""
+    made, told = world(federation(simulation__peers=4)), list[tuple[str, str]]()
+    with served(made, "fedavg", refused=lambda *each: told.append(each)) as running:
+        teach = running._run
+
+        def spoilt(tasks: Any) -> Any:
+            found = teach(tasks)
+            running.workspace.leaves["update model_n"][2, 5] = torch.nan
+            return found
+
+        running._run = spoilt  # type: ignore[method-assign]
+        running.step()
+        rows = running.workspace.leaves["update model_n"][[0, 1, 3]]
+        assert running.server_n is not None
+        torch.testing.assert_close(running.server_n, rows.double().mean(0).float())
+    assert told == [("peer3", "model_n: 1 of 910 numbers are NaN or infinite")]
+
+
+def test_the_federations_aggregation_and_privacy_are_the_engines() -> None:
+    settings: list[dict[str, Any]] = [{}, {"learning__aggregation": "median"}]
+    settings += [{"learning__privacy": f"gaussian,clip=0.1,noise={each}"} for each in (0, 1)]
+    plain, median, clipped, noisy = (world(federation(simulation__peers=5, **each)) for each in settings)
+    with served(median, "fedavg") as running:
+        running.step()
+        rows = running.workspace.leaves["update model_n"].clone()
+        assert running.server_n is not None
+        torch.testing.assert_close(running.server_n, rows.median(0).values)
+    ends = [played(made, "fedavg", rounds=1)[1] for made in (plain, clipped, noisy)]
+    whole_n, short_n, noisy_n = (end_n for end_n in ends if end_n is not None)
+    start_n = plain.drawn("")
+    assert (short_n - start_n).norm() <= 0.1 < (whole_n - start_n).norm()
+    # Five shares of noise make one of deviation 0.1 on their sum, on each of 910 numbers.
+    assert float((noisy_n - short_n).norm()) == pytest.approx(0.1 / 5 * 910**0.5, rel=0.1)

@@ -51,19 +51,23 @@ class Tasks:
         made = Workbench.of(module, LOSSES[self.loss], choice, clients=len(self.xs))
         return replace(made, examples_max=max(map(len, self.xs)))
 
+    @cached_property
+    def x_NF(self) -> Tensor:
+        return torch.cat(self.xs)
+
     def batches(self, number: int) -> Batches:
         """One client's; MOCHA takes all examples, so the batches themselves are of one each."""
         first = sum(map(len, self.xs[:number]))
         index_M = torch.arange(first, first + len(self.xs[number]))
         y_M = self.ys[number]
-        whole = (Examples(torch.cat(self.xs), index_M, y_M),)
-        return Batches(whole[0].x_NF, index_M[:1, None], y_M[:1, None], None, whole, torch.tensor(number))
+        whole = (Examples(self.x_NF, index_M, y_M),)
+        return Batches(self.x_NF, index_M[:1, None], y_M[:1, None], None, whole, torch.tensor(number))
 
     def block(self, numbers: Sequence[int]) -> Batches:
         alone = [self.batches(number) for number in numbers]
         index, y = (torch.stack([getattr(each, name) for each in alone]) for name in ("index", "y"))
         whole = tuple(each.whole[0] for each in alone)
-        return Batches(alone[0].x_NF, index, y, None, whole, torch.tensor(list(numbers)))
+        return Batches(self.x_NF, index, y, None, whole, torch.tensor(list(numbers)))
 
     def examples(self, number: int) -> Tensor:
         return torch.tensor(len(self.xs[number]))
@@ -113,7 +117,7 @@ class Play:
         """The W step as it stands, for the functions that see everything."""
         algorithm: Any = self.algorithm
         made = tuple(algorithm.task(self.tasks.batches(t)) for t in range(len(self.clients)))
-        return Problem(algorithm.local_loss, made, self.server.coupling_TT)
+        return Problem(algorithm.local_loss, made, self.server.coupling.matrix_TT)
 
     @property
     def state(self) -> State:
@@ -129,5 +133,3 @@ def features_of(tasks: Tasks, make: Any = Task.averaged) -> tuple[Task, ...]:
         with_one = torch.cat([x_SF, torch.ones(len(x_SF), 1)], 1) if tasks.bias else x_SF
         rows.append(make(with_one.double(), torch.where(y_S == 1, 1.0, -1.0).double()))
     return tuple(rows)
-
-

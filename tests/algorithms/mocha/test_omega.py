@@ -106,7 +106,9 @@ def test_a_sparse_precision_is_optimal(seed: int, lambda2: float, scale: float, 
     draws = np.random.default_rng(seed)
     w_TF = normal(draws, 5, 5) @ normal(draws, 5, features) * scale
     lambda2 = lambda2 * scale**2 * features
-    found_TT = omega.sparse_precision(w_TF, 1.0, lambda2)
+    found = omega.sparse_precision(w_TF, 1.0, lambda2)
+    found_TT = found.omega_TT
+    assert 0 <= found.excess <= 1e-6 * features
     rho = lambda2 / features
     slope_TT = (w_TF @ w_TF.T / features - torch.linalg.inv(found_TT)) / rho
     used = found_TT != 0
@@ -117,5 +119,25 @@ def test_a_sparse_precision_is_optimal(seed: int, lambda2: float, scale: float, 
 def test_a_strong_penalty_leaves_no_relation_and_w_zero_neither() -> None:
     w_TF = normal(np.random.default_rng(4), 4, 9)
     wanted_T = 1 / (w_TF.square().sum(1) / 9 + 1e3 / 9)
-    torch.testing.assert_close(omega.sparse_precision(w_TF, 1.0, 1e3), torch.diag(wanted_T))
-    torch.testing.assert_close(omega.sparse_precision(0 * w_TF, 2.0, 9.0), torch.diag(torch.full((4,), 2.0).double()))
+    torch.testing.assert_close(omega.sparse_precision(w_TF, 1.0, 1e3).omega_TT, torch.diag(wanted_T))
+    at_zero_TT = omega.sparse_precision(0 * w_TF, 2.0, 9.0).omega_TT
+    torch.testing.assert_close(at_zero_TT, torch.diag(torch.full((4,), 2.0).double()))
+
+
+@given(seed=SEEDS, steps=st.sampled_from([1, 3, 10, 30, 100]), weak=st.sampled_from([1e-3, 1e-2, 0.3]))
+@settings(max_examples=15, deadline=None)
+def test_too_few_steps_leave_a_precision_that_says_how_good_it_is(seed: int, steps: int, weak: float) -> None:
+    w_TF = normal(np.random.default_rng(seed), 6, 8)
+
+    def objective(omega_TT: Tensor) -> float:
+        fit = (w_TF * (omega_TT @ w_TF)).sum() - 8 * torch.logdet(omega_TT)
+        return (0.5 * fit + weak * omega_TT.abs().sum()).item()
+
+    best = omega.sparse_precision(w_TF, 0.5, weak)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(omega, "LASSO_STEPS_MAX", steps)
+        found = omega.sparse_precision(w_TF, 0.5, weak)
+    assert torch.linalg.cholesky_ex(found.omega_TT).info == 0
+    above = objective(found.omega_TT) - objective(best.omega_TT)
+    assert above <= found.excess + 1e-9
+    assert found.excess < 4 * 6 * 25, "it says something: less than the objective's own size"

@@ -21,9 +21,10 @@ from fedpeer.peer.core.capacity import (
     statement_bytes,
 )
 from fedpeer.peer.core.codec import encode
-from fedpeer.peer.core.fields import NUMBER_MAX, plain
+from fedpeer.peer.core.fields import plain
 from fedpeer.peer.core.framing import pack
 from fedpeer.peer.core.messages import Envelope, Hello, LaneState
+from fedpeer.peer.core.readers import NUMBER_MAX
 from fedpeer.slicing.models import PartialModel
 
 LONGEST = "i" * NAME_LETTERS_MAX

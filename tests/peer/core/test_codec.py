@@ -45,6 +45,7 @@ from fedpeer.peer.core.messages import (
     Transfer,
     Value,
 )
+from fedpeer.peer.core.readers import NUMBER_MAX
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.roster import ROSTER_BYTES_MAX
 from tests.peer import hostile
@@ -137,7 +138,7 @@ def test_subnormal_numbers_and_minus_zero_are_taken_as_they_are() -> None:  # S1
 
 
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=NAME_LETTERS_MAX)
-COUNTS = st.integers(0, fields.NUMBER_MAX)
+COUNTS = st.integers(0, NUMBER_MAX)
 AMOUNTS = st.floats(0, allow_nan=False, allow_infinity=False)
 DIGESTS = st.binary(min_size=32, max_size=32)
 LANES = st.builds(
@@ -158,7 +159,7 @@ HELLOS = st.builds(
 )
 PARCELS = st.builds(
     Parcel,
-    seq=st.integers(1, fields.NUMBER_MAX),
+    seq=st.integers(1, NUMBER_MAX),
     round=COUNTS,
     exchange=COUNTS,
     weight=st.floats(0, 4, exclude_min=True),
@@ -504,7 +505,7 @@ PLAIN_VALUES = st.recursive(
 )
 
 
-@given(st.integers(1, 11), st.lists(PLAIN_VALUES, max_size=6), st.binary(max_size=40), st.booleans())
+@given(st.integers(1, len(fields.KINDS)), st.lists(PLAIN_VALUES, max_size=6), st.binary(max_size=40), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_metadata_of_any_structure_is_a_message_or_a_refusal(
     kind: int, found: list[object], tail: bytes, sealed: bool

@@ -174,3 +174,17 @@ def test_what_is_dumped_is_read_back() -> None:
 def test_checking_a_file_needs_no_torch() -> None:
     code = "import sys, fedpeer.peer.core.federation as f; f.Federation().digest(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("learning", "wanted"),
+    [
+        ({}, (1, 87)),
+        ({"batch_size": 8, "steps_between_averaging": 5}, (8, 5)),
+        ({"batch_size": 8, "steps_between_averaging": "pass"}, (8, 3)),
+        ({"batch_size": 8, "steps_between_averaging": "pass", "passes": 5}, (8, 15)),
+        ({"batch_size": 50, "steps_between_averaging": "pass", "passes": 5}, (20, 5)),
+    ],
+)
+def test_a_round_has_a_number_of_updates_or_of_passes(learning: dict[str, Any], wanted: tuple[int, int]) -> None:
+    assert budget(LearningSettings.model_validate(learning), 20) == wanted

@@ -21,6 +21,7 @@ from fedpeer.peer.core.framing import (
     unframe,
     unframe_any,
     unpack,
+    unpack_each,
 )
 
 TENSORS = {
@@ -182,6 +183,17 @@ def test_fields_of_other_types_are_our_own_mistake() -> None:
         pack({1, 2})
     with pytest.raises(AssertionError, match="bfloat16"):
         frame("entry", None, {"x": torch.ones(1, dtype=torch.complex64)})
+
+
+def test_values_one_behind_the_other_are_read_to_the_end_or_not_at_all() -> None:
+    limits = {"str_max": 3, "bin_max": 2, "array_max": 2, "map_max": 0}
+    values = [("a", b"12"), (1, None), "abc"]
+    data = b"".join(map(pack, values))
+    assert list(unpack_each(data, **limits)) == values
+    assert list(unpack_each(b"", **limits)) == []
+    for wrong in (data[:-1], data + b"\xc1", data + b"\xa4abcd", data + pack((1, 2, 3)), data + b"\x80\xdf\xff"):
+        with pytest.raises(FrameError):
+            list(unpack_each(wrong, **limits))
 
 
 def test_version_1_of_the_format_never_changes() -> None:

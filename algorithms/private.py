@@ -1,0 +1,151 @@
+"""Any algorithm whose clients send a model, made private: changes are clipped, get noise, and count alike.
+
+What it promises to whom, and what not, is in `privacy.py`.
+
+Noise that somebody can compute protects nobody, and all else that is random in a run follows from a seed which all
+peers know. So a client's noise comes from its `secret`: bytes that a real peer draws once, keeps and never shows. In a
+simulation it may be empty, so that a run is its seed; then the noise costs what it would cost, and hides nothing. The
+stream is SHAKE-256 of the secret and of the key of (peer, round): a coordinate that training never moves shows its
+noise bare, and from the bare numbers of a common generator all the others follow. The same key gives the same noise, so
+an update must be kept and sent again as it is, not made again from another model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.leaves import leaves, rebuilt
+from fedpeer.algorithms.precision import widest
+from fedpeer.algorithms.privacy import Privacy
+
+Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
+
+#: First bytes of what is hashed.
+TAG = b"fedpeer noise 1 "
+
+
+def protected(algorithm: Algorithm, privacy: Privacy | None, *, participants: int, secret: bytes = b"") -> Algorithm:
+    """The algorithm with this privacy, or as it is where none is asked for.
+
+    Args:
+        participants: K, how many are to take part in a round (`registry.taking_part`).
+        secret: of the client, or of all clients that are simulated in one place.
+
+    Raises:
+        AlgorithmError: its clients send more than a model.
+    """
+    return algorithm if privacy is None else Private(algorithm, privacy, participants=participants, secret=secret)
+
+
+class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
+    """An algorithm whose clients send what is private, and which is itself in everything else."""
+
+    def __init__(self, inner: Algorithm, privacy: Privacy, *, participants: int, secret: bytes = b"") -> None:
+        if not inner.moved:
+            raise _not_private(f"protects the changes of a model, and clients of {_name(inner)} send no model alone")
+        assert participants >= 1, "a round has a participant"
+        self.inner, self.privacy, self.participants_count, self.secret = inner, privacy, participants, secret
+        self.everyone_trains = inner.everyone_trains
+        self.counts, self.positive, self.moved = inner.counts, inner.positive, inner.moved
+
+    def start_server(self, values_n: Tensor) -> Any:
+        return self.inner.start_server(values_n)
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Any:
+        return self.inner.start_client(values_n, examples)
+
+    def participants(self, round: int, clients: int, share: float, draws: Draws) -> tuple[int, ...]:
+        return self.inner.participants(round, clients, share, draws)
+
+    def open(self, server: Any, round: int) -> Any:
+        return self.inner.open(server, round)
+
+    def train(self, client: Any, broadcast: Any, batches: Batches, keys: Sequence[int]) -> tuple[Any, Any]:
+        trained, update = self.inner.train(client, broadcast, batches, keys)
+        return trained, self._private(update, leaves(broadcast), keys)
+
+    def close(self, server: Any, updates: Any) -> Any:
+        return self.inner.close(server, updates)
+
+    def settle(self, before: Any, trained: Any, server: Any, counted: Tensor) -> Any:
+        return self.inner.settle(before, trained, server, counted)
+
+    def server_model(self, server: Any) -> Tensor | None:
+        return self.inner.server_model(server)
+
+    def personal_model(self, client: Any) -> Tensor:
+        return self.inner.personal_model(client)
+
+    def statistics(self, client: Any, server: Any) -> Mapping[str, Tensor]:
+        return self.inner.statistics(client, server)
+
+    def relations(self, server: Any) -> Tensor | None:
+        return self.inner.relations(server)
+
+    def _private(self, update: Any, told: Mapping[str, Tensor], keys: Sequence[int]) -> Any:
+        """The update with clipped changes, noise and counts of 1; leading dimensions as the clients'."""
+        sent = leaves(update)
+        bare = [name for name in sent if name not in (*self.moved, *self.counts)]
+        if bare:
+            raise _not_private(f"does not cover all: clients of {_name(self.inner)} would send {bare[0]} as it is")
+        widths = [sent[name].shape[-1] for name in self.moved]
+        change_D = torch.cat([_change(sent[name], told[name]) for name in self.moved], -1)
+        private_D = clipped(change_D, self.privacy.clip)
+        deviation = self.privacy.deviation(self.participants_count)
+        if deviation:
+            drawn = np.stack([noise(self.secret, key, sum(widths)) for key in keys])
+            private_D = private_D + deviation * torch.from_numpy(drawn).to(private_D).reshape(private_D.shape)
+        leaving = {name: torch.ones_like(sent[name]) for name in self.counts if name in sent}
+        first = 0
+        for name, width in zip(self.moved, widths, strict=True):
+            leaving[name] = (told[name] + private_D[..., first : first + width]).to(sent[name].dtype)
+            first += width
+        return rebuilt(update, leaving)
+
+
+def _name(algorithm: Algorithm) -> str:
+    return type(algorithm).__name__
+
+
+def _not_private(text: str) -> AlgorithmError:
+    return AlgorithmError(
+        f"learning.privacy {text}; write privacy: none, or take fedavg, fedprox, fedper, fedrep, per-fedavg, pfedme or "
+        "ditto"
+    )
+
+
+def _change(became: Tensor, was: Tensor) -> Tensor:
+    return became.to(widest(became.device)) - was
+
+
+def clipped(change_D: Tensor, clip: float) -> Tensor:
+    """Changes (..., D), each at most `clip` long; one with NaN or infinity counts as none, for to refuse it would tell.
+
+    Longer ones keep their direction.
+    """
+    finite = change_D.isfinite().all(-1, keepdim=True)
+    change_D = torch.where(finite, change_D, 0)
+    length: Tensor = torch.linalg.vector_norm(change_D, dim=-1, keepdim=True)
+    return change_D * (clip / length.clamp(min=clip))
+
+
+def noise(secret: bytes, key: int, count: int) -> NDArray[np.float64]:
+    """(count,) independent standard normal numbers that nobody without the secret can tell; the same ones each time.
+
+    52 bits of SHAKE-256 a number, through the inverse of the normal distribution; the largest is 8.2.
+    """
+    stream = hashlib.shake_256(TAG + len(secret).to_bytes(4, "little") + secret + key.to_bytes(16, "little"))
+    bits = np.frombuffer(stream.digest(8 * count), dtype="<u8") >> np.uint64(12)
+    drawn: NDArray[np.float64] = ndtri((bits.astype(np.float64) + 0.5) * 2.0**-52)
+    return drawn

@@ -1,0 +1,127 @@
+"""pFedBayes: each client has a Bayesian network of its own, held to a global distribution that is fitted to all.
+
+A client's own posterior q_i minimises the expected loss plus zeta KL(q_i || w), and the client's copy of the global
+distribution w takes a step towards q_i after each batch (lines 8-11); the server takes means of the copies' means and
+standard deviations. Noise is standard normal, and the divergence is shared out over the client's examples: the loss is
+a mean over a batch, so its weight beside it is zeta / n_k. The paper counts clients alike; the mean here is weighted by
+n_k as FedAvg's, which is the same where all hold equally many examples.
+
+Source: Zhang, Li, Li, Guo, Wang, Personalized Federated Learning via Variational Bayesian Inference, 2022, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.bayesian_training import BayesianTraining, Posterior, training_of
+from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
+from fedpeer.algorithms.draws import branch
+from fedpeer.algorithms.gaussian import Gaussian
+from fedpeer.algorithms.workbench import Workbench
+from fedpeer.networks.bayesian import Estimator, inverse_softplus
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """The global distribution w, N(mu, sigma^2): the server holds and tells mu_n and sigma_n (n,)."""
+
+    mu_n: Tensor
+    sigma_n: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted(Spread):
+    """What a client sends: its copy of w (..., n) after the round, and n_k (...)."""
+
+    examples: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Personal:
+    """What a client keeps: its own N(mu, softplus(rho)^2), (..., n), and n_k (...)."""
+
+    mu_n: Tensor
+    rho_n: Tensor
+    examples: Tensor
+
+
+@dataclass(frozen=True)
+class PFedBayes(CoordinatedAlgorithm[Spread, Personal, Spread, Fitted]):
+    """A Bayesian network a client, held to a global one by zeta > 0 times their divergence.
+
+    sigma: the standard deviation at the start. personal_steps: of the optimiser, on each batch. global_lr: of the plain
+    step with which w follows after each batch; none: the optimiser's. server_rate: beta. samples: draws of the weights
+    a step, by the estimator. lr * zeta / (n_k sigma^2) must stay below 2, or steps overshoot.
+    """
+
+    bench: Workbench
+    _: KW_ONLY
+    zeta: float = 1.0
+    sigma: float = 0.1
+    personal_steps: int = 5
+    global_lr: float | None = None
+    server_rate: float = 1.0
+    estimator: Estimator = "local"
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("zeta", "sigma", "server_rate", "global_lr"):
+            if not (getattr(self, name) is None or getattr(self, name) > 0):
+                raise AlgorithmError(f"{name} = {getattr(self, name):g}: write a number above 0")
+        for name in ("personal_steps", "samples"):
+            if getattr(self, name) < 1:
+                raise AlgorithmError(f"{name} = {getattr(self, name)}: write 1 or more")
+        assert self._training, "built now, so that what it refuses is refused now"
+
+    @cached_property
+    def _training(self) -> BayesianTraining:
+        return training_of(self.bench, estimator=self.estimator, samples=self.samples)
+
+    def start_server(self, values_n: Tensor) -> Spread:
+        return Spread(values_n, torch.full_like(values_n, self.sigma))
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Personal:
+        own = Posterior.around(values_n, self.sigma)
+        return Personal(own.mu_n, own.rho_n, examples)
+
+    def open(self, server: Spread, round: int) -> Spread:
+        return server
+
+    def train(
+        self, client: Personal, broadcast: Spread, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Personal, Fitted]:
+        strength = self.zeta / client.examples.to(client.mu_n.dtype)
+        rate = (self.bench.optimizer.lr if self.global_lr is None else self.global_lr) * strength.unsqueeze(-1)
+        own = Posterior(client.mu_n, client.rho_n)
+        w = Posterior(broadcast.mu_n.expand_as(client.mu_n), inverse_softplus(broadcast.sigma_n).expand_as(client.mu_n))
+        for step in range(batches.steps):
+            same = batches.taking([step] * self.personal_steps)
+            own = self._training(own, w.gaussian, strength, same, [branch(key, step) for key in keys])
+            w = _followed(w, own, rate)
+        return Personal(own.mu_n, own.rho_n, client.examples), Fitted(w.mu_n, w.sigma_n, client.examples)
+
+    def close(self, server: Spread, updates: Fitted) -> Spread:
+        mu_n, sigma_n = (self.bench.mean(each, updates.examples) for each in (updates.mu_n, updates.sigma_n))
+        return Spread(
+            torch.lerp(server.mu_n, mu_n, self.server_rate), torch.lerp(server.sigma_n, sigma_n, self.server_rate)
+        )
+
+    def server_model(self, server: Spread) -> Tensor:
+        return server.mu_n
+
+    def personal_model(self, client: Personal) -> Tensor:
+        return client.mu_n
+
+
+def _followed(w: Posterior, own: Posterior, rate: Tensor) -> Posterior:
+    """w after a step down KL(q || w) = log(s_w / s_q) + (s_q^2 + (m_q - m_w)^2) / (2 s_w^2) - 1/2 in (mu, rho) of w."""
+    xi_n = Gaussian.of(w.mu_n, w.sigma_n).xi_D
+    apart_n = w.mu_n - own.mu_n
+    by_sigma_n = (1 - xi_n * (own.sigma_n.square() + apart_n.square())) / w.sigma_n
+    return Posterior(w.mu_n - rate * xi_n * apart_n, w.rho_n - rate * by_sigma_n * w.rho_n.sigmoid())

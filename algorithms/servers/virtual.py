@@ -1,0 +1,268 @@
+"""VIRTUAL, 2021: the server's posterior is the product of its clients' factors; clients send how theirs changed.
+
+A client takes its factor out of the server's posterior (the cavity), trains the posterior on its own examples against
+cavity times a share of the prior, and sends new factor over old one. The algebra is in `algorithms/virtual.py`, the
+training in `bayesian_training.py`. At all times the server is the product of the factors that the clients keep, who
+takes part, is pruned or is not counted; a client whose update did not count has its old factor. It holds because server
+and clients start from the same parameters.
+
+Damping is one and the same for what is stored and what is sent. By default the server takes the A deltas of a round to
+the power 1 / A, so that it becomes the geometric mean of the posteriors that were trained, as FedAvg's is the mean of
+the models; the clients are told the power as part of what was taken (`Shared.taken_D`).
+
+Where the network has lateral connections (`networks/lateral.py`), its server part is theta and its client part phi_i: a
+posterior of the client's own, which never leaves it (eq. (2), (3)).
+
+Source: Corinzia, Beuret, Buhmann, Variational Federated Multi-Task Learning, 2021, Algorithm 1 and eq. (3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms import virtual
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.bayesian_training import BayesianTraining, Posterior, training_of
+from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, where
+from fedpeer.algorithms.gaussian import Gaussian
+from fedpeer.algorithms.virtual import Exponent, Positivity
+from fedpeer.algorithms.workbench import Workbench
+from fedpeer.networks.bayesian import Estimator
+from fedpeer.networks.lateral import LateralMLP, as_server
+from fedpeer.slicing.flat import gather, scatter_
+from fedpeer.slicing.network import TensorSpec
+
+#: What weights are pruned by: how much their update tells, or how sure they are themselves.
+Ratio = Literal["update", "posterior"]
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What the server holds: a distribution over the D shared weights, and the power to which deltas were last taken.
+
+    taken_D   (D,) in [0, 1]; clients store as much of what they sent
+    """
+
+    posterior: Gaussian
+    taken_D: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Factored:
+    """What a client keeps.
+
+    factor        (..., D) its own share in the server's posterior, of any sign
+    mu_n, rho_n   (..., n) its own last posterior, N(mu, softplus(rho)^2): of the shared weights and of private ones
+    examples      (...) n_k
+    sent_bytes    (...) int64, what its last update needs on the wire at the least, places of the kept weights included
+    """
+
+    factor: Gaussian
+    mu_n: Tensor
+    rho_n: Tensor
+    examples: Tensor
+    sent_bytes: Tensor
+
+
+@dataclass(frozen=True)
+class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
+    """A Bayesian network whose server is the product of its clients' factors; a client keeps its own posterior.
+
+    prior_sd: of all weights. exponent: the share of the prior in a client's reference. beta: what divergences are
+    multiplied by; lr * beta * precision / n_k must stay below 2, or steps overshoot. gamma: the weight of a new factor,
+    in (0, 1]; none: 1 / A with A updates in the round. server_lr: eta_s, anything but 1 gives the product up. sigma:
+    the standard deviation at the start. estimator, samples: how weights are drawn, and how often a step. positivity:
+    what becomes of a coordinate whose precision the deltas would take away. fedavg_start: the ablation "+ FedAvg init".
+    prune: percentile of the ratio, by tensor, below which a delta is not sent; keep_last: the last layer is sent whole.
+    """
+
+    bench: Workbench
+    _: KW_ONLY
+    prior_sd: float = 1.0
+    exponent: Exponent = "1/K"
+    beta: float = 1e-3
+    gamma: float | None = None
+    server_lr: float = 1.0
+    sigma: float = 0.05
+    estimator: Estimator = "local"
+    samples: int = 1
+    positivity: Positivity = "shrink"
+    fedavg_start: bool = False
+    prune: float = 0.0
+    ratio: Ratio = "update"
+    keep_last: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("prior_sd", "sigma", "server_lr"):
+            if not getattr(self, name) > 0:
+                raise AlgorithmError(f"{name} = {getattr(self, name):g}: write a number above 0")
+        if not self.beta >= 0:
+            raise AlgorithmError(f"beta = {self.beta:g}: write 0 or more")
+        if self.gamma is not None and not 0 < self.gamma <= 1:
+            raise AlgorithmError(
+                f"gamma = {self.gamma:g}: write a number above 0, up to 1, the weight of the new factor"
+            )
+        if self.samples < 1:
+            raise AlgorithmError(f"samples = {self.samples}: write 1 or more")
+        if not 0 <= self.prune < 100:
+            raise AlgorithmError(f"prune = {self.prune:g}: write a percentile, from 0 (nothing) up to, but not, 100")
+        if self.exponent == "n/N" and self.bench.examples < 1:
+            raise AlgorithmError("exponent = n/N: how many examples all hold together is not known here; write 1/K")
+        assert self._training, "built now, so that what it refuses is refused now"
+
+    @cached_property
+    def _training(self) -> BayesianTraining:
+        return training_of(self.bench, estimator=self.estimator, samples=self.samples)
+
+    @property
+    def lateral(self) -> bool:
+        """Whether clients have weights of their own beside the server's."""
+        return isinstance(self.bench.module, LateralMLP)
+
+    @cached_property
+    def _shared(self) -> tuple[TensorSpec, ...]:
+        """The tensors that make up theta."""
+        return tuple(t for t in self.bench.layout.tensors if not self.lateral or t.name.startswith("server."))
+
+    @cached_property
+    def shared_D(self) -> Tensor:
+        """(D,) int64, places of theta in a client's parameters."""
+        return torch.cat([torch.arange(each.span.start, each.span.stop) for each in self._shared])
+
+    def start_server(self, values_n: Tensor) -> Shared:
+        mu_D = gather(values_n, self.shared_D)
+        return Shared(Gaussian.of(mu_D, self.sigma), torch.ones_like(mu_D))
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Factored:
+        own = Posterior.around(values_n, self.sigma)
+        share = self._share(examples).to(values_n.dtype).unsqueeze(-1)
+        factor = Gaussian.of(gather(values_n, self.shared_D), self.sigma) ** share
+        return Factored(factor, own.mu_n, own.rho_n, examples, torch.zeros_like(examples, dtype=torch.int64))
+
+    def _share(self, examples: Tensor) -> Tensor:
+        """(...) a client's share of everything: by data, or one of K."""
+        if self.exponent == "n/N":
+            return examples / self.bench.examples
+        return torch.full(examples.shape, 1 / self.bench.clients, device=examples.device)
+
+    def open(self, server: Shared, round: int) -> Gaussian:
+        return server.posterior
+
+    def train(
+        self, client: Factored, broadcast: Gaussian, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Factored, Gaussian]:
+        cavity = virtual.cavity(broadcast, client.factor)
+        share = self._share(client.examples).to(client.mu_n.dtype).unsqueeze(-1)
+        prior = Gaussian.of(torch.zeros_like(cavity.chi_D), self.prior_sd)
+        reference = virtual.reference(cavity, prior, 1.0 if self.exponent == "1" else share).floored()
+        start = virtual.fedavg_start(broadcast, cavity, share).floored() if self.fedavg_start else broadcast
+        own = self._training(
+            self._with_shared(client, start),
+            self._with_prior(client.mu_n, reference),
+            self.beta / client.examples.to(client.mu_n.dtype),
+            batches,
+            keys,
+        )
+        found = Posterior(gather(own.mu_n, self.shared_D), gather(own.rho_n, self.shared_D)).gaussian
+        gamma = 1.0 if self.gamma is None else self.gamma
+        delta = virtual.client_delta(found, cavity, client.factor, gamma=gamma)
+        keep_D = self._kept(delta, found)
+        delta = delta if keep_D is None else virtual.pruned(delta, keep_D)
+        factor = virtual.stored(client.factor, delta)
+        return Factored(factor, own.mu_n, own.rho_n, client.examples, self._bytes(client, keep_D)), delta
+
+    def _with_shared(self, client: Factored, start: Gaussian) -> Posterior:
+        """(..., n) where training starts: from what is shared, and from the client's own where it is private."""
+        begun, shape = Posterior.of(start), (*client.mu_n.shape[:-1], len(self.shared_D))
+        return Posterior(
+            scatter_(client.mu_n.clone(), self.shared_D, begun.mu_n.expand(shape)),
+            scatter_(client.rho_n.clone(), self.shared_D, begun.rho_n.expand(shape)),
+        )
+
+    def _with_prior(self, like_n: Tensor, reference: Gaussian) -> Gaussian:
+        """(..., n) what training is held to: the reference, and of private weights their prior."""
+        private = Gaussian.of(torch.zeros_like(like_n), self.prior_sd)
+        return Gaussian(
+            scatter_(private.chi_D, self.shared_D, reference.chi_D),
+            scatter_(private.xi_D.clone(), self.shared_D, reference.xi_D),
+        )
+
+    def _kept(self, delta: Gaussian, found: Gaussian) -> Tensor | None:
+        """(..., D) bool, the weights whose delta is sent; None: all."""
+        if not self.prune:
+            return None
+        snr_D = virtual.update_snr(delta, found) if self.ratio == "update" else virtual.posterior_snr(found)
+        keep_D, last = torch.ones_like(snr_D, dtype=torch.bool), self._shared[-1].module
+        for tensor, span in self._spans:
+            if not (self.keep_last and tensor.module == last):
+                keep_D[..., span] = virtual.kept(snr_D[..., span], self.prune)
+        return keep_D
+
+    @cached_property
+    def _spans(self) -> list[tuple[TensorSpec, slice]]:
+        """The shared tensors, and where they lie among the D shared weights."""
+        at, spans = 0, []
+        for tensor in self._shared:
+            spans.append((tensor, slice(at, at + tensor.size)))
+            at += tensor.size
+        return spans
+
+    def _bytes(self, client: Factored, keep_D: Tensor | None) -> Tensor:
+        """(...) int64 bytes, with the cheaper of two ways to say which weights were kept, for each tensor."""
+        total = torch.zeros_like(client.sent_bytes)
+        for tensor, span in self._spans:
+            if keep_D is None:
+                total += virtual.delta_bytes(tensor.size, tensor.size, "none")
+                continue
+            counts = keep_D[..., span].sum(-1)
+            total += counts.new_tensor([_least_bytes(tensor.size, kept) for kept in counts.flatten().tolist()]).view(
+                total.shape
+            )
+        return total
+
+    def close(self, server: Shared, updates: Gaussian) -> Shared:
+        """The product of the deltas as A times their mean, so that robust means can take its place."""
+        count, alike = len(updates.chi_D), torch.ones(len(updates.chi_D), device=updates.chi_D.device)
+        mean = Gaussian(self.bench.mean(updates.chi_D, alike), self.bench.mean(updates.xi_D, alike))
+        power = 1 / count if self.gamma is None else 1.0
+        after = virtual.applied(
+            server.posterior, mean ** (count * power), positivity=self.positivity, server_lr=self.server_lr
+        )
+        return Shared(after.server, power * after.taken_D)
+
+    def settle(self, before: Factored, trained: Factored, server: Shared, counted: Tensor) -> Factored:
+        """The own posterior stays as it was trained, counted or not: nothing of the server depends on it."""
+        stored = virtual.stored(before.factor, virtual.delta(trained.factor, before.factor), server.taken_D)
+        factor = Gaussian(
+            where(counted, stored.chi_D, before.factor.chi_D), where(counted, stored.xi_D, before.factor.xi_D)
+        )
+        return replace(trained, factor=factor)
+
+    def server_model(self, server: Shared) -> Tensor:
+        """The means; of a network with lateral connections a client that answers as the server does."""
+        mu_D = server.posterior.mu_D
+        if not self.lateral:
+            return mu_D
+        tensors = {tensor.name: mu_D[span].view(tensor.shape) for tensor, span in self._spans}
+        full = as_server(tensors)
+        return torch.cat([full[tensor.name].reshape(-1) for tensor in self.bench.layout.tensors])
+
+    def personal_model(self, client: Factored) -> Tensor:
+        return client.mu_n
+
+    def statistics(self, client: Factored, server: Shared) -> Mapping[str, Tensor]:
+        """The mean standard deviation of a client's own weights, and the bytes of its last update."""
+        own = Posterior(client.mu_n, client.rho_n)
+        return {"uncertainty": own.sigma_n.mean(-1), "update bytes": client.sent_bytes}
+
+
+def _least_bytes(size: int, kept: int) -> int:
+    if kept == size:
+        return virtual.delta_bytes(size, kept, "none")
+    return min(virtual.delta_bytes(size, kept, "bitmap"), virtual.delta_bytes(size, kept, "list"))

@@ -1,0 +1,168 @@
+"""`fedpeer experiment list / run / report`: the papers' experiments, each at one command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedpeer.cli.files import runs_folder
+
+if TYPE_CHECKING:
+    from fedpeer.sims.experiments.experiment import SizeName
+
+app = typer.Typer(help="The papers' experiments, each at one command, and what held.", no_args_is_help=True)
+
+Out = Annotated[
+    Path | None, typer.Option(help="Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", show_default=False)
+]
+Quick = Annotated[bool, typer.Option("--quick", metavar="", help="The small size: a look at how it works.")]
+Full = Annotated[bool, typer.Option("--full", metavar="", help="The paper's own size.")]
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """What there is, the data that it needs, and how long it takes on two cores."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedpeer.cli.units import lasting
+    from fedpeer.data.registry import describe
+    from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in ("name", "table", "data"):
+        table.add_column(column, no_wrap=column == "name")
+    for column in ("quick", "default", "full"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name in EXPERIMENTS:
+        each = experiment(name)
+        data = [f"[green]{one}" if describe(one).here else f"[yellow]{one} (not here)" for one in each.data]
+        times = [lasting(60 * size.minutes).removesuffix(" 0 s").removesuffix(" 0 min") for size in each.sizes.values()]
+        table.add_row(name, each.source, ", ".join(data), *times)
+    console = Console()
+    console.print(table)
+    console.print("Times are on two cores. fedpeer experiment run NAME plays one, --quick and --full its other sizes.")
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An experiment of fedpeer experiment list.")],
+    quick: Quick = False,
+    full: Full = False,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=1000, help="Default: the size's own.", show_default=False)
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="CELL", help="A line of the table; can be repeated.", show_default=False)
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda or mps.")] = "auto",
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=1024, help="Training processes; default: one a core.", show_default=False),
+    ] = None,
+    out: Out = None,
+    quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show no progress.")] = False,
+) -> int:
+    """Play an experiment, or what is left of it, and show its table.
+
+    Ctrl-C is a pause: the same command goes on. Finished lines are kept, whatever is asked for next.
+    """
+    import threading
+
+    from rich.console import Console
+
+    from fedpeer.cli.experiment_progress import watcher
+    from fedpeer.cli.running import EXIT_STOPPED, stopping
+    from fedpeer.sims.experiments.registry import experiment
+    from fedpeer.sims.experiments.runner import Asked, carry_out
+
+    size = _size(quick, full) or "default"
+    words = ["fedpeer", "experiment", "run", name, *([] if size == "default" else [f"--{size}"])]
+    asked = Asked(
+        experiment=experiment(name),
+        size_name=size,
+        root=runs_folder(out),
+        seeds=seeds,
+        only=tuple(only or ()),
+        device=device,
+        workers=workers,
+        command=shlex.join(words + ([] if seeds is None else ["--seeds", str(seeds)])),
+    )
+    console, stop = Console(stderr=True), threading.Event()
+    with stopping(stop, console), watcher(console, quiet) as display:
+        finished = carry_out(asked, display, stop)
+    if not finished:
+        typed = shlex.join(["fedpeer", *context.obj])
+        text = f"\nPaused; what is finished is kept. To go on:\n\n  {typed}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        return EXIT_STOPPED
+    _show([asked.folder], None)
+    return 0
+
+
+@app.command()
+def report(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Default: all that were played.", show_default=False)
+    ] = None,
+    quick: Quick = False,
+    full: Full = False,
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the pages and their numbers there.", show_default=False)
+    ] = None,
+    out: Out = None,
+) -> None:
+    """The tables of what was played: theirs beside ours, and which of the claims held."""
+    from fedpeer.cli.errors import ConfigError, Problem
+    from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
+    from fedpeer.sims.experiments.runner import folder_of
+
+    size, root = _size(quick, full), runs_folder(out)
+    names = list(EXPERIMENTS) if name is None else [experiment(name).name]
+    sizes: tuple[SizeName, ...] = ("quick", "default", "full") if size is None else (size,)
+    folders = [folder_of(root, each, one) for each in names for one in sizes]
+    played = [folder for folder in folders if (folder / RESULTS).exists()]
+    if not played:
+        text = f"nothing of it was played yet in {root}; begin with fedpeer experiment run {name or 'NAME'}"
+        raise ConfigError("the command line", [Problem((), text, "NAME")])
+    _show(played, to)
+
+
+#: The numbers of an experiment, in its folder.
+RESULTS = "results.json"
+
+
+def _size(quick: bool, full: bool) -> SizeName | None:
+    """The size that the options name."""
+    from fedpeer.cli.errors import ConfigError, Problem
+
+    if quick and full:
+        raise ConfigError(
+            "the command line", [Problem((), "--quick and --full are two sizes; leave one out", "--full")]
+        )
+    return "quick" if quick else "full" if full else None
+
+
+def _show(folders: Sequence[Path], to: Path | None) -> None:
+    """Print the pages, and write each beside its numbers or, with them, into another folder."""
+    from fedpeer.cli.files import writable, write_text
+    from fedpeer.runs.disk import dumps, read_json
+    from fedpeer.sims.experiments.table import page
+
+    for folder in folders:
+        data = read_json(folder / RESULTS)
+        text = page(data)
+        target = folder / "page.md" if to is None else to / f"{folder.name}.md"
+        if to is not None:
+            with writable(to, option="--to"):
+                to.mkdir(parents=True, exist_ok=True)
+            write_text(target.with_suffix(".json"), dumps(data, indent=1) + "\n", option="--to")
+        write_text(target, text, option="--to" if to is not None else "--out")
+        print(text)
+        print(f"Page: {target}")

@@ -1,0 +1,110 @@
+"""A phase of noise before an average: what a peer sends first says nothing of what it holds.
+
+A peer that enters an averaging first sends each of some neighbours a made-up share: the weight of a usual one, and a
+value that was drawn. It keeps the rest of its mass, its own value less what it made up. So nothing is lost: after the
+phase all goes on as ever, and the noise averages away with everything else, since what one peer sent too much it holds
+too little. Until its phase is over a peer's estimate means nothing and is shown to nobody, its owner included
+(`shown`); after it, it is as near to the average as the exchanges since then have brought it.
+
+Who wants a peer's value must know every made-up share, to add it to the first true one. Each share has a number of its
+own, so all p receivers must work together: where each neighbour is corrupted with chance tau, that is tau ** p. Pushes
+to one neighbour count once, since in an overlay that stays as it is they are seen by the same eyes. Somebody who misses
+one share knows the value only up to that noise, so its scale must be that of all that the value could be, and more.
+
+Made-up numbers must come from a source that neighbours cannot compute, so they are handed in; a run's own streams
+follow from a seed that all peers know. More noise takes more exchanges to average away: with noise s times as large as
+what peers differ by, those that the tolerance takes for a spread s times as large.
+
+Source: Bouchra Pilet, Frey, Taiani, Robust Privacy-Preserving Gossip Averaging, 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.reductions import Form
+from fedpeer.gossip.transfers import Outgoing, Parcel, carried, give
+
+
+@dataclass(frozen=True, slots=True)
+class Veil:
+    """How far a peer is in its phase of noise, in one averaging.
+
+    wanted   p: how many different neighbours are to be sent noise
+    told     those that were
+    """
+
+    wanted: int
+    told: frozenset[str] = frozenset()
+
+    @property
+    def lifted(self) -> bool:
+        """Whether the phase is over."""
+        return len(self.told) >= self.wanted
+
+    def among(self, neighbours: Collection[str]) -> Veil:
+        """The same where only these are left to be told: a phase ends with the last of them, also where p are more."""
+        return replace(self, wanted=min(self.wanted, len(self.told.union(neighbours))))
+
+    def after(self, peers: Collection[str]) -> Veil:
+        """When these have been sent noise."""
+        return replace(self, told=self.told.union(peers))
+
+
+def shown(held: Mass, veil: Veil) -> Tensor | None:
+    """(D,) the estimate, or None while it means nothing."""
+    return held.estimate_D if veil.lifted else None
+
+
+def push(
+    held: Mass, veil: Veil, fraction: float, made_up: Mapping[str, Tensor], *, wire: torch.dtype = torch.float64
+) -> tuple[Mass, Veil, dict[str, Mass]]:
+    """A made-up share to each of these neighbours, of the weight of a true one: (kept, veil, shares by peer).
+
+    Args:
+        fraction: of the weight held, as in `push_sum.share`.
+        made_up: for each neighbour a vector (D,) of its own, in the units of an estimate.
+    """
+    assert fraction > 0, "a share is a part of what is held"
+    assert len(made_up) * fraction <= 1, "no one can give more than is held"
+    weight = held.weight * fraction
+    sent = {peer: Mass.of(vector_D, weight).rounded(wire) for peer, vector_D in made_up.items()}
+    for share in sent.values():
+        held = held - share
+    return held, veil.after(sent), sent
+
+
+def give_made_up(
+    held: Mass,
+    veil: Veil,
+    lanes: Mapping[str, Outgoing],
+    fraction: float,
+    form: Form,
+    at: tuple[int, int],
+    draws: np.random.Generator,
+    made_up: Mapping[str, Tensor],
+) -> tuple[Mass, Veil, dict[str, Outgoing], dict[str, Parcel]]:
+    """The same as numbered transfers on lanes, none of which rests: (kept, veil, lanes, parcels by peer).
+
+    The shares travel whole, in float32 or float64, whatever the form: a reduction tells a part of the noise only, and
+    what it leaves behind would be told later, beside the true value. What is debited is what travels.
+    """
+    assert lanes.keys() == made_up.keys(), "a vector of its own for each lane"
+    assert len(lanes) * fraction <= 1, "no one can give more than is held"
+    opened: dict[str, Outgoing] = {}
+    parcels: dict[str, Parcel] = {}
+    left = held
+    for peer, lane in lanes.items():
+        decoy = Mass.of(made_up[peer], held.weight)
+        _, lane_after, parcel = give(decoy, {peer: lane}, fraction, form, at, draws, whole=True)
+        opened |= lane_after
+        parcels |= parcel
+        value_D, _ = carried(parcel[peer], form, held.value_D.shape[-1], None)
+        left = Mass(left.value_D - value_D, left.weight - parcel[peer].weight)
+    return left, veil.after(lanes), opened, parcels

@@ -1,0 +1,150 @@
+"""How a statement of an election or about a decree lies on the wire: its fields, and signatures as the tail.
+
+In the metadata stands what is said (`canvass`, `lead`, ...) and, one beside the other, all fields of it but signatures:
+a mandate or a certificate has those of a majority, and with a hundred voters they are more than metadata may be. They
+are the tail: one msgpack array [author, signature] after the other, in rising order of authors, so that none counts
+twice. Whether a signature is its author's, and whether they are enough, the machines of `gossip/` find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from fedpeer.gossip.ballots import (
+    Accept,
+    Answer,
+    Canvass,
+    Certificate,
+    Commit,
+    Decree,
+    Follow,
+    Lead,
+    Mandate,
+    Message,
+    Progress,
+    Propose,
+    Signatures,
+)
+from fedpeer.peer.core.capacity import NAME_LETTERS_MAX, SIGNATURES_MAX
+from fedpeer.peer.core.framing import Bytes, FrameError, pack, unpack_each
+from fedpeer.peer.core.readers import Reader, Unfit, empty, flag, named, octets, row, whole, words
+
+SIGNATURE_BYTES = 64
+#: A letter has at most 4 bytes in UTF-8.
+_AUTHOR_BYTES_MAX = 4 * NAME_LETTERS_MAX
+#: Bytes of one author's entry: marks of the array, the name and the signature, and these two.
+_ENTRY_BYTES = 1 + 1 + 1 + 2 + SIGNATURE_BYTES, 1 + 3 + _AUTHOR_BYTES_MAX + 2 + SIGNATURE_BYTES
+#: Bytes of a tail of signatures, the least and the most.
+SIGNATURES_BYTES = _ENTRY_BYTES[0], SIGNATURES_MAX * _ENTRY_BYTES[1]
+
+# ------------------------------------------------------------------------------------------------------------- metadata
+
+
+def flat(said: Message) -> tuple[Any, ...]:
+    """What is said, and all fields of it but signatures."""
+    return (_NAMES[type(said)], *_flat(said))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    for each in fields(value):
+        inner = getattr(value, each.name)
+        if is_dataclass(inner):
+            yield from _flat(inner)
+        elif not isinstance(inner, tuple):  # those are signatures
+            yield inner
+
+
+def read(kind: str, values: tuple[Any, ...]) -> Message:
+    """What `flat` made of a statement, still without its signatures.
+
+    Raises:
+        Unfit: if these are not its fields.
+    """
+    said: Message = _READERS[kind](values)
+    return said
+
+
+def _answer(term: int, pre: bool, granted: bool, signature: bytes) -> Answer:
+    if bool(signature) is not (granted and not pre):
+        raise Unfit("bad_metadata", "a vote is signed, a promise and a no are not")
+    return Answer(term, pre, granted, signature)
+
+
+def _maybe_signed(value: Any) -> bytes:
+    return bytes(octets(SIGNATURE_BYTES)(value)) if value else empty(value)
+
+
+_NUMBER, _FIRST, _DIGEST, _SIGNATURE = whole(), whole(1), octets(32), octets(SIGNATURE_BYTES)
+_PROGRESS = {"applied": _NUMBER, "newest_round": _NUMBER, "newest_term": _NUMBER}
+_DECREE = {"term": _FIRST, "round": _FIRST, "roster": _FIRST, "digest": _DIGEST}
+
+#: Each kind of statement: its fields in order, and how they become one.
+_SAYINGS: dict[type[Message], tuple[dict[str, Reader], Any]] = {
+    Canvass: (
+        {"term": _FIRST, "pre": flag, "roster": _FIRST, **_PROGRESS},
+        lambda term, pre, roster, *progress: Canvass(term, pre, roster, Progress(*progress)),
+    ),
+    Answer: ({"term": _NUMBER, "pre": flag, "granted": flag, "signature": _maybe_signed}, _answer),
+    Lead: (
+        {"term": _FIRST, "candidate": words(NAME_LETTERS_MAX), "roster": _FIRST, **_PROGRESS},
+        lambda term, candidate, roster, *progress: Lead(Mandate(term, candidate, roster, ()), Progress(*progress)),
+    ),
+    Follow: ({"term": _NUMBER, **_PROGRESS}, lambda term, *progress: Follow(term, Progress(*progress))),
+    Propose: (_DECREE, lambda *decree: Propose(Decree(*decree))),
+    Accept: ({"term": _FIRST, "round": _FIRST, "signature": _SIGNATURE}, Accept),
+    Commit: (_DECREE, lambda *decree: Commit(Certificate(Decree(*decree), ()))),
+}
+_NAMES = {kind: kind.__name__.lower() for kind in _SAYINGS}
+
+
+def _reader(kind: type[Message]) -> Reader:
+    readers, made = _SAYINGS[kind]
+    each = named(readers, *readers.values(), of=kind.__name__)
+    return lambda value: made(*each(value).values())
+
+
+_READERS = {name: _reader(kind) for kind, name in _NAMES.items()}
+#: What may be said.
+SAYINGS = tuple(_READERS)
+
+# ----------------------------------------------------------------------------------------------------------------- tail
+
+
+def has_signatures(said: Message) -> bool:
+    """Whether signatures of others are part of it, so that it has a tail."""
+    return isinstance(said, Lead | Commit)
+
+
+def tail_of(said: Message) -> bytes:
+    """The signatures of a mandate or a certificate; of anything else nothing."""
+    match said:
+        case Lead(mandate=Mandate(votes=signatures)) | Commit(certificate=Certificate(acceptances=signatures)):
+            return b"".join(map(pack, signatures))
+    return b""
+
+
+def with_tail(said: Message, tail: Bytes) -> Message | str:
+    """The statement with its signatures, or what is wrong with them."""
+    try:
+        entries = unpack_each(tail, str_max=_AUTHOR_BYTES_MAX, bin_max=SIGNATURE_BYTES, array_max=2, map_max=0)
+        signatures: Signatures = tuple(_entry(entry) for entry in entries)
+    except FrameError as error:
+        return str(error)
+    except Unfit as unfit:
+        return unfit.text
+    if len(signatures) > SIGNATURES_MAX:
+        return f"{len(signatures)} signatures, more than {SIGNATURES_MAX}"
+    if any(one >= other for (one, _), (other, _) in pairwise(signatures)):
+        return "its authors are not in rising order"
+    match said:
+        case Lead(mandate):
+            return replace(said, mandate=replace(mandate, votes=signatures))
+        case Commit(certificate):
+            return replace(said, certificate=replace(certificate, acceptances=signatures))
+    return said
+
+
+_entry = row(words(NAME_LETTERS_MAX), _SIGNATURE)

@@ -1,0 +1,161 @@
+"""The chamber of a council: all that a peer must not forget of coordinated rounds in one group.
+
+What it stands for in the election, the decree that put its round in force and the one it accepted, the models that
+these name, its own client's state, and the training whose fate is not decided yet. A chamber changes by entries only
+(`entries.py`), as the ledger that it lies in; here is how.
+
+An update is kept before it is sent, with the client's state that goes with it. So after a restart the same bytes leave,
+and when a round is over, what the client keeps follows from the same two states, whatever happened in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
+
+from fedpeer.gossip.ballots import Certificate, Decree, Electorate, Holding, Stand
+from fedpeer.gossip.decree import MODELS_MAX
+from fedpeer.peer.core.entries import Bound, Called, ChamberEntry, Kept, Stood, Stored, Studied, Sworn
+
+#: Electorates that are kept: the one in force, those before it that somebody who is behind may speak of, later ones.
+ELECTORATES_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A training whose round may not be over: the update that it gave, and the client's state after it."""
+
+    round: int
+    update: bytes
+    client: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Chamber:
+    """See the top of this file.
+
+    client        the state of this peer's client, after round `settled`
+    holding       what is in force, and what is accepted beyond that; `stand`: where it stands in the election
+    electorates   by number, those that are known
+    models        contents by digest (`leaf_bytes.py`): those of the two decrees, and the last few that were taken over
+    study         what came of the last training, until it is settled
+    sworn         whether it is known what this peer may have promised on a disk that is gone; before, it does not vote
+    lost          number of the roster under which a disk was lost: under it and earlier ones this peer does not vote
+    """
+
+    client: bytes
+    holding: Holding
+    electorates: Mapping[int, Electorate]
+    stand: Stand = field(default_factory=Stand)
+    models: Mapping[bytes, bytes] = field(default_factory=dict)
+    settled: int = 0
+    study: Study | None = None
+    sworn: bool = False
+    lost: int = 0
+
+    @property
+    def votes(self) -> bool:
+        """Whether nothing stands against its voting."""
+        return self.sworn and self.holding.roster > self.lost
+
+    def changed(self, entry: ChamberEntry) -> Chamber:
+        """The chamber after this entry."""
+        match entry:
+            case Stood():
+                return replace(self, stand=Stand(entry.term, entry.voted))
+            case Bound():
+                return _pruned(replace(self, holding=holding_of(entry)))
+            case Stored():
+                return _pruned(replace(self, models={**self.models, entry.digest: entry.content}))
+            case Studied():
+                return replace(self, study=Study(entry.round, entry.update, entry.client))
+            case Kept():
+                return replace(self, client=entry.client, settled=entry.round, study=None)
+            case Called():
+                known = {**self.electorates, entry.number: electorate_of(entry)}
+                earlier = sorted(number for number in known if number < self.holding.roster)
+                gone = set(earlier[: max(0, len(known) - ELECTORATES_MAX)])
+                return replace(self, electorates={n: each for n, each in known.items() if n not in gone})
+            case Sworn():
+                return replace(self, sworn=True, lost=entry.lost)
+            case _:
+                assert_never(entry)
+
+
+def _pruned(chamber: Chamber) -> Chamber:
+    """Without the models that nothing needs: the machine of decrees counts on the last few that it was told of."""
+    applied, accepted = chamber.holding.applied, chamber.holding.accepted
+    decrees = (applied.decree if applied else None, accepted)
+    named = {each.digest for each in decrees if each is not None}
+    recent = list(chamber.models)[-MODELS_MAX:]
+    return replace(chamber, models={d: c for d, c in chamber.models.items() if d in named or d in recent})
+
+
+def bound(group: str, holding: Holding) -> Bound:
+    """The entry that makes this the holding."""
+    accepted = None if holding.accepted is None else _plain(holding.accepted)
+    certificate = holding.applied
+    applied = None if certificate is None else (_plain(certificate.decree), certificate.acceptances)
+    return Bound(group=group, roster=holding.roster, accepted=accepted, applied=applied)
+
+
+def holding_of(entry: Bound) -> Holding:
+    """The holding that it makes."""
+    accepted = None if entry.accepted is None else Decree(*entry.accepted)
+    applied = None if entry.applied is None else Certificate(Decree(*entry.applied[0]), entry.applied[1])
+    return Holding(entry.roster, accepted, applied)
+
+
+def called(group: str, electorate: Electorate) -> Called:
+    """The entry by which this electorate is known."""
+    voters, members = tuple(sorted(electorate.voters)), tuple(sorted(electorate.members))
+    return Called(group=group, number=electorate.number, voters=voters, members=members)
+
+
+def electorate_of(entry: Called) -> Electorate:
+    return Electorate(entry.number, frozenset(entry.voters), frozenset(entry.members))
+
+
+def _plain(decree: Decree) -> tuple[int, int, int, bytes]:
+    return decree.term, decree.round, decree.roster, decree.digest
+
+
+# ------------------------------------------------------------------------------------------------------- in a snapshot
+
+
+def chamber_fields(chamber: Chamber) -> dict[str, Any]:
+    """A chamber as plain values."""
+    holding, study = bound("", chamber.holding), chamber.study
+    return {
+        "client": chamber.client,
+        "holding": (holding.roster, holding.accepted, holding.applied),
+        "stand": (chamber.stand.term, chamber.stand.voted),
+        "electorates": [(each.number, each.voters, each.members) for each in _all_called(chamber)],
+        "models": list(chamber.models.items()),
+        "settled": chamber.settled,
+        "study": study and (study.round, study.update, study.client),
+        "sworn": chamber.sworn,
+        "lost": chamber.lost,
+    }
+
+
+def chamber_of(fields: Mapping[str, Any]) -> Chamber:
+    """The chamber again."""
+    roster, accepted, applied = fields["holding"]
+    named = (Called(group="", number=n, voters=voters, members=members) for n, voters, members in fields["electorates"])
+    return Chamber(
+        client=fields["client"],
+        holding=holding_of(Bound(group="", roster=roster, accepted=accepted, applied=applied)),
+        electorates={each.number: electorate_of(each) for each in named},
+        stand=Stand(*fields["stand"]),
+        models=dict(fields["models"]),
+        settled=fields["settled"],
+        study=fields["study"] and Study(*fields["study"]),
+        sworn=fields["sworn"],
+        lost=fields["lost"],
+    )
+
+
+def _all_called(chamber: Chamber) -> list[Called]:
+    return [called("", each) for each in chamber.electorates.values()]

@@ -1,0 +1,418 @@
+"""Coordinated rounds at one peer: it elects, trains, sends its update, and goes by what a majority put in force.
+
+Nobody has to be told that a round opens. Whoever holds the server after round r knows by the seed who takes part in
+round r + 1, and opens it alone. Those train and send their updates to the coordinator of the moment; to the next one
+the same bytes, if it changes. The coordinator closes the round when all have sent who are there, or the deadline is
+over (`gathering.py`); what it made is a decree like any other (`gossip/decree.py`), and all fetch the model that the
+decree names before they accept it.
+
+Votes are the machine's business. Here its outputs become effects in their order, and it is told what is durable. A
+round is over for a client when its state is settled: the update was part of the server, or was not, which the model
+says itself. What was missed is not played again: who was away takes over the newest model and goes on.
+
+A voter that lost its disk may have promised something that it does not know. It hears, trains and applies, but neither
+votes nor accepts until a later roster is in force. To be told by others that it was there before, a peer that begins
+with an empty disk waits until more than half of the other voters have heard of this process: of those whom it met
+before it promised anything one at least is among them, and remembers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from fedpeer.gossip.ballots import (
+    Accept,
+    Apply,
+    Canvass,
+    Fetch,
+    Follow,
+    Holding,
+    Lead,
+    Out,
+    Persist,
+    Say,
+    Scope,
+    Stand,
+    Take,
+    Turn,
+)
+from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.gossip.decree import Decrees
+from fedpeer.gossip.election import Election
+from fedpeer.gossip.outcomes import Refusal
+from fedpeer.peer.core.chamber import Chamber, bound, called
+from fedpeer.peer.core.course import Course
+from fedpeer.peer.core.entries import Began, Kept, Stood, Stored, Studied, Sworn
+from fedpeer.peer.core.events import Conclude, Concluded, Evaluate, Practise, Practised, Settle, Settled
+from fedpeer.peer.core.gathering import Gathering
+from fedpeer.peer.core.leaf_bytes import content_of, digest_of, parted
+from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.messages import Ack, Ballot, Model, Update, Wanted
+from fedpeer.peer.core.roster import Roster
+from fedpeer.peer.core.voters import electorate
+
+#: Ticks before an update or a request for a model is said again, doubled each time up to the second number. Both may
+#: be large, and an answer takes two ways and what lies between.
+AGAIN_MIN, AGAIN_MAX = 16, 400
+#: Ticks without a coordinator after which rounds are said to pause: a new one takes at most 200 (promise P5), so there
+#: is no majority.
+PAUSED_TICKS = 240
+
+
+class Asked:
+    """Something that is said again until it is answered."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._wait = self._at = 0
+        self._done = False
+
+    def due(self, key: object, now: int) -> bool:
+        """Whether to say it now: it is new, or was said some time ago."""
+        if key != self._key:
+            self._key, self._wait, self._at, self._done = key, AGAIN_MIN, now, False
+        if self._done or now < self._at:
+            return False
+        self._at, self._wait = now + self._wait, min(2 * self._wait, AGAIN_MAX)
+        return True
+
+    def answered(self, key: object) -> None:
+        self._done = self._done or key == self._key
+
+
+class Council:
+    """One peer's part in the coordinated rounds of a group.
+
+    decrees     the machine of elections and decrees
+    counted     by client, the last round in which its update counted, by the round in force; `server`: its leaves
+    """
+
+    def __init__(
+        self, life: Life, group: str, course: Course, draws: np.random.Generator, sign: Sign, verify: Verify
+    ) -> None:
+        self.life, self.group, self.course = life, group, course
+        chamber = self.chamber
+        scope = Scope(life.circle.roster.federation_id, group)
+        election = Election(
+            life.me,
+            scope=scope,
+            electorates=tuple(chamber.electorates.values()),
+            force=chamber.holding.roster,
+            stand=chamber.stand,
+            progress=chamber.holding.progress,
+            patience=course.patience,
+            draws=draws,
+            sign=sign,
+            verify=verify,
+        )
+        self.decrees = Decrees(election, chamber.holding, sign, verify)
+        for digest in chamber.models:
+            self.decrees.holds(digest)
+        self._gathering = Gathering()
+        self._working = False  # a Practise or a Settle is out
+        self._sent, self._wanted = Asked(), dict[bytes, Asked]()
+        self._led_at: int | None = None  # when there was a coordinator last
+        self._paused = False
+        self._part: tuple[tuple[int, int], tuple[str, ...]] = ((0, 0), ())
+        self._read: tuple[bytes, dict[str, int], bytes] = (b"", {}, course.server)
+
+    @property
+    def chamber(self) -> Chamber:
+        return self.life.ledger.chambers[self.group]
+
+    @property
+    def applied(self) -> int:
+        """The round that is in force here."""
+        return self.decrees.holding.round
+
+    @property
+    def coordinator(self) -> str | None:
+        return self.decrees.election.coordinator
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """All clients of the round under way, in the order in which the algorithm counts them."""
+        return tuple(sorted(self.decrees.election.electorate.members))
+
+    def in_force(self) -> tuple[Mapping[str, int], bytes]:
+        """What holds after the last round: by client the last round in which its update counted, and the server."""
+        applied = self.decrees.holding.applied
+        if applied is not None and applied.decree.digest != self._read[0]:
+            found = parted(self.chamber.models[applied.decree.digest], self.course.server_bytes)
+            assert found is not None, "what is taken over is looked at before"
+            self._read = applied.decree.digest, *found
+        return self._read[1], self._read[2]
+
+    # ---------------------------------------------------------------------------------------------------- what happens
+
+    def begin(self) -> None:
+        """The first round of this peer; or the next, after a start from its disk."""
+        self.life.write(Began(round=self.chamber.settled + 1))
+
+    def tick(self) -> None:
+        """Time has passed: vote, stand, lead."""
+        life, election = self.life, self.decrees.election
+        self._swear()
+        if self.chamber.votes:
+            there = [peer for peer in life.others if life.membership.standing(peer) in ("alive", "suspect", "finished")]
+            self._do(self.decrees.tick(life.now, there))
+        if election.coordinator is not None or self._led_at is None:
+            self._led_at = life.now
+            if self._paused:
+                self._paused = False
+                life.note("info", "rounds_resumed", f"{election.coordinator} coordinates; rounds go on")
+        elif life.now - self._led_at > PAUSED_TICKS and not self._paused and life.phase == "learning":
+            self._paused = True
+            text = "nobody coordinates: more than half of the voters have to be there; rounds pause until they are"
+            life.note("warning", "rounds_paused", text, round=self.applied)
+
+    def hear_ballot(self, peer: str, ballot: Ballot) -> None:
+        """A statement of the election, or about a decree."""
+        said = ballot.said
+        if isinstance(said, Canvass) and not self.chamber.votes:
+            return
+        if isinstance(said, Lead | Follow):
+            self.life.others[peer].seen_in(said.progress.applied + 1, self.life.now)
+        self._do(self.decrees.heard(peer, said))
+
+    def hear_update(self, peer: str, update: Update) -> None:
+        """A client's update, for the round that this peer closes, if it coordinates."""
+        life, at = self.life, (self.decrees.election.stand.term, self.applied + 1)
+        if self.decrees.gathering and (update.term, update.round) == at:
+            self._gathering.at(at, life.now)
+            if self._gathering.closed:
+                life.refuse(
+                    "round_closed", peer, f"an update for round {update.round}, which is over", group=self.group
+                )
+                return
+            if peer not in self._takes_part():
+                life.refuse("implausible", peer, f"takes no part in round {update.round}", group=self.group)
+                return
+            wrong = self.course.fault(update.content)
+            if wrong is not None:
+                self._gathering.refused.add(peer)
+                life.refuse(wrong.code, peer, wrong.text, group=self.group)
+                return
+        self._take(peer, update, self.decrees.heard_update(peer, update.term, update.round, update.digest))
+
+    def hear_ack(self, peer: str, ack: Ack) -> None:
+        """The coordinator of a term (`taken`) has this peer's update of a round."""
+        self._sent.answered((peer, ack.taken, ack.round))
+
+    def hear_wanted(self, peer: str, wanted: Wanted) -> None:
+        """Somebody needs a model."""
+        content = self.chamber.models.get(wanted.digest)
+        if content is not None:
+            self.life.send(peer, Model(group=self.group, digest=wanted.digest, content=content))
+
+    def hear_model(self, peer: str, model: Model) -> None:
+        """A model that was asked for."""
+        life = self.life
+        if model.digest not in self._wanted:
+            return
+        if digest_of(model.content) != model.digest:
+            life.refuse("digest_mismatch", peer, "the bytes of a model are not those of its digest", group=self.group)
+            return
+        found = parted(model.content, self.course.server_bytes)
+        if found is None or not self.course.sound(found[1]):
+            code, text = ("bad_metadata", "no model") if found is None else ("not_finite", "a model with NaN in it")
+            life.refuse(code, peer, f"what was decreed is {text}", group=self.group)
+            return
+        del self._wanted[model.digest]
+        self._store(model.digest, model.content)
+
+    def enrol(self, roster: Roster) -> None:
+        """A later roster is known."""
+        found = electorate(roster)
+        if found.number not in self.chamber.electorates:
+            self.life.write(called(self.group, found))
+        self.decrees.announce(found)
+
+    # -------------------------------------------------------------------------------------------------- what work gave
+
+    def practised(self, done: Practised) -> None:
+        """The training of a round is over; perhaps the round is too."""
+        self._working = False
+        self.life.write(Studied(group=self.group, round=done.round, update=done.update, client=done.client))
+
+    def settled(self, done: Settled) -> None:
+        """The client's state after a round is known."""
+        life, learning = self.life, self.life.setup.federation.learning
+        self._working = False
+        life.write(Kept(group=self.group, round=done.round, client=done.client, x_n=done.x_n))
+        life.write(Began(round=done.round + 1))
+        nothing: dict[str, float] = {}
+        text = f"round {done.round} is done"
+        life.note("debug", "round", text, round=done.round, weights=nothing, disagreement=nothing)
+        last = done.round >= learning.rounds
+        if done.round % learning.evaluate_every == 0 or last:
+            life.effects.append(Evaluate(done.round, done.x_n, done.server_n))
+        life.snapshot_if_due()
+        if last:
+            life.enter("finished")
+            life.note("info", "finished", f"all {learning.rounds} rounds are done")
+            life.snapshot()
+        else:
+            life.advertise()
+
+    def concluded(self, done: Concluded) -> None:
+        """The server after the round is made; it is proposed, if this peer still coordinates that round."""
+        at = (self.decrees.election.stand.term, self.applied + 1)
+        if not self.decrees.gathering or (done.term, done.round) != at:
+            return
+        counted, server = self.in_force()
+        if self.course.sound(done.server):
+            members = set(self.clients)
+            counted = {peer: last for peer, last in counted.items() if peer in members}
+            counted |= dict.fromkeys(self._gathering.updates, done.round)
+            server = done.server
+        else:
+            text = f"round {done.round} leads to numbers that are none, and changes nothing; try a smaller rate"
+            self.life.note("warning", "round_void", text, round=done.round)
+        self._propose(content_of(counted, server))
+
+    # ------------------------------------------------------------------------------------------------------- proceeding
+
+    def go_on(self) -> None:
+        """Go as far as possible: settle what is over, train, send, close."""
+        chamber, rounds = self.chamber, self.life.setup.federation.learning.rounds
+        if not self._working and chamber.settled < self.applied:
+            self._settle()
+        elif not self._working and chamber.study is None and self.applied < rounds and self._trains():
+            self._working = True
+            self.life.effects.append(Practise(self.applied + 1, chamber.client, self.in_force()[1]))
+        self._offer()
+        if self.applied < rounds and self.decrees.gathering:
+            self._close()
+
+    def _trains(self) -> bool:
+        return self.course.everyone or self.life.me in self._takes_part()
+
+    def _takes_part(self) -> tuple[str, ...]:
+        """Who takes part in the round under way; it is asked for with every message."""
+        key = (self.applied + 1, self.decrees.holding.roster)
+        if key != self._part[0]:
+            self._part = key, self.course.takes_part(key[0], self.clients)
+        return self._part[1]
+
+    def _settle(self) -> None:
+        self._working = True
+        chamber, (counted, server) = self.chamber, self.in_force()
+        study = chamber.study
+        trained = None if study is None else study.client
+        in_it = study is not None and counted.get(self.life.me, 0) == study.round
+        self.life.effects.append(Settle(self.applied, chamber.client, trained, server, in_it))
+
+    def _offer(self) -> None:
+        """Send the update of the round under way to whoever coordinates it."""
+        study, coordinator, term = self.chamber.study, self.coordinator, self.decrees.election.stand.term
+        if study is None or study.round != self.applied + 1 or coordinator is None:
+            return
+        if self.life.me not in self._takes_part():
+            return
+        if coordinator != self.life.me:
+            key = (coordinator, term, study.round)
+            if self._sent.due(key, self.life.now):
+                self.life.send(coordinator, self._update(term))
+        elif self.decrees.gathering:
+            self._gathering.at((term, study.round), self.life.now)
+            if self.life.me not in self._gathering.updates.keys() | self._gathering.refused:
+                self.hear_update(self.life.me, self._update(term))
+
+    def _update(self, term: int) -> Update:
+        study = self.chamber.study
+        assert study is not None, "there is an update"
+        digest = digest_of(study.update)
+        return Update(group=self.group, term=term, round=study.round, digest=digest, content=study.update)
+
+    def _close(self) -> None:
+        """Close the round, if everybody has sent who is there, or its time is over."""
+        life, at = self.life, (self.decrees.election.stand.term, self.applied + 1)
+        gathering = self._gathering
+        gathering.at(at, life.now)
+        awaited = gathering.awaited(life, self.group, self._takes_part())
+        over = life.now - gathering.since >= life.setup.ticks(life.setup.federation.gossip.deadline)
+        if gathering.closed or (awaited and not (over and gathering.updates)) or not (over or gathering.updates):
+            return
+        gathering.closed = True
+        late = [peer for peer in self._takes_part() if peer not in gathering.updates]
+        if late:
+            text = f"round {at[1]} goes on without {', '.join(late)}"
+            life.note("info", "went_on_without", text, group=self.group, without=late, round=at[1])
+        counted, server = self.in_force()
+        if not gathering.updates:
+            self._propose(content_of(counted, server))  # nobody is there who takes part: the next round has others
+            return
+        updates = tuple(gathering.updates[peer] for peer in sorted(gathering.updates))
+        life.effects.append(Conclude(*at, server, updates))
+
+    def _propose(self, content: bytes) -> None:
+        digest = digest_of(content)
+        self._store(digest, content)
+        self._do(self.decrees.propose(digest))
+
+    def _store(self, digest: bytes, content: bytes) -> None:
+        """Keep a model, and do what waits for it."""
+        self.life.write(Stored(group=self.group, digest=digest, content=content))
+        self._do(self.decrees.holds(digest))
+
+    def _swear(self) -> None:
+        """Find out whether this peer may have promised something on a disk that is gone."""
+        life, chamber = self.life, self.chamber
+        number = life.circle.roster.number
+        if life.amnesia and not chamber.lost:
+            life.write(Sworn(group=self.group, lost=number))
+            text = f"this peer was there before, and its disk is gone: it does not vote under roster {number}"
+            life.note("warning", "no_vote", f"{text}; issue a new roster to let it", number=number)
+        elif not chamber.sworn:
+            voters = self.decrees.election.electorate.voters - {life.me}
+            known = [p for p in voters if p in life.others and life.others[p].met and life.others[p].knows_us]
+            if not voters or 2 * len(known) > len(voters):
+                life.write(Sworn(group=self.group, lost=0))
+
+    # ---------------------------------------------------------------------------------------------- the machine's words
+
+    def _do(self, outs: Iterable[Out]) -> None:
+        """What the machine wants, in its order."""
+        life = self.life
+        for out in outs:
+            match out:
+                case Persist(Stand() as stand):
+                    life.write(Stood(group=self.group, term=stand.term, voted=stand.voted))
+                case Persist(Holding() as holding):
+                    life.write(bound(self.group, holding))
+                case Say(_, Accept()) if not self.chamber.votes:
+                    pass
+                case Say():
+                    life.send(out.to, Ballot(group=self.group, said=out.message))
+                case Turn():
+                    who = "nobody coordinates" if out.coordinator is None else f"{out.coordinator} coordinates"
+                    fields = {"term": out.term, "coordinator": out.coordinator}
+                    life.note("info", "coordinator", f"{who} in term {out.term}", **fields)
+                case Fetch():
+                    key = (out.holder, out.digest)
+                    if self._wanted.setdefault(out.digest, Asked()).due(key, life.now):
+                        life.send(out.holder, Wanted(group=self.group, digest=out.digest))
+                case Apply():
+                    self._wanted.clear()
+                case Take():
+                    raise AssertionError("updates are taken where they are heard")
+                case Refusal():
+                    life.count(out.code, out.sender, out.text)
+
+    def _take(self, peer: str, update: Update, outs: Iterable[Out]) -> None:
+        """What the machine says of an update; who sent it is told."""
+        life, refused = self.life, False
+        for out in outs:
+            match out:
+                case Take():
+                    self._gathering.updates[peer] = update.content
+                case Refusal():
+                    refused = True
+                    life.refuse(out.code, peer, out.text, group=self.group)
+                case _:
+                    self._do([out])
+        if peer != life.me and not refused:
+            life.send(peer, Ack(group=self.group, taken=update.term, round=update.round))

@@ -1,0 +1,138 @@
+"""The work of one peer under an algorithm with a server: training, closing a round, settling.
+
+All of it is functions of what is handed in, states as bytes (`leaf_bytes.py`), so it may be done in any thread, one
+job at a time, and repeated. The numbers are those of the vector engine: the same batches, keys and order of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches, round_order
+from fedpeer.algorithms.leaves import leaves, mapped, stacked
+from fedpeer.algorithms.losses import LOSSES
+from fedpeer.algorithms.probing import probed
+from fedpeer.algorithms.updates import Fault, fault
+from fedpeer.algorithms.workbench import Workbench
+from fedpeer.peer.core.assembly import Coordinated, Loader, algorithm_of, mean_of, optimizer_of
+from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.course import Course, patience_of
+from fedpeer.peer.core.events import Conclude, Concluded, Practise, Practised, Settle, Settled
+from fedpeer.peer.core.leaf_bytes import LeafForm
+from fedpeer.peer.core.learner import Learner
+
+
+@dataclass(frozen=True, eq=False)
+class Pupil:
+    """The work of one peer.
+
+    clients   ids of all, in the order of the algorithm's clients
+    """
+
+    learner: Learner
+    algorithm: Coordinated
+    clients: tuple[str, ...]
+    server: LeafForm
+    client: LeafForm
+    update: LeafForm
+    course: Course
+
+    @classmethod
+    def of(cls, learner: Learner, method: Choice, load: Loader, peers: Sequence[str]) -> Pupil:
+        """The pupil that a learner is under this method, among these peers.
+
+        Raises:
+            ChoiceError, AlgorithmError: the method's settings do not fit; the message says what to change.
+        """
+        assembly, device = learner.assembly, learner.device
+        learning, clients = assembly.federation.learning, tuple(sorted(peers))
+
+        def drawn(name: str) -> Tensor:
+            return assembly.drawn(name).to(device)
+
+        algorithm = algorithm_of(method, load)(
+            Workbench(
+                module=assembly.module,
+                layout=assembly.layout,
+                loss=LOSSES[assembly.loss],
+                optimizer=optimizer_of(learning.optimizer),
+                stepper=learner.stepper,
+                clients=len(clients),
+                examples_max=learner.examples,
+                draw=drawn,
+                mean=mean_of(learning.aggregation),
+            )
+        )
+        server = algorithm.start_server(drawn(""))
+        examples = torch.tensor(learner.examples, device=device)
+        client = algorithm.start_client(assembly.start(learner.peer).to(device), examples)
+        update = probed(algorithm, client, server, _batches(learner, clients, 1))
+        forms = LeafForm(server), LeafForm(client), LeafForm(update)
+        draws = assembly.draws
+
+        def takes_part(round: int, among: Sequence[str]) -> tuple[str, ...]:
+            numbers = algorithm.participants(round, len(among), learning.participation, draws)
+            return tuple(among[number] for number in numbers)
+
+        template = leaves(mapped(lambda leaf: leaf.cpu(), update))
+
+        def wrong(data: bytes) -> Fault | None:
+            return fault(forms[2].leaves(data), template, counts=algorithm.counts, positive=algorithm.positive)
+
+        course = Course(
+            server_bytes=forms[0].size,
+            update_bytes=forms[2].size,
+            server=forms[0].written(server),
+            client=forms[1].written(client),
+            takes_part=takes_part,
+            fault=wrong,
+            sound=forms[0].finite,
+            everyone=learning.everyone_trains or algorithm.everyone_trains,
+            patience=patience_of(device, learner.examples),
+        )
+        return cls(learner, algorithm, clients, *forms, course)
+
+    def work(self, job: Practise | Conclude | Settle) -> Practised | Concluded | Settled:
+        """Do one job."""
+        match job:
+            case Practise():
+                return self._practise(job)
+            case Conclude():
+                updates = stacked([self._read(self.update, each) for each in job.updates])
+                server = self.algorithm.close(self._read(self.server, job.server), updates)
+                return Concluded(job.term, job.round, self.server.written(server))
+            case Settle():
+                return self._settle(job)
+
+    def _practise(self, job: Practise) -> Practised:
+        broadcast = self.algorithm.open(self._read(self.server, job.server), job.round)
+        batches = _batches(self.learner, self.clients, job.round)
+        keys = [self.learner.assembly.draws.key("dropout", self.learner.peer, job.round)]
+        trained, update = self.algorithm.train(self._read(self.client, job.client), broadcast, batches, keys)
+        return Practised(job.round, self.client.written(trained), self.update.written(update))
+
+    def _settle(self, job: Settle) -> Settled:
+        server, client = self._read(self.server, job.server), self._read(self.client, job.before)
+        if job.trained is not None:
+            counted = torch.tensor(job.counted, device=self.learner.device)
+            client = self.algorithm.settle(client, self._read(self.client, job.trained), server, counted)
+        server_n = self.algorithm.server_model(server)
+        x_n = self.algorithm.personal_model(client).cpu()
+        return Settled(job.round, self.client.written(client), x_n, None if server_n is None else server_n.cpu())
+
+    def _read(self, form: LeafForm, data: bytes) -> Any:
+        return mapped(lambda leaf: leaf.to(self.learner.device), form.read(data))
+
+
+def _batches(learner: Learner, clients: Sequence[str], round: int) -> Batches:
+    """The batches of one peer, as the vector engine has them."""
+    draws, device, part = learner.assembly.draws, learner.device, learner.train_part
+    order = round_order(learner.examples, round, learner.steps, learner.batch, draws, learner.peer)
+    places = torch.from_numpy(order).to(device)
+    number = torch.tensor(clients.index(learner.peer), device=device)
+    return Batches(part.x_NF, part.index_M[places], part.y_M[places], learner.view, (part,), number)

@@ -1,0 +1,40 @@
+"""Requests in few words, for those who write down experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.federation import Federation
+from fedpeer.sims.experiments.experiment import Size
+from fedpeer.sims.request import SimulationRequest
+
+#: How often a run is evaluated, its last round always: tests are large, and the last round is what counts.
+EVALUATIONS = 10
+
+
+def asked(
+    method: str,
+    size: Size,
+    *,
+    learning: Mapping[str, Any],
+    simulation: Mapping[str, Any],
+    network: str | None = None,
+    evaluations: int = EVALUATIONS,
+) -> SimulationRequest:
+    """One method at a size; `learning` and `simulation` as in a federation's file."""
+    federation = {
+        "name": "experiment",
+        **({} if network is None else {"network": network}),
+        "learning": {"rounds": size.rounds, "evaluate_every": max(1, size.rounds // evaluations), **learning},
+        "simulation": {**({} if size.peers is None else {"peers": size.peers}), **simulation},
+    }
+    return SimulationRequest(
+        federation=Federation.model_validate(federation), methods=(parse(method),), seeds=tuple(range(size.seeds))
+    )
+
+
+def passes(size: Size, batch: int) -> dict[str, Any]:
+    """The size's passes over a peer's examples in a round, in batches."""
+    return {"steps_between_averaging": "pass", "passes": size.passes, "batch_size": batch}

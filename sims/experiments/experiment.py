@@ -1,0 +1,92 @@
+"""What an experiment is: cells to be played, the paper's numbers for them, and sentences that are to hold.
+
+A cell is one method on one data set, a line of the paper's table. Where its settings are to be searched it has several
+variants, of which the best on examples kept back from training is taken; test examples decide nothing. Everything here
+is plain data, so that listing experiments loads neither torch nor data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from fedpeer.sims.experiments.results import Claim
+from fedpeer.sims.request import SimulationRequest
+
+SizeName = Literal["quick", "default", "full"]
+
+#: Share of each peer's training examples by which variants are compared.
+SEARCH_VALIDATION = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How large an experiment is made.
+
+    peers     how many, where the data set does not say
+    passes    over a peer's examples in a round
+    seeds     how often all is repeated, with seeds 0, 1, ...
+    searches  whether variants are searched; if not, the first is taken
+    search_seeds   seeds over which a variant's score on what was kept back is averaged
+    minutes   that it takes on two cores, roughly
+    differs   what of it is not as in the paper, in a sentence; "" for nothing
+    """
+
+    rounds: int
+    seeds: int
+    minutes: float
+    peers: int | None = None
+    passes: int = 1
+    searches: bool = False
+    search_seeds: int = 1
+    differs: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One line of a table.
+
+    variants  settings by name, all with the same seeds; the first is taken where nothing is searched
+    judged    metric of `runs.scores.METRICS` by which a variant is chosen
+    theirs    what the paper has for this line, by column, as it is printed
+    """
+
+    label: str
+    variants: Mapping[str, SimulationRequest]
+    judged: str = "PM"
+    theirs: Mapping[str, str] = field(default_factory=dict)
+
+    def searching(self, variant: str, seeds: int) -> SimulationRequest:
+        """The variant as it is compared with others: some examples are kept back."""
+        request = self.variants[variant]
+        asked = request.federation.simulation
+        kept_back = asked.model_copy(update={"validation": asked.validation or SEARCH_VALIDATION})
+        federation = request.federation.model_copy(update={"simulation": kept_back})
+        return replace(request, federation=federation, seeds=tuple(range(seeds)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A table of a paper.
+
+    source    in a few words, for lists
+    paper     its authors, title and year
+    data      names of the data sets that it needs
+    columns   of the table, names of `results.COLUMNS`
+    sizes     how large it can be made
+    cells     what is played at a size
+    claims    what the paper says of it, in sentences that can be checked
+    notes     what a reader of the table should know
+    """
+
+    name: str
+    title: str
+    source: str
+    paper: str
+    data: tuple[str, ...]
+    columns: tuple[str, ...]
+    sizes: Mapping[SizeName, Size]
+    cells: Callable[[Size], tuple[Cell, ...]]
+    claims: tuple[Claim, ...]
+    notes: str = ""

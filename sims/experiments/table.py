@@ -1,0 +1,173 @@
+"""The page of an experiment: theirs beside ours, what held, how it was made. JSON data in, Markdown out.
+
+`page_data` is all that a page says, as plain data that is kept beside it; `page` only words it. So a page in the
+repository can be held against its own numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedpeer.runs.scores import METRICS
+from fedpeer.sims.experiments.experiment import Cell, Experiment, Size, SizeName
+from fedpeer.sims.experiments.results import COLUMNS, Column, Measured, Results, mean_and_sem
+
+_DASH = "–"
+
+
+def page_data(
+    experiment: Experiment,
+    size: Size,
+    size_name: SizeName,
+    cells: Sequence[Cell],
+    results: Results,
+    where: Mapping[str, Any],
+) -> dict[str, Any]:
+    """All that the page says. `where`: command, environment, workers.
+
+    Claims about cells that this size does not have are left out, and those about printed numbers but at the full size.
+    """
+    labels = {cell.label for cell in cells}
+    judged = [
+        claim
+        for claim in experiment.claims
+        if labels.issuperset(claim.needs) and (size_name == "full" or not claim.printed)
+    ]
+    verdicts = [(claim.text, claim.check(results)) for claim in judged]
+    return {
+        "schema": 1,
+        "name": experiment.name,
+        "size": size_name,
+        "title": experiment.title,
+        "source": experiment.source,
+        "paper": experiment.paper,
+        "notes": experiment.notes,
+        "differs": size.differs,
+        "rounds": size.rounds,
+        "passes": size.passes,
+        "seeds": size.seeds,
+        "columns": list(experiment.columns),
+        "cells": [cell.label for cell in cells],
+        "theirs": {cell.label: dict(cell.theirs) for cell in cells},
+        "measured": [results[cell.label].to_json() for cell in cells if cell.label in results],
+        "claims": [{"text": text, "held": verdict.held, "words": verdict.words} for text, verdict in verdicts],
+        **where,
+    }
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """The page, in Markdown."""
+    results = {each["label"]: Measured.from_json(each) for each in data["measured"]}
+    missing = [label for label in data["cells"] if label not in results]
+    parts = [
+        f"# {data['title']}",
+        f"{data['source']} ({data['paper']}). Size: {data['size']}. {data['differs']}".strip(),
+        _table(data, results),
+        f"Not finished: {', '.join(missing)}." if missing else "",
+        _legend(data, results),
+        _claims(data["claims"]),
+        data["notes"],
+        _settings(results),
+        _made(data, results),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(data: Mapping[str, Any], results: Results) -> str:
+    columns = [COLUMNS[name] for name in data["columns"]]
+    best = any(column.best(cell) is not None for column in columns for cell in results.values())
+    printed = [name for name in data["columns"] if any(name in found for found in data["theirs"].values())]
+    head, kinds = [""], [":--"]
+    for name, column in zip(data["columns"], columns, strict=True):
+        added = [f"{column.title}, theirs"] if name in printed else []
+        added += [f"{column.title}, ours" if added else column.title]
+        added += [f"{column.title}, best round"] if best and column.metric in METRICS else []
+        head += added
+        kinds += ["--:"] * len(added)
+    lines = [_line(head), _line(kinds)]
+    for label, cell in results.items():
+        line = [label]
+        for name, column in zip(data["columns"], columns, strict=True):
+            line += [data["theirs"][label].get(name, _DASH)] if name in printed else []
+            values = column.values(cell)
+            line += [_DASH if values is None else _shown(column, *mean_and_sem(values))]
+            if best and column.metric in METRICS:
+                found = column.best(cell)
+                line += [_DASH if found is None else _shown(column, *found)]
+        lines.append(_line(line))
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _shown(column: Column, mean: float, sem: float | None) -> str:
+    digits = column.digits
+    return f"{mean:.{digits}f}" if sem is None else f"{mean:.{digits}f} ± {sem:.{digits}f}"
+
+
+def _legend(data: Mapping[str, Any], results: Results) -> str:
+    """What the letters stand for, of those that are there."""
+    meant = {
+        "PM": "PM: the peers' own models, each peer counted the same",
+        "MT": "MT: the peers' own models, weighted by test sizes",
+        "GM": "GM: the server's model, each peer counted the same",
+        "S": "S: the server's model, weighted by test sizes",
+        "error": "error: of the peers' own models, the plain mean over peers",
+        "sent": "MB a round: all that is said in a round, by all together",
+        "update": "KB an update: what a client sends in a round, mean over the clients that were asked",
+    }
+    words = "; ".join(meant[name] for name in data["columns"])
+    several = data["seeds"] > 1
+    said = f"{words}. Scores are in percent, in the last round"
+    said += f", mean ± standard error over {data['seeds']} seeds" if several else ", of one seed"
+    if any(cell.best for cell in results.values()):
+        said += "; the best round is chosen on training examples kept back, never on test examples"
+    return f"{said}."
+
+
+def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
+    if not claims:
+        return ""
+    held = {True: "**held**", False: "**not held**", None: "not judged"}
+    lines = [f"| {each['text']} | {held[each['held']]} | {each['words']} |" for each in claims]
+    return "\n".join(["| claim | here | by how much |", "| :-- | :-- | :-- |", *lines])
+
+
+def _settings(results: Results) -> str:
+    """Which variant was taken of which, where any was tried or named."""
+    lines = []
+    for label, cell in results.items():
+        if cell.tried:
+            tried = ", ".join(f"{name}: {100 * score:.1f}" for name, score in cell.tried.items())
+            lines.append(f"| {label} | {cell.variant} | {tried} |")
+        elif cell.variant:
+            lines.append(f"| {label} | {cell.variant} | {_DASH} |")
+    if not lines:
+        return ""
+    head = ["| settings | taken | tried: % on training examples kept back |", "| :-- | :-- | :-- |"]
+    return "\n".join([*head, *lines])
+
+
+def _made(data: Mapping[str, Any], results: Results) -> str:
+    environment = data["environment"]
+    versions = ", ".join(f"{name} {found}" for name, found in environment["packages"].items() if found)
+    seconds = sum(cell.seconds for cell in results.values())
+    workers = data["workers"]
+    on = f"{workers} worker{'s' * (workers > 1)}" if environment["device"] == "cpu" else environment["device"]
+    commit = environment["git"] and environment["git"]["commit"][:12]
+    return (
+        f"```console\n$ {data['command']}\n```\n\n"
+        f"{_lasting(seconds)} of runs with {on} on a machine of {environment['processors']} cores; "
+        f"{environment['python']}, {versions}" + (f", revision {commit}" if commit else "") + "."
+    )
+
+
+def _lasting(seconds: float) -> str:
+    """12 s, 3 min, 2 h 5 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,294 @@
+"""Whole peers under a server that learns nothing: what a round has to give is known, so the truth is a law.
+
+The server holds a total, and each client one of its own; a round adds to both what each update says. Where a client
+keeps what the server counted, and nothing else, the server's total is the sum of the clients' (so do SCAFFOLD's control
+variates). No two trainings give the same update, not even of one round, so bytes that are made again are noticed.
+
+A `Parliament` looks at every effect that is carried out, and at every node after each of its steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.updates import Fault
+from fedpeer.gossip.ballots import Accept, Commit, Lead
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.course import Course
+from fedpeer.peer.core.events import (
+    Conclude,
+    Concluded,
+    Effect,
+    Practise,
+    Practised,
+    Refuse,
+    Send,
+    Settle,
+    Settled,
+)
+from fedpeer.peer.core.leaf_bytes import parted
+from fedpeer.peer.core.messages import Ballot, Update
+from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.voters import EVERYONE
+from fedpeer.sims.network import history
+from fedpeer.sims.network.craft import Machine
+from fedpeer.sims.network.disk import DiskRules
+from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.network.residents import Residents
+from fedpeer.sims.network.town import Town
+from fedpeer.sims.world import World
+from tests.faults.village import ENDLESS, Still
+from tests.sims import worlds
+
+#: Bytes of a server [value, total], a client [total, rounds trained] and an update [value, change]: two float64 each.
+BYTES = 16
+#: Ticks within which somebody leads again (P5).
+LED_TICKS = 200.0
+#: Ticks within which all that live are in the round of the furthest, after the end of all faults.
+TOGETHER_TICKS = 1600.0
+
+
+@cache
+def world(peers: int = 5, **settings: Any) -> World:
+    """Small peers whose rounds have a deadline of 80 ticks."""
+    return worlds.world(
+        worlds.federation(
+            **{
+                "network": "mlp:64+1+10",
+                "simulation__peers": peers,
+                "simulation__split": "blocks:20,shuffle=true,test=20",
+                "learning__rounds": ENDLESS,
+                "learning__evaluate_every": 1000,
+                "gossip__deadline": 2.0,
+                "gossip__gather": 60.0,
+            }
+            | settings
+        )
+    )
+
+
+def pair(data: bytes) -> tuple[float, float]:
+    first, second = np.frombuffer(data).tolist()
+    return first, second
+
+
+@dataclass(eq=False)
+class Clerk:
+    """One peer's work: the laws at the top of this file.
+
+    liar   rounds in which its update is not finite
+    """
+
+    me: str
+    share: float = 1.0
+    trainings: int = 0
+    liar: frozenset[int] = frozenset()
+    everyone: bool = False
+
+    @property
+    def course(self) -> Course:
+        return Course(
+            server_bytes=BYTES,
+            update_bytes=BYTES,
+            server=bytes(BYTES),
+            client=bytes(BYTES),
+            takes_part=self._part,
+            fault=lambda data: None if np.isfinite(pair(data)).all() else Fault("not_finite", "a number that is none"),
+            sound=lambda data: bool(np.isfinite(pair(data)).all()),
+            everyone=self.everyone,
+            patience=int(self.me.removeprefix("peer")) / 20,
+        )
+
+    def _part(self, round: int, among: Sequence[str]) -> tuple[str, ...]:
+        count = max(1, round_half_up(self.share * len(among)))
+        drawn = Draws(1).numpy("part", round=round).choice(len(among), count, replace=False)
+        return tuple(among[number] for number in sorted(drawn))
+
+    def work(self, job: Practise | Conclude | Settle) -> Practised | Concluded | Settled:
+        match job:
+            case Practise():
+                self.trainings += 1
+                drawn = Draws(self.trainings).numpy("change", self.me, job.round)
+                value, change = drawn.random(2)
+                total, trained = pair(job.client)
+                if job.round in self.liar:
+                    value = np.nan
+                update = np.array([pair(job.server)[0] + value, change]).tobytes()
+                return Practised(job.round, np.array([total + change, trained + 1]).tobytes(), update)
+            case Conclude():
+                values, changes = np.array([pair(each) for each in job.updates]).T
+                server = np.array([values.mean(), pair(job.server)[1] + changes.sum()])
+                return Concluded(job.term, job.round, server.tobytes())
+            case Settle():
+                client = job.before
+                if job.trained is not None:
+                    (total, _), (more, trained) = pair(job.before), pair(job.trained)
+                    client = np.array([more if job.counted else total, trained]).tobytes()
+                return Settled(job.round, client, torch.tensor(pair(client)), torch.tensor(pair(job.server)))
+
+
+def round_half_up(number: float) -> int:
+    return int(number + 0.5)
+
+
+@dataclass
+class Seen:
+    """What was said and done.
+
+    models     by round, the contents that anybody applied
+    sent       by (peer, round), the updates that were sent
+    accepted   (peer, term, round) that somebody said
+    wrong      what must not be, in words
+    """
+
+    models: dict[int, set[bytes]] = field(default_factory=dict)
+    contents: dict[int, bytes] = field(default_factory=dict)
+    sent: dict[tuple[str, int], set[bytes]] = field(default_factory=dict)
+    accepted: set[tuple[str, int, int]] = field(default_factory=set)
+    refused: list[tuple[str, str, str]] = field(default_factory=list)
+    leads: list[tuple[float, int, str]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+class Parliament:
+    """One run."""
+
+    def __init__(
+        self,
+        made: World,
+        faults: Faults | None = None,
+        *,
+        share: float = 1.0,
+        pace: Mapping[str, float] | None = None,
+        liars: Mapping[str, frozenset[int]] | None = None,
+        disk: DiskRules | None = None,
+    ) -> None:
+        self.made = made
+        self.clerks = {peer: Clerk(peer, share, liar=(liars or {}).get(peer, frozenset())) for peer in made.peers}
+        residents = Residents.of(made, parse("fedavg"), dict(pace or {}))
+        still = {peer: Still(learner.start()) for peer, learner in residents.learners.items()}
+        self.residents = replace(residents, learners=still, pupils=self.clerks)
+        self.town = Town(made.peers, self.residents.craft(), faults or Faults(), disk or DiskRules())
+        self.town.stepped, self.town.said = self._stepped, self._said
+        self.seen = Seen()
+        self._last: dict[str, tuple[Node, int]] = {}
+
+    # ---- who there is
+
+    def node(self, peer: str) -> Node:
+        machine = self.town.machines()[peer]
+        assert isinstance(machine, Node)
+        return machine
+
+    def nodes(self) -> dict[str, Node]:
+        return {peer: self.node(peer) for peer in self.town.machines()}
+
+    def rounds(self) -> dict[str, int]:
+        """By living peer, the round that it applied and settled."""
+        return {peer: node.ledger.chambers[EVERYONE].settled for peer, node in self.nodes().items()}
+
+    def leading(self) -> str | None:
+        """Who leads in the highest term."""
+        councils = {peer: node.council for peer, node in self.nodes().items()}
+        terms = {
+            c.decrees.election.stand.term: peer for peer, c in councils.items() if c and c.decrees.election.leading
+        }
+        return terms[max(terms)] if terms else None
+
+    # ---- what happens
+
+    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
+        return self.town.run(until, done)
+
+    def reach(self, round: int, ticks: float) -> bool:
+        """Let everybody who lives come to this round."""
+        return self.run(self.town.now + ticks, lambda: all(each >= round for each in self.rounds().values()))
+
+    def _stepped(self, peer: str, machine: Machine) -> None:
+        assert isinstance(machine, Node)
+        chamber = machine.ledger.chambers[EVERYONE]
+        applied = chamber.holding.applied
+        before = self._last.get(peer)
+        round = applied.decree.round if applied else 0
+        if before is not None and before[0] is machine and round < before[1]:
+            self.seen.wrong.append(f"{peer} goes back from round {before[1]} to {round}")
+        if applied is None or (before is not None and before == (machine, round)):
+            return
+        self._last[peer] = machine, round
+        self.seen.models.setdefault(round, set()).add(applied.decree.digest)
+        self.seen.contents[round] = chamber.models[applied.decree.digest]
+
+    def _said(self, peer: str, effect: Effect) -> None:
+        seen = self.seen
+        match effect:
+            case Send(message=Update() as update):
+                seen.sent.setdefault((peer, update.round), set()).add(update.content)
+            case Send(message=Ballot(said=Accept(term, round))):
+                seen.accepted.add((peer, term, round))
+            case Send(message=Ballot(said=Commit(certificate))):
+                decree, authors = certificate.decree, [author for author, _ in certificate.acceptances]
+                if 2 * len(authors) <= len(self.made.peers):
+                    seen.wrong.append(f"round {decree.round} is in force by {len(authors)} acceptances")
+                silent = [a for a in authors if (a, decree.term, decree.round) not in seen.accepted]
+                if len(silent) > 1:  # the coordinator's own is never said
+                    seen.wrong.append(f"round {decree.round}: {silent} did not accept it")
+            case Send(message=Ballot(said=Lead(mandate))):
+                if not seen.leads or seen.leads[-1][1:] != (mandate.term, peer):
+                    seen.leads.append((self.town.now, mandate.term, peer))
+            case Refuse():
+                seen.refused.append((peer, effect.code, effect.sender))
+
+    # ---- judgement
+
+    def law(self) -> list[str]:
+        """Whether the server's total is the sum of the clients', where all are in one round."""
+        chambers = [node.ledger.chambers[EVERYONE] for node in self.nodes().values()]
+        assert len(chambers) == len(self.made.peers), "everybody lives"
+        assert len({(each.settled, each.holding.round) for each in chambers}) == 1, "all are in one round"
+        found = parted(self.seen.contents[chambers[0].settled], BYTES)
+        assert found is not None
+        total = pair(found[1])[1]
+        own = sum(pair(each.client)[0] for each in chambers)
+        return [] if abs(total - own) < 1e-9 else [f"the server counted {total}, and the clients keep {own}"]
+
+    def judge(self, *, also: Sequence[str] = ()) -> None:
+        """Raises AssertionError with all that is wrong."""
+        seen = self.seen
+        forks = [f"round {n} has {len(models)} models" for n, models in seen.models.items() if len(models) > 1]
+        bytes_ = [f"{p} sent {len(sent)} updates of round {n}" for (p, n), sent in seen.sent.items() if len(sent) > 1]
+        terms = {term: {peer for _, t, peer in seen.leads if t == term} for _, term, _ in seen.leads}
+        rivals = [f"term {term} had {sorted(peers)}" for term, peers in terms.items() if len(peers) > 1]
+        found = [*seen.wrong, *forks, *bytes_, *rivals, *also]
+        history.judged(
+            found[: history.SHOWN_MAX],
+            history.saved_before_said(self.town.rows),
+            history.only_harmless(self.town.rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+        )
+
+    def settle_down(self) -> None:
+        """Let time pass until faults are over and all are in one round, and hold the laws against it."""
+        if self.town.faults.heal < math.inf:
+            self.run(self.town.faults.heal)
+        goal = max(self.rounds().values(), default=0) + 2
+        text = f"in {TOGETHER_TICKS:.0f} ticks not all came to round {goal}"
+        assert self.run(
+            self.town.now + TOGETHER_TICKS,
+            lambda: len(self.nodes()) == len(self.made.peers) and min(self.rounds().values()) >= goal,
+        ), f"{text}: {self.rounds()}, {self.leading()} leads"
+        level = self.run(self.town.now + TOGETHER_TICKS, self._level)
+        assert level, f"they are never in one round: {self.rounds()}"
+        self.judge(also=self.law())
+
+    def _level(self) -> bool:
+        places = [(n.ledger.chambers[EVERYONE].settled, n.ledger.chambers[EVERYONE].holding.round)
+                  for n in self.nodes().values()]  # fmt: skip
+        return len(places) == len(self.made.peers) and len({*places, *[(b, a) for a, b in places]}) == 1

@@ -1,0 +1,130 @@
+"""What goes wrong in coordinated rounds, and what has to be true all the same: one function a promise, of a seed.
+
+Each is a scenario like those of `scenarios.py`, of peers that a `Parliament` looks at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.peer.core.voters import EVERYONE
+from fedpeer.sims.network.faults import Act, Faults, drawn
+from fedpeer.sims.network.links import LinkRules, partition
+from tests.faults.parliament import LED_TICKS, Parliament, world
+
+#: Ticks in which all meet, elect and begin.
+CALM = 150.0
+#: Ticks behind it in which anything may happen.
+STORM = 300.0
+#: Links that are quick and not quite even.
+QUICK = LinkRules(delay=0.2, jitter=0.2)
+#: Effects that a coordinator of three carries out in a round and a half.
+ROUND = 60
+
+
+def coordinator_killed(effects: int) -> None:
+    """P5, P6: killed after any effect of a round, the coordinator is soon replaced; no round is lost, done twice or has
+    two results; back again, it goes on with the others."""
+    parliament = Parliament(world(3), Faults(seed=effects, links=QUICK))
+    town = parliament.town
+    town.start()
+    assert parliament.reach(2, CALM), parliament.rounds()
+    victim = parliament.leading()
+    assert victim is not None
+    town.kill_after(victim, town.carried[victim] + 1 + effects % ROUND, ticks=300.0)
+    assert parliament.run(town.now + 400.0, lambda: victim not in town.machines()), "it goes on speaking"
+    died, before = town.now, max(parliament.seen.models)
+    led = parliament.run(died + LED_TICKS, lambda: parliament.leading() is not None)
+    assert led, f"nobody leads {LED_TICKS:.0f} ticks after {victim} died"
+    assert parliament.reach(before + 1, 200.0), "rounds go on without it"
+    assert parliament.run(died + 310.0, lambda: victim in town.machines())
+    parliament.settle_down()
+    assert sorted(parliament.seen.models) == list(range(1, max(parliament.seen.models) + 1)), "no round is left out"
+
+
+def client_killed(effects: int) -> None:
+    """Killed after any effect and started again at once, a peer sends the bytes that it sent before, and keeps what the
+    server counted."""
+    parliament = Parliament(world(3), Faults(seed=effects, links=QUICK))
+    town, victim = parliament.town, "peer3"
+    town.kill_after(victim, 1 + effects, ticks=5.0)
+    town.start()
+    assert parliament.run(CALM + 1000.0, lambda: victim not in town.machines()), "it was not killed"
+    parliament.settle_down()
+
+
+def coordinated(seed: int) -> None:
+    """P6: whatever happens, a round has one result, which each applies once and in order, and what clients keep is what
+    the server counted."""
+    made = world(3 + seed % 3)
+    faults = drawn(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
+    faults = replace(
+        faults,
+        cuts=tuple(replace(cut, begin=cut.begin + CALM, end=cut.end + CALM) for cut in faults.cuts),
+        acts=tuple(replace(act, tick=act.tick + CALM) for act in faults.acts),
+        heal=CALM + STORM,
+    )
+    parliament = Parliament(made, faults, share=(1.0, 0.6)[seed % 2])
+    parliament.town.start()
+    parliament.settle_down()
+
+
+def minority(seed: int) -> None:
+    """A side without a majority pauses, says so once, and goes on when the others are back; the other goes on alone."""
+    made = world(5)
+    few = [made.peers[place] for place in Draws(seed).numpy("minority").permutation(5)[:2]]
+    many = [peer for peer in made.peers if peer not in few]
+    begin, end = CALM, CALM + 800.0
+    faults = Faults(seed=seed, links=QUICK, cuts=partition(begin, end, few, many), heal=end)
+    parliament = Parliament(made, faults)
+    town = parliament.town
+    town.start()
+    parliament.run(begin + 400.0)
+    half, rounds = parliament.rounds(), {peer: parliament.rounds()[peer] for peer in few}
+    parliament.run(end - 1)
+    after = parliament.rounds()
+    assert {peer: after[peer] for peer in few} == rounds, "no round without a majority"
+    assert all(after[peer] > half[peer] + 2 for peer in many), "the majority goes on"
+    parliament.settle_down()
+    notes = [
+        (row[2], row[3]) for row in town.rows if row[1] == "note" and row[3] in ("rounds_paused", "rounds_resumed")
+    ]
+    for peer in few:
+        mine = [what for who, what in notes if who == peer]
+        assert mine == ["rounds_paused", "rounds_resumed"], f"{peer} says {mine}"
+    assert not [who for who, _ in notes if who in many]
+
+
+def disk_lost(seed: int) -> None:
+    """A voter whose disk is gone takes part, and does not vote."""
+    made = world(5)
+    victim = f"peer{1 + seed % 5}"
+    lost = Act(CALM + 10.0 + seed % 7, "lose", victim, 20.0 + 200.0 * (seed % 2))
+    parliament = Parliament(made, Faults(seed=seed, links=QUICK, acts=(lost,), heal=CALM + 400.0))
+    town = parliament.town
+    town.start()
+    parliament.run(lost.tick + 1)
+    parliament.seen.accepted = {each for each in parliament.seen.accepted if each[0] != victim}
+    since = len(town.rows)
+    # What its client kept is gone with the disk, so the law does not hold any more.
+    assert parliament.run(town.now + 1000.0, lambda: _as_far(parliament))
+    chamber = parliament.node(victim).ledger.chambers[EVERYONE]
+    assert chamber.lost == 1
+    assert not chamber.votes
+    assert not [each for each in parliament.seen.accepted if each[0] == victim], "it accepts nothing"
+    assert [row for row in town.rows[since:] if row[1:4] == ("said", victim, "Update")], "it takes part"
+    others = [p for p in made.peers if p != victim]
+    assert all(parliament.node(peer).ledger.chambers[EVERYONE].votes for peer in others)
+    parliament.judge()
+
+
+def _as_far(parliament: Parliament) -> bool:
+    rounds = parliament.rounds()
+    return len(rounds) == len(parliament.made.peers) and min(rounds.values()) >= 30
+
+
+#: By name.
+SESSIONS = {
+    session.__name__: session for session in (coordinator_killed, client_killed, coordinated, minority, disk_lost)
+}

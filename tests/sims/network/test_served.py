@@ -1,0 +1,136 @@
+"""Algorithms with a server in the network engine: whole peers give the numbers of the algorithm's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches, round_order
+from fedpeer.algorithms.leaves import stacked
+from fedpeer.algorithms.losses import LOSSES
+from fedpeer.algorithms.workbench import Workbench
+from fedpeer.data.own.code import imported
+from fedpeer.peer.core.assembly import algorithm_of, optimizer_of
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.learner import Learner
+from fedpeer.peer.core.methods import method_of
+from fedpeer.sims.network.engine import NetworkEngine
+from fedpeer.sims.peers import learners
+from fedpeer.sims.world import World, plan_of
+from tests.sims import worlds
+
+#: The engine after the last round, and by peer its own model (n,).
+Played = tuple[NetworkEngine, dict[str, Tensor]]
+ROUNDS = 3
+METHODS = ("fedavg", "scaffold", "fedper")
+
+
+@cache
+def world(**settings: Any) -> World:
+    """Five peers of 40 digits."""
+    split = {"simulation__peers": 5, "simulation__split": "blocks:40,shuffle=true,test=50"}
+    return worlds.world(worlds.federation(**{**split, "learning__rounds": ROUNDS, **settings}))
+
+
+def obvious(made: World, method: str) -> tuple[dict[str, Tensor], Tensor | None]:
+    """By peer, its own model (n,), and the server's, after the rounds: the contract's functions, one after the other."""
+    learning, draws, found = made.federation.learning, made.draws, learners(made)
+    order = sorted(made.peers)
+    algorithms = {peer: algorithm(made, method, learner) for peer, learner in found.items()}
+    first = algorithms[order[0]]
+    server = first.start_server(made.drawn(""))
+    clients = {
+        peer: algorithms[peer].start_client(made.start(peer), torch.tensor(found[peer].examples)) for peer in order
+    }
+    for round in range(1, ROUNDS + 1):
+        part = [order[number] for number in first.participants(round, len(order), learning.participation, draws)]
+        broadcast = first.open(server, round)
+        training = order if learning.everyone_trains or first.everyone_trains else part
+        trained, updates = {}, {}
+        for peer in training:
+            keys = [draws.key("dropout", peer, round)]
+            batches = batches_of(made, found[peer], peer, round)
+            trained[peer], updates[peer] = algorithms[peer].train(clients[peer], broadcast, batches, keys)
+        server = first.close(server, stacked([updates[peer] for peer in part]))
+        for peer in training:
+            counted = torch.tensor(peer in part)
+            clients[peer] = algorithms[peer].settle(clients[peer], trained[peer], server, counted)
+    return {peer: first.personal_model(client) for peer, client in clients.items()}, first.server_model(server)
+
+
+def algorithm(made: World, method: str, learner: Learner) -> Any:
+    optimizer = optimizer_of(made.federation.learning.optimizer)
+    bench = Workbench(
+        module=made.module,
+        layout=made.layout,
+        loss=LOSSES[made.loss],
+        optimizer=optimizer,
+        stepper=learner.stepper,
+        clients=len(made.peers),
+        examples_max=learner.examples,
+        draw=made.drawn,
+    )
+    return algorithm_of(parse(method), imported)(bench)
+
+
+def batches_of(made: World, learner: Learner, peer: str, round: int) -> Batches:
+    places = torch.from_numpy(
+        round_order(learner.examples, round, learner.steps, learner.batch, made.draws, peer).copy()
+    )
+    part = learner.train_part
+    number = torch.tensor(sorted(made.peers).index(peer))
+    return Batches(part.x_NF, part.index_M[places], part.y_M[places], learner.view, (part,), number)
+
+
+def played(
+    made: World, method: str, pace: Mapping[str, float] | None = None
+) -> tuple[NetworkEngine, dict[str, Tensor]]:
+    choice = parse(method)
+    with NetworkEngine(made, plan_of(made, method_of(choice)), choice, pace=pace) as engine:
+        for _ in range(ROUNDS):
+            engine.step()
+        engine.evaluate()
+        return engine, dict(zip(made.peers, engine.x_Pn, strict=True))
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.6])
+@pytest.mark.parametrize("method", METHODS)
+def test_whole_peers_give_the_numbers_of_the_obvious_loop(method: str, participation: float) -> None:
+    made = world(learning__participation=participation)
+    own, server_n = obvious(made, method)
+    engine, x_n = played(made, method)
+    for peer in made.peers:
+        assert torch.equal(x_n[peer], own[peer]), f"{peer}: {float((x_n[peer] - own[peer]).abs().max())}"
+    scores = engine.evaluate_server()
+    if server_n is None:
+        assert scores is None
+    else:
+        expected = [learner.evaluate(server_n) for learner in learners(made).values()]
+        assert scores == expected
+
+
+def test_everyone_trains_if_asked_to() -> None:
+    made = world(learning__participation=0.4, learning__everyone_trains=True)
+    own, _ = obvious(made, "scaffold")
+    _, x_n = played(made, "scaffold")
+    assert all(torch.equal(x_n[peer], own[peer]) for peer in made.peers)
+
+
+def test_peers_that_start_apart_meet_in_the_common_draw() -> None:
+    made = world(learning__common_start=False, learning__participation=0.4)
+    own, _ = obvious(made, "fedper")
+    _, x_n = played(made, "fedper")
+    assert all(torch.equal(x_n[peer], own[peer]) for peer in made.peers)
+
+
+def test_numbers_do_not_depend_on_who_is_slow_nor_on_the_order_of_numbers() -> None:
+    """Eleven peers, so that the order of ids is another than that of numbers; updates come in yet another."""
+    made = world(simulation__peers=11, learning__participation=0.5)
+    own, _ = obvious(made, "fedavg")
+    _, x_n = played(made, "fedavg", {"peer4": 30.0, "peer10": 7.0})
+    assert all(torch.equal(x_n[peer], own[peer]) for peer in made.peers)
