@@ -118,17 +118,15 @@ def activations(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> list[
     return seen
 
 
-def add_gradient_(
-    layers: tuple[Layer, ...], x_n: Tensor, seen: list[Tensor], slope: Tensor, total_n: Tensor, rate: float = 1.0
-) -> None:
-    """Add to total_n, in place, `rate` times the gradient at x_n of what has the gradient `slope` at the last result.
+def add_gradient_(layers: tuple[Layer, ...], x_n: Tensor, seen: list[Tensor], slope: Tensor, total_n: Tensor) -> None:
+    """Add to total_n, in place, the gradient at x_n of what has the gradient `slope` at the last result.
 
     `seen` is what `activations` gave; both vectors (n,) or (B, n).
     """
     for depth in reversed(range(len(layers))):
         layer = layers[depth]
         delta = BACKWARD[layer.activation](slope, seen[depth + 1])
-        descend(layer.weights(total_n), layer.biases(total_n), delta, seen[depth], rate)
+        descend(layer.weights(total_n), layer.biases(total_n), delta, seen[depth], 1.0)
         slope = delta @ layer.weights(x_n) if depth else delta
 
 

@@ -8,7 +8,7 @@ uncertainty and its distance from w. It is the strength of the prior when j trai
 Order of a client's turn: w arrives; tau_j from w and the head as it was *before* training; the head is trained
 against N(w, I / tau_j); the base is trained under the new head; the new mu_j leaves with that tau_j. A server makes
 w^{t+1} = `coordinated.weighted_mean(mu_JD, tau_J)` of it (eq. (9); Algorithm 1, line 5), and of bases the mean by
-numbers of examples (line 6). Where there is no server, `weighted` and `ratio` say what to gossip instead.
+numbers of examples (line 6): `servers/pfedvem.py`. Where there is no server: `confident_peers.py`.
 
 J clients, D numbers of the head (weights and biases), N examples, F features, C classes, K samples of the head. All
 functions take leading dimensions; `...` below stands for them.
@@ -194,18 +194,3 @@ def train_head(
     # The logarithm, for the KL needs it: a sigma that has become 0 never leaves 0 again.
     sane = (at.mu_D.isfinite() & at.sigma_D.log().isfinite()).all(-1, keepdim=True)
     return Head(torch.where(sane, at.mu_D, head.mu_D), torch.where(sane, at.pi_D, head.pi_D))
-
-
-def weighted(value_D: Tensor, weight: Tensor) -> Tensor:
-    """(..., D + 1) float64: (weight * value, weight), what a client puts into push-sum as one vector.
-
-    A head goes as (mu_j, tau_j), a base as (theta_j, n_j). Two averages under one push-sum weight, so that at every
-    moment both are over the same peers in the same parts; that weight cancels in their ratio.
-    """
-    weight_1 = weight.to(torch.float64).unsqueeze(-1)
-    return torch.cat((weight_1 * value_D, weight_1), -1)
-
-
-def ratio(average_E: Tensor) -> Tensor:
-    """(..., D) float64: the mean of values by their weights, from an average (..., D + 1) of what `weighted` made."""
-    return average_E[..., :-1] / average_E[..., -1:]

@@ -139,13 +139,21 @@ def between_peers(federation: Federation) -> list[Problem]:
     """What is wrong with settings in which nothing else is, where peers send messages: what these have no room for."""
     method = method_of(federation.learning.algorithm)
     if method.served:
-        return [Problem(("learning", "algorithm"), f"real peers do not play {federation.learning.algorithm} yet")]
+        return [*_served(federation)]
     for name, plain in (("aggregation", "mean"), ("privacy", "none")):
         if getattr(federation.learning, name).name != plain:
             text = f"{federation.learning.algorithm} has no coordinator, to whom this belongs; write {name}: {plain}"
             return [Problem(("learning", name), text)]
     problem = crowding(federation.models(), method)
     return [] if problem is None else [Problem(_path(problem.place, federation), problem.message)]
+
+
+def _served(federation: Federation) -> Iterator[Problem]:
+    """What does not go with an algorithm that has a server."""
+    learning = federation.learning
+    if learning.mode != "synchronous":
+        text = f"{learning.algorithm} goes round by round, with all who take part; write mode: synchronous"
+        yield Problem(("learning", "mode"), text)
 
 
 def peer_ids(peers: int) -> list[str]:

@@ -109,7 +109,7 @@ def run(
 @app.command()
 def report(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Default: all that were played.", show_default=False)
+        str | None, typer.Argument(metavar="NAME", help="Default: all that were played.", show_default=False)
     ] = None,
     quick: Quick = False,
     full: Full = False,

@@ -21,7 +21,7 @@ from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, undivided
-from fedpeer.peer.core.assembly import Assembly, DataShape, assemble
+from fedpeer.peer.core.assembly import Assembly, DataShape, Loader, assemble
 from fedpeer.peer.core.choice import Choice, called, parse
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.learner import Learner
@@ -83,6 +83,16 @@ def held_by(file: PeerFile, federation: Federation) -> tuple[Dataset, Held]:
     return dataset, held(dataset, split, part - 1, normalise)
 
 
+def loader_of(file: PeerFile) -> Loader:
+    """Finds functions that the federation file names; raises DataError for what this peer's own file does not allow."""
+
+    def load(name: str) -> Callable[..., Any]:
+        check_allowed(name, file.allow_python, "the federation file")
+        return imported(name)
+
+    return load
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outfit:
     """One real peer's learning side, with what it was made of.
@@ -104,11 +114,7 @@ def outfit(file: PeerFile, federation: Federation, device: str) -> Outfit:
     """
     dataset, found = held_by(file, federation)
 
-    def load(name: str) -> Callable[..., Any]:
-        if file.network is None:
-            check_allowed(name, file.allow_python, "the federation file")
-        return imported(name)
-
+    load = imported if file.network is not None else loader_of(file)
     assembly = assemble(federation, DataShape.of(dataset), federation.seed, load, network=file.network)
     learner = Learner.of(assembly, found, inputs_of(dataset), file.id, device)
     return Outfit(assembly=assembly, dataset=dataset, held=found, learner=learner)

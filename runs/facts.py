@@ -28,6 +28,8 @@ class Facts:
     methods    as in `summary.json`, or from the rows recorded so far
     colours    for each method its colour number, the same in every picture
     last       the last row recorded, None if there is none
+    statistics by method, an algorithm's own numbers of each peer at the last evaluated round, by name
+    relations  by method, {"peers": [P ids], "matrix": [P][P]}: how related their tasks are
     """
 
     id: str
@@ -43,6 +45,8 @@ class Facts:
     split: Mapping[str, Any] | None
     plan: Mapping[str, Any]
     graphs: Sequence[Mapping[str, Any]]
+    statistics: Mapping[str, Mapping[str, Sequence[float]]]
+    relations: Mapping[str, Mapping[str, Any]]
 
     @property
     def evaluated(self) -> list[tuple[int, History]]:
@@ -86,4 +90,6 @@ def gather(run: RunFolder) -> Facts:
         split=run.read("split"),
         plan=run.read("plan") or {},
         graphs=(run.read("graphs") or {}).get("groups", ()),
+        statistics={row["method"]: row["statistics"] for row in rows if row.get("statistics")},
+        relations=run.read("relations") or {},
     )

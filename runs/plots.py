@@ -298,3 +298,38 @@ def _shortest(names: Sequence[str]) -> Iterator[str]:
     """Names as short as a node: the number alone where all are peer1, peer2, ..."""
     numbered = all(re.fullmatch(r"peer\d+", name) for name in names)
     return (name.removeprefix("peer") if numbered else name[:8] for name in names)
+
+
+def spread(values: Sequence[float], colour: int, label: str) -> str:
+    """One number of each peer, in ascending order; on a logarithmic axis where they differ by more than a hundred."""
+    known = np.sort(np.array([value for value in values if np.isfinite(value)], dtype=np.float64))
+
+    def draw(axes: Axes) -> None:
+        axes.plot(np.arange(1, len(known) + 1), known, "o", color=_method_colour(colour), markersize=4)
+        if len(known) and known[0] > 0 and known[-1] > 100 * known[0]:
+            axes.set_yscale("log")
+        axes.set_xlabel("peers")
+        axes.grid(visible=False, axis="x")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.set_xlim(0.5, max(len(known), 1) + 0.5)
+
+    return _drawn(draw, 180, label, left=56, right=12)
+
+
+def relations(matrix_PP: Floats, peers: Sequence[str], label: str) -> str:
+    """Squares as large as tasks are related, from -1 to 1; opposite ones are crossed out."""
+    count = len(matrix_PP)
+    side = 300 / max(count, 1)
+
+    def draw(axes: Axes) -> None:
+        row_M, column_M = np.indices(matrix_PP.shape).reshape(2, -1)
+        value_M = np.clip(np.nan_to_num(matrix_PP.reshape(-1)), -1, 1)
+        for marker, some_M in (("s", value_M > 0), ("x", value_M < 0)):
+            size_M = (0.9 * side * 0.72 * np.sqrt(np.abs(value_M[some_M]))) ** 2
+            axes.scatter(column_M[some_M], row_M[some_M], s=size_M, marker=marker, color=_INK, linewidths=1)
+        axes.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5), xticks=[], yticks=[])
+        axes.grid(visible=False)
+        if count <= LABELS_MAX:
+            axes.set_yticks(range(count), peers)
+
+    return _drawn(draw, 340, label, left=64, right=16, bottom=12)

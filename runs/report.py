@@ -10,6 +10,7 @@ draws and does nothing else. Besides the rows of `history.py` it reads these des
     plan.json     {"svg": text or null}
     graphs.json   {"groups": [{"group", "nodes": [ids], "edges": [[i, j]], "positions": [[x, y]], "directed": bool,
                                "exchanges": int}]}
+    relations.json   {method: {"peers": [P ids], "matrix": [P][P] from -1 to 1}}
 """
 
 from __future__ import annotations
@@ -43,7 +44,14 @@ def write_report(run: RunFolder) -> Path:
 def _page(run: Facts) -> str:
     title = escape(f"{run.settings.get('name', 'run')}: {headline(run.methods)}")
     style = (files("fedpeer.runs") / "report.css").read_text(encoding="utf-8")
-    pictures = (sections.learning, sections.split, sections.slices, sections.graphs, sections.gossip)
+    pictures = (
+        sections.learning,
+        sections.split,
+        sections.slices,
+        sections.graphs,
+        sections.gossip,
+        sections.coordinated,
+    )
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

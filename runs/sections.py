@@ -174,6 +174,22 @@ def gossip(run: Facts) -> str:
     return f"<section><h2>Gossip</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""
 
 
+def coordinated(run: Facts) -> str:
+    """What algorithms with a server tell of the peers: their own numbers, and how related their tasks are."""
+    figures = []
+    for method, numbers in run.statistics.items():
+        for name, values in numbers.items():
+            title = f"{name.capitalize()} of the peers, after the last round"
+            picture = plots.spread(values, run.colours[method], title)
+            figures.append(_figure(title, picture, "From the least to the greatest.", keys=_keys(run, [method])))
+    for method, relations in run.relations.items():
+        title = "How related the tasks are"
+        picture = plots.relations(np.array(relations["matrix"]), relations["peers"], title)
+        caption = "Full: alike. Empty: not related. Crossed: opposite."
+        figures.append(_figure(title, picture, caption, keys=_keys(run, [method])))
+    return f"<section><h2>Behind the server</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""
+
+
 def _shown(groups: int) -> str:
     return f"; {plots.GROUPS_MAX} of {groups} groups are drawn" if groups > plots.GROUPS_MAX else ""
 

@@ -55,6 +55,10 @@ class Engine(Protocol):
     def statistics(self) -> dict[str, list[float]]:
         """What an algorithm with a server tells of each peer, when it is evaluated."""
 
+    @property
+    def relations_PP(self) -> Tensor | None:
+        """How related the peers' tasks are, where an algorithm with a server learns it."""
+
     def disagreement(self) -> dict[str, float]:
         """Of each group: how far its members are from one another, relative to their norm."""
 
@@ -77,9 +81,9 @@ def check(request: SimulationRequest, objects: Sequence[str]) -> None:
         _check_vector(request.federation)
         return
     served = [str(method) for method in request.methods if method_of(method).served]
-    if served and request.engine == "processes":
-        text = f"the {request.engine} engine does not play {', '.join(served)} yet"
-        raise ChoiceError(f"{text}; use --engine vector or --engine network")
+    if served and request.federation.learning.mode != "synchronous":
+        text = f"{', '.join(served)} goes round by round, with all who take part"
+        raise ChoiceError(f"{text}; write learning.mode: synchronous, or compare algorithms of equals")
     if request.federation.simulation.validation:
         raise ChoiceError(f"the {request.engine} engine keeps no examples back; leave out simulation.validation")
     for method in request.methods:

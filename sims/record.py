@@ -99,6 +99,14 @@ def describe_run(run: RunFolder, simulation: Simulation) -> None:
         run.describe("graphs", {"groups": _graphs(shared[method], simulation)})
 
 
+def describe_relations(run: RunFolder, engine: Engine, world: World, method: str) -> None:
+    """How related the peers' tasks are, by method, where one has learnt it; of the last seed."""
+    relations_PP = engine.relations_PP
+    if relations_PP is not None:
+        known = run.read("relations") or {}
+        run.describe("relations", known | {method: {"peers": list(world.peers), "matrix": relations_PP.tolist()}})
+
+
 def _graphs(plan: Plan, simulation: Simulation) -> list[dict[str, Any]]:
     averaging = averaging_of(plan, simulation.request.federation, simulation.world.seed)
     found = []

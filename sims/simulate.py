@@ -166,6 +166,7 @@ def _play(
             _save(run, cell, engine, recorded, seconds)
             raise
         run.save_models(cell.method, cell.seed, record.models(world, engine), record.card(world))
+        record.describe_relations(run, engine, world, cell.method)
     tell(MethodDone(method=cell.method, seed=cell.seed))
 
 

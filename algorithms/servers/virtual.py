@@ -141,15 +141,14 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Factored:
         own = Posterior.around(values_n, self.sigma)
-        share = self._share(examples).to(values_n.dtype).unsqueeze(-1)
-        factor = Gaussian.of(gather(values_n, self.shared_D), self.sigma) ** share
+        factor = Gaussian.of(gather(values_n, self.shared_D), self.sigma) ** self._share(examples, values_n.dtype)
         return Factored(factor, own.mu_n, own.rho_n, examples, torch.zeros_like(examples, dtype=torch.int64))
 
-    def _share(self, examples: Tensor) -> Tensor:
-        """(...) a client's share of everything: by data, or one of K."""
+    def _share(self, examples: Tensor, dtype: torch.dtype) -> Tensor:
+        """(..., 1) a client's share of everything: by data, or one of K."""
         if self.exponent == "n/N":
-            return examples / self.bench.examples
-        return torch.full(examples.shape, 1 / self.bench.clients, device=examples.device)
+            return examples.to(dtype).unsqueeze(-1) / self.bench.examples
+        return torch.full((*examples.shape, 1), 1 / self.bench.clients, dtype=dtype, device=examples.device)
 
     def open(self, server: Shared, round: int) -> Gaussian:
         return server.posterior
@@ -158,7 +157,7 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
         self, client: Factored, broadcast: Gaussian, batches: Batches, keys: Sequence[int]
     ) -> tuple[Factored, Gaussian]:
         cavity = virtual.cavity(broadcast, client.factor)
-        share = self._share(client.examples).to(client.mu_n.dtype).unsqueeze(-1)
+        share = self._share(client.examples, client.mu_n.dtype)
         prior = Gaussian.of(torch.zeros_like(cavity.chi_D), self.prior_sd)
         reference = virtual.reference(cavity, prior, 1.0 if self.exponent == "1" else share).floored()
         start = virtual.fedavg_start(broadcast, cavity, share).floored() if self.fedavg_start else broadcast

@@ -37,7 +37,7 @@ class Chamber:
 
     client        the state of this peer's client, after round `settled`
     holding       what is in force, and what is accepted beyond that; `stand`: where it stands in the election
-    electorates   by number, those that are known
+    electorates   by number, those that are known; `rosters`: the signed texts that say so, for whoever comes later
     models        contents by digest (`leaf_bytes.py`): those of the two decrees, and the last few that were taken over
     study         what came of the last training, until it is settled
     sworn         whether it is known what this peer may have promised on a disk that is gone; before, it does not vote
@@ -53,11 +53,18 @@ class Chamber:
     study: Study | None = None
     sworn: bool = False
     lost: int = 0
+    rosters: Mapping[int, bytes] = field(default_factory=dict)
 
     @property
     def votes(self) -> bool:
         """Whether nothing stands against its voting."""
         return self.sworn and self.holding.roster > self.lost
+
+    @property
+    def size(self) -> int:
+        """Bytes of the states in it, about."""
+        study = 0 if self.study is None else len(self.study.update) + len(self.study.client)
+        return len(self.client) + study + sum(map(len, self.models.values()))
 
     def changed(self, entry: ChamberEntry) -> Chamber:
         """The chamber after this entry."""
@@ -76,7 +83,12 @@ class Chamber:
                 known = {**self.electorates, entry.number: electorate_of(entry)}
                 earlier = sorted(number for number in known if number < self.holding.roster)
                 gone = set(earlier[: max(0, len(known) - ELECTORATES_MAX)])
-                return replace(self, electorates={n: each for n, each in known.items() if n not in gone})
+                texts = {**self.rosters, entry.number: entry.text}
+                return replace(
+                    self,
+                    electorates={n: each for n, each in known.items() if n not in gone},
+                    rosters={n: each for n, each in texts.items() if n not in gone},
+                )
             case Sworn():
                 return replace(self, sworn=True, lost=entry.lost)
             case _:
@@ -107,10 +119,10 @@ def holding_of(entry: Bound) -> Holding:
     return Holding(entry.roster, accepted, applied)
 
 
-def called(group: str, electorate: Electorate) -> Called:
+def called(group: str, electorate: Electorate, text: bytes = b"") -> Called:
     """The entry by which this electorate is known."""
     voters, members = tuple(sorted(electorate.voters)), tuple(sorted(electorate.members))
-    return Called(group=group, number=electorate.number, voters=voters, members=members)
+    return Called(group=group, number=electorate.number, voters=voters, members=members, text=text)
 
 
 def electorate_of(entry: Called) -> Electorate:
@@ -137,6 +149,7 @@ def chamber_fields(chamber: Chamber) -> dict[str, Any]:
         "study": study and (study.round, study.update, study.client),
         "sworn": chamber.sworn,
         "lost": chamber.lost,
+        "rosters": list(chamber.rosters.items()),
     }
 
 
@@ -154,6 +167,7 @@ def chamber_of(fields: Mapping[str, Any]) -> Chamber:
         study=fields["study"] and Study(*fields["study"]),
         sworn=fields["sworn"],
         lost=fields["lost"],
+        rosters=dict(fields["rosters"]),
     )
 
 

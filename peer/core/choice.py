@@ -138,10 +138,21 @@ def bind(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
     missing = [n for n, p in keywords.items() if p.default is inspect.Parameter.empty and n not in given]
     if missing:
         raise ChoiceError(f'"{choice.name}" needs {missing[0]}; write {choice.name},{missing[0]}=...')
-    # Only the settings' annotations are resolved: the others may name what is imported late.
-    written = types.SimpleNamespace(__annotations__={key: keywords[key].annotation for key in given})
-    hints = typing.get_type_hints(written, globalns=vars(sys.modules[function.__module__]))
-    return {key: _converted(value, hints[key], f"{choice.name}: {key}") for key, value in given.items()}
+    return {
+        key: _converted(value, _kind(function, key, keywords[key].annotation), f"{choice.name}: {key}")
+        for key, value in given.items()
+    }
+
+
+def _kind(function: Callable[..., Any], key: str, annotation: Any) -> Any:
+    """A setting's annotation, resolved where it is written: the settings of a class may be those of its bases.
+
+    The others are not resolved: they may name what is imported late.
+    """
+    bases = inspect.getmro(function) if inspect.isclass(function) else ()
+    home = next((each for each in bases if key in vars(each).get("__annotations__", {})), function)
+    written = types.SimpleNamespace(__annotations__={key: annotation})
+    return typing.get_type_hints(written, globalns=vars(sys.modules[home.__module__]))[key]
 
 
 def called(choice: Choice, registry: Mapping[str, Function], what: str) -> functools.partial[Any]:

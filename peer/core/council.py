@@ -49,8 +49,8 @@ from fedpeer.peer.core.events import Conclude, Concluded, Evaluate, Practise, Pr
 from fedpeer.peer.core.gathering import Gathering
 from fedpeer.peer.core.leaf_bytes import content_of, digest_of, parted
 from fedpeer.peer.core.life import Life
-from fedpeer.peer.core.messages import Ack, Ballot, Model, Update, Wanted
-from fedpeer.peer.core.roster import Roster
+from fedpeer.peer.core.messages import Ack, Ballot, Model, Refused, RosterNews, Update, Wanted
+from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
 from fedpeer.peer.core.voters import electorate
 
 #: Ticks before an update or a request for a model is said again, doubled each time up to the second number. Both may
@@ -59,6 +59,10 @@ AGAIN_MIN, AGAIN_MAX = 16, 400
 #: Ticks without a coordinator after which rounds are said to pause: a new one takes at most 200 (promise P5), so there
 #: is no majority.
 PAUSED_TICKS = 240
+
+
+#: Refusals of an update by who is behind itself, or coordinates no more: it is offered again.
+PASSING = {"stale_term", "round_gap"}
 
 
 class Asked:
@@ -136,6 +140,23 @@ class Council:
         """All clients of the round under way, in the order in which the algorithm counts them."""
         return tuple(sorted(self.decrees.election.electorate.members))
 
+    @property
+    def working(self) -> bool:
+        """Whether this peer's client is at work: it trains, or settles a round."""
+        return self._working
+
+    @property
+    def paused(self) -> bool:
+        """Whether rounds are said to pause."""
+        return self._paused
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Whose updates this peer waits for, if it coordinates."""
+        if not self.decrees.gathering or self._gathering.closed:
+            return ()
+        return tuple(self._gathering.awaited(self.life, self.group, self._takes_part()))
+
     def in_force(self) -> tuple[Mapping[str, int], bytes]:
         """What holds after the last round: by client the last round in which its update counted, and the server."""
         applied = self.decrees.holding.applied
@@ -183,23 +204,27 @@ class Council:
         if self.decrees.gathering and (update.term, update.round) == at:
             self._gathering.at(at, life.now)
             if self._gathering.closed:
-                life.refuse(
-                    "round_closed", peer, f"an update for round {update.round}, which is over", group=self.group
-                )
+                self._refuse(peer, "round_closed", f"an update for round {update.round}, which is over")
                 return
             if peer not in self._takes_part():
-                life.refuse("implausible", peer, f"takes no part in round {update.round}", group=self.group)
+                self._refuse(peer, "implausible", f"takes no part in round {update.round}")
                 return
             wrong = self.course.fault(update.content)
             if wrong is not None:
                 self._gathering.refused.add(peer)
-                life.refuse(wrong.code, peer, wrong.text, group=self.group)
+                self._refuse(peer, wrong.code, wrong.text)
                 return
         self._take(peer, update, self.decrees.heard_update(peer, update.term, update.round, update.digest))
 
     def hear_ack(self, peer: str, ack: Ack) -> None:
         """The coordinator of a term (`taken`) has this peer's update of a round."""
         self._sent.answered((peer, ack.taken, ack.round))
+
+    def hear_refused(self, peer: str, refused: Refused) -> None:
+        """The coordinator does not take this peer's update; it is not offered to it again."""
+        study, term = self.chamber.study, self.decrees.election.stand.term
+        if study is not None and refused.code not in PASSING:
+            self._sent.answered((peer, term, study.round))
 
     def hear_wanted(self, peer: str, wanted: Wanted) -> None:
         """Somebody needs a model."""
@@ -226,9 +251,28 @@ class Council:
     def enrol(self, roster: Roster) -> None:
         """A later roster is known."""
         found = electorate(roster)
-        if found.number not in self.chamber.electorates:
-            self.life.write(called(self.group, found))
+        if found.number not in self.chamber.rosters:
+            self.life.write(called(self.group, found, to_bytes(roster)))
         self.decrees.announce(found)
+
+    def hear_earlier(self, peer: str, news: RosterNews) -> None:
+        """A roster from before this peer came: who coordinates may do so by a mandate of that time."""
+        if news.number in self.chamber.rosters:
+            return
+        try:
+            roster = from_bytes(news.text)
+        except RosterError as error:
+            self.life.count(error.code, peer, str(error))
+            return
+        if roster.authority == self.life.circle.roster.authority:
+            self.enrol(roster)
+
+    def introduce(self, peer: str) -> None:
+        """Hand over the earlier rosters that still matter to somebody who was just met."""
+        now = self.life.circle.roster.number
+        for number, text in sorted(self.chamber.rosters.items()):
+            if number < now and number in self.decrees.election.known:
+                self.life.send(peer, RosterNews(number=number, text=text))
 
     # -------------------------------------------------------------------------------------------------- what work gave
 
@@ -402,6 +446,13 @@ class Council:
                 case Refusal():
                     life.count(out.code, out.sender, out.text)
 
+    def _refuse(self, peer: str, code: str, text: str) -> None:
+        """Somebody's update is not taken, or this peer's own."""
+        if peer == self.life.me:
+            self.life.note("warning", "update_void", f"this peer's own update does not count: {text}", code=code)
+        else:
+            self.life.refuse(code, peer, text, group=self.group)
+
     def _take(self, peer: str, update: Update, outs: Iterable[Out]) -> None:
         """What the machine says of an update; who sent it is told."""
         life, refused = self.life, False
@@ -411,7 +462,7 @@ class Council:
                     self._gathering.updates[peer] = update.content
                 case Refusal():
                     refused = True
-                    life.refuse(out.code, peer, out.text, group=self.group)
+                    self._refuse(peer, out.code, out.text)
                 case _:
                     self._do([out])
         if peer != life.me and not refused:

@@ -180,12 +180,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """An electorate is known."""
+    """An electorate is known, by the signed roster in `text` that says so."""
 
     group: str
     number: int
     voters: tuple[str, ...]
     members: tuple[str, ...]
+    text: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,6 +181,7 @@ class Life:
         """Where the journal has grown long; between rounds, when least is under way."""
         held = 8 * sum(group.length for group in self.circle.groups.values())
         size = held + 4 * (len(self.ledger.x_n) + len(self.ledger.s_k))
+        size += sum(chamber.size for chamber in self.ledger.chambers.values())
         if self.journal_bytes > max(JOURNAL_TIMES * size, JOURNAL_BYTES_MIN):
             self.snapshot()
 

@@ -18,6 +18,7 @@ from fedpeer.gossip.ballots import Holding
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import FORMS, PACKERS, Form
 from fedpeer.peer.core.assembly import Assembly
+from fedpeer.peer.core.capacity import SIGNATURES_MAX
 from fedpeer.peer.core.chamber import Chamber
 from fedpeer.peer.core.choice import Choice, bind, lookup
 from fedpeer.peer.core.course import Course
@@ -30,10 +31,13 @@ from fedpeer.peer.core.ledger import Ledger, Rules
 from fedpeer.peer.core.life import Circle, Setup
 from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.roster import Roster
+from fedpeer.peer.core.roster import Roster, RosterError
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.voters import EVERYONE, PeerCouncil, electorate
 from fedpeer.slicing.models import ModelGraph
+
+#: Voters whose majority finds room on the wire.
+VOTERS_MAX = 2 * SIGNATURES_MAX - 1
 
 
 def form_of(wire: Sequence[Choice]) -> Form:
@@ -77,10 +81,17 @@ def setup_of(
 
     `method` stands in for the federation's own algorithm, `address` for the URL in the roster. Peers whose address is
     among the `seeds` are greeted first.
+
+    Raises:
+        RosterError: it has more voters than can sign a decree.
     """
     federation = assembly.federation
     chosen = method or federation.learning.algorithm
     served, network = method_of(chosen).served, _network_digest(assembly)
+    voters = len(electorate(roster).voters)
+    if served and voters > VOTERS_MAX:
+        text = f"the roster has {voters} voters, and a decree has room for the signatures of {VOTERS_MAX // 2 + 1}"
+        raise RosterError("bad_metadata", f"{text}; invite the others with --no-vote")
 
     def circle_of(roster: Roster) -> Circle:
         peers = {entry.id: entry.models for entry in roster.entries}

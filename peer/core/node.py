@@ -335,6 +335,8 @@ class Node:
         if isinstance(message, Hello):
             if hear_hello(life, heard, message):
                 say_all_open(life, self.repeats, peer)
+                if self.council is not None:
+                    self.council.introduce(peer)
             life.changed()
             return
         known = life.ledger.met.get(peer)
@@ -412,6 +414,9 @@ class Node:
                 self.council.settled(event)
 
     def _news(self, peer: str, news: RosterNews) -> None:
+        if self.council is not None and news.number < self.life.circle.roster.number:
+            self.council.hear_earlier(peer, news)
+            return
         roster = hear_roster(self.life, peer, news)
         if roster is not None:
             self._enrol(roster)
@@ -425,6 +430,8 @@ class Node:
     def _refused(self, peer: str, refused: Refused) -> None:
         """A neighbour did not take something. Whatever has to do with memory or lives is cleared up by a Hello."""
         life = self.life
+        if self.council is not None and refused.group == self.council.group:
+            self.council.hear_refused(peer, refused)
         text = f"{peer} refused what this peer sent: {refused.code}. {refused.text}"
         life.note(
             "debug" if refused.code in USUAL else "warning",

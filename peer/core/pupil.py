@@ -19,7 +19,7 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.updates import Fault, fault
 from fedpeer.algorithms.workbench import Workbench
-from fedpeer.peer.core.assembly import Coordinated, Loader, algorithm_of, mean_of, optimizer_of
+from fedpeer.peer.core.assembly import Coordinated, Loader, coordinated, optimizer_of
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.course import Course, patience_of
 from fedpeer.peer.core.events import Conclude, Concluded, Practise, Practised, Settle, Settled
@@ -43,11 +43,14 @@ class Pupil:
     course: Course
 
     @classmethod
-    def of(cls, learner: Learner, method: Choice, load: Loader, peers: Sequence[str]) -> Pupil:
-        """The pupil that a learner is under this method, among these peers.
+    def of(
+        cls, learner: Learner, method: Choice, load: Loader, peers: Sequence[str], *, secret: bytes = b""
+    ) -> Pupil:
+        """The pupil that a learner is under this method, among these peers; `secret` is what its noise comes from.
 
         Raises:
-            ChoiceError, AlgorithmError: the method's settings do not fit; the message says what to change.
+            ChoiceError, AlgorithmError, RobustError, PrivacyError: the method's settings do not fit, or those of
+                aggregation and privacy; the message says what to change.
         """
         assembly, device = learner.assembly, learner.device
         learning, clients = assembly.federation.learning, tuple(sorted(peers))
@@ -55,19 +58,17 @@ class Pupil:
         def drawn(name: str) -> Tensor:
             return assembly.drawn(name).to(device)
 
-        algorithm = algorithm_of(method, load)(
-            Workbench(
-                module=assembly.module,
-                layout=assembly.layout,
-                loss=LOSSES[assembly.loss],
-                optimizer=optimizer_of(learning.optimizer),
-                stepper=learner.stepper,
-                clients=len(clients),
-                examples_max=learner.examples,
-                draw=drawn,
-                mean=mean_of(learning.aggregation),
-            )
+        bench = Workbench(
+            module=assembly.module,
+            layout=assembly.layout,
+            loss=LOSSES[assembly.loss],
+            optimizer=optimizer_of(learning.optimizer),
+            stepper=learner.stepper,
+            clients=len(clients),
+            examples_max=learner.examples,
+            draw=drawn,
         )
+        algorithm = coordinated(method, learning, bench, load, secret=secret)
         server = algorithm.start_server(drawn(""))
         examples = torch.tensor(learner.examples, device=device)
         client = algorithm.start_client(assembly.start(learner.peer).to(device), examples)

@@ -1,33 +1,58 @@
-"""What the trainer's thread does: a round of local steps, or an evaluation, whose model is kept for whoever uses it."""
+"""What the trainer's thread does: local steps, a round's end, or an evaluation, whose model is kept for whoever uses it."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import assert_never
 
 from fedpeer.peer import models
-from fedpeer.peer.core.events import Evaluate, Evaluated, Train, Trained
+from fedpeer.peer.core.events import (
+    Conclude,
+    Evaluate,
+    Evaluated,
+    Practise,
+    Settle,
+    Train,
+    Trained,
+    Work,
+    Worked,
+)
 from fedpeer.peer.shell.prepared import Prepared
-from fedpeer.peer.shell.status import Status
+from fedpeer.peer.shell.status import Status, Timed
 
 
 class Bench:
-    """A peer's learner, and the folder in which its last evaluated model stands."""
+    """A peer's learner, its work under an algorithm with a server, and the folder of its last evaluated model."""
 
     def __init__(self, prepared: Prepared, folder: Path, status: Status) -> None:
         outfit = prepared.outfit
-        self._learner, self._layout = outfit.learner, outfit.assembly.layout
+        self._learner, self._layout, self._pupil = outfit.learner, outfit.assembly.layout, prepared.pupil
         self._card = models.Card.of(outfit.assembly, outfit.dataset, {prepared.file.id: outfit.held})
         self._folder, self._status = folder, status
 
-    def work(self, job: Train | Evaluate) -> Trained | Evaluated:
+    def work(self, job: Work) -> Worked:
         """Do one job."""
         began = time.perf_counter()
-        if isinstance(job, Train):
-            x_n, s_k = self._learner.train(job.round, job.x_n, job.s_k, job.fresh)
-            self._status.took("train", time.perf_counter() - began)
-            return Trained(job.round, x_n, s_k)
-        score, loss = self._learner.evaluate(job.x_n)
-        models.save(self._folder, self._card, job.x_n, self._layout)
-        self._status.took("evaluate", time.perf_counter() - began)
-        return Evaluated(job.round, score, loss)
+        done, what = self._done(job)
+        self._status.took(what, time.perf_counter() - began)
+        return done
+
+    def _done(self, job: Work) -> tuple[Worked, Timed]:
+        match job:
+            case Train():
+                x_n, s_k = self._learner.train(job.round, job.x_n, job.s_k, job.fresh)
+                return Trained(job.round, x_n, s_k), "train"
+            case Evaluate():
+                server = None if job.server_n is None else self._learner.evaluate(job.server_n)
+                score, loss = self._learner.evaluate(job.x_n)
+                models.save(self._folder, self._card, job.x_n, self._layout)
+                return Evaluated(job.round, score, loss, server), "evaluate"
+            case Practise() | Conclude() | Settle():
+                assert self._pupil is not None, "only an algorithm with a server asks for this"
+                return self._pupil.work(job), _TIMED[type(job)]
+            case _:
+                assert_never(job)
+
+
+_TIMED: dict[type[Work], Timed] = {Practise: "train", Conclude: "close", Settle: "settle"}

@@ -117,8 +117,10 @@ class Links:
             skip_auto_headers=_NEEDLESS,
         )
 
-    def send(self, peer: str, address: str, head: bytes, tail: memoryview) -> None:
+    def send(self, peer: str, address: str, head: bytes, tail: memoryview, *, urgent: bool = False) -> None:
         """Queue one frame (`codec.encode`) for the peer at this URL. The tail must not change until it is reported.
+
+        One that is `urgent` goes with the small ones, however long its tail is.
 
         Raises ListenError where this is plain HTTP beyond loopback.
         """
@@ -131,7 +133,7 @@ class Links:
         elif not address.startswith("https://"):  # an address comes from a claim; it cannot talk us out of TLS
             self._report(peer, LinkDown(f"its address is {address}, and we speak TLS only"))
             return
-        queue = link.bulk if len(tail) > BULK_BYTES else link.small
+        queue = link.bulk if len(tail) > BULK_BYTES and not urgent else link.small
         stuck = bool(queue.tasks) and now - queue.moved > limits.stalled_s
         if head in queue.waiting or (head in queue.leaving and not stuck):
             return

@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterable
 
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import Event, Heard, Note, Send
-from fedpeer.peer.core.messages import Ack, Envelope, Refused, RosterNews, Transfer
+from fedpeer.peer.core.messages import (
+    Ack,
+    Ballot,
+    Envelope,
+    Model,
+    Refused,
+    RosterNews,
+    Transfer,
+    Update,
+    Wanted,
+)
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
 from fedpeer.peer.shell.identity import client_context
@@ -15,6 +25,10 @@ from fedpeer.peer.shell.prepared import Prepared
 from fedpeer.peer.shell.roster_file import RosterFile
 from fedpeer.peer.shell.rows import Rows
 from fedpeer.peer.shell.status import Status
+
+
+#: What belongs to averaging, or to coordinated rounds.
+_COUNTED = Transfer | Ack | Ballot | Update | Wanted | Model
 
 
 class Post:
@@ -50,9 +64,9 @@ class Post:
         )
         head, tail = codec.encode(envelope, send.message)
         size = len(head) + len(tail)
-        self._status.sent(size, send.message.group if isinstance(send.message, Transfer) else "")
-        self._rows.sent(size, counts=isinstance(send.message, Transfer | Ack))
-        self._links.send(send.to, address, head, tail)
+        self._status.sent(size, send.message.group if isinstance(send.message, Transfer | Update | Model) else "")
+        self._rows.sent(size, counts=isinstance(send.message, _COUNTED))
+        self._links.send(send.to, address, head, tail, urgent=isinstance(send.message, Ballot))
 
     def forget(self, peers: Iterable[str]) -> None:
         """These are gone, or have other keys."""

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.peer_file import PeerFile
+from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.roster import Roster, RosterError, sign_statement, verify_statement
 from fedpeer.peer.device import device_of
-from fedpeer.peer.holdings import Outfit, outfit
+from fedpeer.peer.holdings import Outfit, loader_of, outfit
 from fedpeer.peer.shell.identity import Identity, load_identity, read_roster
 from fedpeer.peer.shell.roster_file import RosterFile
+from fedpeer.peer.shell.secret import secret_in
 from fedpeer.peer.shell.status import About, Status
 
 
@@ -27,6 +30,8 @@ class Prepared:
     """A peer that is ready to start: nothing in it can be the user's mistake any more.
 
     identity   None: plain HTTP on this machine, without identities
+    pupil      its work under an algorithm with a server; None where peers are equals
+    secret     what its noise comes from, kept when the state folder is (`secret.py`)
     """
 
     file: PeerFile
@@ -35,13 +40,20 @@ class Prepared:
     identity: Identity | None
     outfit: Outfit
     device: str
+    pupil: Pupil | None = None
+    secret: bytes = b""
+
+    @property
+    def folder(self) -> Path:
+        """Of its state."""
+        return Path(self.file.state or f"{self.file.id}-state")
 
 
 def prepare(file: PeerFile, federation: Federation) -> Prepared:
     """Read the roster and the keys, load the data, build the network.
 
     Raises:
-        RosterError, IdentityError, DataError, NetworkError, SlicingError, ...: the user's mistakes.
+        RosterError, IdentityError, DataError, NetworkError, SlicingError, AlgorithmError, ...: the user's mistakes.
     """
     roster = read_roster(Path(file.roster))
     if file.id not in roster.by_id:
@@ -58,7 +70,7 @@ def prepare(file: PeerFile, federation: Federation) -> Prepared:
             roster,
         )
     device = device_of(file.device)
-    return Prepared(
+    prepared = Prepared(
         file=file,
         federation=federation,
         roster=roster,
@@ -66,6 +78,12 @@ def prepare(file: PeerFile, federation: Federation) -> Prepared:
         outfit=outfit(file, federation, device),
         device=device,
     )
+    algorithm = federation.learning.algorithm
+    if not method_of(algorithm).served:
+        return prepared
+    secret = secret_in(prepared.folder)
+    pupil = Pupil.of(prepared.outfit.learner, algorithm, loader_of(file), tuple(roster.by_id), secret=secret)
+    return replace(prepared, pupil=pupil, secret=secret)
 
 
 def status_of(prepared: Prepared) -> Status:

@@ -22,6 +22,7 @@ from typing import Any
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import (
     Asked,
+    Conclude,
     Effect,
     Enrol,
     Evaluate,
@@ -31,17 +32,19 @@ from fedpeer.peer.core.events import (
     NewRoster,
     Note,
     Persist,
+    Practise,
     Refuse,
     RefusedAtDoor,
     Send,
+    Settle,
     Stop,
     Tick,
     Train,
-    Trained,
+    Worked,
 )
 from fedpeer.peer.core.gate import Gate
 from fedpeer.peer.core.making import disk_bytes, node_of, rules_of, setup_of
-from fedpeer.peer.core.messages import Envelope, Message, RosterNews, Transfer
+from fedpeer.peer.core.messages import Envelope, Message, Model, RosterNews, Transfer, Update
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.peer_file import endpoint
 from fedpeer.peer.core.refusals import Rejected
@@ -60,6 +63,7 @@ from fedpeer.peer.shell.post import Post
 from fedpeer.peer.shell.prepared import Prepared, signatures, status_of
 from fedpeer.peer.shell.roster_file import RosterFile
 from fedpeer.peer.shell.rows import Rows
+from fedpeer.peer.shell.secret import keep
 from fedpeer.peer.shell.server import Host, PeerServer
 from fedpeer.peer.shell.status import Status
 from fedpeer.peer.shell.store import Store, StoreError
@@ -91,7 +95,7 @@ class Process:
         self._prepared = prepared
         self._leave = leave
         file = prepared.file
-        self._folder = Path(file.state or f"{file.id}-state")
+        self._folder = prepared.folder
         self._members = RosterFile(Path(file.roster), prepared.roster)
         self.status = status_of(prepared)
         self._bench = Bench(prepared, self._folder, self.status)
@@ -117,6 +121,8 @@ class Process:
             StateError, DuplicatePeerError, SnapshotForeignError, ListenError, DashboardError: the user's mistakes.
         """
         with Store.open(self._folder) as store:
+            if self._prepared.secret:
+                keep(self._folder, self._prepared.secret)
             recovered = store.recover()
             self._node = self._make_node(recovered)
             self._log_file = LogFile(self._folder / "log.jsonl")
@@ -139,7 +145,8 @@ class Process:
         return self._stopped
 
     def _make_node(self, recovered: Any) -> Node:
-        file, assembly, learner = self._prepared.file, self._prepared.outfit.assembly, self._prepared.outfit.learner
+        prepared = self._prepared
+        file, assembly, learner = prepared.file, prepared.outfit.assembly, prepared.outfit.learner
         setup = setup_of(
             assembly,
             self._members.roster,
@@ -148,7 +155,7 @@ class Process:
             address=file.address,
             seeds=tuple(file.seeds),
         )
-        sign, verify = signatures(self._prepared, self._members)
+        sign, verify = signatures(prepared, self._members)
         return node_of(
             setup,
             rules_of(assembly.federation, assembly.seed, file.id, learner.examples),
@@ -157,6 +164,7 @@ class Process:
             state_size=learner.state_size,
             sign=sign,
             verify=verify,
+            course=prepared.pupil and prepared.pupil.course,
         )
 
     async def _serve(self, store: Store) -> None:
@@ -319,7 +327,7 @@ class Process:
             # Others answer the later of two processes, where it is; only here can the earlier one be told.
             return Rejected("duplicate_peer", f"a later process speaks as {sender}")
         self._heard_at[sender] = time.monotonic()
-        group = message.group if isinstance(message, Transfer) else ""
+        group = message.group if isinstance(message, Transfer | Update | Model) else ""
         self.status.received(len(lease.view) + codec.HEAD_BYTES, group)
         if len(self._waiting) >= WAITING_MAX:
             lease.release()
@@ -340,7 +348,7 @@ class Process:
                 effect.do()
             case Send():
                 self._post.send(effect)
-            case Train() | Evaluate():
+            case Train() | Evaluate() | Practise() | Conclude() | Settle():
                 self._trainer.submit(effect)
             case Note() | Refuse():
                 self._say(effect)
@@ -361,11 +369,11 @@ class Process:
         self._failure = failure
         self._over.set()
 
-    def _worked(self, event: Trained | Evaluated) -> None:
+    def _worked(self, event: Worked) -> None:
         if self._over.is_set():
             return
         if isinstance(event, Evaluated):
-            self.status.evaluated(event.round, event.score, event.loss)
+            self.status.evaluated(event)
             self._rows.evaluated(event)
         self.feed(event)
 

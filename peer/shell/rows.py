@@ -65,6 +65,8 @@ class Rows:
             row, event = self._waiting.pop(number), self._scores.pop(number, None)
             if event is not None:
                 row |= {self._score: event.score, "loss": event.loss}
+                if event.server is not None:
+                    row |= {f"server_{self._score}": event.server[0], "server_loss": event.server[1]}
             self._write(row)
 
     def _write(self, row: dict[str, Any]) -> None:

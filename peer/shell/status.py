@@ -14,9 +14,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from fedpeer.peer.core.events import Note, Refuse
+from fedpeer.peer.core.events import Evaluated, Note, Refuse
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.shell.logs import NAME_MAX, Line, printable
 from fedpeer.peer.shell.tallies import Curve, Timing, Traffic, finite
@@ -52,9 +52,10 @@ COUNTERS = (
     "refuted",
     *(counter for counters in COUNTED.values() for counter, _ in counters),
 )
-#: What is timed: a durable save, the local steps of a round, an evaluation.
-Timed = Literal["save", "train", "evaluate"]
-TIMED: tuple[Timed, ...] = ("save", "train", "evaluate")
+#: What is timed: a durable save, the local steps of a round, an evaluation; in coordinated rounds also to close one as
+#: its coordinator, and to settle what the client keeps of it.
+Timed = Literal["save", "train", "evaluate", "close", "settle"]
+TIMED: tuple[Timed, ...] = get_args(Timed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,32 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CouncilView:
+    """Coordinated rounds in one group, as this peer sees them.
+
+    coordinator   who coordinates in this term; None: nobody that this peer knows of
+    round         the last one that is in force here
+    counted       who has a part in its result, and was told so by it
+    voters        who count for a majority; `voters_there`: those of them who are there, this peer among them
+    votes         whether this peer may vote
+    paused        whether rounds pause, since nobody coordinates
+    waiting_for   where this peer coordinates: whose updates are missing
+    """
+
+    id: str
+    members: tuple[str, ...]
+    coordinator: str | None
+    term: int
+    round: int
+    counted: tuple[str, ...]
+    voters: tuple[str, ...]
+    voters_there: tuple[str, ...]
+    votes: bool
+    paused: bool
+    waiting_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The node at one moment."""
 
@@ -124,6 +151,7 @@ class View:
     peers: tuple[PeerView, ...]
     groups: tuple[GroupView, ...]
     lag_ms_p99: float = 0.0
+    councils: tuple[CouncilView, ...] = ()
 
 
 @dataclass(slots=True)
@@ -149,6 +177,7 @@ class Status:
         self.about, self._clock, self._ticking, self._began = about, clock, ticking, ticking()
         self.view = View(state="gathering", round=0, incarnation=1, life=1, roster=0, peers=(), groups=())
         self._loss: float | None = None
+        self._server = Curve()
         self._all = Traffic()
         self._of_group: dict[str, Traffic] = {}
         self._curves: dict[str, Curve] = {}
@@ -171,14 +200,17 @@ class Status:
         roster, groups = {peer.id for peer in view.peers}, {group.id for group in view.groups}
         self._curves = {id: curve for id, curve in self._curves.items() if id in roster or id == self.about.peer}
         self._trails = {id: self._trails.get(id, Curve()) for id in groups}
-        self._of_group = {id: self._of_group.get(id, Traffic()) for id in groups}
+        talked = groups | {council.id for council in view.councils}
+        self._of_group = {id: self._of_group.get(id, Traffic()) for id in talked}
         for group in view.groups:
             self._trails[group.id].add(group.round, group.weight, group.disagreement)
 
-    def evaluated(self, round: int, score: float, loss: float) -> None:
-        """This peer's own score of a round."""
-        self._curves.setdefault(self.about.peer, Curve()).add(round, score)
-        self._loss = loss
+    def evaluated(self, event: Evaluated) -> None:
+        """This peer's own score of a round, and that of the server's model on its test part."""
+        self._curves.setdefault(self.about.peer, Curve()).add(event.round, event.score)
+        self._loss = event.loss
+        if event.server is not None:
+            self._server.add(event.round, event.server[0])
 
     def sent(self, size: int, group: str = "") -> None:
         """A message of so many bytes has left; `group`: the averaging group that it was for."""
@@ -236,6 +268,8 @@ class Status:
             "peers": [{**_fields(peer), "score": finite(peer.score)} for peer in view.peers],
             "groups": [self._group(group) for group in view.groups],
             "scores": {id: curve.points for id, curve in sorted(self._curves.items())},
+            "server_scores": self._server.points,
+            "councils": [self._council(council) for council in view.councils],
             "traffic": self._all.as_json(),
             "refusals": self._refusals(),
             "counters": self._counted(),
@@ -251,6 +285,9 @@ class Status:
             **self._of_group[group.id].as_json(),
             "trail": self._trails[group.id].points,
         }
+
+    def _council(self, council: CouncilView) -> dict[str, Any]:
+        return {**_fields(council), "late": self._late[council.id], **self._of_group[council.id].as_json()}
 
     def _refusals(self) -> list[dict[str, Any]]:
         return [

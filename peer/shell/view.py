@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fedpeer.peer.core.council import Council
 from fedpeer.peer.core.ledger import Holding
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.rounds import among_the_living
-from fedpeer.peer.shell.status import GroupView, PeerState, PeerView, State, View
+from fedpeer.peer.shell.status import CouncilView, GroupView, PeerState, PeerView, State, View
+
+
+#: Standings of a peer that can vote.
+_THERE = {"alive", "suspect", "finished"}
 
 
 def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -> View:
@@ -31,11 +36,14 @@ def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -
         peers=tuple(_peer(node, entry.id, entry.address, heard_s) for entry in roster.entries),
         groups=tuple(_group(node, id) for id in sorted(node.life.circle.groups) if id in ledger.groups),
         lag_ms_p99=lag_ms_p99,
+        councils=() if node.council is None else (_council(node, node.council),),
     )
 
 
 def _state(node: Node) -> State:
     match node.phase:
+        case "learning" if node.council is not None:
+            return "training" if node.council.working else "averaging"
         case "learning":
             return "training" if node.rounds.training else "averaging"
         case "stopped":
@@ -80,6 +88,25 @@ def _group(node: Node, id: str) -> GroupView:
         waiting_for=holding.missing,
         written_off=holding.written_off,
         audit=audit(holding),
+    )
+
+
+def _council(node: Node, council: Council) -> CouncilView:
+    life, decrees = node.life, council.decrees
+    electorate, counted = decrees.election.electorate, council.in_force()[0]
+    there = (peer for peer in electorate.voters if peer == life.me or life.membership.standing(peer) in _THERE)
+    return CouncilView(
+        id=council.group,
+        members=council.clients,
+        coordinator=council.coordinator,
+        term=decrees.election.stand.term,
+        round=council.applied,
+        counted=tuple(peer for peer, last in counted.items() if last == council.applied),
+        voters=tuple(sorted(electorate.voters)),
+        voters_there=tuple(sorted(there)),
+        votes=council.chamber.votes,
+        paused=council.paused,
+        waiting_for=council.missing,
     )
 
 

@@ -128,6 +128,10 @@ class NetworkEngine:
     def statistics(self) -> dict[str, list[float]]:
         return {}
 
+    @property
+    def relations_PP(self) -> None:
+        """Peers are equals."""
+
     def disagreement(self) -> dict[str, float]:
         """Of each group: the largest distance of a member from the members' mean, relative to the mean's norm."""
         x_Pn, found = self.x_Pn.double(), {}

@@ -142,11 +142,17 @@ class ProcessesEngine:
         """(score, loss) of each peer on its own test part, as it evaluated itself."""
         return [watched.results(self.round) for watched in self._watched]
 
-    def evaluate_server(self, *, validation: bool = False) -> None:
-        """Peers are equals."""
+    def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
+        """The same of the server's model, as each peer holds it; None where there is none."""
+        found = [watched.server_results(self.round) for watched in self._watched]
+        return [each for each in found if each is not None] if all(found) else None
 
     def statistics(self) -> dict[str, list[float]]:
         return {}
+
+    @property
+    def relations_PP(self) -> None:
+        """Peers are equals."""
 
     def disagreement(self) -> dict[str, float]:
         """Of each group: the largest that a member saw between its neighbours and itself, relative to its norm."""
@@ -175,7 +181,7 @@ class ProcessesEngine:
             return
         for _ in range(PORTS_TRIED):
             shutil.rmtree(self._folder, ignore_errors=True)
-            self._start(settle(self._folder, self._world, self._method, self._device, code=_packages(self._world)))
+            self._start(settle(self._folder, self._world, self._method, self._device, code=_packages(self._world, self._method)))
             try:
                 self._go_on(lambda: all(watched.listening for watched in self._watched))
             except PortTakenError as taken:
@@ -253,8 +259,8 @@ class ProcessesEngine:
         return TRAINING_S + federation.gossip.gather + DEADLINES_MAX * federation.gossip.deadline * (1 + exchanges)
 
 
-def _packages(world: World) -> list[str]:
+def _packages(world: World, method: Choice) -> list[str]:
     """Top packages of the code that the federation names: who started the simulation named it."""
-    choices = (world.federation.network, world.federation.simulation.dataset)
+    choices = (world.federation.network, world.federation.simulation.dataset, method)
     names = [str(each.value or each.settings["function"]) for each in choices if each and each.name == "python"]
     return sorted({name.partition(":")[0].partition(".")[0] for name in names})

@@ -66,12 +66,19 @@ class Watched:
 
     def results(self, round: int) -> tuple[float, float]:
         """(score, loss) as of its last evaluation up to this round; JSON has null for what is no number."""
+        return self._scored(round, "") or (math.nan, math.nan)
+
+    def server_results(self, round: int) -> tuple[float, float] | None:
+        """The same of the server's model; None where there is none."""
+        return self._scored(round, "server_")
+
+    def _scored(self, round: int, prefix: str) -> tuple[float, float] | None:
         for number in sorted((each for each in self.rows if each <= round), reverse=True):
             row = self.rows[number]
-            found = row["accuracy" if "accuracy" in row else "error"], row["loss"]
+            found = row.get(f"{prefix}{'accuracy' if 'accuracy' in row else 'error'}"), row.get(f"{prefix}loss")
             if found != (None, None):
                 return math.nan if found[0] is None else found[0], math.nan if found[1] is None else found[1]
-        return math.nan, math.nan
+        return None
 
     def look(self) -> list[str]:
         """Take up what is new; lines of the log that matter to the result."""

@@ -69,6 +69,7 @@ def workbench(job: Job, stepper: Stepper, workspace: Workspace) -> Workbench:
         optimizer=job.optimizer,
         stepper=stepper,
         clients=len(job.peers),
+        examples=len(workspace.train.index_T),
         examples_max=max(workspace.train.count(peer) for peer in range(len(job.peers))),
     )
 

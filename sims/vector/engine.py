@@ -168,6 +168,10 @@ class VectorEngine:
     def statistics(self) -> dict[str, list[float]]:
         return {}
 
+    @property
+    def relations_PP(self) -> None:
+        """Peers are equals."""
+
     def disagreement(self) -> dict[str, float]:
         """Of each group: the largest distance of a member from the members' mean, relative to the mean's norm."""
         tasks = [Spread(group, a, b, self._side) for group, a, b in self._mixes]

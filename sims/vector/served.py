@@ -32,6 +32,8 @@ from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
 from fedpeer.peer.core.assembly import Coordinated, coordinated
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.federation import LearningSettings
+from fedpeer.peer.core.framing import raw
+from fedpeer.peer.core.sparse_words import wire_bytes
 from fedpeer.sims.vector.clients import (
     Examine,
     Examined,
@@ -279,9 +281,10 @@ class ServedEngine:
         return rebuilt(template, {name: self.workspace.leaves[f"update {name}"][rows] for name in leaves(template)})
 
     def _update_bytes(self, peer: int) -> int:
+        """What the update takes on the wire: zeros, where there are many, travel as one bit."""
         assert self._job.served is not None
         rows = (self.workspace.leaves[f"update {name}"][peer] for name in leaves(self._job.served.update))
-        return sum(row.numel() * row.element_size() for row in rows)
+        return wire_bytes(b"".join(raw(row.cpu()) for row in rows))
 
     def _settle(self, training: Sequence[int], sent: set[int]) -> None:
         """What clients keep of the round, where that is not simply what training made of them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -113,3 +115,14 @@ def test_one_peer_as_a_block_of_one_and_back() -> None:
     assert torch.equal(one.block().inputs(0), seen.inputs(0)[1:])
     assert torch.equal(one.block().peer(0).all_inputs(), seen.all_inputs()[1])
     assert one.view is not None
+
+
+def test_clients_keep_their_numbers_alone_in_blocks_and_over_steps() -> None:
+    block = replace(batches(peers=3), number=torch.tensor([4, 0, 7]))
+    assert [int(block.peer(p).number) for p in range(3)] == [4, 0, 7]  # type: ignore[arg-type]
+    one = block.peer(2).block()
+    assert one.number is not None
+    assert one.number.tolist() == [7]
+    assert torch.equal(block.taking([1, 1]).number, torch.tensor([4, 0, 7]))  # type: ignore[arg-type]
+    assert batches(peers=2).peer(1).number is None
+    assert batches(peers=2).peer(1).block().number is None

@@ -16,7 +16,6 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.leaves import leaves, taken
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.pfedvem import ratio, weighted
 from fedpeer.algorithms.servers.pfedvem import Confident, PFedVEM
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.gossip.mass import Mass
@@ -128,19 +127,6 @@ def test_shares_that_get_lost_and_come_back_change_no_mean(seed: int) -> None:
         torch.testing.assert_close(now.weight.sum(), whole.weight.sum(), rtol=1e-12, atol=0)
         for found_D in now.estimate_D:
             assert distance(found_D.float(), wanted_n[torch.from_numpy(index_D)]) <= 1e-6
-
-
-def test_masses_with_a_weight_say_the_same_as_the_weight_as_a_number_beside() -> None:
-    """`weighted` and `ratio` are the form for carriers that start all with one weight."""
-    algorithm, x_Pn = ConfidentPeers(CLIENT), starts(MODULE, len(PEERS))
-    state, change = algorithm.train(algorithm.start(PLAN, x_Pn), x_Pn, work(0), tuple(range(len(PEERS))))
-    matrix_PP = dense(policy("star", len(PEERS), "push-sum", exchanges=7), 0)
-    for group in PLAN.groups:
-        index_D = group.indices[PEERS[0]]
-        value_PD, weight_P = gather(change.trained_n, torch.from_numpy(index_D)), algorithm.weights(state, index_D)
-        found = synchronous_round(Mass.of(value_PD, weight_P), matrix_PP).estimate_D
-        beside = ratio(synchronous_round(Mass.of(weighted(value_PD, weight_P)), matrix_PP).estimate_D)
-        torch.testing.assert_close(found, beside, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

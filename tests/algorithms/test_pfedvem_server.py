@@ -20,6 +20,7 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.pfedvem import Head, Terms, confidence, confidence_ratio, free_energy, train_head
 from fedpeer.algorithms.registry import ALGORITHMS, served_class
 from fedpeer.algorithms.servers import pfedvem
+from fedpeer.algorithms.servers.models import Model
 from fedpeer.algorithms.servers.pfedvem import Confident, Personal, PFedVEM
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.data.bundled import digits
@@ -204,6 +205,17 @@ def test_streams_of_noise_are_the_rounds_own() -> None:
     assert torch.equal(ends[0].model_n, ends[1].model_n)
     assert not torch.equal(ends[0].model_n[:-15], ends[2].model_n[:-15])
     assert not torch.equal(ends[0].pi_D, ends[2].pi_D)
+
+
+def test_dropout_draws_from_the_rounds_key_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.Sequential(nn.Linear(5, 6), nn.Dropout(0.5), nn.Linear(6, 3))
+    algorithm, one = PFedVEM(bench_of(module), head_lr=0.01), batches(peers=1).peer(0)
+    client, server_n = begun(algorithm, module)
+    noise_KD = torch.randn((K, 21), generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr(pfedvem, "drawn", lambda generator: lambda like_KD: noise_KD)
+    ends = [algorithm.train(client, Model(server_n), one, (key,))[0].model_n for key in (KEY, KEY, branch(KEY, 2))]
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
 
 
 def test_parted_models_are_joined_again_wherever_the_head_stands() -> None:

@@ -18,7 +18,7 @@ from fedpeer.algorithms import virtual
 from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.bayesian_training import Posterior, training_of
 from fedpeer.algorithms.coordinated import AlgorithmError, in_peer_order
-from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.draws import Draws, branch
 from fedpeer.algorithms.gaussian import Gaussian, kl
 from fedpeer.algorithms.leaves import leaves, stacked, taken
 from fedpeer.algorithms.linear_gaussian import minimiser
@@ -39,7 +39,10 @@ LATERAL = lateral_mlp((5,), 3, hidden=(4,))
 EXAMPLES = torch.tensor([10, 30, 60])
 MAKERS: dict[str, Callable[[], Algorithm]] = {
     "virtual": lambda: Virtual(bench_of("stack"), beta=0.1),
-    "pruned": lambda: Virtual(bench_of("stack"), gamma=0.3, prune=60.0, ratio="posterior", keep_last=True),
+    # In float64, since a ratio at the threshold would be kept in a block and not alone, by its last bit.
+    "pruned": lambda: Virtual(
+        bench_of("loop", plain_mlp().double()), gamma=0.3, prune=60.0, ratio="posterior", keep_last=True
+    ),
     "ablation": lambda: Virtual(replace(bench_of("stack"), examples=100), fedavg_start=True, exponent="n/N"),
     "lateral": lambda: Virtual(bench_of("loop", LATERAL), beta=0.1),
     "2019": lambda: SequentialVirtual(bench_of("loop", LATERAL), samples=2),
@@ -53,9 +56,16 @@ def begun(algorithm: Algorithm) -> tuple[Any, Any, Tensor]:
     return algorithm.start_server(x_n), algorithm.start_client(x_n.expand(3, -1), EXAMPLES), x_n
 
 
+def block_for(algorithm: Algorithm) -> Batches:
+    """Batches of three clients, in the type of the network."""
+    block, module = batches(), algorithm.bench.module  # type: ignore[attr-defined]
+    return replace(block, x_NF=block.x_NF.to(next(module.parameters()).dtype))
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_block_of_clients_is_each_alone(name: str) -> None:
-    algorithm, block = MAKERS[name](), batches()
+    algorithm = MAKERS[name]()
+    block = block_for(algorithm)
     server, clients, _ = begun(algorithm)
     for round in (1, 2):
         broadcast, before = algorithm.open(server, round), clients
@@ -66,15 +76,17 @@ def test_a_block_of_clients_is_each_alone(name: str) -> None:
             for one, other in zip(alone, together, strict=True):
                 for field, a, b in zip(leaves(one), leaves(one).values(), leaves(other).values(), strict=True):
                     assert a.shape == b.shape
-                    # What is kept and sent are precisions, of which a part in 1e6 is rounding.
-                    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * b.abs().max().item(), msg=field)
+                    # Deltas are differences of precisions: what is left of them has the rounding of the whole.
+                    scale = 1 / 0.05**2 if "chi" in field or "xi" in field else 1.0
+                    torch.testing.assert_close(a, b, rtol=1e-5, atol=5e-6 * scale, msg=field)
         server = algorithm.close(server, updates)
         clients = algorithm.settle(before, trained, server, torch.tensor([True, False, True]))
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_nothing_passed_in_is_changed(name: str) -> None:
-    algorithm, block = MAKERS[name](), batches()
+    algorithm = MAKERS[name]()
+    block = block_for(algorithm)
     server, clients, x_n = begun(algorithm)
     held = [*leaves(server).values(), *leaves(clients).values(), block.index, block.y, block.x_NF, x_n]
     before = [each.clone() for each in held]
@@ -88,7 +100,8 @@ def test_nothing_passed_in_is_changed(name: str) -> None:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_who_answers_first_decides_no_bit(name: str) -> None:
-    algorithm, block = MAKERS[name](), batches()
+    algorithm = MAKERS[name]()
+    block = block_for(algorithm)
     server, clients, _ = begun(algorithm)
     _, updates = algorithm.train(clients, algorithm.open(server, 1), block, (1, 2, 3))
     arrived = {str(p): taken(updates, p) for p in (2, 0, 1)}
@@ -169,7 +182,7 @@ def test_the_server_is_always_the_product_of_the_clients_factors(
 
 
 def test_the_law_holds_in_float32_for_many_rounds_of_training() -> None:
-    algorithm, block = Virtual(bench_of("stack", clients=3), gamma=0.5, prune=50.0, beta=1.0), batches()
+    algorithm, block = Virtual(bench_of("stack", clients=3), gamma=0.5, prune=50.0, beta=0.1), batches()
     x_n, draw = starts(algorithm.bench.module, 1)[0], torch.Generator().manual_seed(1)
     server, clients = algorithm.start_server(x_n), [algorithm.start_client(x_n, EXAMPLES[p]) for p in range(3)]
     for round in range(1, 60):
@@ -202,9 +215,8 @@ def test_one_pass_over_clients_of_a_linear_model_is_exact_inference(exponent: An
     draw = torch.Generator().manual_seed(2)
     x_KND = torch.eye(5, dtype=torch.float64).repeat(4, 2, 1) * torch.randn((4, 10, 1), generator=draw).double()
     y_KN, noise = torch.randn((4, 10), generator=draw).double(), 0.5
-    bench = replace(
-        bench_of("loop", nn.Linear(5, 1, bias=False).double(), "mean-squared-error", clients=4), examples=20
-    )
+    line = nn.Linear(5, 1, bias=False).double()
+    bench = replace(bench_of("loop", line, "mean-squared-error", clients=4), examples=20)
     algorithm = Virtual(bench, exponent=exponent, prior_sd=0.8)
     vars(algorithm)["_training"] = Exact(x_KND, y_KN, noise)
     x_n = torch.randn(5, generator=draw).double()
@@ -338,7 +350,7 @@ def test_private_weights_are_held_to_their_prior() -> None:
 def test_the_server_of_a_lateral_network_answers_with_its_own_path() -> None:
     algorithm = Virtual(bench_of("loop", LATERAL))
     server, _, x_n = begun(algorithm)
-    x_MF, bench = torch.randn(7, 5), algorithm.bench
+    x_MF, bench = torch.randn((7, 5), generator=torch.Generator().manual_seed(6)), algorithm.bench
     model_n = algorithm.server_model(server)
     assert model_n.shape == x_n.shape
     net = LATERAL
@@ -346,7 +358,7 @@ def test_the_server_of_a_lateral_network_answers_with_its_own_path() -> None:
     net.load_state_dict(bench.layout.unflatten(x_n))
     wanted = net.activations(x_MF)[0][-1]
     torch.testing.assert_close(bench.stepper.logits(model_n[None], x_MF[None])[0], wanted)
-    assert distance(net(x_MF), wanted) > 1e-2
+    assert distance(net(x_MF).detach(), wanted.detach()) > 1e-2
 
 
 def test_2019_refines_one_client_after_the_other() -> None:
@@ -399,8 +411,6 @@ def test_pfedbayes_trains_personally_on_each_batch_and_lets_the_global_copy_foll
     trained, sent = algorithm.train(client, algorithm.open(server, 1), one, (5,))
     steps = training_of(algorithm.bench, estimator="local", samples=1)
     strength, same = torch.tensor(2.0 / 30), one.taking([0, 0, 0])
-    from fedpeer.algorithms.draws import branch
-
     own = steps(Posterior.around(x_n, 0.1), Gaussian.of(x_n, 0.1), strength, same, [branch(5, 0)])
     torch.testing.assert_close(trained.mu_n, own.mu_n)
     w = _followed(Posterior.around(x_n, 0.1), own, (0.1 * strength)[None])
@@ -467,17 +477,18 @@ def test_pruned_updates_of_a_quarter_learn_digits() -> None:
     assert learned(lambda bench: Virtual(bench, prune=75.0), relu(), rounds=25)[0] > 0.88
 
 
+@pytest.mark.slow
 def test_2019_learns_digits_one_client_at_a_time() -> None:
-    """Each client refined three times, on its private and the shared layers together; and S learns by the way."""
+    """Each client refined twice, on its private and the shared layers together; and S learns by the way."""
     module = lateral_mlp((64,), 10, hidden=(30,))
-    of = learned(lambda bench: SequentialVirtual(bench, samples=1, beta=1e-3), module, rounds=30)
+    of = learned(lambda bench: SequentialVirtual(bench, samples=1), module, rounds=20, steps=60)
     assert of[1] > 0.8
 
 
+@pytest.mark.slow
 def test_pfedbayes_learns_digits() -> None:
-    of = learned(PFedBayes, relu(), rounds=8)
-    assert of[1] > 0.85
-    assert of[0] > 0.8
+    of = learned(PFedBayes, relu(), rounds=15)
+    assert min(of) > 0.8
 
 
 def test_sequences_of_tokens_are_learnt_together() -> None:

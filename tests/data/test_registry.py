@@ -51,8 +51,9 @@ def test_settings_follow_the_grammar_of_choices() -> None:
     assert bind(parse("parkinsons:total_UPDRS"), DATASETS["parkinsons"]) == {"target": "total_UPDRS"}
     assert bind(parse("shakespeare:none,samples=50"), DATASETS["shakespeare"]) == {"users": None, "samples": 50}
     assert bind(parse("watch:50"), DATASETS["watch"]) == {"stride": 50}
+    assert bind(parse("har:sitting"), DATASETS["har"]) == {"positive": "sitting"}
     with pytest.raises(ChoiceError, match="takes no value"):
-        bind(parse("har:3"), DATASETS["har"])
+        bind(parse("landmine:3"), DATASETS["landmine"])
 
 
 def test_preparing_what_comes_with_a_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedpeer.data import sensors
+from fedpeer.data.binary import against_the_rest
 from fedpeer.data.dataset import DataError, Dataset
 
 
@@ -30,6 +31,8 @@ def test_har_as_published(real: Path) -> None:
     assert len(np.unique(found.user_N[found.test_N])) == 9
     assert found.feature_names[0] == "tBodyAcc-mean()-X"
     assert found.x[0, :2].tolist() == np.array([2.8858451e-001, -2.0294171e-002], np.float32).tolist()
+    sitting = against_the_rest(found, "sitting")
+    assert (sitting.classes, np.bincount(sitting.y).tolist()) == (("rest", "SITTING"), [10_299 - 1777, 1777])
 
 
 @pytest.mark.slow
@@ -90,6 +93,17 @@ def test_hapt_in_its_official_layout(prefix: str, folder: Path) -> None:
     assert found.test_N is not None
     assert found.test_N.tolist() == [False, False, False, True, True]
     assert found.feature_names[2] == "tBodyAcc-Mean-3"
+
+
+def test_one_activity_against_the_rest(folder: Path) -> None:
+    put_zip(folder / "HAPT/HAPT Data Set.zip", hapt_files())
+    whole, found = sensors.hapt(), sensors.hapt(positive="lie_to_stand")
+    assert found.classes == ("rest", "LIE_TO_STAND")
+    assert found.y.tolist() == [0, 1, 0, 0, 1]
+    assert found.y.dtype == whole.y.dtype
+    np.testing.assert_array_equal(found.x, whole.x)
+    with pytest.raises(DataError, match=r'hapt: there is no class "lying"; known: WALKING, .*SITTING'):
+        sensors.hapt(positive="lying")
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,11 @@ from fedpeer.peer.core.events import (
     Settled,
 )
 from fedpeer.peer.core.leaf_bytes import parted
+from fedpeer.peer.core.making import setup_of
 from fedpeer.peer.core.messages import Ballot, Update
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.roster import Roster, sign
 from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.sims.network import history
 from fedpeer.sims.network.craft import Machine
@@ -46,7 +48,7 @@ from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.residents import Residents
 from fedpeer.sims.network.town import Town
 from fedpeer.sims.world import World
-from tests.faults.village import ENDLESS, Still
+from tests.faults.village import AUTHORITY, ENDLESS, Still
 from tests.sims import worlds
 
 #: Bytes of a server [value, total], a client [total, rounds trained] and an update [value, change]: two float64 each.
@@ -170,17 +172,35 @@ class Parliament:
         share: float = 1.0,
         pace: Mapping[str, float] | None = None,
         liars: Mapping[str, frozenset[int]] | None = None,
-        disk: DiskRules | None = None,
+        roster: Sequence[str] | None = None,
     ) -> None:
         self.made = made
+        self.voters = {1: len(made.peers)}
         self.clerks = {peer: Clerk(peer, share, liar=(liars or {}).get(peer, frozenset())) for peer in made.peers}
         residents = Residents.of(made, parse("fedavg"), dict(pace or {}))
         still = {peer: Still(learner.start()) for peer, learner in residents.learners.items()}
         self.residents = replace(residents, learners=still, pupils=self.clerks)
-        self.town = Town(made.peers, self.residents.craft(), faults or Faults(), disk or DiskRules())
+        self.everybody = residents.roster
+        if roster is not None:
+            first = self.signed(1, roster)
+            self.residents = replace(self.residents, roster=first)
+            self.admit(first, roster)
+        self.town = Town(made.peers, self.residents.craft(), faults or Faults(), DiskRules())
         self.town.stepped, self.town.said = self._stepped, self._said
         self.seen = Seen()
         self._last: dict[str, tuple[Node, int]] = {}
+
+    def signed(self, number: int, peers: Sequence[str]) -> Roster:
+        """A roster of these by the village's authority."""
+        public = AUTHORITY.public_key().public_bytes_raw()
+        entries = tuple(entry for entry in self.everybody.entries if entry.id in peers)
+        self.voters[number] = len(entries)
+        return sign(replace(self.everybody, authority=public, number=number, entries=entries), AUTHORITY)
+
+    def admit(self, roster: Roster, peers: Sequence[str]) -> None:
+        """From their next start on these go by this roster."""
+        for peer in peers:
+            self.residents.setups[peer] = setup_of(self.made, roster, peer, nonce=0, method=self.residents.method)
 
     # ---- who there is
 
@@ -198,10 +218,8 @@ class Parliament:
 
     def leading(self) -> str | None:
         """Who leads in the highest term."""
-        councils = {peer: node.council for peer, node in self.nodes().items()}
-        terms = {
-            c.decrees.election.stand.term: peer for peer, c in councils.items() if c and c.decrees.election.leading
-        }
+        elections = {peer: node.council.decrees.election for peer, node in self.nodes().items() if node.council}
+        terms = {each.stand.term: peer for peer, each in elections.items() if each.leading}
         return terms[max(terms)] if terms else None
 
     # ---- what happens
@@ -236,7 +254,7 @@ class Parliament:
                 seen.accepted.add((peer, term, round))
             case Send(message=Ballot(said=Commit(certificate))):
                 decree, authors = certificate.decree, [author for author, _ in certificate.acceptances]
-                if 2 * len(authors) <= len(self.made.peers):
+                if 2 * len(authors) <= self.voters[decree.roster]:
                     seen.wrong.append(f"round {decree.round} is in force by {len(authors)} acceptances")
                 silent = [a for a in authors if (a, decree.term, decree.round) not in seen.accepted]
                 if len(silent) > 1:  # the coordinator's own is never said
@@ -284,11 +302,12 @@ class Parliament:
             self.town.now + TOGETHER_TICKS,
             lambda: len(self.nodes()) == len(self.made.peers) and min(self.rounds().values()) >= goal,
         ), f"{text}: {self.rounds()}, {self.leading()} leads"
-        level = self.run(self.town.now + TOGETHER_TICKS, self._level)
+        level = self.run(self.town.now + TOGETHER_TICKS, self.level)
         assert level, f"they are never in one round: {self.rounds()}"
         self.judge(also=self.law())
 
-    def _level(self) -> bool:
-        places = [(n.ledger.chambers[EVERYONE].settled, n.ledger.chambers[EVERYONE].holding.round)
-                  for n in self.nodes().values()]  # fmt: skip
-        return len(places) == len(self.made.peers) and len({*places, *[(b, a) for a, b in places]}) == 1
+    def level(self) -> bool:
+        """Whether all live, and are in one round that is over for all of them."""
+        chambers = [node.ledger.chambers[EVERYONE] for node in self.nodes().values()]
+        rounds = {round for each in chambers for round in (each.settled, each.holding.round)}
+        return len(chambers) == len(self.made.peers) and len(rounds) == 1

@@ -1,8 +1,8 @@
 """Switches that each break one rule of the protocol, and the scenario that must then fail.
 
 A test that cannot fail shows nothing. `SABOTAGE` names for each rule a way to break it, in the code that keeps it, and
-the play (scenario and seeds) that has to notice. Rules of coordinated rounds (commit without majority; a new
-coordinator ignores what was accepted) are broken where those are tested.
+the play (scenario and seeds) that has to notice. That a new coordinator ignores what was accepted is broken where the
+mathematics of decrees is tested (`tests/gossip/`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from dataclasses import dataclass, replace
 import pytest
 
 from fedpeer.gossip import reductions, transfers
+from fedpeer.gossip.decree import Decrees
 from fedpeer.gossip.mass import Mass
 from fedpeer.peer.core import gate, lanes, meeting, node, rounds
+from fedpeer.peer.core.chamber import Chamber
 from fedpeer.peer.core.codec import decode
+from fedpeer.peer.core.entries import ChamberEntry, Entry, Kept, Studied
 from fedpeer.peer.core.events import Effect, Event, Heard, Persist, Send
+from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Ack, Hello, Transfer
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import Rejected
-from tests.faults import scenarios
+from tests.faults import scenarios, sessions
 from tests.peer.hostile import HOSTILE
 from tests.peer.wire import GATE, PARTY
 
@@ -125,6 +129,36 @@ def skip_the_finite_check(patch: Patch) -> None:
     patch.setattr(reductions, "all_finite", lambda values: True)
 
 
+def apply_without_a_majority(patch: Patch) -> None:
+    patch.setattr(Decrees, "_carried", lambda self, decree, by: True)
+
+
+def forget_the_update_that_was_sent(patch: Patch) -> None:
+    """What training gave is not kept before it is sent."""
+    write = Life.write
+
+    def forgetful(self: Life, entry: Entry) -> dict[str, transfers.Parcel]:
+        return self.ledger.apply(entry) if isinstance(entry, Studied) else write(self, entry)
+
+    patch.setattr(Life, "write", forgetful)
+
+
+def settle_a_round_twice(patch: Patch) -> None:
+    """What was settled waits to be settled again."""
+    changed = Chamber.changed
+
+    def again(self: Chamber, entry: ChamberEntry) -> Chamber:
+        found = changed(self, entry)
+        return replace(found, study=self.study) if isinstance(entry, Kept) else found
+
+    patch.setattr(Chamber, "changed", again)
+
+
+def vote_without_a_memory(patch: Patch) -> None:
+    """Who lost its disk votes as if nothing had been on it."""
+    patch.setattr(Chamber, "votes", property(lambda self: True))
+
+
 def not_finite(_: int) -> None:
     """S06: numbers that are none are refused by that name."""
     for bad in HOSTILE:
@@ -145,4 +179,8 @@ SABOTAGE = {
     "repeat with other bytes": Switch(repeat_with_other_bytes, scenarios.truth, range(3)),
     "f32 accumulators": Switch(float32_accumulators, scenarios.truth, range(1)),
     "skip the finite check": Switch(skip_the_finite_check, not_finite, range(1)),
+    "apply without a majority": Switch(apply_without_a_majority, sessions.coordinator_killed, range(2, 62, 8)),
+    "forget the update that was sent": Switch(forget_the_update_that_was_sent, sessions.client_killed, range(40, 80)),
+    "settle a round twice": Switch(settle_a_round_twice, sessions.client_killed, range(40, 43)),
+    "vote without a memory": Switch(vote_without_a_memory, sessions.disk_lost, range(1)),
 }

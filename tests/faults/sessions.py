@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedpeer.algorithms.draws import Draws
+from fedpeer.peer.core.events import NewRoster
 from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.sims.network.faults import Act, Faults, drawn
 from fedpeer.sims.network.links import LinkRules, partition
@@ -87,9 +88,7 @@ def minority(seed: int) -> None:
     assert {peer: after[peer] for peer in few} == rounds, "no round without a majority"
     assert all(after[peer] > half[peer] + 2 for peer in many), "the majority goes on"
     parliament.settle_down()
-    notes = [
-        (row[2], row[3]) for row in town.rows if row[1] == "note" and row[3] in ("rounds_paused", "rounds_resumed")
-    ]
+    notes = [row[2:4] for row in town.rows if row[1] == "note" and row[3] in ("rounds_paused", "rounds_resumed")]
     for peer in few:
         mine = [what for who, what in notes if who == peer]
         assert mine == ["rounds_paused", "rounds_resumed"], f"{peer} says {mine}"
@@ -105,26 +104,65 @@ def disk_lost(seed: int) -> None:
     town = parliament.town
     town.start()
     parliament.run(lost.tick + 1)
-    parliament.seen.accepted = {each for each in parliament.seen.accepted if each[0] != victim}
-    since = len(town.rows)
+    before, since = set(parliament.seen.accepted), len(town.rows)
     # What its client kept is gone with the disk, so the law does not hold any more.
     assert parliament.run(town.now + 1000.0, lambda: _as_far(parliament))
     chamber = parliament.node(victim).ledger.chambers[EVERYONE]
     assert chamber.lost == 1
     assert not chamber.votes
-    assert not [each for each in parliament.seen.accepted if each[0] == victim], "it accepts nothing"
+    assert not [each for each in parliament.seen.accepted - before if each[0] == victim], "it accepts nothing"
     assert [row for row in town.rows[since:] if row[1:4] == ("said", victim, "Update")], "it takes part"
     others = [p for p in made.peers if p != victim]
     assert all(parliament.node(peer).ledger.chambers[EVERYONE].votes for peer in others)
     parliament.judge()
 
 
+def voters_change(seed: int) -> None:
+    """One is invited, then another put out, while rounds go on: each roster counts by decree, for all alike; who is new
+    learns under which one the coordinator was elected, takes part, and counts."""
+    made = world(5)
+    *first, new = made.peers
+    gone = first[seed % 4]
+    links = LinkRules(delay=0.2, jitter=0.3, loss=0.1 * (seed % 2))
+    parliament = Parliament(made, Faults(seed=seed, links=links), roster=first)
+    town = parliament.town
+    town.start(*first)
+    assert parliament.reach(2, CALM)
+    invited = parliament.signed(2, made.peers)
+    parliament.admit(invited, made.peers)
+    town.tell(first[(seed + 1) % 4], NewRoster(invited))
+    town.start(new)
+    everybody = parliament.run(town.now + 600.0, lambda: len(_in_force(parliament, 2)) == 5)
+    assert everybody, f"only {_in_force(parliament, 2)} go by the new roster"
+    goal = max(parliament.rounds().values()) + 3
+    assert parliament.reach(goal, 600.0)
+    assert (new, goal) in parliament.seen.sent or parliament.leading() == new, "it takes part"
+    assert {peer for peer, _, round in parliament.seen.accepted if round >= goal - 1} >= {new}, "it counts"
+    rest = [peer for peer in made.peers if peer != gone]
+    put_out = parliament.signed(3, rest)
+    parliament.admit(put_out, rest)
+    town.tell(next(peer for peer in rest if peer != new), NewRoster(put_out))
+    assert parliament.run(town.now + 800.0, lambda: set(_in_force(parliament, 3)) == set(rest)), parliament.rounds()
+    if gone in town.machines():
+        town.kill(gone)
+    assert parliament.reach(goal + 6, 800.0)
+    assert not parliament.seen.wrong
+    assert all(len(models) == 1 for models in parliament.seen.models.values())
+    assert not [row for row in town.rows if row[1] == "note" and row[3] == "edge_paused"]
+
+
+def _in_force(parliament: Parliament, number: int) -> list[str]:
+    chambers = {peer: node.ledger.chambers[EVERYONE] for peer, node in parliament.nodes().items()}
+    return [peer for peer, chamber in chambers.items() if chamber.holding.roster == number]
+
+
 def _as_far(parliament: Parliament) -> bool:
     rounds = parliament.rounds()
-    return len(rounds) == len(parliament.made.peers) and min(rounds.values()) >= 30
+    return len(rounds) == len(parliament.made.peers) and min(rounds.values()) >= 24
 
 
 #: By name.
 SESSIONS = {
-    session.__name__: session for session in (coordinator_killed, client_killed, coordinated, minority, disk_lost)
+    session.__name__: session
+    for session in (coordinator_killed, client_killed, coordinated, minority, disk_lost, voters_change)
 }

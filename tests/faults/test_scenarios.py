@@ -40,6 +40,7 @@ SEEDS: dict[str, tuple[range, range]] = {
     "coordinated": (range(1), range(1, 20)),
     "minority": (range(0), range(4)),
     "disk_lost": (range(0), range(6)),
+    "voters_change": (range(0), range(4)),
 }
 
 

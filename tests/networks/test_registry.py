@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpeer.networks.registry import NETWORKS, NetworkError, cnn, lstm, mlp
+from fedpeer.networks.registry import NETWORKS, NetworkError, cnn, lateral_mlp, linear, lstm, mlp
 from fedpeer.peer.core.choice import bind, parse
 
 Build = Callable[[], nn.Module]
@@ -24,6 +24,10 @@ Build = Callable[[], nn.Module]
         ("mlp,layers=12+5+3", (3, 4), 3),
         ("mlp,layers=4+2", (4,), 2),
         ("mlp,activation=relu,dropout=0.5,bias=false", (6,), 1),
+        ("linear", (4,), 1),
+        ("linear:false", (3, 4), 2),
+        ("lateral-mlp", (1, 8, 8), 10),
+        ("lateral-mlp,hidden=5,dropout=0.3,activation=tanh", (6,), 3),
         ("cnn", (1, 28, 28), 10),
         ("cnn,channels=4,hidden=7,kernel=3,norm=batch,dropout=0.2", (3, 9, 5), 4),
         ("cnn,channels=2+3+4,activation=tanh", (1, 8, 8), 2),
@@ -36,6 +40,13 @@ def test_answers_one_row_of_outputs_an_example(name: str, shape: tuple[int, ...]
     network = NETWORKS[choice.name](shape, outputs, **bind(choice, NETWORKS[choice.name]))
     for size in (2, 5):
         assert network(torch.randn(size, *shape)).shape == (size, outputs)
+
+
+def test_linear_is_one_layer_and_nothing_else() -> None:
+    network, x_SF = linear((2, 3), 2), torch.randn(4, 2, 3)
+    weight, bias = dict(network.named_parameters())["output.weight"], dict(network.named_parameters())["output.bias"]
+    torch.testing.assert_close(network(x_SF), x_SF.flatten(1) @ weight.mT + bias)
+    assert [name for name, _ in linear((3,), 1, bias=False).named_parameters()] == ["output.weight"]
 
 
 def test_tokens_are_embedded_over_their_whole_vocabulary() -> None:
@@ -101,6 +112,7 @@ def test_settings_of_a_perceptron() -> None:
         (lambda: mlp((64,), 10, layers=(64,)), ["64", "at least two sizes"]),
         (lambda: mlp((64,), 10, layers=(64, 0, 10)), ["64+0+10", "1 or more"]),
         (lambda: mlp((64,), 10, dropout=1.0), ["dropout = 1.0", "from 0 up to, but not, 1"]),
+        (lambda: lateral_mlp((64,), 10, hidden=()), ["hidden", "at least one size"]),
         (lambda: cnn((64,), 10), ["(channels, height, width)", "(64,)", "mlp"]),
         (lambda: cnn((1, 8, 8), 10, channels=(2, 2, 2, 2)), ["4 halvings", "8x8", "at most 3"]),
         (lambda: cnn((1, 8, 8), 10, channels=()), ["channels", "1 or more"]),

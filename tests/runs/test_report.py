@@ -222,3 +222,23 @@ def test_a_drawing_is_taken_in_without_its_name_spaces() -> None:
     assert '<use href="#a"' in taken
     assert "a &lt; b" in taken
     assert drawing_only("<html/>") is None
+
+
+def test_an_algorithm_with_a_server_shows_four_scores_its_numbers_and_its_relations(tmp_path: Path) -> None:
+    run = made(tmp_path, methods=("local",), peers=3, finished=False)
+    numbers = {"confidence": [1.0, 500.0, 3.0], "deviation": [0.0, 0.1, 0.2]}
+    for method, more in (("pfedvem", {"server_accuracy": [0.5] * 3, "statistics": numbers}), ("mocha", {})):
+        for number in (1, 2, 3):
+            run.record(row(method, number, peers=3) | {"tested": [10, 10, 20]} | more)
+    matrix = [[1.0, 0.5, -0.5], [0.5, 1.0, 0.0], [-0.5, 0.0, 1.0]]
+    run.describe("relations", {"mocha": {"peers": ["peer1", "peer2", EVIL], "matrix": matrix}})
+    text, parsed = page(run)
+    check(text, parsed)
+    for words in ("Confidence of the peers", "Deviation of the peers", "How related the tasks are", "PM", "GM"):
+        assert words in parsed.text
+    assert "50.0 %" in parsed.text
+    assert "on the test data itself, which flatters" in parsed.text
+    without, parsed_without = page(made(tmp_path / "other", methods=("local",)))
+    check(without, parsed_without)
+    assert "Behind the server" not in parsed_without.text
+    assert "GM" not in parsed_without.text

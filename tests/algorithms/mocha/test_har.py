@@ -36,4 +36,3 @@ def test_a_relative_gap_of_a_thousandth_within_a_minute_before_and_after_the_rel
         # What a round tells is where it began; the sixtieth closes with new relations.
         assert play.statistic("gap").sum() <= 1e-3 * play.statistic("primal").sum()
         assert time.process_time() - began < 60
-        play.one()

@@ -23,9 +23,11 @@ BENCH = Tasks.drawn(1).bench
 
 
 def made(text: str, bench: Workbench = BENCH) -> Any:
-    """The algorithm of a choice, as whoever reads a federation file builds it."""
+    """The algorithm of a choice, as whoever reads a federation file builds it: checked first, then bound."""
     choice = parse(text)
-    return served_class(choice.name)(bench, **bind(choice, ALGORITHMS[choice.name]))
+    algorithm = served_class(choice.name)
+    assert bind(choice, ALGORITHMS[choice.name]) == bind(choice, algorithm), "settings of bases are known to both"
+    return algorithm(bench, **bind(choice, algorithm))
 
 
 def test_choices_become_settings() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.federation import Federation, LearningSettings
+from fedpeer.peer.core.learner import budget
 from fedpeer.slicing.models import PartialModel
 
 #: `federation.yaml` of three hospital wards, as YAML 1.2 reads it.

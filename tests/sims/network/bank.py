@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fedpeer.gossip.transfers import Parcel
-from fedpeer.peer.core.events import Effect, Evaluate, Event, Heard, Persist, RefusedAtDoor, Send, Tick, Train, Trained
+from fedpeer.peer.core.events import Effect, Event, Heard, Persist, RefusedAtDoor, Send, Tick, Train, Trained, Work
 from fedpeer.peer.core.messages import Ack, Transfer
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.sims.network.craft import Craft, Machine
@@ -120,7 +120,7 @@ def decode(receiver: str, machine: Machine, sender: str, data: bytes) -> Heard |
     return RefusedAtDoor("not_fedpeer", sender), b"refused"
 
 
-def work(peer: str, effect: Train | Evaluate) -> Event:
+def work(peer: str, effect: Work) -> Event:
     assert isinstance(effect, Train)
     return Trained(effect.round, effect.x_n, effect.s_k)
 

@@ -38,7 +38,7 @@ def world(**settings: Any) -> World:
 
 
 def obvious(made: World, method: str) -> tuple[dict[str, Tensor], Tensor | None]:
-    """By peer, its own model (n,), and the server's, after the rounds: the contract's functions, one after the other."""
+    """By peer its own model (n,), and the server's, after the rounds: the contract's functions one after the other."""
     learning, draws, found = made.federation.learning, made.draws, learners(made)
     order = sorted(made.peers)
     algorithms = {peer: algorithm(made, method, learner) for peer, learner in found.items()}

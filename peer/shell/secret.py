@@ -1,0 +1,57 @@
+"""What a peer's noise comes from (`learning.privacy`): 32 random bytes in its state folder that nobody else ever sees.
+
+They are drawn once. A folder that was lost begins with others, which protect just as well.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from fedpeer.peer.shell.store import StateError
+
+SECRET_BYTES = 32
+_NAME = "secret"
+
+
+def secret_in(folder: Path) -> bytes:
+    """The secret of a state folder; where there is none yet a new one, which is kept by `keep`.
+
+    Raises:
+        StateError: the file is not what was written there.
+    """
+    path = folder / _NAME
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        return secrets.token_bytes(SECRET_BYTES)
+    except OSError as problem:
+        raise StateError(f"{path} cannot be read ({problem.strerror}); make it readable for this user alone") from None
+    if len(found) != SECRET_BYTES:
+        raise StateError(f"{path} is damaged; remove it, and the peer draws another one")
+    return found
+
+
+def keep(folder: Path, secret: bytes) -> None:
+    """Write it, for this user alone, where there is none yet. The folder is held (`Store.open`), so nobody else does.
+
+    Raises:
+        StateError: it cannot be written.
+    """
+    path, fresh = folder / _NAME, folder / f".{_NAME}.tmp"
+    if path.exists():
+        return
+    try:
+        with suppress(FileNotFoundError):
+            fresh.unlink()
+        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(file, secret)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        fresh.replace(path)
+    except OSError as problem:
+        raise StateError(f"{path} cannot be written ({problem.strerror}); make room, or the folder writable") from None

@@ -1,0 +1,228 @@
+"""Coordinated rounds at whole peers: what is taken, what is refused by name, and what follows for clients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fedpeer.peer.core.council import AGAIN_MAX, Asked
+from fedpeer.peer.core.course import Course, patience_of
+from fedpeer.peer.core.events import Effect, Heard, Note, Refuse, Send
+from fedpeer.peer.core.leaf_bytes import digest_of
+from fedpeer.peer.core.messages import Ack, Message, Model, Refused, Update, Wanted
+from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.voters import EVERYONE
+from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.network.links import LinkRules
+from tests.faults.parliament import BYTES, Parliament, world
+
+QUICK = LinkRules(delay=0.2, jitter=0.2)
+#: Ticks in which all meet and begin.
+CALM = 200.0
+
+
+def sat(peers: int = 3, round: int = 2, **settings: object) -> Parliament:
+    """Peers that have come to this round."""
+    parliament = Parliament(world(peers), Faults(links=QUICK), **settings)  # type: ignore[arg-type]
+    parliament.town.start()
+    assert parliament.reach(round, 1000.0), parliament.rounds()
+    return parliament
+
+
+def told(node: Node, sender: str, message: Message) -> list[Effect]:
+    incarnation = node.ledger.met[sender]
+    return node.step(Heard(sender, incarnation, node.ledger.incarnation, message))
+
+
+def leader_of(parliament: Parliament) -> Node:
+    leader = parliament.leading()
+    assert leader is not None
+    return parliament.node(leader)
+
+
+def update(node: Node, content: bytes, *, late: int = 0) -> Update:
+    """For the round that this coordinator gathers for, or an earlier one."""
+    assert node.council is not None
+    term, round = node.council.decrees.election.stand.term, node.council.applied + 1 - late
+    return Update(group=EVERYONE, term=term, round=round, digest=digest_of(content), content=content)
+
+
+def refusals(effects: Iterable[Effect]) -> list[str]:
+    """Codes that were counted, each of them said to the one refused too."""
+    codes = [each.code for each in effects if isinstance(each, Refuse)]
+    said = [each.message.code for each in effects if isinstance(each, Send) and isinstance(each.message, Refused)]
+    assert codes == said
+    return codes
+
+
+def numbers(*values: float) -> bytes:
+    return np.array(values).tobytes()
+
+
+def test_an_update_is_taken_once_and_acknowledged_each_time() -> None:
+    parliament = sat()
+    node = leader_of(parliament)
+    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    own = update(node, numbers(1, 2))
+    for _ in range(2):
+        effects = told(node, sender, own)
+        assert [each.message for each in effects if isinstance(each, Send)] == [
+            Ack(group=EVERYONE, taken=own.term, round=own.round)
+        ]
+    assert refusals(told(node, sender, update(node, numbers(1, 3)))) == ["second_update"]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
+def test_an_update_with_numbers_that_are_none_is_refused(bad: float) -> None:
+    parliament = sat()
+    node = leader_of(parliament)
+    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    assert refusals(told(node, sender, update(node, numbers(1, bad)))) == ["not_finite"]
+
+
+def test_an_update_that_comes_too_late_is_told_so() -> None:
+    parliament = sat()
+    node = leader_of(parliament)
+    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    assert refusals(told(node, sender, update(node, numbers(1, 2), late=1))) == ["round_closed"]
+
+
+def test_an_update_to_who_does_not_coordinate_is_refused() -> None:
+    parliament = sat()
+    leader = leader_of(parliament)
+    one, other = [peer for peer in parliament.made.peers if peer != leader.life.me]
+    assert refusals(told(parliament.node(one), other, update(leader, numbers(1, 2)))) == ["stale_term"]
+
+
+def test_who_takes_no_part_in_a_round_is_refused() -> None:
+    parliament = sat(5, share=0.4)
+    node = leader_of(parliament)
+    assert node.council is not None
+    part = node.council.course.takes_part(node.council.applied + 1, node.council.clients)
+    sender = next(peer for peer in parliament.made.peers if peer not in part and peer != node.life.me)
+    assert refusals(told(node, sender, update(node, numbers(1, 2)))) == ["implausible"]
+
+
+def test_a_round_goes_on_without_who_sends_nonsense_and_it_is_told_once_a_round() -> None:
+    liars = {"peer3": frozenset(range(3, 7))}
+    parliament = sat(5, round=9, liars=liars)
+    refused = Counter(parliament.seen.refused)
+    leader = parliament.leading()
+    if leader == "peer3":
+        assert not refused
+    else:
+        assert refused == {(leader, "not_finite", "peer3"): 4}
+    counted, _ = leader_of(parliament).council.in_force()  # type: ignore[union-attr]
+    assert counted["peer3"] >= 7
+    late = parliament.town.rows
+    assert not [row for row in late if row[1] == "note" and row[3] == "edge_paused"]
+    level = parliament.run(parliament.town.now + 400.0, parliament.level)
+    assert level
+    assert not parliament.law(), "what did not count is not kept"
+
+
+def test_a_coordinator_whose_own_training_fails_goes_on() -> None:
+    first = leader_of(sat()).life.me
+    parliament = Parliament(world(3), Faults(links=QUICK), liars={first: frozenset({3})})
+    notes: list[str] = []
+    said = parliament.town.said
+
+    def hear(peer: str, effect: Effect) -> None:
+        said(peer, effect)
+        if isinstance(effect, Note) and effect.what == "update_void":
+            notes.append(peer)
+
+    parliament.town.said = hear
+    parliament.town.start()
+    assert parliament.reach(5, 500.0)
+    assert notes == [first]
+    assert not parliament.seen.refused
+
+
+def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None:
+    """Its training takes longer than the deadline: rounds close without it, and it is told."""
+    parliament = sat(5, round=6, pace={"peer2": 12.0})
+    assert (True, "round_closed") not in {(by == "peer2", code) for by, code, _ in parliament.seen.refused}
+    assert parliament.run(parliament.town.now + 800.0, parliament.level)
+    assert not parliament.law()
+    parliament.judge()
+    assert {row[2] for row in parliament.town.rows if row[1] == "note" and row[3] == "went_on_without"}
+
+
+def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
+    """Of those who take part nobody is there: after the deadline the next round has others."""
+    parliament = Parliament(world(5), Faults(links=QUICK), share=0.2)
+    alone = parliament.clerks["peer1"]
+    town = parliament.town
+    town.start()
+    assert parliament.reach(2, CALM)
+    leader = parliament.leading()
+    # The next round that a single client other than the coordinator takes part in.
+    coming = ((n, alone.course.takes_part(n, sorted(parliament.made.peers))) for n in range(4, 200))
+    round, victim = next((n, part[0]) for n, part in coming if part[0] != leader)
+    assert parliament.reach(round - 2, 4000.0)
+    town.kill(victim)
+    before = parliament.seen.contents
+    assert parliament.reach(round + 1, 1200.0), parliament.rounds()
+    assert before[round] == before[round - 1]
+    assert parliament.seen.contents[round + 1] != before[round]
+
+
+def test_a_model_is_given_to_who_wants_it_and_none_else_is_known() -> None:
+    parliament = sat()
+    node = leader_of(parliament)
+    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    chamber = node.ledger.chambers[EVERYONE]
+    digest, content = next(iter(chamber.models.items()))
+    gave = told(node, sender, Wanted(group=EVERYONE, digest=digest))
+    assert [each.message for each in gave if isinstance(each, Send)] == [
+        Model(group=EVERYONE, digest=digest, content=content)
+    ]
+    assert not [each for each in told(node, sender, Wanted(group=EVERYONE, digest=bytes(32))) if isinstance(each, Send)]
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(b"other bytes", "digest_mismatch"), (b"short", "bad_metadata"), (bytes(4) + numbers(1, np.nan), "not_finite")],
+    ids=["digest", "form", "finite"],
+)
+def test_a_model_that_is_not_what_was_decreed_is_refused(content: bytes, code: str) -> None:
+    parliament = sat()
+    node = leader_of(parliament)
+    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    digest = bytes(32) if code == "digest_mismatch" else digest_of(content)
+    before = node.ledger.chambers[EVERYONE].models
+    assert not told(node, sender, Model(group=EVERYONE, digest=digest, content=content)), "nobody asked for it"
+    assert node.council is not None
+    node.council._wanted[digest] = Asked()
+    assert refusals(told(node, sender, Model(group=EVERYONE, digest=digest, content=content))) == [code]
+    assert node.ledger.chambers[EVERYONE].models == before
+
+
+def test_what_is_not_answered_is_said_again_more_and_more_seldom() -> None:
+    asked = Asked()
+    said = [tick for tick in range(2000) if asked.due("one", tick)]
+    gaps = np.diff(said)
+    assert said[0] == 0
+    assert all(later == min(2 * gap, AGAIN_MAX) for gap, later in pairwise(gaps))
+    assert asked.due("another", 2000)
+    asked.answered("one")
+    assert asked.due("another", 2000 + int(gaps[0]))
+    asked.answered("another")
+    assert not asked.due("another", 10_000)
+
+
+def test_the_most_capable_stand_first() -> None:
+    order = [("cuda", 10_000), ("cuda:1", 10), ("cpu", 10_000), ("cpu", 10)]
+    waits = [patience_of(device, examples) for device, examples in order]
+    assert waits == sorted(waits)
+    assert all(0 <= wait <= 1 for wait in waits)
+
+
+def test_a_course_says_how_long_states_are() -> None:
+    course: Course = Parliament(world(3)).clerks["peer1"].course
+    assert (course.server_bytes, course.update_bytes, len(course.server), len(course.client)) == (BYTES,) * 4
