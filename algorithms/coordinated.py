@@ -46,12 +46,14 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
     moved             leaves of an update that are what the broadcast's of the same name and shape became, so that the
                       client's change is their difference; an update in which these and the counts are all can be made
                       private (`private.py`)
+    takes_mean        whether `close` goes by the bench's mean of the updates, so that another rule can take its place
     """
 
     everyone_trains: bool = False
     counts: tuple[str, ...] = ("examples",)
     positive: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
+    takes_mean: bool = True
 
     def start_server(self, values_n: Tensor) -> Server:
         """The server before the first round; `values_n` (n,) are the initial parameters."""

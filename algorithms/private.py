@@ -56,7 +56,7 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
             raise _not_private(f"protects the changes of a model, and clients of {_name(inner)} send no model alone")
         assert participants >= 1, "a round has a participant"
         self.inner, self.privacy, self.participants_count, self.secret = inner, privacy, participants, secret
-        self.everyone_trains = inner.everyone_trains
+        self.everyone_trains, self.takes_mean = inner.everyone_trains, inner.takes_mean
         self.counts, self.positive, self.moved = inner.counts, inner.positive, inner.moved
 
     def start_server(self, values_n: Tensor) -> Any:

@@ -37,12 +37,24 @@ OPTIONS: dict[str, SettingPath] = {
     "rounds": ("learning", "rounds"),
     "steps": ("learning", "steps_between_averaging"),
     "batch_size": ("learning", "batch_size"),
+    "participation": ("learning", "participation"),
     "optimizer": ("learning", "optimizer"),
     "loss": ("learning", "loss"),
     "seed": ("seed",),
 }
 #: Options whose text is read as a YAML scalar; the others are text.
-_NUMBERS = {"peers", "tolerance", "exchanges", "rounds", "steps", "batch_size", "seed", "repeats", "workers"}
+_NUMBERS = {
+    "peers",
+    "tolerance",
+    "exchanges",
+    "rounds",
+    "steps",
+    "batch_size",
+    "participation",
+    "seed",
+    "repeats",
+    "workers",
+}
 
 NOTHING_STARTED = ", so nothing was started"
 

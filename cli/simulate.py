@@ -42,6 +42,9 @@ def simulate(
     rounds: Annotated[Text, _opt("Averagings in a run; default 30.", LEARN, "N")] = None,
     steps: Annotated[Text, _opt('Updates between two averagings, or "pass"; default 87.', LEARN, "N")] = None,
     batch_size: Annotated[Text, _opt("Examples in one update; default 1.", LEARN, "N")] = None,
+    participation: Annotated[
+        Text, _opt("Share of the peers in a round of an algorithm with a server; default 1.", LEARN, "X")
+    ] = None,
     optimizer: Annotated[Text, _opt("Torch's, such as adam,lr=0.001; default sgd,lr=0.1.", LEARN, "NAME")] = None,
     lr: Annotated[Text, _opt("Learning rate of the optimizer; default 0.1.", LEARN, "X")] = None,
     loss: Annotated[Text, _opt("Default: cross-entropy, or mean-squared-error for numbers.", LEARN, "NAME")] = None,

@@ -10,7 +10,7 @@ Source: Corinzia, Buhmann, Variational federated multi-task learning, 2019, eq. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -93,20 +93,3 @@ class LateralMLP(nn.Module):
             found[0].append(server)
             found[1].append(client)
         return found
-
-
-def as_server(server: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All tensors of a `LateralMLP` that answers as its server part does, of those of that part (`server.*`).
-
-    The client's own layers are the server's, and the gates are closed. So a server's model has the form of a client's.
-    """
-    full = dict(server)
-    for name, tensor in server.items():
-        _, layer, kind = name.split(".")
-        full[f"client.{layer}.own.{kind}"] = tensor
-        if kind == "weight":
-            fan_out, fan_in = tensor.shape
-            full[f"client.{layer}.shift.weight"] = tensor.new_zeros(fan_in)
-            full[f"client.{layer}.lateral.weight"] = torch.zeros_like(tensor)
-            full[f"client.{layer}.gate.weight"] = tensor.new_zeros(fan_out)
-    return full

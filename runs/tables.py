@@ -90,7 +90,7 @@ def scores(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) -
     )
     head = f"<thead><tr><th></th>{names}</tr><tr><th></th>{columns}</tr></thead>"
     table = f"<table class=split>{head}<tbody>{''.join(lines)}</tbody></table>"
-    return f"<div class=scroll>{table}</div><p class=soft>{note}</p>"
+    return f"<div class=card><div class=scroll>{table}</div></div><p class=soft>{note}</p>"
 
 
 def _width(value: float | None, measure: str) -> str:

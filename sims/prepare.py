@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.data.dataset import Dataset
 from fedpeer.peer.core.groups import averaging_of
 from fedpeer.peer.core.making import form_of

@@ -9,6 +9,8 @@ with c_t = 1 (paper, sum of losses) or 1 / n_t (program, mean of losses), and on
 that of Sigma, but for a penalty at a W that comes from no dual variables (`dual.regulariser`). `losses`: the four
 losses and their coordinate updates; `dual`: objectives, gap, subproblem, theta; `sdca`: the local solver and one round;
 `omega`: the relations of tasks from W, and M from them; `comparators`: CoCoA, the minibatch methods, and their times.
+Towards the rounds of `servers/mocha.py`: `relations`, a choice of relations with its numbers; `linear`, a client's
+examples as a task.
 
 Source: Smith, Chiang, Sanjabi, Talwalkar, Federated multi-task learning, NIPS 2017.
 """

@@ -33,8 +33,9 @@ STEP_COST: dict[Method, int] = {"mocha": 8, "cocoa": 8, "minibatch-sdca": 6, "mi
 ROUND_COST: dict[Network, int] = {"wifi": 10, "lte": 100, "3g": 1000}
 #: Of a phone, where the units are to be seconds.
 FLOPS_PER_SECOND = 1e9
-#: CoCoA looks at its local gap after every so many steps, and gives up after the most: both as the program does.
-STEPS_BETWEEN_LOOKS, STEPS_MAX = 5, 1000
+#: CoCoA looks at its local gap after every so many steps, and gives up after the most: both as the program does. A look
+#: costs more than the steps, so that looks are further apart later: a tenth of the steps taken.
+STEPS_BETWEEN_LOOKS, LOOKS_APART, STEPS_MAX = 5, 10, 1000
 
 
 def time_of(method: Method, network: Network, steps_T: Sequence[int] | NDArray[np.int64]) -> int:
@@ -72,8 +73,8 @@ def cocoa_turn(
     start = subproblem(loss, task, alpha_S, alpha_S, w_F, curvature)
     now_S, delta_v_F, taken = alpha_S, torch.zeros_like(w_F), 0
     while taken < STEPS_MAX:
-        steps_H = order_H[taken : taken + STEPS_BETWEEN_LOOKS]
-        now_S, more_v_F = solve(loss, task, now_S, w_F + curvature * delta_v_F, curvature, steps_H)
+        steps_H = order_H[taken : taken + max(STEPS_BETWEEN_LOOKS, taken // LOOKS_APART)]
+        now_S, more_v_F = solve(loss, task, now_S, w_F + curvature * delta_v_F, curvature, steps_H, once=True)
         delta_v_F, taken = delta_v_F + more_v_F, taken + len(steps_H)
         local_gap = gap_of(loss, task, now_S, w_F + curvature * delta_v_F)
         if theta_bound(subproblem(loss, task, alpha_S, now_S, w_F, curvature), start, local_gap) <= theta:

@@ -108,6 +108,7 @@ class Coupled:
     """
 
     bench: Workbench
+    takes_mean = False  # every node has weights of its own
     _: KW_ONLY
     omega: Kind = "trace-constrained"
     lam: float = 0.001

@@ -11,7 +11,8 @@ the power 1 / A, so that it becomes the geometric mean of the posteriors that we
 the models; the clients are told the power as part of what was taken (`Shared.taken_D`).
 
 Where the network has lateral connections (`networks/lateral.py`), its server part is theta and its client part phi_i: a
-posterior of the client's own, which never leaves it (eq. (2), (3)).
+posterior of the client's own, which never leaves it (eq. (2), (3)). Then there is no server's model: what a network
+predicts is its client part's answer.
 
 Source: Corinzia, Beuret, Buhmann, Variational Federated Multi-Task Learning, 2021, Algorithm 1 and eq. (3).
 """
@@ -34,7 +35,7 @@ from fedpeer.algorithms.gaussian import Gaussian
 from fedpeer.algorithms.virtual import Exponent, Positivity
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import Estimator
-from fedpeer.networks.lateral import LateralMLP, as_server
+from fedpeer.networks.lateral import LateralMLP
 from fedpeer.slicing.flat import gather, scatter_
 from fedpeer.slicing.network import TensorSpec
 
@@ -243,14 +244,9 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
         )
         return replace(trained, factor=factor)
 
-    def server_model(self, server: Shared) -> Tensor:
-        """The means; of a network with lateral connections a client that answers as the server does."""
-        mu_D = server.posterior.mu_D
-        if not self.lateral:
-            return mu_D
-        tensors = {tensor.name: mu_D[span].view(tensor.shape) for tensor, span in self._spans}
-        full = as_server(tensors)
-        return torch.cat([full[tensor.name].reshape(-1) for tensor in self.bench.layout.tensors])
+    def server_model(self, server: Shared) -> Tensor | None:
+        """The means. Where there are lateral connections, the server's part feeds the clients' and predicts nothing."""
+        return None if self.lateral else server.posterior.mu_D
 
     def personal_model(self, client: Factored) -> Tensor:
         return client.mu_n

@@ -330,6 +330,8 @@ def coordinated(
     rule, participants = mean_of(learning.aggregation), taking_part(bench.clients, learning.participation)
     rule.check(participants)
     algorithm = algorithm_of(choice, load)(replace(bench, mean=rule))
+    if rule.rule != "mean" and not algorithm.takes_mean:
+        raise AlgorithmError(f"{choice.name} takes no mean of its updates; write learning.aggregation: mean")
     return protected(algorithm, privacy_of(learning.privacy), participants=participants, secret=secret)
 
 

@@ -90,8 +90,8 @@ def setup_of(
     served, network = method_of(chosen).served, _network_digest(assembly)
     voters = len(electorate(roster).voters)
     if served and voters > VOTERS_MAX:
-        text = f"the roster has {voters} voters, and a decree has room for the signatures of {VOTERS_MAX // 2 + 1}"
-        raise RosterError("bad_metadata", f"{text}; invite the others with --no-vote")
+        many = f"the roster has {voters:,} peers that vote, and more than {VOTERS_MAX:,} cannot sign a round's result"
+        raise RosterError("bad_metadata", f"{many}; make several federations, or take an algorithm without a server")
 
     def circle_of(roster: Roster) -> Circle:
         peers = {entry.id: entry.models for entry in roster.entries}

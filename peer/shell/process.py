@@ -164,7 +164,7 @@ class Process:
             state_size=learner.state_size,
             sign=sign,
             verify=verify,
-            course=prepared.pupil and prepared.pupil.course,
+            course=None if prepared.pupil is None else prepared.pupil.course,
         )
 
     async def _serve(self, store: Store) -> None:

@@ -26,7 +26,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from fedpeer.gossip.transfers import WINDOW
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.gate import Gate, Opening
-from fedpeer.peer.core.messages import Envelope, Message, RosterNews, Transfer
+from fedpeer.peer.core.messages import Ballot, Envelope, Message, Model, RosterNews, Transfer, Update
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.limits import READ_AHEAD_BYTES, Allowance, Limits, pace
@@ -35,6 +35,8 @@ from fedpeer.peer.shell.listener import Listener
 ROUTE, CONTENT_TYPE = "/v1/message", "application/octet-stream"
 #: Headers that would make the body something else than it says, or the connection: refused before reading.
 _UNWANTED = ("Content-Encoding", "Expect", "Upgrade")
+#: Bytes of an update or a model that are hashed on the loop; more wait for a thread. A processor hashes 1 MB in some 2 ms.
+HASHED_AT_ONCE_BYTES = 1 << 20
 #: Letters of a request's line and of one header, and the number of headers: ours has five short ones.
 _LINE_MAX, _HEADERS_MAX = 1024, 32
 #: Seconds that requests under way get to end when the server stops, and then to be cancelled; a peer has 5 in all.
@@ -196,7 +198,10 @@ class PeerServer:
         lease = self._lease(visit.sender, opening)
         try:
             await body.into(lease.view)
-            message = codec.finish(opening, lease.view)
+            if opening.kind in (Update, Model) and length > HASHED_AT_ONCE_BYTES:
+                message = await asyncio.to_thread(codec.finish, opening, lease.view)
+            else:
+                message = codec.finish(opening, lease.view)
             if isinstance(message, Rejected):
                 raise _Turned(message)
             refused = self._host.deliver(visit.sender, envelope, message, lease)
@@ -213,7 +218,8 @@ class PeerServer:
             lease = self._pool.lease(sender, opening.group, length, most=WINDOW + 1, kept=True)
         elif length:
             lane = f"{opening.kind.__name__} {opening.group}"
-            lease = self._pool.lease(sender, lane, length, most=limits.large_waiting, kept=False)
+            most = limits.ballots_waiting if opening.kind is Ballot else limits.large_waiting
+            lease = self._pool.lease(sender, lane, length, most=most, kept=False)
         else:
             lease = self._pool.lease(sender, "", 0, most=limits.small_waiting, kept=False)
         if lease is None:

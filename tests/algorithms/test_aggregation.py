@@ -19,15 +19,18 @@ from torch import Tensor, nn
 from fedpeer.algorithms import robust
 from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation, RobustError
 from fedpeer.algorithms.batches import Batches, round_order
-from fedpeer.algorithms.coordinated import weighted_mean
+from fedpeer.algorithms.coordinated import AlgorithmError, weighted_mean
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.private import Private
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local
 from fedpeer.algorithms.workbench import Workbench
-from fedpeer.peer.core.assembly import mean_of
+from fedpeer.peer.core.assembly import Coordinated, coordinated, mean_of
 from fedpeer.peer.core.choice import ChoiceError, parse
+from fedpeer.peer.core.federation import LearningSettings
+from tests.algorithms.making import mlp
 
 ROBUST = (
     "median,liars=2",
@@ -156,6 +159,36 @@ def test_every_choice_is_here() -> None:
     assert [text.partition(",")[0] for text in ("mean", *ROBUST)] == list(AGGREGATIONS)
 
 
+@cache
+def bench() -> Workbench:
+    return Workbench.of(mlp(), LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1}), way="stack", clients=9)
+
+
+def of_a_federation(algorithm: str, clients: Workbench, **learning: str | float) -> Coordinated:
+    def load(name: str) -> Callable[..., object]:
+        raise AssertionError(f"{name} is nobody's own")
+
+    return coordinated(parse(algorithm), LearningSettings.model_validate(learning), clients, load)
+
+
+def test_a_federation_gets_the_rule_that_it_asks_for() -> None:
+    found = of_a_federation("fedavg", bench(), aggregation="krum:3")
+    assert isinstance(found, FedAvg)
+    assert found.bench.mean == chosen("krum:3")
+    private = of_a_federation("fedprox", bench(), privacy="gaussian,noise=2", participation=0.5)
+    assert isinstance(private, Private)
+    assert (private.privacy.noise, private.participants_count) == (2, 5)
+    with pytest.raises(RobustError, match=r"takes 2 f \+ 3 = 9 updates, and there are 5"):
+        of_a_federation("fedavg", bench(), aggregation="krum:3", participation=0.5)
+
+
+def test_an_algorithm_without_a_mean_is_not_said_to_stand_liars() -> None:
+    linear = Workbench.of(nn.Linear(4, 1), LOSSES["binary"], OptimizerChoice("SGD", {"lr": 0.1}), way="loop", clients=9)
+    assert of_a_federation("mocha", linear)
+    with pytest.raises(AlgorithmError, match="mocha takes no mean of its updates"):
+        of_a_federation("mocha", linear, aggregation="median")
+
+
 # FedAvg on the digits, one distribution for all, 2 of 11 clients lie: reliability, P16.
 
 PEERS, LIARS, ROUNDS, STEPS, BATCH = 11, 2, 12, 12, 10
@@ -199,11 +232,10 @@ def learnt(text: str, attack: Attack | None, seed: int) -> float:
     draws = Draws(seed)
     shuffled_N = torch.from_numpy(draws.numpy("split").permutation(len(y_N)))
     train, test_M = shuffled_N[360:].tensor_split(PEERS), shuffled_N[:360]
-    torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(*LAYERS))
-    bench = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.3}), way="stack")
-    algorithm = FedAvg(replace(bench, mean=chosen(text)))
-    x_n = torch.zeros(bench.layout.n)
+    own = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.3}), way="stack")
+    algorithm = FedAvg(replace(own, mean=chosen(text)))
+    x_n = torch.zeros(own.layout.n)
     server = algorithm.start_server(x_n)
     shards = [np.asarray(train[peer]) for peer in range(PEERS)]
     examples_B = torch.tensor([len(shard) for shard in shards])
@@ -218,7 +250,7 @@ def learnt(text: str, attack: Attack | None, seed: int) -> float:
             said_Kn = torch.cat((lie_n.expand(LIARS, -1), updates.model_n[LIARS:]))
             updates = Local(said_Kn, updates.examples)
         server = algorithm.close(server, updates)
-    guess_M = bench.stepper.logits(server.model_n[None], x_NF[test_M][None])[0].argmax(-1)
+    guess_M = own.stepper.logits(server.model_n[None], x_NF[test_M][None])[0].argmax(-1)
     return float((guess_M == y_N[test_M]).double().mean())
 
 

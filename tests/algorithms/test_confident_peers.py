@@ -105,7 +105,7 @@ def test_a_peer_alone_is_a_row_of_the_block() -> None:
     assert after.examples.tolist() == list(SIZES)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_shares_that_get_lost_and_come_back_change_no_mean(seed: int) -> None:
     """One message at a time over random edges, three of ten lost: masses stay whole, and all end at the server's."""
     algorithm, draws = ConfidentPeers(CLIENT), random.Random(seed)
@@ -117,7 +117,7 @@ def test_shares_that_get_lost_and_come_back_change_no_mean(seed: int) -> None:
         index_D = group.indices[PEERS[0]]
         whole = Mass.of(gather(change.trained_n, torch.from_numpy(index_D)), algorithm.weights(state, index_D))
         held = [Mass(value_D, weight) for value_D, weight in zip(whole.value_D, whole.weight, strict=True)]
-        for _ in range(1500):
+        for _ in range(700):
             source, target = draws.sample(range(len(PEERS)), 2)
             held[source], share_D = share(held[source], 0.5)
             arrives = source if draws.random() < 0.3 else target

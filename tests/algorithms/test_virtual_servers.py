@@ -29,7 +29,6 @@ from fedpeer.algorithms.servers.pfedbayes import Fitted, PFedBayes, _followed
 from fedpeer.algorithms.servers.virtual import Shared, Virtual
 from fedpeer.algorithms.servers.virtual_sequential import SequentialVirtual
 from fedpeer.algorithms.workbench import Workbench
-from fedpeer.networks.lateral import LateralMLP
 from fedpeer.networks.registry import lateral_mlp, lstm, mlp
 from tests.algorithms.making import batches, distance, starts
 from tests.algorithms.making import mlp as plain_mlp
@@ -95,7 +94,7 @@ def test_nothing_passed_in_is_changed(name: str) -> None:
     algorithm.settle(clients, trained, later, torch.tensor([True, False, True]))
     assert all(torch.equal(a, b) for a, b in zip(held, before, strict=True))
     assert not torch.equal(algorithm.personal_model(trained), algorithm.personal_model(clients))
-    assert distance(algorithm.server_model(later), algorithm.server_model(server)) > 1e-4  # type: ignore[arg-type]
+    assert any(distance(a, b) > 1e-4 for a, b in zip(leaves(later).values(), leaves(server).values(), strict=True))
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -114,8 +113,10 @@ def test_before_any_round_everybody_has_the_initial_model(name: str) -> None:
     algorithm = MAKERS[name]()
     server, clients, x_n = begun(algorithm)
     assert torch.equal(algorithm.personal_model(clients), x_n.expand(3, -1))
-    if name not in ("lateral", "2019"):
-        torch.testing.assert_close(algorithm.server_model(server), x_n)
+    found = algorithm.server_model(server)
+    assert (found is None) == (name in ("lateral", "2019")), "a part that feeds others predicts nothing"
+    if found is not None:
+        torch.testing.assert_close(found, x_n.to(found.dtype))
 
 
 def product_of(clients: Sequence[Any]) -> Gaussian:
@@ -347,20 +348,6 @@ def test_private_weights_are_held_to_their_prior() -> None:
     assert (seen[0].xi_D[:, : private.start] > 100).all()
 
 
-def test_the_server_of_a_lateral_network_answers_with_its_own_path() -> None:
-    algorithm = Virtual(bench_of("loop", LATERAL))
-    server, _, x_n = begun(algorithm)
-    x_MF, bench = torch.randn((7, 5), generator=torch.Generator().manual_seed(6)), algorithm.bench
-    model_n = algorithm.server_model(server)
-    assert model_n.shape == x_n.shape
-    net = LATERAL
-    assert isinstance(net, LateralMLP)
-    net.load_state_dict(bench.layout.unflatten(x_n))
-    wanted = net.activations(x_MF)[0][-1]
-    torch.testing.assert_close(bench.stepper.logits(model_n[None], x_MF[None])[0], wanted)
-    assert distance(net(x_MF).detach(), wanted.detach()) > 1e-2
-
-
 def test_2019_refines_one_client_after_the_other() -> None:
     algorithm = MAKERS["2019"]()
     asked = [algorithm.participants(round, 3, 0.5, Draws(1)) for round in range(1, 8)]
@@ -436,7 +423,7 @@ def digits() -> tuple[Tensor, Tensor]:
 def learned(
     make: Callable[[Workbench], Algorithm], module: nn.Module, *, rounds: int, steps: int = 14
 ) -> tuple[float, float]:
-    """(S, MT) on 397 digits after rounds of five of ten clients with 140 digits each."""
+    """(S or 0, MT) on 397 digits after rounds of five of ten clients with 140 digits each."""
     x_NF, y_N = digits()
     bench = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1}), clients=10)
     algorithm, draws = make(bench), Draws(3)
@@ -458,8 +445,8 @@ def learned(
         return (answers == y_N[1400:]).float().mean().item()
 
     server_n = algorithm.server_model(server)
-    assert server_n is not None
-    return accuracy(server_n), sum(accuracy(algorithm.personal_model(c)) for c in clients) / 10
+    of_server = 0.0 if server_n is None else accuracy(server_n)
+    return of_server, sum(accuracy(algorithm.personal_model(c)) for c in clients) / 10
 
 
 def relu() -> nn.Module:
@@ -479,7 +466,7 @@ def test_pruned_updates_of_a_quarter_learn_digits() -> None:
 
 @pytest.mark.slow
 def test_2019_learns_digits_one_client_at_a_time() -> None:
-    """Each client refined twice, on its private and the shared layers together; and S learns by the way."""
+    """Each client refined twice, on its private and the shared layers together."""
     module = lateral_mlp((64,), 10, hidden=(30,))
     of = learned(lambda bench: SequentialVirtual(bench, samples=1), module, rounds=20, steps=60)
     assert of[1] > 0.8

@@ -278,9 +278,10 @@ class Parliament:
         own = sum(pair(each.client)[0] for each in chambers)
         return [] if abs(total - own) < 1e-9 else [f"the server counted {total}, and the clients keep {own}"]
 
-    def judge(self, *, also: Sequence[str] = ()) -> None:
-        """Raises AssertionError with all that is wrong."""
+    def judge(self, *, also: Sequence[str] = (), strangers: Sequence[str] = ()) -> None:
+        """Raises AssertionError with all that is wrong; what strangers say may be refused by any name."""
         seen = self.seen
+        rows = [row for row in self.town.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
         forks = [f"round {n} has {len(models)} models" for n, models in seen.models.items() if len(models) > 1]
         bytes_ = [f"{p} sent {len(sent)} updates of round {n}" for (p, n), sent in seen.sent.items() if len(sent) > 1]
         terms = {term: {peer for _, t, peer in seen.leads if t == term} for _, term, _ in seen.leads}
@@ -288,8 +289,8 @@ class Parliament:
         found = [*seen.wrong, *forks, *bytes_, *rivals, *also]
         history.judged(
             found[: history.SHOWN_MAX],
-            history.saved_before_said(self.town.rows),
-            history.only_harmless(self.town.rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+            history.saved_before_said(rows),
+            history.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
         )
 
     def settle_down(self) -> None:

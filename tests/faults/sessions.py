@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.peer.core.events import NewRoster
+from fedpeer.peer.core.events import Asked, NewRoster
 from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.sims.network.faults import Act, Faults, drawn
 from fedpeer.sims.network.links import LinkRules, partition
@@ -146,9 +146,42 @@ def voters_change(seed: int) -> None:
     if gone in town.machines():
         town.kill(gone)
     assert parliament.reach(goal + 6, 800.0)
-    assert not parliament.seen.wrong
-    assert all(len(models) == 1 for models in parliament.seen.models.values())
-    assert not [row for row in town.rows if row[1] == "note" and row[3] == "edge_paused"]
+    parliament.judge(strangers=[gone, new])
+
+
+def coordinator_leaves(seed: int) -> None:
+    """Who leaves, or pauses, while it coordinates is replaced; back again it goes on where the others are."""
+    made = world(5)
+    parliament = Parliament(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3, loss=0.05 * (seed % 3))))
+    town = parliament.town
+    town.start()
+    assert parliament.reach(3, CALM)
+    victim = parliament.leading()
+    assert victim is not None
+    town.tell(victim, Asked(("leave", "pause")[seed % 2]))
+    assert parliament.run(town.now + 300.0, lambda: victim in town.stopped)
+    assert town.stopped.pop(victim).code == 0
+    before = max(parliament.seen.models)
+    assert parliament.reach(before + 4, 400.0), "rounds go on without it"
+    town.start(victim)
+    parliament.settle_down()
+
+
+def ending(seed: int) -> None:
+    """All peers finish all rounds and end, whatever is lost on the way; nobody is left without the last model."""
+    rounds = 4
+    made = world(4, learning__rounds=rounds)
+    links = LinkRules(delay=0.2, jitter=float(seed % 4), loss=0.1 * (seed % 4), repeat=0.1)
+    acts = (Act(60.0 + 5 * seed % 40, "kill", f"peer{1 + seed % 4}", 60.0),) if seed % 2 else ()
+    parliament = Parliament(made, Faults(seed=seed, links=links, acts=acts))
+    town = parliament.town
+    town.start()
+    assert parliament.run(3000.0, lambda: len(town.stopped) == 4), parliament.rounds()
+    assert {stop.code for stop in town.stopped.values()} == {0}
+    ledgers = [parliament.residents.node(peer, town.kept(peer)).ledger for peer in made.peers]
+    chambers = [ledger.chambers[EVERYONE] for ledger in ledgers]
+    assert {(each.settled, each.holding.round) for each in chambers} == {(rounds, rounds)}
+    parliament.judge()
 
 
 def _in_force(parliament: Parliament, number: int) -> list[str]:
@@ -164,5 +197,14 @@ def _as_far(parliament: Parliament) -> bool:
 #: By name.
 SESSIONS = {
     session.__name__: session
-    for session in (coordinator_killed, client_killed, coordinated, minority, disk_lost, voters_change)
+    for session in (
+        coordinator_killed,
+        client_killed,
+        coordinated,
+        minority,
+        disk_lost,
+        voters_change,
+        coordinator_leaves,
+        ending,
+    )
 }

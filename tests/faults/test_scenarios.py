@@ -41,6 +41,8 @@ SEEDS: dict[str, tuple[range, range]] = {
     "minority": (range(0), range(4)),
     "disk_lost": (range(0), range(6)),
     "voters_change": (range(0), range(4)),
+    "coordinator_leaves": (range(0), range(6)),
+    "ending": (range(1), range(1, 12)),
 }
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.networks.bayesian import BayesianLayer, bayesian, drawn, sampled, split
-from fedpeer.networks.lateral import LateralMLP, as_server
+from fedpeer.networks.lateral import LateralMLP
 
 
 def network(dropout: float = 0.0) -> LateralMLP:
@@ -96,13 +96,3 @@ def test_dropout_stands_before_every_layer() -> None:
     silent = layer(torch.zeros(2, 4, dtype=torch.float64), torch.zeros(2, 4, dtype=torch.float64)).relu()
     torch.testing.assert_close(client[0], silent)
     torch.testing.assert_close(net.eval()(example()), by_hand(net, example()))
-
-
-def test_a_client_made_of_the_server_answers_as_the_server() -> None:
-    net = network()
-    wanted = net.activations(example())[0][-1].detach()
-    server = {name: p.detach().clone() for name, p in net.named_parameters() if name.startswith("server.")}
-    made = as_server(server)
-    assert list(made) != list(server)
-    net.load_state_dict(made)
-    torch.testing.assert_close(net(example()), wanted)

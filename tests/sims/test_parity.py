@@ -1,12 +1,14 @@
 """One federation file, one seed, three engines: the same parameters.
 
 Parity means: on the cpu, values travelling as float32, no deadline hit, after five rounds ||a - b|| <= 1e-5 ||b|| for
-each peer. A loop and a batch over peers differ by some 2e-7 in this norm.
+each peer. A loop and a batch over peers differ by some 2e-7 in this norm. Under an algorithm with a server these are
+the peers' own models, and the server's model is compared by its loss on each peer's test part.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,27 +69,52 @@ CASES = {
     ),
     "single examples": federation(FEW, "batch_size: 1").replace("batch_size: 5, ", ""),
 }
+#: Algorithms with a server: method and what else is said under `learning`.
+SERVED = {
+    "fedavg": ("fedavg", ""),
+    "fedavg, some take part": ("fedavg", "participation: 0.6"),
+    "scaffold, some take part": ("scaffold", "participation: 0.6"),
+    "fedper, all train": ("fedper", "participation: 0.6, everyone_trains: true"),
+    "virtual": ("virtual", ""),
+    "virtual, some take part": ("virtual", "participation: 0.6"),
+    "mocha": ("mocha", ""),
+    "mocha, some take part": ("mocha", "participation: 0.6"),
+}
 NORMALISED = {"buffers averaged": "average", "buffers local": "local"}
 
 
 def parameters(file: Path, engine: EngineName, method: str) -> dict[str, Tensor]:
     """(n,) of each peer after the last round, as the run folder has them."""
+    return played(file, engine, method)[0]
+
+
+def played(file: Path, engine: EngineName, method: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The same, and the last row of measurements."""
     request = asked({"compare": method, "engine": engine, "device": "cpu", "workers": "1"}, file)
     simulation = prepare(request)
     run = RunFolder.create(file.parent / engine, name="parity", settings=request.to_json(), environment={})
     simulate(simulation, run)
-    assert run.rows()[-1]["round"] == ROUNDS
+    last = run.rows()[-1]
+    assert last["round"] == ROUNDS
     found = load_file(run.models(str(parse(method)), request.federation.seed))
     return {
         peer: torch.cat([value.reshape(-1) for name, value in sorted(found.items()) if name.startswith(f"{peer}/")])
         for peer in simulation.world.peers
-    }
+    }, last
 
 
 def assert_the_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert found.keys() == expected.keys()
     for peer, x_n in expected.items():
         assert float((found[peer] - x_n).norm() / x_n.norm()) <= PARITY, peer
+
+
+def assert_the_same_server(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """By its losses, which differ where it does."""
+    assert ("server_loss" in found) == ("server_loss" in expected)
+    if "server_loss" in expected:
+        assert found["server_loss"] == pytest.approx(expected["server_loss"], rel=PARITY)
+        assert found["server_accuracy"] == expected["server_accuracy"]
 
 
 @pytest.fixture
@@ -132,3 +159,42 @@ def test_real_processes_give_the_numbers_of_both(case: str, tmp_path: Path) -> N
     found = parameters(file, "processes", "partial-averaging")
     assert_the_same(found, parameters(file, "vector", "partial-averaging"))
     assert_the_same(found, parameters(file, "network", "partial-averaging"))
+
+
+def served(case: str, tmp_path: Path) -> tuple[Path, str]:
+    """The file of a case, and its method."""
+    file, (method, learning) = tmp_path / "federation.yaml", SERVED[case]
+    gossip = "{deadline: 120, tick: 0.1}"
+    if method == "mocha":  # linear models, and two classes
+        path = _two_classes(tmp_path)
+        data = f"dataset: {{npz: {{path: {path}}}}}, split: 'blocks:40,shuffle=true,test=50'"
+        file.write_text(federation(gossip, f"loss: binary, {learning}", network="linear: {}", data=data))
+    else:
+        file.write_text(federation(gossip, learning))
+    return file, method
+
+
+def _two_classes(folder: Path) -> Path:
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    np.savez(folder / "digits.npz", x=x.astype(np.float32) / 16, y=(y < 5).astype(np.int64))
+    return folder / "digits.npz"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SERVED)
+def test_an_elected_coordinator_gives_the_numbers_of_a_server(case: str, tmp_path: Path) -> None:
+    file, method = served(case, tmp_path)
+    (found, last), (expected, last_expected) = (played(file, engine, method) for engine in ("network", "vector"))
+    assert_the_same(found, expected)
+    assert_the_same_server(last, last_expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["fedavg, some take part", "scaffold, some take part", "virtual", "mocha"])
+def test_real_processes_elect_one_with_the_same_numbers(case: str, tmp_path: Path) -> None:
+    file, method = served(case, tmp_path)
+    (found, last), (expected, last_expected) = (played(file, engine, method) for engine in ("processes", "vector"))
+    assert_the_same(found, expected)
+    assert_the_same_server(last, last_expected)
