@@ -89,8 +89,8 @@ class Batches:
     index     (S, b) or (B, S, b) int64 rows of x_NF
     y         the targets of those rows, (S, b), (B, S, b) or with an outputs axis behind
     whole     of each peer, all its training examples, for algorithms that want more than batches; () where none does
-    number    () or (B,) int64: each peer's number among the clients of a server, 0, 1, ... in the order of their ids;
-              None where peers are equals
+    number    () or (B,) int64: each peer's number, 0, 1, ... in the order of their ids, as clients of a server are
+              numbered; None where no algorithm asks
     """
 
     x_NF: Tensor

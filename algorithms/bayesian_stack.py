@@ -62,13 +62,9 @@ def train(
         seen, squares, ratios = [a], [], []
         for layer, mean, variance, eps in zip(layers, means, variances, noise, strict=True):
             squares.append(a * a)
-            v = variance.affine(squares[-1])
-            silent = v == 0 if layer.bias is None else None
-            s = v.clamp_min_(_LEAST).sqrt_()
-            ratio = eps / s
-            if silent is not None:  # no bias, and an input of zeros: the mean is drawn, and there is no slope
-                ratio.masked_fill_(silent, 0)
-            ratios.append(ratio)
+            # With no bias and an input of zeros the mean is drawn: v is 0, and so is all that multiplies its slope.
+            s = variance.affine(squares[-1]).clamp_min_(_LEAST).sqrt_()
+            ratios.append(eps / s)
             a = FORWARD[layer.activation](mean.affine(a).addcmul_(s, eps))
             seen.append(a)
         delta = loss.delta(a, y).mul_(step_size)

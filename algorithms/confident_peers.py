@@ -49,7 +49,10 @@ class Trusting(Personal):
 
 @dataclass(frozen=True)
 class ConfidentPeers(GossipAlgorithm[Trusting]):
-    """Peers as equals; `client` is how each of them trains, as under a server."""
+    """pFedVEM without a server: a base and a global head are gossiped, under heads of one's own.
+
+    `client` is how each peer trains, as under a server.
+    """
 
     client: PFedVEM
 

@@ -8,10 +8,12 @@ round is its `Change`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
@@ -41,3 +43,18 @@ class GossipAlgorithm(Protocol[State]):
     def train(self, state: State, estimate_n: Tensor, batches: Batches, keys: Sequence[int]) -> tuple[State, Change]:
         """A round of local steps from the estimate; `keys` name the streams of randomness, one a peer."""
         ...
+
+    def weights(self, state: State, index_D: NDArray[np.int64]) -> Tensor | None:
+        """(...) float64 above 0: the weights with which an averaging after training starts, in a group of these places.
+
+        None where they are not the algorithm's business: all alike, or by examples, as the federation says.
+        """
+        return None
+
+    def personal_model(self, state: State) -> Tensor | None:
+        """(..., n) the model that a peer predicts with; None where that is the estimate."""
+        return None
+
+    def statistics(self, state: State, estimate_n: Tensor) -> Mapping[str, Tensor]:
+        """Numbers of each peer (...) that a report shows, by name; none by default."""
+        return {}

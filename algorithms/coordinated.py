@@ -68,9 +68,7 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
 
         The draw is of the stream (seed, round, "participants"), so everybody knows it without being told.
         """
-        count = taking_part(clients, share)
-        drawn = draws.numpy("participants", round=round).choice(clients, count, replace=False)
-        return tuple(sorted(int(number) for number in drawn))
+        return drawn_alike(round, clients, share, draws)
 
     def open(self, server: Server, round: int) -> Broadcast:
         """What everybody who takes part in round 1, 2, ... is told; without leading dimensions."""
@@ -109,6 +107,12 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
     def relations(self, server: Server) -> Tensor | None:
         """(N, N) how related the clients' tasks are, between -1 and 1, where the algorithm learns it."""
         return None
+
+
+def drawn_alike(round: int, clients: int, share: float, draws: Draws) -> tuple[int, ...]:
+    """Numbers of the clients that take part in a round, ascending: a share of all of them, drawn alike."""
+    drawn = draws.numpy("participants", round=round).choice(clients, taking_part(clients, share), replace=False)
+    return tuple(sorted(int(number) for number in drawn))
 
 
 def where(counted: Tensor, new: Tensor, old: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Literal
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.contract import Change
+from fedpeer.algorithms.contract import Change, GossipAlgorithm
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.slicing.plan import Plan
@@ -28,8 +28,8 @@ class TrainingState:
 
 
 @dataclass(frozen=True)
-class LocalTraining:
-    """Local steps by one of the `steppers`; a `GossipAlgorithm[TrainingState]`."""
+class LocalTraining(GossipAlgorithm[TrainingState]):
+    """Local steps by one of the `steppers`."""
 
     stepper: Stepper
     optimizer_state: Literal["keep", "reset"] = "keep"

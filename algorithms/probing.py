@@ -18,5 +18,9 @@ def probed(algorithm: CoordinatedAlgorithm[Any, Any, Any, Any], client: Any, ser
     Raises:
         AlgorithmError: the algorithm cannot train so; the message says why.
     """
-    small = replace(batches, index=batches.index[..., :PROBED], y=batches.y[:, :PROBED])
-    return algorithm.train(client, algorithm.open(server, 1), small, (0,))[1]
+    return algorithm.train(client, algorithm.open(server, 1), small(batches), (0,))[1]
+
+
+def small(batches: Batches) -> Batches:
+    """A peer's round of as many steps on batches of two examples."""
+    return replace(batches, index=batches.index[..., :PROBED], y=batches.y[:, :PROBED])

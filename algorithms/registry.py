@@ -3,6 +3,8 @@
 An algorithm in which peers are equals is local training (`algorithms/local_training.py`) under a plan that says what
 is averaged with whom. Local only, partial averaging and full averaging are the same program under three plans.
 
+One whose peers keep a state of their own beside that is a class behind `GossipAlgorithm`, one line in `KEEPING`.
+
 An algorithm with a server is a class behind `CoordinatedAlgorithm`, built on a `Workbench`; its keyword-only parameters
 are its settings. It is one line in `SERVED`, and imported when it is first asked for.
 """
@@ -17,22 +19,32 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: What a method shares: nothing, the federation's partial models, one model that owns everything, or what an algorithm
-#: with a server says to its coordinator.
-Sharing = Literal["nothing", "partial models", "everything", "with a coordinator"]
+#: What a method shares: nothing, the federation's partial models, one model that owns everything, a base and a head
+#: that are averaged by weights of their own, or what an algorithm with a server says to its coordinator.
+Sharing = Literal["nothing", "partial models", "everything", "base and head", "with a coordinator"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """What a method shares, and whether weights between unrelated models are averaged too (Algorithm 2)."""
+    """What a method shares.
+
+    cross_model   whether weights between unrelated models are averaged too (Algorithm 2)
+    head          of base and head: the head's layer by name; "" for the last one that has parameters
+    """
 
     sharing: Sharing
     cross_model: bool = False
+    head: str = ""
 
     @property
     def served(self) -> bool:
         """Whether it has a server."""
         return self.sharing == "with a coordinator"
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether its peers are equals that keep a state of their own, beside parameters and optimiser."""
+        return self.sharing == "base and head"
 
 
 def local() -> Method:
@@ -52,6 +64,12 @@ def full_averaging() -> Method:
     """The whole network is averaged among all peers (one global model)."""
     return Method("everything")
 
+
+#: Algorithms of equals that keep a state of their own: where the class of each is, and the algorithm with a server as
+#: whose clients its peers train; its settings are theirs.
+KEEPING: Mapping[str, tuple[str, str]] = {
+    "pfedvem-gossip": ("fedpeer.algorithms.confident_peers:ConfidentPeers", "pfedvem"),
+}
 
 #: Algorithms with a server: where the class of each is.
 SERVED: Mapping[str, str] = {
@@ -93,28 +111,51 @@ class _Algorithms(Mapping[str, Callable[..., Method]]):
     }
 
     def __getitem__(self, name: str) -> Callable[..., Method]:
-        return self._equals[name] if name in self._equals else _method(served_class(name))
+        if name in self._equals:
+            return self._equals[name]
+        if name in KEEPING:
+            return _method(keeping_class(name), served_class(KEEPING[name][1]), _base_and_head)
+        return _method(served_class(name), served_class(name), _with_a_coordinator)
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self._equals, *SERVED])
+        return iter([*self._equals, *KEEPING, *SERVED])
 
     def __len__(self) -> int:
-        return len(self._equals) + len(SERVED)
+        return len(self._equals) + len(KEEPING) + len(SERVED)
 
 
 def served_class(name: str) -> Callable[..., Any]:
     """The class of an algorithm with a server: `served_class("fedavg")(bench)`. KeyError where there is none."""
-    module, _, function = SERVED[name].partition(":")
+    return _found(SERVED[name])
+
+
+def keeping_class(name: str) -> Callable[..., Any]:
+    """The class of an algorithm of equals that keep a state: it takes what trains them. KeyError where there is none."""
+    return _found(KEEPING[name][0])
+
+
+def _found(path: str) -> Callable[..., Any]:
+    module, _, function = path.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return found
 
 
-def _method(algorithm: Callable[..., Any]) -> Callable[..., Method]:
-    """A function with the algorithm's settings."""
+def _with_a_coordinator(**settings: Any) -> Method:
+    return Method("with a coordinator")
 
-    @functools.wraps(algorithm, updated=())
+
+def _base_and_head(*, head: tuple[str, ...] = (), **settings: Any) -> Method:
+    return Method("base and head", head="".join(head[:1]))
+
+
+def _method(
+    told: Callable[..., Any], algorithm: Callable[..., Any], made: Callable[..., Method]
+) -> Callable[..., Method]:
+    """`made`, with the name and the words of one class and the settings of another."""
+
+    @functools.wraps(told, updated=())
     def method(**settings: Any) -> Method:
-        return Method("with a coordinator")
+        return made(**settings)
 
     parameters = inspect.signature(algorithm).parameters.values()
     # Settings may be inherited: what their annotations name is known where the class stands that has them.

@@ -85,7 +85,7 @@ def fedavg_start(server: Gaussian, cavity: Gaussian, share: Tensor | float) -> G
 
 def damped(new: Gaussian, old: Gaussian, gamma: float) -> Gaussian:
     """new^gamma old^(1 - gamma) (2021, appendix D): gamma in (0, 1] is the weight of the new factor."""
-    return new**gamma * old ** (1 - gamma)
+    return new if gamma == 1 else new**gamma * old ** (1 - gamma)
 
 
 def delta(new: Gaussian, old: Gaussian) -> Gaussian:

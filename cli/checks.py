@@ -140,6 +140,12 @@ def between_peers(federation: Federation) -> list[Problem]:
     method = method_of(federation.learning.algorithm)
     if method.served:
         return [*_served(federation)]
+    if method.keeps_state:
+        text = (
+            f"{federation.learning.algorithm} is for simulations only (fedpeer simulate, by the vector engine); "
+            "real peers do not save what each keeps for itself yet"
+        )
+        return [Problem(("learning", "algorithm"), text)]
     for name, plain in (("aggregation", "mean"), ("privacy", "none")):
         if getattr(federation.learning, name).name != plain:
             text = f"{federation.learning.algorithm} has no coordinator, to whom this belongs; write {name}: {plain}"

@@ -56,6 +56,17 @@ def worth(summary: Mapping[str, Any]) -> str:
     return f"{headline(summary['methods'])}{over}."
 
 
+def private(summary: Mapping[str, Any]) -> str | None:
+    """What the noise on updates comes to, in a sentence; None where there is none."""
+    spent = summary.get("privacy")
+    if not spent:
+        return None
+    if spent["epsilon"] is None:
+        return "Updates are clipped, and without noise nothing is promised about any peer."
+    promise = f"epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g}"
+    return f"Whoever sees the models learns of a peer at most {promise}, after the {spent['rounds']} rounds it was in."
+
+
 def _best(methods: Mapping[str, Mapping[str, Any]], measure: str) -> str | None:
     means = {method: result[f"{measure}_mean"] for method, result in methods.items()}
     known = {method: mean for method, mean in means.items() if mean is not None}

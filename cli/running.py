@@ -20,7 +20,7 @@ from rich.console import Console
 
 from fedpeer.cli.files import runs_folder
 from fedpeer.cli.progress import watcher
-from fedpeer.cli.results import result_table, worth
+from fedpeer.cli.results import private, result_table, worth
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.request import SimulationRequest
 
@@ -97,5 +97,7 @@ def _print_results(summary: dict[str, Any]) -> None:
     if summary["methods"]:
         console.print(result_table(summary))
         console.print(worth(summary), highlight=False)
+        if promise := private(summary):
+            console.print(promise, highlight=False)
     if summary.get("report"):
         console.print(f"Report: {summary['report']}", highlight=False, soft_wrap=True)

@@ -59,7 +59,7 @@ def show(run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last", out: Out =
     """One run: what was asked, what it reached, where its files are."""
     from rich.console import Console
 
-    from fedpeer.cli.results import result_table, worth
+    from fedpeer.cli.results import private, result_table, worth
     from fedpeer.runs.folder import RunFolder
     from fedpeer.runs.summary import summarise
 
@@ -73,6 +73,8 @@ def show(run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last", out: Out =
     if summary["methods"]:
         console.print(result_table(summary))
         console.print(worth(summary), highlight=False)
+        if promise := private(summary):
+            console.print(promise, highlight=False)
     console.print(f"Folder: {folder.path}", highlight=False, markup=False, soft_wrap=True)
     if (folder.path / "report.html").exists():
         console.print(f"Report: {folder.path / 'report.html'}", highlight=False, markup=False, soft_wrap=True)

@@ -182,6 +182,9 @@ def _head(status: dict[str, Any]) -> RenderableType:
     points = status["scores"].get(status["peer"])
     name = status["score_name"]
     reached = f"{name} {score_text(points[-1][1], name)}" if points else f"{name} not measured yet"
+    server = status["server_scores"]
+    if server and server[-1][1] is not None:
+        reached += f" (the server's model {score_text(server[-1][1], name)})"
     rounds, traffic = f"round {status['round']} of {status['rounds']}", status["traffic"]
     facts = [status["mode"], status["device"], status["transport"], f"up {lasting(status['uptime_s'])}"]
     facts += [f"incarnation {status['incarnation']}", f"roster {status['roster']}"]
@@ -215,9 +218,11 @@ def _peers(status: dict[str, Any], width: int) -> RenderableType:
 
 
 def _groups(status: dict[str, Any], width: int) -> RenderableType:
-    """The averaging groups of this peer."""
+    """The averaging groups of this peer, or its coordinated rounds."""
     from fedpeer.runs.summary import count_text
 
+    if status["councils"]:
+        return _councils(status, width)
     if not status["groups"]:
         return _text("No averaging group yet: the peers are gathering.\n", "dim")
     wide = width >= WIDE
@@ -229,6 +234,23 @@ def _groups(status: dict[str, Any], width: int) -> RenderableType:
         cells += [str(group["round"]), f"{group['weight']:.3g}", "–" if apart is None else f"{apart:.2g}"]
         cells += [count_text(group["bytes_sent"], "B")] if wide else []
         table.add_row(*map(_text, [*cells, ", ".join(group["waiting_for"]) or "–"]))
+    return table
+
+
+def _councils(status: dict[str, Any], width: int) -> RenderableType:
+    """Who coordinates, and who of those who vote is there."""
+    from fedpeer.runs.summary import count_text
+
+    wide = width >= WIDE
+    more = [">counted", ">sent"] if wide else []
+    table = _table(["group", "coordinator", ">term", ">round", ">voters", *more, "waiting for"])
+    for council in status["councils"]:
+        whom = council["coordinator"] or ("nobody: rounds pause" if council["paused"] else "nobody yet")
+        cells = [_text(council["id"]), _text(whom, "yellow" if council["paused"] else "")]
+        voters = f"{len(council['voters_there'])} of {len(council['voters'])}"
+        words = [str(council["term"]), str(council["round"]), voters]
+        words += [str(len(council["counted"])), count_text(council["bytes_sent"], "B")] if wide else []
+        table.add_row(*cells, *map(_text, [*words, ", ".join(council["waiting_for"]) or "–"]))
     return table
 
 

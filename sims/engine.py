@@ -50,10 +50,10 @@ class Engine(Protocol):
         """(score, loss) of each peer on its own test part, or on what was kept back (vector engine)."""
 
     def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
-        """The same of the server's model; None where there is none."""
+        """The same of the server's model, or of what each peer holds for it; None where there is none."""
 
     def statistics(self) -> dict[str, list[float]]:
-        """What an algorithm with a server tells of each peer, when it is evaluated."""
+        """What an algorithm tells of each peer, when it is evaluated."""
 
     @property
     def relations_PP(self) -> Tensor | None:
@@ -80,6 +80,10 @@ def check(request: SimulationRequest, objects: Sequence[str]) -> None:
     if request.engine == "vector":
         _check_vector(request.federation)
         return
+    keeping = [str(method) for method in request.methods if method_of(method).keeps_state]
+    if keeping:
+        text = f"{', '.join(keeping)} is played by matrices only, for peers do not save what each keeps for itself yet"
+        raise ChoiceError(f"{text}; use --engine vector")
     served = [str(method) for method in request.methods if method_of(method).served]
     if served and request.federation.learning.mode != "synchronous":
         text = f"{', '.join(served)} goes round by round, with all who take part"

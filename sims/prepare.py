@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.data.dataset import Dataset
 from fedpeer.peer.core.groups import averaging_of
 from fedpeer.peer.core.making import form_of
@@ -22,7 +21,7 @@ from fedpeer.sims.engine import check, check_peers
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.network.faults import Faults, asked
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.vector.served import rehearsed
+from fedpeer.sims.vector import equals, served
 from fedpeer.sims.vector.workspace import Job
 from fedpeer.sims.world import World, build, plan_of
 from fedpeer.slicing.plan import Plan
@@ -80,17 +79,14 @@ def prepare(
     faults = asked(request.faults, first.peers) if request.faults else Faults()
     jobs = {seed: job_of(world, device) for seed, world in worlds.items()}
     for method in request.methods:
-        if method_of(method).served:
-            job = jobs[request.seeds[0]]
-            memory = workspace_of(first, plans[str(method)], "cpu")(0)
-            rehearsed(
-                replace(job, device="cpu", module=first.module),
-                method,
-                first.federation.learning,
-                memory,
-                first.drawn,
-                job.stepper(),
-            )
+        found_method, plan = method_of(method), plans[str(method)]
+        if found_method.served or found_method.keeps_state:
+            job = replace(jobs[request.seeds[0]], device="cpu", module=first.module)
+            memory, stepper = workspace_of(first, plan, "cpu")(0), jobs[request.seeds[0]].stepper()
+            if found_method.served:
+                served.rehearsed(job, method, first.federation.learning, memory, first.drawn, stepper)
+            else:
+                equals.rehearsed(job, method, plan, memory, first.drawn(""), stepper)
     return Simulation(
         request=request, dataset=found, worlds=worlds, jobs=jobs, plans=plans, device=device, faults=faults
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedpeer.algorithms.coordinated import drawn_alike
+from fedpeer.algorithms.privacy import epsilon
 from fedpeer.data.splits import summary as split_summary
+from fedpeer.peer.core.assembly import privacy_of
 from fedpeer.peer.core.groups import averaging_of
 from fedpeer.peer.models import Card
 from fedpeer.runs.environment import environment
@@ -128,7 +133,7 @@ def _graphs(plan: Plan, simulation: Simulation) -> list[dict[str, Any]]:
 
 def summary(run: RunFolder, simulation: Simulation) -> dict[str, Any]:
     """The `--json` object, from what the folder holds."""
-    return {
+    found = {
         "schema": 1,
         "run": run.id,
         "dataset": simulation.dataset.name,
@@ -137,3 +142,18 @@ def summary(run: RunFolder, simulation: Simulation) -> dict[str, Any]:
         "methods": summarise(run.rows()),
         "report": str(run.path / "report.html"),
     }
+    spent = _privacy(simulation)
+    return found | ({"privacy": spent} if spent else {})
+
+
+def _privacy(simulation: Simulation) -> dict[str, float | None] | None:
+    """What the noise on updates comes to for the peer that was asked most often, or None where there is none."""
+    learning, peers = simulation.request.federation.learning, len(simulation.world.peers)
+    asked = privacy_of(learning.privacy)
+    if asked is None:
+        return None
+    rounds = range(1, learning.rounds + 1)
+    draws = [drawn_alike(number, peers, learning.participation, simulation.world.draws) for number in rounds]
+    most = max(Counter(client for clients in draws for client in clients).values())
+    reached = epsilon(rounds=most, noise=asked.noise, delta=asked.delta)
+    return {"epsilon": reached if math.isfinite(reached) else None, "delta": asked.delta, "rounds": most}

@@ -137,12 +137,12 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
         return torch.cat([torch.arange(each.span.start, each.span.stop) for each in self._shared])
 
     def start_server(self, values_n: Tensor) -> Shared:
-        mu_D = gather(values_n, self.shared_D)
+        mu_D = self._theta(values_n)
         return Shared(Gaussian.of(mu_D, self.sigma), torch.ones_like(mu_D))
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Factored:
         own = Posterior.around(values_n, self.sigma)
-        factor = Gaussian.of(gather(values_n, self.shared_D), self.sigma) ** self._share(examples, values_n.dtype)
+        factor = Gaussian.of(self._theta(values_n), self.sigma) ** self._share(examples, values_n.dtype)
         return Factored(factor, own.mu_n, own.rho_n, examples, torch.zeros_like(examples, dtype=torch.int64))
 
     def _share(self, examples: Tensor, dtype: torch.dtype) -> Tensor:
@@ -159,38 +159,48 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
     ) -> tuple[Factored, Gaussian]:
         cavity = virtual.cavity(broadcast, client.factor)
         share = self._share(client.examples, client.mu_n.dtype)
-        prior = Gaussian.of(torch.zeros_like(cavity.chi_D), self.prior_sd)
-        reference = virtual.reference(cavity, prior, 1.0 if self.exponent == "1" else share).floored()
+        reference = virtual.reference(cavity, self._prior(cavity), 1.0 if self.exponent == "1" else share).floored()
         start = virtual.fedavg_start(broadcast, cavity, share).floored() if self.fedavg_start else broadcast
         own = self._training(
             self._with_shared(client, start),
-            self._with_prior(client.mu_n, reference),
+            self._held_to(client.mu_n, reference),
             self.beta / client.examples.to(client.mu_n.dtype),
             batches,
             keys,
         )
-        found = Posterior(gather(own.mu_n, self.shared_D), gather(own.rho_n, self.shared_D)).gaussian
+        found = Posterior(self._theta(own.mu_n), self._theta(own.rho_n)).gaussian
         gamma = 1.0 if self.gamma is None else self.gamma
         delta = virtual.client_delta(found, cavity, client.factor, gamma=gamma)
         keep_D = self._kept(delta, found)
         delta = delta if keep_D is None else virtual.pruned(delta, keep_D)
-        factor = virtual.stored(client.factor, delta)
-        return Factored(factor, own.mu_n, own.rho_n, client.examples, self._bytes(client, keep_D)), delta
+        return Factored(client.factor * delta, own.mu_n, own.rho_n, client.examples, self._bytes(client, keep_D)), delta
+
+    def _prior(self, like: Gaussian) -> Gaussian:
+        """(1,) the prior of every weight."""
+        return Gaussian.of(like.chi_D.new_zeros(1), self.prior_sd)
+
+    def _theta(self, x_n: Tensor) -> Tensor:
+        """(..., D) what is shared, of (..., n)."""
+        return gather(x_n, self.shared_D) if self.lateral else x_n
+
+    def _placed(self, shared_D: Tensor, private_n: Tensor) -> Tensor:
+        """(..., n) of what is shared and, at the other places, what is private."""
+        if not self.lateral:
+            return shared_D.expand_as(private_n)
+        shared_D = shared_D.expand(*private_n.shape[:-1], -1)
+        return scatter_(private_n.clone(), self.shared_D, shared_D)
 
     def _with_shared(self, client: Factored, start: Gaussian) -> Posterior:
         """(..., n) where training starts: from what is shared, and from the client's own where it is private."""
-        begun, shape = Posterior.of(start), (*client.mu_n.shape[:-1], len(self.shared_D))
-        return Posterior(
-            scatter_(client.mu_n.clone(), self.shared_D, begun.mu_n.expand(shape)),
-            scatter_(client.rho_n.clone(), self.shared_D, begun.rho_n.expand(shape)),
-        )
+        begun = Posterior.of(start)
+        return Posterior(self._placed(begun.mu_n, client.mu_n), self._placed(begun.rho_n, client.rho_n))
 
-    def _with_prior(self, like_n: Tensor, reference: Gaussian) -> Gaussian:
+    def _held_to(self, like_n: Tensor, reference: Gaussian) -> Gaussian:
         """(..., n) what training is held to: the reference, and of private weights their prior."""
-        private = Gaussian.of(torch.zeros_like(like_n), self.prior_sd)
+        prior = self._prior(reference)
         return Gaussian(
-            scatter_(private.chi_D, self.shared_D, reference.chi_D),
-            scatter_(private.xi_D.clone(), self.shared_D, reference.xi_D),
+            self._placed(reference.chi_D, prior.chi_D.expand_as(like_n)),
+            self._placed(reference.xi_D, prior.xi_D.expand_as(like_n)),
         )
 
     def _kept(self, delta: Gaussian, found: Gaussian) -> Tensor | None:

@@ -51,6 +51,15 @@ def _each_group(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status],
     return lambda status: [((group["id"],), value(group)) for group in status["groups"]]
 
 
+def _each_council(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[Sample]]:
+    return lambda status: [((council["id"],), value(council)) for council in status["councils"]]
+
+
+def _each(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[Sample]]:
+    """Of averaging groups, and of groups in which rounds are coordinated."""
+    return lambda status: [((each["id"],), value(each)) for each in (*status["groups"], *status["councils"])]
+
+
 def _info(status: Status) -> Iterable[Sample]:
     yield tuple(str(status[label]) for label in _INFO), 1
 
@@ -62,6 +71,18 @@ def _state(status: Status) -> Iterable[Sample]:
 def _score(status: Status) -> Iterable[Sample]:
     for point in status["scores"].get(status["peer"], [])[-1:]:
         yield (status["score_name"],), point[1]
+
+
+def _server_score(status: Status) -> Iterable[Sample]:
+    for point in status["server_scores"][-1:]:
+        yield (status["score_name"],), point[1]
+
+
+def _voters(status: Status) -> Iterable[Sample]:
+    for council in status["councils"]:
+        there = len(council["voters_there"])
+        yield (council["id"], "there"), there
+        yield (council["id"], "missing"), len(council["voters"]) - there
 
 
 def _peers(status: Status) -> Iterable[Sample]:
@@ -98,6 +119,7 @@ METRICS: Mapping[str, Row] = {
     "fedpeer_incarnation": Row(_G, (), "1, and one more whenever memory was lost", _one("incarnation")),
     "fedpeer_roster": Row(_G, (), "number of the roster that the peer goes by", _one("roster")),
     "fedpeer_score": Row(_G, ("name",), "accuracy (a fraction) or error on the peer's own test part", _score),
+    "fedpeer_server_score": Row(_G, ("name",), "the same of the server's model, on the same test part", _server_score),
     "fedpeer_loss": Row(_G, (), "mean loss on the peer's own test part", _one("loss")),
     "fedpeer_peers": Row(_G, ("state",), "peers of the roster by state", _peers),
     "fedpeer_weight": Row(_G, ("group",), "push-sum weight held", _each_group(lambda g: g["weight"])),
@@ -108,18 +130,32 @@ METRICS: Mapping[str, Row] = {
         _G, ("group",), "relative error of the mass held and under way here", _each_group(lambda g: g["audit"])
     ),
     "fedpeer_waiting": Row(
-        _G, ("group",), "members that this exchange waits for", _each_group(lambda g: len(g["waiting_for"]))
+        _G, ("group",), "members that an exchange or a round waits for here", _each(lambda g: len(g["waiting_for"]))
     ),
-    "fedpeer_late": Row(_C, ("group",), "exchanges that went on without somebody", _each_group(lambda g: g["late"])),
+    "fedpeer_late": Row(_C, ("group",), "exchanges and rounds that went on without somebody", _each(lambda g: g["late"])),
+    "fedpeer_term": Row(_G, ("group",), "term of the election of a coordinator", _each_council(lambda c: c["term"])),
+    "fedpeer_coordinates": Row(
+        _G,
+        ("group",),
+        "1 while this peer coordinates rounds, else 0",
+        lambda status: [((c["id"],), int(c["coordinator"] == status["peer"])) for c in status["councils"]],
+    ),
+    "fedpeer_round_in_force": Row(
+        _G, ("group",), "last coordinated round whose result holds here", _each_council(lambda c: c["round"])
+    ),
+    "fedpeer_paused": Row(
+        _G, ("group",), "1 while rounds pause, since nobody coordinates", _each_council(lambda c: int(c["paused"]))
+    ),
+    "fedpeer_voters": Row(_G, ("group", "state"), "peers that vote: there, or missing", _voters),
     "fedpeer_sent_bytes": Row(_C, (), "bytes of messages sent", _one("traffic", "bytes_sent")),
     "fedpeer_received_bytes": Row(_C, (), "bytes of messages taken in", _one("traffic", "bytes_received")),
     "fedpeer_sent_messages": Row(_C, (), "messages sent", _one("traffic", "messages_sent")),
     "fedpeer_received_messages": Row(_C, (), "messages taken in", _one("traffic", "messages_received")),
     "fedpeer_group_sent_bytes": Row(
-        _C, ("group",), "bytes of messages sent for a group", _each_group(lambda g: g["bytes_sent"])
+        _C, ("group",), "bytes of messages sent for a group", _each(lambda g: g["bytes_sent"])
     ),
     "fedpeer_group_received_bytes": Row(
-        _C, ("group",), "bytes of messages taken in for a group", _each_group(lambda g: g["bytes_received"])
+        _C, ("group",), "bytes of messages taken in for a group", _each(lambda g: g["bytes_received"])
     ),
     "fedpeer_refused": Row(_C, ("code", "kind"), "messages and connections refused", _refused),
     "fedpeer_events": Row(_C, ("event",), "what happened to this peer and to others it saw", _events),
@@ -130,7 +166,7 @@ METRICS: Mapping[str, Row] = {
         "delay of the event loop, 99th percentile of late",
         lambda status: [((), status["lag_ms_p99"] / 1000)],
     ),
-    "fedpeer_duration_seconds": Row(_S, ("what",), "time of saves, rounds of training, evaluations", _durations),
+    "fedpeer_duration_seconds": Row(_S, ("what",), "time of saves, of training, evaluating, closing and settling rounds", _durations),
 }
 
 

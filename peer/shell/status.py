@@ -43,6 +43,10 @@ COUNTED: Mapping[str, tuple[tuple[str, str | None], ...]] = {
     "edge_paused": (("edges_paused", None),),
     "link_down": (("links_down", None),),
     "refused": (("refused_by_others", None),),
+    "coordinator": (("coordinators", None),),
+    "rounds_paused": (("pauses", None),),
+    "round_void": (("rounds_void", None),),
+    "update_void": (("updates_void", None),),
 }
 #: All counters, the derived ones first: starts of the process after the first, transfers that came again, and false
 #: claims about this peer that it answered.

@@ -129,17 +129,65 @@ def examine(job: Job, workspace: Workspace, stepper: Stepper, algorithm: Coordin
     assert job.served is not None, "the server's model is scored where there is one"
     client = rows_of(workspace, job.served.client, task.peers, task.sides)
     server = shared(workspace, job.served.server, "server")
-    server_n, view = algorithm.server_model(server), workspace.seen_by(task.peers)
-
-    def score(number: int, x_n: Tensor) -> Score:
-        peer = task.peers[number]
-        part, seen = workspace.scored(peer, validation=task.validation), view and view.of(number)
-        return evaluation.evaluate(stepper, job.criterion, x_n, part, seen, job.score_scale_P[peer])
-
+    server_n, asked = algorithm.server_model(server), (job, workspace, stepper, task.peers)
     own_Bn = algorithm.personal_model(client)
-    numbers = range(len(task.peers))
     return Examined(
-        own=[score(number, own_Bn[number]) for number in numbers],
-        server=None if server_n is None else [score(number, server_n) for number in numbers],
+        own=scores(*asked, own_Bn, validation=task.validation),
+        server=None if server_n is None else scores(*asked, server_n.expand_as(own_Bn), validation=task.validation),
         statistics={name: each.tolist() for name, each in algorithm.statistics(client, server).items()},
     )
+
+
+def scores(
+    job: Job, workspace: Workspace, stepper: Stepper, peers: Sequence[int], x_Bn: Tensor, *, validation: bool
+) -> list[Score]:
+    """Of each of these peers: a model of its own, on its test part or on what was kept back."""
+    view = workspace.seen_by(peers)
+    return [
+        evaluation.evaluate(
+            stepper,
+            job.criterion,
+            x_n,
+            workspace.scored(peer, validation=validation),
+            view and view.of(number),
+            job.score_scale_P[peer],
+        )
+        for number, (peer, x_n) in enumerate(zip(peers, x_Bn, strict=True))
+    ]
+
+
+def joined(blocks: Sequence[Sequence[int]], found: Sequence[Examined]) -> Examined:
+    """The blocks' results in peer order."""
+    place = np.argsort([peer for block in blocks for peer in block])
+
+    def ordered(parts: Sequence[list[Any]]) -> list[Any]:
+        flat = [each for part in parts for each in part]
+        return [flat[number] for number in place]
+
+    servers = [each.server for each in found if each.server is not None]
+    return Examined(
+        own=ordered([each.own for each in found]),
+        server=ordered(servers) if servers else None,
+        statistics={name: ordered([each.statistics[name] for each in found]) for name in found[0].statistics},
+    )
+
+
+def emptied(state: Any) -> Any:
+    """A state of the same kind, with tensors of no size."""
+    return mapped(lambda leaf: leaf.new_empty(0), state)
+
+
+def room(job: Job, state: Any, many: int | None = None) -> dict[str, Tensor]:
+    """Leaves for that many states like this one, by name; for one of each peer unless it is said.
+
+    On a CPU without memory, which files give.
+    """
+    where, count = "meta" if job.device == "cpu" else job.device, len(job.peers) if many is None else many
+    return {
+        name: torch.zeros((count, *leaf.shape), dtype=leaf.dtype, device=where) for name, leaf in leaves(state).items()
+    }
+
+
+def two_sides(job: Job, state: Any) -> dict[str, Tensor]:
+    """The same for states that are trained: each leaf twice."""
+    return {f"client {side} {name}": leaf for side in (0, 1) for name, leaf in room(job, state).items()}

@@ -1,7 +1,7 @@
 """The vector engine: leads the rounds of one method with one seed.
 
 A round is: all peers train (side A of x -> side B), every group averages and what is in no group is carried over
-(B -> A). Both phases are lists of independent tasks; on a CPU worker processes take them, on a GPU they run here, one
+(B -> A). Where peers keep a state of their own (`equals.py`), x holds their estimates. Both phases are lists of independent tasks; on a CPU worker processes take them, on a GPU they run here, one
 block holding all peers. How tasks are cut depends on shapes and device only, never on the number of workers, so the
 numbers do not either.
 """
@@ -13,20 +13,25 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedpeer.algorithms.leaves import leaves
 from fedpeer.gossip.averaging import Averaging, traffic
+from fedpeer.peer.core.choice import Choice
+from fedpeer.sims.vector.clients import Examined, Score, emptied, joined, two_sides, workbench, write_rows
+from fedpeer.sims.vector.equals import Advance, Appraise, Equals, equals, states
 from fedpeer.sims.vector.pool import Pool, Stopped
 from fedpeer.sims.vector.tasks import Bench, Evaluate, Keep, Mix, Mixing, Spread, Task, Train
-from fedpeer.sims.vector.workspace import Job, Workspace, WorkspaceHandles, on_disk
-from fedpeer.slicing.plan import Plan
+from fedpeer.sims.vector.workspace import Job, Keeping, Workspace, WorkspaceHandles, on_disk
+from fedpeer.slicing.plan import Group, Plan
 
 #: Scalars of a block of columns over all members of a group: 2 MiB in float64, so that the block, its float64 copy and
 #: the result stay in the cache (measured: 10 ms for 16 x 270,000, against 26 ms in blocks four times as large).
@@ -54,6 +59,7 @@ class VectorEngine:
         memory: Callable[[int], Workspace],
         start_Pn: Callable[[Tensor], None],
         *,
+        algorithm: Choice | None = None,
         weights_P: NDArray[np.float64] | None = None,
         workers: int = 1,
         folder: Path | None = None,
@@ -64,13 +70,16 @@ class VectorEngine:
         Args:
             memory: makes the workspace for a given size of optimiser state.
             start_Pn: fills the initial parameters, in place.
+            algorithm: one whose peers keep a state of their own; None: local training.
             weights_P: push-sum weights with which each averaging starts (`weights: samples`); None: carried on from 1.
         """
         self._job, self._plan, self._averaging = job, plan, averaging
         self._start, self._replaced = start_Pn, replaced
         self._stop = stop or threading.Event()
         self._memory, self._workers, self._folder = memory, workers, folder
-        self._sample_weights = weights_P
+        self._choice, self._sample_weights = algorithm, weights_P
+        self._algorithm: Equals | None = None
+        self._examined: dict[tuple[int, bool], Examined] = {}
         self._members = {g.id: [plan.peers.index(p) for p in g.members] for g in plan.groups}
         self.weights = {id: np.ones(len(rows)) for id, rows in self._members.items()}
         self.round = 0  # rounds finished
@@ -81,7 +90,12 @@ class VectorEngine:
     def __enter__(self) -> Self:
         job = self._job
         stepper = job.stepper()
-        plain = self._memory(stepper.state_size)
+        plain = self._memory(stepper.state_size if self._choice is None else 0)
+        if self._choice is not None:
+            self._algorithm = equals(self._choice, workbench(job, stepper, plain))
+            state = self._algorithm.start(self._plan, torch.zeros(job.layout.n, device=job.device))
+            self._job = job = replace(job, keeping=Keeping(self._choice, emptied(state)))
+            plain.leaves = two_sides(job, state)
         self._handles: WorkspaceHandles | None = None
         if job.device == "cpu":
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="work-", dir=self._folder)))
@@ -91,6 +105,10 @@ class VectorEngine:
             self.workspace = plain
         self._start(self.workspace.x[0])
         self._blocks = cut(job, range(len(job.peers)))
+        if self._algorithm is not None:
+            for block in self._blocks:
+                begun = self._algorithm.start(self._plan, self.workspace.x[0][list(block)])
+                write_rows(self.workspace, begun, block, [0] * len(block))
         self._mixes, self._keeps = self._cut_columns()
         if self._handles is not None:
             workers = max(1, min(self._workers, max(len(self._blocks), len(self._mixes))))
@@ -112,7 +130,13 @@ class VectorEngine:
 
     @property
     def x_Pn(self) -> Tensor:
-        """The parameters of all peers at the end of the last finished round."""
+        """The models of all peers at the end of the last finished round: what each of them predicts with."""
+        own_Pn = None if self._algorithm is None else self._algorithm.personal_model(self._states(self._s_finished))
+        return self.estimate_Pn if own_Pn is None else own_Pn
+
+    @property
+    def estimate_Pn(self) -> Tensor:
+        """What all peers hold for the average at the end of the last finished round."""
         return self.workspace.x[self._side]
 
     @property
@@ -135,8 +159,7 @@ class VectorEngine:
         number = self.round + 1
         began = time.perf_counter()
         if not self._trained:
-            fresh = number == 1
-            self._run([Train(block, number, fresh, self._side, self._s_side) for block in self._blocks])
+            self._run([self._training(block, number) for block in self._blocks])
             self._s_side = 1 - self._s_side
             self._trained = True
         trained = time.perf_counter()
@@ -154,6 +177,8 @@ class VectorEngine:
 
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
         """(score, loss) of each peer on its own test part, or on what was kept back."""
+        if self._algorithm is not None:
+            return self._scored(validation).own
         found = self._run([Evaluate(block, self._side, validation) for block in self._blocks])
         by_peer = {
             p: result
@@ -162,11 +187,13 @@ class VectorEngine:
         }
         return [by_peer[p] for p in range(len(self._job.peers))]
 
-    def evaluate_server(self, *, validation: bool = False) -> None:
-        """Peers are equals."""
+    def evaluate_server(self, *, validation: bool = False) -> list[Score] | None:
+        """The same of each peer's estimate, where it is not the model that the peer predicts with."""
+        return None if self._algorithm is None else self._scored(validation).server
 
     def statistics(self) -> dict[str, list[float]]:
-        return {}
+        """What the algorithm tells of each peer."""
+        return {} if self._algorithm is None else self._scored(False).statistics
 
     @property
     def relations_PP(self) -> None:
@@ -186,6 +213,7 @@ class VectorEngine:
         """Everything needed to go on: tensors, and a small JSON-able state."""
         side = 1 - self._side if self._trained else self._side
         tensors = {"x": self.workspace.x[side], "s": self.workspace.s[self._s_side]}
+        tensors |= {f"state {name}": leaf for name, leaf in self._leaves(self._s_side).items()}
         weights = {group: value.tolist() for group, value in self.weights.items()}
         return tensors, {"round": self.round, "trained": self._trained, "weights": weights}
 
@@ -195,7 +223,46 @@ class VectorEngine:
         self._side = self._s_side = 0
         self.workspace.x[1 if self._trained else 0].copy_(tensors["x"])
         self.workspace.s[0].copy_(tensors["s"])
+        for name, leaf in self._leaves(0).items():
+            leaf.copy_(tensors[f"state {name}"])
+        self._examined = {}
         self.weights = {group: np.array(value) for group, value in state["weights"].items()}
+
+    @property
+    def _s_finished(self) -> int:
+        """The side of the states as the last finished round left them."""
+        return 1 - self._s_side if self._trained else self._s_side
+
+    def _states(self, side: int) -> Any:
+        assert self._job.keeping is not None, "peers keep a state of their own"
+        return states(self.workspace, self._job.keeping.state, side)
+
+    def _leaves(self, side: int) -> dict[str, Tensor]:
+        """The states that peers keep, by name."""
+        return {} if self._algorithm is None else leaves(self._states(side))
+
+    def _training(self, block: tuple[int, ...], number: int) -> Task:
+        if self._algorithm is not None:
+            return Advance(block, number, self._side, self._s_side)
+        return Train(block, number, number == 1, self._side, self._s_side)
+
+    def _scored(self, validation: bool) -> Examined:
+        """Scores are asked for by three names; peers are examined once."""
+        if (self.round, validation) not in self._examined:
+            tasks = [Appraise(block, self._side, self._s_finished, validation) for block in self._blocks]
+            self._examined = {key: value for key, value in self._examined.items() if key[0] == self.round}
+            self._examined[self.round, validation] = joined(self._blocks, self._run(tasks))
+        return self._examined[self.round, validation]
+
+    def _start_weights(self, group: Group) -> NDArray[np.float64]:
+        """(M,) the weights with which the members begin this round's averaging, in units of their mean."""
+        rows, weights_P = self._members[group.id], None
+        if self._algorithm is not None:
+            weights_P = self._algorithm.weights(self._states(self._s_side), group.indices[group.members[0]])
+        if weights_P is not None:
+            weights = weights_P.cpu().numpy()[rows]
+            return np.asarray(weights / weights.mean())
+        return self.weights[group.id] if self._sample_weights is None else self._sample_weights[rows]
 
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
         if self._pool is not None:
@@ -219,8 +286,7 @@ class VectorEngine:
         """Tell the workers this round's matrices T = diag(1 / w') M diag(w), which act on estimates."""
         self._mixed_weights = {}
         for group in self._plan.groups:
-            rows, policy = self._members[group.id], self._averaging[group.id]
-            weights = self.weights[group.id] if self._sample_weights is None else self._sample_weights[rows]
+            policy, weights = self._averaging[group.id], self._start_weights(group)
             mixing: Mixing
             if policy.exact:
                 after, mixing = weights, weights / weights.sum()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
-from fedpeer.algorithms.leaves import leaves, mapped, rebuilt
+from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.algorithms.updates import fault
@@ -39,7 +39,11 @@ from fedpeer.sims.vector.clients import (
     Examined,
     Score,
     Teach,
+    emptied,
+    joined,
+    room,
     rows_of,
+    two_sides,
     work_of,
     workbench,
     write_rows,
@@ -96,7 +100,7 @@ class ServedEngine:
         stepper = self._job.stepper()
         self._algorithm, states = rehearsed(self._job, self._choice, self._learning, plain, self._further, stepper)
         self.server: Any = states["server"]
-        forms = {name: mapped(lambda leaf: leaf.new_empty(0), each) for name, each in states.items()}
+        forms = {name: emptied(each) for name, each in states.items()}
         self._job = replace(self._job, served=Served(self._choice, self._learning, **forms))
         plain.leaves = self._room(states)
         self._pool: Pool | None = None
@@ -244,14 +248,11 @@ class ServedEngine:
         return self._algorithm.start_client(values_Bn.to(device), examples_B.to(device))
 
     def _room(self, states: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Leaves of the right shapes and types; on a CPU without memory, which files give."""
-        where, peers = "meta" if self._job.device == "cpu" else self._job.device, len(self._job.peers)
-        found: dict[str, Tensor] = {}
-        for what, state in states.items():
-            for name, leaf in leaves(state).items():
-                many = (peers, *leaf.shape) if what in ("client", "update") else tuple(leaf.shape)
-                for key in (f"client 0 {name}", f"client 1 {name}") if what == "client" else (f"{what} {name}",):
-                    found[key] = torch.zeros(many, dtype=leaf.dtype, device=where)
+        """Leaves of the right shapes and types."""
+        found = two_sides(self._job, states["client"])
+        found |= {f"update {name}": leaf for name, leaf in room(self._job, states["update"]).items()}
+        for what in ("broadcast", "server"):
+            found |= {f"{what} {name}": leaf[0] for name, leaf in room(self._job, states[what], 1).items()}
         return found
 
     def _tell(self, what: str, state: Any) -> None:
@@ -303,7 +304,7 @@ class ServedEngine:
             blocks = cut(self._job, range(len(self._job.peers)))
             found = self._run([Examine(block, self._sides_of(block), validation) for block in blocks])
             self._examined = {key: value for key, value in self._examined.items() if key[0] == self.round}
-            self._examined[self.round, validation] = _joined(blocks, found)
+            self._examined[self.round, validation] = joined(blocks, found)
         return self._examined[self.round, validation]
 
     def _sides_of(self, peers: Sequence[int]) -> tuple[int, ...]:
@@ -351,19 +352,3 @@ def rehearsed(
         "update": update,
         "server": server,
     }
-
-
-def _joined(blocks: Sequence[Sequence[int]], found: Sequence[Examined]) -> Examined:
-    """The blocks' results in peer order."""
-    place = np.argsort([peer for block in blocks for peer in block])
-
-    def ordered(parts: Sequence[list[Any]]) -> list[Any]:
-        flat = [each for part in parts for each in part]
-        return [flat[number] for number in place]
-
-    servers = [each.server for each in found if each.server is not None]
-    return Examined(
-        own=ordered([each.own for each in found]),
-        server=ordered(servers) if servers else None,
-        statistics={name: ordered([each.statistics[name] for each in found]) for name in found[0].statistics},
-    )

@@ -23,7 +23,8 @@ from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.peer.core.assembly import Coordinated
-from fedpeer.sims.vector.clients import Examine, Teach, built, examine, teach
+from fedpeer.sims.vector.clients import Examine, Teach, built, examine, teach, workbench
+from fedpeer.sims.vector.equals import Advance, Appraise, Equals, advance, appraise, equals
 from fedpeer.sims.vector.workspace import Job, Workspace
 
 
@@ -82,7 +83,7 @@ class Several:
     tasks: tuple[Task, ...]
 
 
-Task: TypeAlias = "Train | Mix | Keep | Evaluate | Spread | Teach | Examine | Several"
+Task: TypeAlias = "Train | Mix | Keep | Evaluate | Spread | Advance | Appraise | Teach | Examine | Several"
 #: A group's averaging as one matrix: dense, sparse (few exchanges among many peers), or the weights of an exact mean.
 Mixing: TypeAlias = NDArray[np.float64] | csr_array
 
@@ -108,12 +109,22 @@ class Bench:
                 return evaluate(self.job, self.workspace, self.stepper, task)
             case Spread():
                 return spread(self.workspace, task)
+            case Advance():
+                return advance(self.job, self.workspace, self.equals, task)
+            case Appraise():
+                return appraise(self.job, self.workspace, self.stepper, self.equals, task)
             case Teach():
                 return teach(self.job, self.workspace, self.algorithm, task)
             case Several():
                 return [self.do(each) for each in task.tasks]
             case Examine():
                 return examine(self.job, self.workspace, self.stepper, self.algorithm, task)
+
+    @cached_property
+    def equals(self) -> Equals:
+        """That whose peers keep a state of their own."""
+        assert self.job.keeping is not None, "the job has such peers"
+        return equals(self.job.keeping.algorithm, workbench(self.job, self.stepper, self.workspace))
 
     @cached_property
     def algorithm(self) -> Coordinated:

@@ -74,6 +74,18 @@ class Served:
     server: Any
 
 
+@dataclass(frozen=True)
+class Keeping:
+    """What a worker must know of an algorithm of equals that keep a state of their own.
+
+    algorithm   its name and settings
+    state       one of the right kind, with tensors of no size
+    """
+
+    algorithm: Choice
+    state: Any
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One method with one seed, but for the tensors: what a worker must know to train, average and evaluate.
@@ -83,6 +95,7 @@ class Job:
     batch_P         batch size of each peer; `steps_P` its steps a round
     score_scale_P   of each peer, what one unit of its regression targets is in units of the data; 1 for classes
     served          the algorithm, where it has a server
+    keeping         the algorithm, where peers are equals that keep a state of their own
     """
 
     peers: tuple[str, ...]
@@ -99,6 +112,7 @@ class Job:
     block: int
     score_scale_P: tuple[float, ...]
     served: Served | None = None
+    keeping: Keeping | None = None
 
     @property
     def draws(self) -> Draws:
@@ -143,7 +157,7 @@ class Part:
 class Workspace:
     """All tensors of a run. x and s hold both sides; `index` of a group is (D,) where members agree, else (M, D).
 
-    `leaves`: states of an algorithm with a server, by name.
+    `leaves`: states of an algorithm with a server, or of equals that keep one, by name.
     """
 
     x: tuple[Tensor, Tensor]

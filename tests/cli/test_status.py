@@ -173,6 +173,25 @@ def test_it_fits_the_terminal(peers: int, width: int) -> None:
     assert order[1 : peers + 1] == list(peer.ids)
 
 
+@pytest.mark.parametrize("width", [80, 140])
+def test_who_coordinates_and_the_servers_model(width: int) -> None:
+    peer = FakePeer(served=True)
+    for _ in range(40):
+        peer.round()
+    found = shown(peer.status, width)
+    assert max(map(len, found.splitlines())) <= width
+    (head,) = [line for line in found.splitlines() if line.startswith("accuracy")]
+    assert f"(the server's model {peer.status.as_json()['server_scores'][-1][1]:.1%})".replace("%", " %") in head
+    (row,) = [line.split() for line in found.splitlines() if line.strip().startswith("everyone")]
+    assert row[1:7] == ["peer3", "3", "40", "4", "of", "4"]
+    assert row[-1] == "peer4", "whose update is waited for"
+    for _ in range(20):
+        peer.round()
+    (paused,) = [line for line in shown(peer.status, width).splitlines() if line.strip().startswith("everyone")]
+    assert "nobody: rounds pause" in paused
+    assert "2 of 4" in paused
+
+
 def test_words_from_peers_are_neither_markup_nor_obeyed() -> None:
     peer = FakePeer()
     peer.round()

@@ -155,7 +155,7 @@ def coordinator_leaves(seed: int) -> None:
     parliament = Parliament(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3, loss=0.05 * (seed % 3))))
     town = parliament.town
     town.start()
-    assert parliament.reach(3, CALM)
+    assert parliament.reach(3, 2 * CALM)
     victim = parliament.leading()
     assert victim is not None
     town.tell(victim, Asked(("leave", "pause")[seed % 2]))

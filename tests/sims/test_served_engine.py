@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import round_order
 from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.privacy import epsilon
 from fedpeer.peer.core.choice import ChoiceError, parse
 from fedpeer.peer.core.methods import method_of
 from fedpeer.sims import api
@@ -321,3 +322,17 @@ def test_the_federations_aggregation_and_privacy_are_the_engines() -> None:
     assert (short_n - start_n).norm() <= 0.1 < (whole_n - start_n).norm()
     # Five shares of noise make one of deviation 0.1 on their sum, on each of 910 numbers.
     assert float((noisy_n - short_n).norm()) == pytest.approx(0.1 / 5 * 910**0.5, rel=0.1)
+
+
+def test_what_the_noise_comes_to_is_told_for_whoever_was_asked_most(tmp_path: Path) -> None:
+    settings = federation(
+        learning__participation=0.5, learning__privacy="gaussian,clip=1,noise=2,delta=1e-5", learning__rounds=4
+    )
+    found = api.simulate(federation=settings, methods=("fedavg",), out=tmp_path)
+    asked = [client for number in (1, 2, 3, 4) for client in drawn(world(settings), number)]
+    most = max(asked.count(client) for client in asked)
+    told = found.summary["privacy"]
+    assert told["rounds"] == most
+    assert told["epsilon"] == pytest.approx(epsilon(rounds=most, noise=2.0, delta=1e-5))
+    plain = api.simulate(federation=federation(), methods=("fedavg",), out=tmp_path)
+    assert "privacy" not in plain.summary

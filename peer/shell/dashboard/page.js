@@ -77,12 +77,20 @@ function tiles(s) {
   const harmless = s.refusals.reduce((sum, row) => sum + row.count, 0) - refused;
   const weights = s.groups.map((group) => group.weight);
   const apart = s.groups.map((group) => group.disagreement).filter((value) => value !== null);
+  const [council] = s.councils;
+  const there = council?.voters_there.length, majority = council && Math.floor(council.voters.length / 2) + 1;
   const rows = [
     [`${capital(s.score_name)} here`, score(newest(s.scores[s.peer])), s.loss === null ? "not measured yet" : `loss ${small(s.loss)}`],
     ["All peers, mean", score(mean), last.length ? `${score(Math.min(...last))} to ${score(Math.max(...last))}` : "not measured yet"],
     ["Peers", `${well} of ${s.peers.length}`, well < s.peers.length ? `${s.peers.length - well} not there` : "all are there", well < s.peers.length],
-    ["Push-sum weight", weights.length ? small(Math.min(...weights)) : DASH, weights.length > 1 ? "lowest of all" : "of the group"],
-    ["Disagreement", apart.length ? small(Math.max(...apart)) : DASH, apart.length > 1 ? "highest of all" : "to neighbours"],
+    ...(council ? [
+      ["Server's model", score(newest(s.server_scores)), "on this peer's test part"],
+      ["Coordinator", council.coordinator ?? "nobody", council.paused ? "rounds pause" : `term ${count(council.term)}`, council.paused],
+      ["Voters", `${there} of ${council.voters.length}`, `${majority} are a majority`, there < majority],
+    ] : [
+      ["Push-sum weight", weights.length ? small(Math.min(...weights)) : DASH, weights.length > 1 ? "lowest of all" : "of the group"],
+      ["Disagreement", apart.length ? small(Math.max(...apart)) : DASH, apart.length > 1 ? "highest of all" : "to neighbours"],
+    ]),
     ["Sent", bytes(s.traffic.bytes_sent), `${count(s.traffic.messages_sent)} messages`],
     ["Received", bytes(s.traffic.bytes_received), `${count(s.traffic.messages_received)} messages`],
     ["Refused", count(refused), `and ${count(harmless)} harmless`, refused > 0],
@@ -91,9 +99,13 @@ function tiles(s) {
     el("span", { class: "label" }, label), el("span", { class: "value" }, value), el("span", { class: "note" }, note))));
 }
 
+/** A group whose rounds are coordinated, as it is drawn: updates go to the coordinator, and models come from it. */
+const star = (council) => council && { ...council, models: [council.id], edges: council.members
+  .filter((id) => council.coordinator !== null && id !== council.coordinator).map((id) => [council.coordinator, id]) };
+
 /** The group that is drawn: the chosen one, or the first; before there are groups, everybody. */
 function drawnGroup(s) {
-  return s.groups.find((group) => group.id === chosen.group) ?? s.groups[0]
+  return s.groups.find((group) => group.id === chosen.group) ?? s.groups[0] ?? star(s.councils[0])
     ?? { id: "all peers", members: s.peers.map((peer) => peer.id), edges: [], waiting_for: [] };
 }
 
@@ -104,6 +116,7 @@ function overlay(s) {
     button.addEventListener("click", () => { chosen.group = each.id; show(); });
     return button;
   }));
+  part("h-graph", s.councils.length, () => (s.councils.length ? "Who coordinates whom" : "Who averages with whom"));
   const width = at("graph").clientWidth;
   part("graph", [group.members, group.edges, [...states], group.waiting_for, width],
     () => graph(group.members, group.edges, states, group.waiting_for, width));
@@ -156,7 +169,20 @@ function table(caption, kind, headings, rows) {
   return el("table", { class: kind }, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, ...body));
 }
 
+function councils(s) {
+  part("h-groups", "councils", () => "Coordinated rounds");
+  part("groups", s.councils, () => table("Coordinated rounds of this peer", "folds",
+    ["group", ">members", "coordinator", ">term", ">last round", ">counted in it", ">voters", ">sent", ">received", "waiting for", ">went on without"],
+    s.councils.map((c) => ({
+      cells: [c.id, count(c.members.length), c.coordinator ?? (c.paused ? "nobody: rounds pause" : "nobody yet"), count(c.term), count(c.round), count(c.counted.length),
+        `${c.voters_there.length} of ${c.voters.length}${c.votes ? "" : ", and this peer does not vote"}`, bytes(c.bytes_sent), bytes(c.bytes_received),
+        c.waiting_for.length ? someOf(c.waiting_for) : DASH, count(c.late)],
+    }))));
+}
+
 function groups(s) {
+  if (s.councils.length) return councils(s);
+  part("h-groups", "groups", () => "Averaging groups");
   part("groups", s.groups, () => (s.groups.length ? table("Averaging groups of this peer", "folds",
     ["group", ">members", ">parameters", ">round, exchange", ">weight", ">disagreement", ">sent", ">received", "waiting for", ">went on without"],
     s.groups.map((g) => ({

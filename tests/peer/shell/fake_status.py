@@ -12,21 +12,32 @@ from typing import Literal
 
 import numpy as np
 
-from fedpeer.peer.core.events import Note, Refuse
+from fedpeer.peer.core.events import Evaluated, Note, Refuse
 from fedpeer.peer.shell.dashboard.access import Listener
 from fedpeer.peer.shell.dashboard.server import Dashboard
 from fedpeer.peer.shell.logs import Log
 from fedpeer.peer.shell.metrics import Metrics
-from fedpeer.peer.shell.status import About, GroupView, PeerState, PeerView, State, Status, View
+from fedpeer.peer.shell.status import About, CouncilView, GroupView, PeerState, PeerView, State, Status, View
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 ROUNDS = 100
 
 
 class FakePeer:
-    """`status` is what a peer of a federation of `peers` would show; each `round()` goes on by one round."""
+    """`status` is what a peer of a federation of `peers` would show; each `round()` goes on by one round.
 
-    def __init__(self, peers: int = 4, score_name: Literal["accuracy", "error"] = "accuracy", seed: int = 0) -> None:
+    `served`: they have a coordinator; else they are equals.
+    """
+
+    def __init__(
+        self,
+        peers: int = 4,
+        score_name: Literal["accuracy", "error"] = "accuracy",
+        seed: int = 0,
+        *,
+        served: bool = False,
+    ) -> None:
+        self.served = served
         self.now, self.number = 1_780_000_000.0, 0
         self.ids = tuple(f"peer{n}" for n in range(1, peers + 1))
         self.me = self.ids[min(2, peers - 1)]
@@ -46,8 +57,15 @@ class FakePeer:
         self.now += 7.3
         self.log.tick()
         scores = {id: self.score(id) for id in self.ids}
-        self.status.evaluated(self.number, scores[self.me], 1.8 * math.exp(-self.number / 15) + 0.21)
+        loss = 1.8 * math.exp(-self.number / 15) + 0.21
+        server = (0.95 * scores[self.me], 1.1 * loss) if self.served else None
+        self.status.evaluated(Evaluated(self.number, scores[self.me], loss, server))
         self.status.look(self.view(scores))
+        if self.served:
+            self.status.sent(43_210 * 4 + 120, "everyone")
+            self.status.received(43_210 * 4 + 120, "everyone")
+            self.status.took("close", 0.02)
+            self.status.took("settle", 0.01)
         for group in self.groups():
             for _ in range(len(group.neighbours) * 8):
                 self.status.sent(group.length * 4 + 120, group.id)
@@ -98,10 +116,22 @@ class FakePeer:
         state: State = "finished" if self.number >= ROUNDS else "averaging"
         return View(
             state=state, round=self.number, incarnation=1, life=2, roster=3, peers=peers, groups=self.groups(),
-            lag_ms_p99=3.1,
+            lag_ms_p99=3.1, councils=(self.council(),) if self.served else (),
+        )  # fmt: skip
+
+    def council(self) -> CouncilView:
+        """They coordinate in turns; from round 60 on half of them are away, and nobody does."""
+        paused = self.number >= 60
+        return CouncilView(
+            id="everyone", members=self.ids, coordinator=None if paused else self.ids[self.number // 20 % len(self.ids)],
+            term=1 + self.number // 20, round=self.number, counted=self.ids[:-1], voters=self.ids,
+            voters_there=self.ids[: len(self.ids) // 2] if paused else self.ids, votes=True, paused=paused,
+            waiting_for=self.ids[-1:] if self.number // 20 == 2 else (),
         )  # fmt: skip
 
     def groups(self) -> tuple[GroupView, ...]:
+        if self.served:
+            return ()
         some = tuple(id for n, id in enumerate(self.ids) if n % 2 == 0)
         return (self.group("everyone", self.ids, 43_210, 4), self.group("ward-a", some, 7_250, 2))
 

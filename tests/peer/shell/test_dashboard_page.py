@@ -39,8 +39,8 @@ async def shown(peer: FakePeer, folder: Path, width: int = 1400) -> AsyncIterato
         await board.stop()
 
 
-def learned(peers: int, rounds: int = 40) -> FakePeer:
-    peer = FakePeer(peers)
+def learned(peers: int, rounds: int = 40, *, served: bool = False) -> FakePeer:
+    peer = FakePeer(peers, served=served)
     for _ in range(rounds):
         peer.round()
     return peer
@@ -84,6 +84,26 @@ async def test_everything_is_drawn_and_lives_on(tmp_path: Path) -> None:
             await page.until("document.querySelector('#connection').textContent === 'live'")
         finally:
             await again.stop()
+
+
+@pytest.mark.slow
+async def test_a_coordinator_and_the_servers_model_are_shown(tmp_path: Path) -> None:
+    peer = learned(4, served=True)
+    async with shown(peer, tmp_path) as (page, _):
+        tiles = await page.value("document.querySelector('#tiles').innerText.replaceAll(/\\s+/g, ' ')")
+        score = peer.status.as_json()["server_scores"][-1][1]
+        for words in (f"{score:.1%}".replace("%", " %"), "Coordinator peer3 term 3", "Voters 4 of 4 3 are a majority"):
+            assert words in tiles
+        lines = "document.querySelectorAll('#graph line').length"
+        assert await page.value(lines) == 3, "from the coordinator to each other peer"
+        assert await page.value("document.querySelector('#h-graph').textContent") == "Who coordinates whom"
+        assert "peer4" in await page.value("document.querySelector('#groups tbody').textContent"), "waited for"
+        assert await page.value("document.querySelector('#h-groups').textContent") == "Coordinated rounds"
+        for _ in range(20):
+            peer.round()
+        await page.until("document.querySelector('#tiles').innerText.includes('rounds pause')")
+        assert await page.value(lines) == 0
+        assert "2 of 4" in await page.value("document.querySelector('#groups tbody').textContent")
 
 
 @pytest.mark.slow

@@ -29,15 +29,16 @@ def scraped(peer: FakePeer) -> dict[tuple[str, ...], float]:
     }
 
 
-def learned() -> FakePeer:
-    peer = FakePeer()
+def learned(*, served: bool = False) -> FakePeer:
+    peer = FakePeer(served=served)
     for _ in range(40):
         peer.round()
     return peer
 
 
 def test_every_metric_is_there_and_no_other() -> None:
-    names = {re.sub(r"_(total|count|sum)$", "", name) for name, *_ in scraped(learned())}
+    found = scraped(learned()) | scraped(learned(served=True))
+    names = {re.sub(r"_(total|count|sum)$", "", name) for name, *_ in found}
     assert names == {re.sub(r"_total$", "", name) for name in METRICS}
 
 
@@ -60,6 +61,22 @@ def test_the_numbers_are_those_of_the_status() -> None:
     assert (found["fedpeer_duration_seconds_count", "save"], found["fedpeer_peers", "suspect"]) == (40, 1)
     assert found["fedpeer_duration_seconds_sum", "save"] == pytest.approx(40 * 0.012)
     assert found["fedpeer_lag_seconds",] == pytest.approx(0.0031)
+
+
+def test_coordinated_rounds_are_measured() -> None:
+    found = scraped(learned(served=True))
+    assert found["fedpeer_server_score", "accuracy"] == pytest.approx(0.95 * found["fedpeer_score", "accuracy"])
+    assert (found["fedpeer_term", "everyone"], found["fedpeer_round_in_force", "everyone"]) == (3, 40)
+    assert (found["fedpeer_coordinates", "everyone"], found["fedpeer_paused", "everyone"]) == (1, 0)
+    assert (found["fedpeer_voters", "everyone", "there"], found["fedpeer_voters", "everyone", "missing"]) == (4, 0)
+    assert found["fedpeer_waiting", "everyone"] == 1
+    assert found["fedpeer_group_sent_bytes_total", "everyone"] > 0
+    paused = FakePeer(served=True)
+    for _ in range(60):
+        paused.round()
+    found = scraped(paused)
+    assert (found["fedpeer_coordinates", "everyone"], found["fedpeer_paused", "everyone"]) == (0, 1)
+    assert (found["fedpeer_voters", "everyone", "there"], found["fedpeer_voters", "everyone", "missing"]) == (2, 2)
 
 
 def test_what_was_not_measured_is_left_out() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.peer.core.events import Note, Refuse
+from fedpeer.peer.core.events import Evaluated, Note, Refuse
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.shell import status as module
 from fedpeer.peer.shell.status import COUNTED, COUNTERS, LOG_LINES, OTHERS, REFUSAL_ROWS
@@ -21,11 +21,17 @@ from .fake_status import FakePeer
 KEYS = {
     "schema", "federation", "peer", "version", "state", "mode", "round", "rounds", "uptime_s", "device", "incarnation",
     "life", "roster", "transport", "peers", "groups", "scores", "loss", "score_name", "traffic", "refusals", "counters",
-    "timings", "lag_ms_p99", "log",
+    "timings", "lag_ms_p99", "log", "councils", "server_scores",
 }  # fmt: skip
 GROUP = {
     "id", "models", "members", "length", "edges", "round", "exchange", "weight", "disagreement", "waiting_for", "late",
     "bytes_sent", "bytes_received", "messages_sent", "messages_received", "neighbours", "written_off", "audit", "trail",
+}  # fmt: skip
+
+
+COUNCIL = {
+    "id", "members", "coordinator", "term", "round", "counted", "voters", "voters_there", "votes", "paused",
+    "waiting_for", "late", "bytes_sent", "bytes_received", "messages_sent", "messages_received",
 }  # fmt: skip
 
 
@@ -39,12 +45,26 @@ def test_the_document_is_schema_1() -> None:
     assert set(status["counters"]) == set(COUNTERS)
     assert status["uptime_s"] == pytest.approx(40 * 7.3)
     assert json.loads(json.dumps(status, allow_nan=False))["scores"].keys() == set(peer.ids)
+    assert (status["councils"], status["server_scores"]) == ([], [])
+
+
+def test_coordinated_rounds_have_a_council_and_the_servers_scores() -> None:
+    peer = FakePeer(served=True)
+    for _ in range(40):
+        peer.round()
+    status = peer.status.as_json()
+    (council,) = status["councils"]
+    assert (status["groups"], set(status), set(council)) == ([], KEYS, COUNCIL)
+    assert (council["coordinator"], council["term"], council["round"]) == ("peer3", 3, 40)
+    assert council["messages_sent"] == 40
+    own = [point[1] for point in status["scores"]["peer3"]]
+    assert [point[1] for point in status["server_scores"]] == pytest.approx([0.95 * each for each in own])
 
 
 def test_what_is_not_finite_is_null_and_not_a_broken_document() -> None:
     peer = FakePeer()
     peer.round()
-    peer.status.evaluated(2, math.nan, math.inf)
+    peer.status.evaluated(Evaluated(2, math.nan, math.inf, (math.nan, math.inf)))
     peer.status.look(replace(peer.status.view, groups=(replace(peer.groups()[0], disagreement=None, weight=math.nan),)))
     peer.tell(Note("info", "evaluated", "it diverged", {"loss": math.nan}))
     status = json.loads(json.dumps(peer.status.as_json(), allow_nan=False))

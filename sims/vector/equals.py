@@ -1,0 +1,106 @@
+"""What a worker does for equals that keep a state of their own: train some peers, score some peers.
+
+The parameters in x are the peers' estimates, which are averaged as ever. States are leaves in the workspace on two
+sides, kept and read as those of a server's clients are (`clients.py`); since all peers train in each round, the
+present ones lie on the same side for all, that of the optimiser state of other algorithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from fedpeer.algorithms.contract import GossipAlgorithm
+from fedpeer.algorithms.leaves import leaves, rebuilt
+from fedpeer.algorithms.probing import small
+from fedpeer.algorithms.registry import KEEPING, keeping_class
+from fedpeer.algorithms.steppers import Stepper
+from fedpeer.algorithms.workbench import Workbench
+from fedpeer.data.own.code import imported
+from fedpeer.peer.core.assembly import algorithm_of
+from fedpeer.peer.core.choice import Choice
+from fedpeer.sims.vector.clients import Examined, rows_of, scores, work_of, workbench, write_rows
+from fedpeer.sims.vector.workspace import Job, Workspace
+from fedpeer.slicing.plan import Plan
+
+#: An algorithm whose peers keep something; of which kind only itself knows.
+Equals: TypeAlias = GossipAlgorithm[Any]
+
+
+@dataclass(frozen=True)
+class Advance:
+    """A round's training of these peers: side `x_source` of x and side `s_source` of states -> the other sides."""
+
+    peers: tuple[int, ...]
+    round: int
+    x_source: int
+    s_source: int
+
+
+@dataclass(frozen=True)
+class Appraise:
+    """Score these peers' own models and their estimates on their test parts, or on what was kept back."""
+
+    peers: tuple[int, ...]
+    x_source: int
+    s_source: int
+    validation: bool
+
+
+def equals(choice: Choice, bench: Workbench) -> Equals:
+    """The algorithm on a workbench.
+
+    Raises:
+        ChoiceError, AlgorithmError: unknown settings, or such as do not fit.
+    """
+    trained_by = algorithm_of(replace(choice, name=KEEPING[choice.name][1]), imported)
+    made: Equals = keeping_class(choice.name)(trained_by(bench))
+    return made
+
+
+def rehearsed(job: Job, choice: Choice, plan: Plan, workspace: Workspace, start_n: Tensor, stepper: Stepper) -> None:
+    """Train one peer a little, so that whatever does not fit shows before anything else is begun.
+
+    Raises:
+        ChoiceError, AlgorithmError: what does not fit, and what to change.
+    """
+    algorithm = equals(choice, workbench(job, stepper, workspace))
+    batches, keys = work_of(job, workspace, [0], 1)
+    algorithm.train(algorithm.start(plan, start_n), start_n, small(batches.peer(0)), keys)
+
+
+def states(workspace: Workspace, template: Any, side: int) -> Any:
+    """The states (P, ...) of all peers on one side; not copied."""
+    return rebuilt(template, {name: workspace.leaves[f"client {side} {name}"] for name in leaves(template)})
+
+
+def advance(job: Job, workspace: Workspace, algorithm: Equals, task: Advance) -> None:
+    """Train a block, and write estimates and states."""
+    batches, keys = work_of(job, workspace, task.peers, task.round)
+    estimate_Bn = workspace.x[task.x_source][list(task.peers)]
+    state, change = algorithm.train(_block(job, workspace, task.peers, task.s_source), estimate_Bn, batches, keys)
+    workspace.x[1 - task.x_source][list(task.peers)] = change.trained_n
+    write_rows(workspace, state, task.peers, [1 - task.s_source] * len(task.peers))
+
+
+def appraise(job: Job, workspace: Workspace, stepper: Stepper, algorithm: Equals, task: Appraise) -> Examined:
+    """Score a block."""
+    state = _block(job, workspace, task.peers, task.s_source)
+    estimate_Bn = workspace.x[task.x_source][list(task.peers)]
+    own_Bn = algorithm.personal_model(state)
+    estimated = scores(job, workspace, stepper, task.peers, estimate_Bn, validation=task.validation)
+    return Examined(
+        own=estimated
+        if own_Bn is None
+        else scores(job, workspace, stepper, task.peers, own_Bn, validation=task.validation),
+        server=estimated,
+        statistics={name: each.tolist() for name, each in algorithm.statistics(state, estimate_Bn).items()},
+    )
+
+
+def _block(job: Job, workspace: Workspace, peers: Sequence[int], side: int) -> Any:
+    assert job.keeping is not None, "there are states to be read"
+    return rows_of(workspace, job.keeping.state, peers, [side] * len(peers))
