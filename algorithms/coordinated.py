@@ -41,6 +41,7 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
     """A server and its clients.
 
     everyone_trains   whether those train too who do not take part in a round; what they learn stays with them
+    common_start      whether server and clients must start from the same parameters
     counts            leaves of an update that are numbers of examples: whole, at least 1 (`updates.py`)
     positive          leaves of an update all of whose numbers are above 0, such as precisions
     moved             leaves of an update that are what the broadcast's of the same name and shape became, so that the
@@ -50,6 +51,7 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
     """
 
     everyone_trains: bool = False
+    common_start: bool = False
     counts: tuple[str, ...] = ("examples",)
     positive: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()

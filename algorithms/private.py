@@ -57,6 +57,7 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
         assert participants >= 1, "a round has a participant"
         self.inner, self.privacy, self.participants_count, self.secret = inner, privacy, participants, secret
         self.everyone_trains, self.takes_mean = inner.everyone_trains, inner.takes_mean
+        self.common_start = inner.common_start
         self.counts, self.positive, self.moved = inner.counts, inner.positive, inner.moved
 
     def start_server(self, values_n: Tensor) -> Any:

@@ -42,6 +42,11 @@ class Method:
         return self.sharing == "with a coordinator"
 
     @property
+    def averages(self) -> bool:
+        """Whether its peers are equals that average something."""
+        return self.sharing not in ("nothing", "with a coordinator")
+
+    @property
     def keeps_state(self) -> bool:
         """Whether its peers are equals that keep a state of their own, beside parameters and optimiser."""
         return self.sharing == "base and head"
@@ -130,7 +135,7 @@ def served_class(name: str) -> Callable[..., Any]:
 
 
 def keeping_class(name: str) -> Callable[..., Any]:
-    """The class of an algorithm of equals that keep a state: it takes what trains them. KeyError where there is none."""
+    """The class of an algorithm of equals that keep a state, built on what trains them. KeyError: no such name."""
     return _found(KEEPING[name][0])
 
 

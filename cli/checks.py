@@ -138,16 +138,19 @@ def contradictions(federation: Federation, data: Mapping[str, Any]) -> list[Prob
 def between_peers(federation: Federation) -> list[Problem]:
     """What is wrong with settings in which nothing else is, where peers send messages: what these have no room for."""
     method = method_of(federation.learning.algorithm)
-    if method.served:
-        return [*_served(federation)]
+    if method.served and (found := [*_served(federation)]):
+        return found
     if method.keeps_state:
         text = (
             f"{federation.learning.algorithm} is for simulations only (fedpeer simulate, by the vector engine); "
             "real peers do not save what each keeps for itself yet"
         )
         return [Problem(("learning", "algorithm"), text)]
+    if method.averages and federation.gossip.protocol == "coordinator":
+        text = "real peers do not elect a coordinator for averages yet; write exact, which gives the same means"
+        return [Problem(("gossip", "protocol"), text)]
     for name, plain in (("aggregation", "mean"), ("privacy", "none")):
-        if getattr(federation.learning, name).name != plain:
+        if not method.served and getattr(federation.learning, name).name != plain:
             text = f"{federation.learning.algorithm} has no coordinator, to whom this belongs; write {name}: {plain}"
             return [Problem(("learning", name), text)]
     problem = crowding(federation.models(), method)

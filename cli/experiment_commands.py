@@ -25,7 +25,7 @@ Full = Annotated[bool, typer.Option("--full", metavar="", help="The paper's own 
 
 @app.command("list")
 def list_experiments() -> None:
-    """What there is, the data that it needs, and how long it takes on two cores."""
+    """What there is, the data that it needs, and how long it takes on two cores, roughly."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -46,7 +46,9 @@ def list_experiments() -> None:
         table.add_row(name, each.source, ", ".join(data), *times)
     console = Console()
     console.print(table)
-    console.print("Times are on two cores. fedpeer experiment run NAME plays one, --quick and --full its other sizes.")
+    console.print(
+        "Times are estimates for two cores. fedpeer experiment run NAME plays one; --quick and --full are its other sizes."
+    )
 
 
 @app.command()

@@ -49,7 +49,7 @@ def simulate(
     lr: Annotated[Text, _opt("Learning rate of the optimizer; default 0.1.", LEARN, "X")] = None,
     loss: Annotated[Text, _opt("Default: cross-entropy, or mean-squared-error for numbers.", LEARN, "NAME")] = None,
     topology: Annotated[Text, _opt("Who talks to whom; default k-regular:4.", GOSSIP, "NAME")] = None,
-    protocol: Annotated[Text, _opt("push-sum (default), push-pull or exact.", GOSSIP, "NAME")] = None,
+    protocol: Annotated[Text, _opt("push-sum (default), push-pull, exact or coordinator.", GOSSIP, "NAME")] = None,
     tolerance: Annotated[Text, _opt("Disagreement left after an averaging; default 1e-4.", GOSSIP, "X")] = None,
     exchanges: Annotated[Text, _opt("Exchanges per averaging, instead of the tolerance.", GOSSIP, "N")] = None,
     seed: Annotated[Text, _opt("Everything random follows from it; default 0.", RUN, "S")] = None,

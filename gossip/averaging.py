@@ -6,6 +6,9 @@ the overlay, whose phases continue from one averaging to the next; push-pull alo
 is a half and a pair meets in the middle; the exact mean along all pairs at once. `turn` says this to one peer,
 `Averaging.matrix` is the product of a whole averaging; `synchronous.py` plays the turns, message by message.
 
+Or one member, the coordinator, is sent all values, takes their exact mean and sends it back. That is the same matrix as
+the exact mean's with other messages, and there are no turns: what one peer would do is not a share for a share.
+
 How many exchanges: as many as the federation file says, or as `topology` predicts for its tolerance from the graph
 alone; nobody needs to see the spread.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, TypeAlias
 
 import networkx as nx
 import numpy as np
@@ -30,6 +34,9 @@ from fedpeer.topology.prediction import predicted_rounds
 #: recipient (names of some 10 bytes), incarnation, round and exchange, sequence, weight (9 bytes each), and the marks
 #: between them.
 MESSAGE_HEAD_BYTES = 128
+
+#: How an average is taken: by exchanges along a graph, or by one member for all.
+Way: TypeAlias = Protocol | Literal["coordinator"]
 
 #: The stream for (round, exchange); only push-pull draws from it, and every member must draw the same.
 Draws = Callable[[int, int], np.random.Generator]
@@ -56,14 +63,14 @@ class Averaging:
     """
 
     overlay: Overlay
-    protocol: Protocol
+    protocol: Way
     exchanges: int
     draws: Draws
 
     @staticmethod
     def of(
         overlay: Overlay,
-        protocol: Protocol,
+        protocol: Way,
         *,
         draws: Draws,
         tolerance: float | None = None,
@@ -77,7 +84,7 @@ class Averaging:
         assert (tolerance is None) != (exchanges is None), "a tolerance or a number of exchanges"
         if len(overlay.members) == 1:
             exchanges = 0
-        elif protocol == "exact":
+        elif protocol == "exact" or protocol == "coordinator":
             exchanges = 1
         elif tolerance is not None:
             exchanges = predicted_rounds(overlay, protocol, tolerance)
@@ -87,16 +94,27 @@ class Averaging:
     @property
     def exact(self) -> bool:
         """Whether one averaging gives everyone the mean itself."""
-        return self.protocol == "exact"
+        return self.mixing == "exact"
+
+    @property
+    def mixing(self) -> Protocol:
+        """The protocol whose matrices are this averaging's."""
+        return "exact" if self.protocol == "coordinator" else self.protocol
+
+    @property
+    def coordinator(self) -> str | None:
+        """Who takes the mean for all: the first member by id. None where all do their part."""
+        return min(self.overlay.members) if self.protocol == "coordinator" else None
 
     def graph(self, round: int, exchange: int) -> nx.Graph:
         """Along which edges shares travel in this exchange (0, 1, ...) of this round's averaging (0, 1, ...)."""
-        return carrier(self.overlay, self.protocol, self._first(round) + exchange, self._keyed)
+        assert self.coordinator is None, "to a coordinator values travel, not shares"
+        return carrier(self.overlay, self.mixing, self._first(round) + exchange, self._keyed)
 
     def matrices(self, round: int) -> list[csr_array]:
         """One (P, P) column-stochastic matrix for each exchange of a round, in the order of the exchanges."""
         return exchange_matrices(
-            self.overlay, self.protocol, self.exchanges, first=self._first(round), draws=self._keyed
+            self.overlay, self.mixing, self.exchanges, first=self._first(round), draws=self._keyed
         )
 
     def matrix(self, round: int) -> NDArray[np.float64] | csr_array:
@@ -116,7 +134,7 @@ class Averaging:
         if self.exchanges == 1:
             return self.matrices(round)[0]
         return effective_matrix(
-            self.overlay, self.protocol, self.exchanges, first=self._first(round), draws=self._keyed
+            self.overlay, self.mixing, self.exchanges, first=self._first(round), draws=self._keyed
         )
 
     @cached_property
@@ -132,7 +150,8 @@ class Averaging:
 
 
 def turn(policy: Averaging, peer: str, round: int, exchange: int) -> Turn:
-    """What `peer` does in one exchange."""
+    """What `peer` does in one exchange; of a coordinator's averaging there is no such thing."""
+    assert policy.coordinator is None, "to a coordinator values travel, not shares"
     members = policy.overlay.members
     if policy.exact:
         others = tuple(member for member in members if member != peer)
@@ -147,9 +166,15 @@ def traffic(policy: Averaging, length: int, round: int = 0, *, wire_bytes: int =
     """(messages, bytes) that each member sends in the averaging of one round, in peer order.
 
     A message is `length` scalars of `wire_bytes` and MESSAGE_HEAD_BYTES. Only push-pull's traffic differs between
-    rounds. The weight travels in the head even on regular graphs, where it stays 1.
+    rounds. The weight travels in the head even on regular graphs, where it stays 1. Each member sends a coordinator its
+    values, and is sent the mean: 2 (P - 1) messages.
     """
-    sent_P = np.zeros(len(policy.overlay.members), dtype=np.int64)
-    for matrix in policy.matrices(round):
-        sent_P += (matrix != 0).sum(axis=0) - 1
+    members = policy.overlay.members
+    sent_P = np.zeros(len(members), dtype=np.int64)
+    if policy.coordinator is not None:
+        sent_P += 1
+        sent_P[members.index(policy.coordinator)] = len(members) - 1
+    else:
+        for matrix in policy.matrices(round):
+            sent_P += (matrix != 0).sum(axis=0) - 1
     return [(int(count), int(count) * (length * wire_bytes + MESSAGE_HEAD_BYTES)) for count in sent_P]

@@ -84,6 +84,10 @@ def check(request: SimulationRequest, objects: Sequence[str]) -> None:
     if keeping:
         text = f"{', '.join(keeping)} is played by matrices only, for peers do not save what each keeps for itself yet"
         raise ChoiceError(f"{text}; use --engine vector")
+    averaging = [str(method) for method in request.methods if method_of(method).averages]
+    if averaging and request.federation.gossip.protocol == "coordinator":
+        text = f"gossip.protocol: coordinator is played by matrices only ({', '.join(averaging)})"
+        raise ChoiceError(f"{text}; use --engine vector, or --protocol exact, which gives the same means")
     served = [str(method) for method in request.methods if method_of(method).served]
     if served and request.federation.learning.mode != "synchronous":
         text = f"{', '.join(served)} goes round by round, with all who take part"

@@ -98,6 +98,7 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
     prune: float = 0.0
     ratio: Ratio = "update"
     keep_last: bool = False
+    common_start = True  # the server is the product of the clients' factors from the beginning
 
     def __post_init__(self) -> None:
         for name in ("prior_sd", "sigma", "server_lr"):

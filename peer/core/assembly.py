@@ -332,6 +332,8 @@ def coordinated(
     algorithm = algorithm_of(choice, load)(replace(bench, mean=rule))
     if rule.rule != "mean" and not algorithm.takes_mean:
         raise AlgorithmError(f"{choice.name} takes no mean of its updates; write learning.aggregation: mean")
+    if algorithm.common_start and not learning.common_start:
+        raise AlgorithmError(f"{choice.name} has all start from the same parameters; write learning.common_start: true")
     return protected(algorithm, privacy_of(learning.privacy), participants=participants, secret=secret)
 
 

@@ -19,6 +19,8 @@ before it promised anything one at least is among them, and remembers it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from fedpeer.gossip.ballots import (
     Accept,
     Apply,
     Canvass,
+    Commit,
     Fetch,
     Follow,
     Holding,
@@ -38,10 +41,12 @@ from fedpeer.gossip.ballots import (
     Take,
     Turn,
 )
+from fedpeer.gossip.ballots import Message as Statement
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.decree import Decrees
 from fedpeer.gossip.election import Election
 from fedpeer.gossip.outcomes import Refusal
+from fedpeer.peer.core.asking import Asked
 from fedpeer.peer.core.chamber import Chamber, bound, called
 from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.entries import Began, Kept, Stood, Stored, Studied, Sworn
@@ -53,9 +58,6 @@ from fedpeer.peer.core.messages import Ack, Ballot, Model, Refused, RosterNews, 
 from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
 from fedpeer.peer.core.voters import electorate
 
-#: Ticks before an update or a request for a model is said again, doubled each time up to the second number. Both may
-#: be large, and an answer takes two ways and what lies between.
-AGAIN_MIN, AGAIN_MAX = 16, 400
 #: Ticks without a coordinator after which rounds are said to pause: a new one takes at most 200 (promise P5), so there
 #: is no majority.
 PAUSED_TICKS = 240
@@ -65,25 +67,18 @@ PAUSED_TICKS = 240
 PASSING = {"stale_term", "round_gap"}
 
 
-class Asked:
-    """Something that is said again until it is answered."""
+def _signers(said: Statement) -> frozenset[str]:
+    """Whose signatures it hands over."""
+    match said:
+        case Lead(mandate):
+            return frozenset(author for author, _ in mandate.votes)
+        case Commit(certificate):
+            return frozenset(author for author, _ in certificate.acceptances)
+    return frozenset()
 
-    def __init__(self) -> None:
-        self._key: object = None
-        self._wait = self._at = 0
-        self._done = False
 
-    def due(self, key: object, now: int) -> bool:
-        """Whether to say it now: it is new, or was said some time ago."""
-        if key != self._key:
-            self._key, self._wait, self._at, self._done = key, AGAIN_MIN, now, False
-        if self._done or now < self._at:
-            return False
-        self._at, self._wait = now + self._wait, min(2 * self._wait, AGAIN_MAX)
-        return True
-
-    def answered(self, key: object) -> None:
-        self._done = self._done or key == self._key
+def _unproven(out: Out) -> TypeGuard[Refusal]:
+    return isinstance(out, Refusal) and out.code == "bad_signature"
 
 
 class Council:
@@ -196,7 +191,12 @@ class Council:
             return
         if isinstance(said, Lead | Follow):
             self.life.others[peer].seen_in(said.progress.applied + 1, self.life.now)
-        self._do(self.decrees.heard(peer, said))
+        outs = self.decrees.heard(peer, said)
+        if _signers(said) - self.life.circle.roster.by_id.keys():
+            # Who is put out signed it while it belonged. Without its key that proves nothing, and whoever hands it over
+            # is not to blame. The next round, and the next coordinator, do without that signature.
+            outs = [replace(out, code="round_gap") if _unproven(out) else out for out in outs]
+        self._do(outs)
 
     def hear_update(self, peer: str, update: Update) -> None:
         """A client's update, for the round that this peer closes, if it coordinates."""

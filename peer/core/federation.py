@@ -137,8 +137,9 @@ class LearningSettings(Strict):
 class GossipSettings(Strict):
     """How an average is computed among the members of an averaging group."""
 
-    protocol: Literal["push-sum", "push-pull", "exact"] = Field(
-        default="push-sum", description="how an average is reached"
+    protocol: Literal["push-sum", "push-pull", "exact", "coordinator"] = Field(
+        default="push-sum",
+        description="how an average is reached; a coordinator of each group is for the vector engine only",
     )
     topology: ChoiceField = Field(
         default="k-regular:4", validate_default=True, description="who talks to whom inside a group"

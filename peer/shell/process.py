@@ -121,6 +121,7 @@ class Process:
             StateError, DuplicatePeerError, SnapshotForeignError, ListenError, DashboardError: the user's mistakes.
         """
         with Store.open(self._folder) as store:
+            self.status.starts = store.life
             if self._prepared.secret:
                 keep(self._folder, self._prepared.secret)
             recovered = store.recover()

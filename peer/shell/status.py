@@ -173,6 +173,8 @@ class Status:
         about: what does not change.
         clock: seconds since 1970, for the eye only; nothing is decided by it.
         ticking: seconds by a clock that never goes back, for the uptime.
+
+    `starts`: how many processes there have been on this state folder, with this one.
     """
 
     def __init__(
@@ -180,6 +182,7 @@ class Status:
     ) -> None:
         self.about, self._clock, self._ticking, self._began = about, clock, ticking, ticking()
         self.view = View(state="gathering", round=0, incarnation=1, life=1, roster=0, peers=(), groups=())
+        self.starts = 1
         self._loss: float | None = None
         self._server = Curve()
         self._all = Traffic()
@@ -306,7 +309,7 @@ class Status:
         written_off = self._counters["written_off_weight"] + sum(group.written_off for group in self.view.groups)
         return {
             **self._counters,
-            "restarts": self.view.life - 1,
+            "restarts": self.starts - 1,
             "repeats": times("repeated"),
             "refuted": times("refuted"),
             "written_off_weight": finite(written_off) or 0.0,

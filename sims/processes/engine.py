@@ -181,7 +181,9 @@ class ProcessesEngine:
             return
         for _ in range(PORTS_TRIED):
             shutil.rmtree(self._folder, ignore_errors=True)
-            self._start(settle(self._folder, self._world, self._method, self._device, code=_packages(self._world, self._method)))
+            self._start(
+                settle(self._folder, self._world, self._method, self._device, code=_packages(self._world, self._method))
+            )
             try:
                 self._go_on(lambda: all(watched.listening for watched in self._watched))
             except PortTakenError as taken:

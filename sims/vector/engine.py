@@ -1,9 +1,9 @@
 """The vector engine: leads the rounds of one method with one seed.
 
 A round is: all peers train (side A of x -> side B), every group averages and what is in no group is carried over
-(B -> A). Where peers keep a state of their own (`equals.py`), x holds their estimates. Both phases are lists of independent tasks; on a CPU worker processes take them, on a GPU they run here, one
-block holding all peers. How tasks are cut depends on shapes and device only, never on the number of workers, so the
-numbers do not either.
+(B -> A). Where peers keep a state of their own (`equals.py`), x holds their estimates. Both phases are lists of
+independent tasks; on a CPU worker processes take them, on a GPU they run here, one block holding all peers. How tasks
+are cut depends on shapes and device only, never on the number of workers, so the numbers do not either.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class VectorEngine:
         number = self.round + 1
         began = time.perf_counter()
         if not self._trained:
-            self._run([self._training(block, number) for block in self._blocks])
+            self._run([self._train(block, number) for block in self._blocks])
             self._s_side = 1 - self._s_side
             self._trained = True
         trained = time.perf_counter()
@@ -241,7 +241,7 @@ class VectorEngine:
         """The states that peers keep, by name."""
         return {} if self._algorithm is None else leaves(self._states(side))
 
-    def _training(self, block: tuple[int, ...], number: int) -> Task:
+    def _train(self, block: tuple[int, ...], number: int) -> Task:
         if self._algorithm is not None:
             return Advance(block, number, self._side, self._s_side)
         return Train(block, number, number == 1, self._side, self._s_side)

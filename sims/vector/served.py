@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -212,17 +211,23 @@ class ServedEngine:
         return {}
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything needed to go on: tensors, and a small JSON-able state."""
-        tensors = {f"server {name}": leaf for name, leaf in leaves(self.server).items()}
-        tensors |= {name: leaf for name, leaf in self.workspace.leaves.items() if name.startswith("client ")}
-        return tensors, {"round": self.round, "sides": list(self._sides)}
+        """Everything needed to go on: tensors, and a small JSON-able state.
+
+        Of each client the side that it is on: on the other one a worker may be writing for a round that was stopped.
+        """
+        assert self._job.served is not None
+        client = rows_of(self.workspace, self._job.served.client, range(len(self._sides)), self._sides)
+        states = {"server": self.server, "client": client}
+        tensors = {f"{what} {name}": leaf for what, state in states.items() for name, leaf in leaves(state).items()}
+        return tensors, {"round": self.round}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Go on from a snapshot, to the very numbers of an uninterrupted run."""
-        self.round, self._sides = state["round"], list(state["sides"])
-        for name, leaf in self.workspace.leaves.items():
-            if name.startswith("client "):
-                leaf.copy_(tensors[name])
+        assert self._job.served is not None
+        self.round, self._sides = state["round"], [0] * len(self._sides)
+        template = self._job.served.client
+        client = rebuilt(template, {name: tensors[f"client {name}"] for name in leaves(template)})
+        write_rows(self.workspace, client, range(len(self._sides)), self._sides)
         found = {name: tensors[f"server {name}"].to(self._job.device) for name in leaves(self.server)}
         self.server = rebuilt(self.server, found)
         self._tell("server", self.server)

@@ -493,6 +493,6 @@ def test_sequences_of_tokens_are_learnt_together() -> None:
         server = algorithm.close(server, sent)
         clients = algorithm.settle(clients, trained, server, torch.tensor([True] * 3))
     assert isinstance(server, Shared)
-    right = bench.stepper.logits(algorithm.server_model(server)[None], x_NT[None])[0].argmax(-1) == x_NT[:, -1]
+    right = bench.stepper.logits(server.posterior.mu_D[None], x_NT[None])[0].argmax(-1) == x_NT[:, -1]
     assert right.float().mean() > 0.9
     assert apart(product_of([taken(clients, p) for p in range(3)]), server.posterior) < 1e-5

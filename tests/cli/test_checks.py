@@ -93,6 +93,30 @@ def test_peers_that_are_equals_have_nobody_who_aggregates(learning: dict[str, An
     assert [problem.path for problem in between_peers(federation)] == [("learning", each) for each in learning]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "place"),
+    [("partial-averaging", ("gossip", "protocol")), ("full-averaging", ("gossip", "protocol")), ("local", None)],
+)
+def test_a_coordinator_for_averages_is_for_simulations_yet(algorithm: str, place: Path | None) -> None:
+    settings = {"learning": {"algorithm": algorithm}, "gossip": {"protocol": "coordinator"}}
+    federation = Federation.model_validate(settings)
+    assert contradictions(federation, settings) == []
+    assert [problem.path for problem in between_peers(federation)] == ([] if place is None else [place])
+
+
+@pytest.mark.parametrize(
+    ("learning", "place"),
+    [
+        ({"algorithm": "fedavg", "aggregation": "median", "privacy": "gaussian,where=client"}, None),
+        ({"algorithm": "python:mypkg.mine:Slow"}, None),
+        ({"algorithm": "fedavg", "mode": "asynchronous"}, ("learning", "mode")),
+    ],
+)
+def test_real_peers_play_algorithms_with_a_server(learning: dict[str, Any], place: Path | None) -> None:
+    federation = Federation.model_validate({"learning": learning})
+    assert [problem.path for problem in between_peers(federation)] == ([] if place is None else [place])
+
+
 @pytest.mark.parametrize("path", CHOICES)
 def test_every_choice_has_something_to_choose_from(path: Path) -> None:
     what, known = registry(path)

@@ -317,7 +317,7 @@ class Village:
     def predicted(self, tolerance: float) -> int:
         """Exchanges after which disagreement is below this, by the graphs alone."""
         policies = self.residents.averaging()
-        return max(predicted_rounds(policy.overlay, policy.protocol, tolerance) for policy in policies)
+        return max(predicted_rounds(policy.overlay, policy.mixing, tolerance) for policy in policies)
 
     def error(self) -> float:
         """The furthest that anybody's estimate is from the true mean, in any element of any group."""

@@ -44,7 +44,7 @@ class Run:
     def __init__(self, inputs: Case, coupling_TT: Tensor, **settings: Any) -> None:
         xs = tuple(tensor(x).mT.contiguous() for x in inputs["X"])
         self.tasks = Tasks(xs, tuple((tensor(y) > 0).long() for y in inputs["Y"]), bias=False)
-        self.settings = {"omega": "fixed", "sigma": "paper", "shuffle": False, **settings}
+        self.settings = {"omega": "fixed", "sigma": "paper", "passes": 1.0, "shuffle": False, **settings}
         algorithm, start_n = self.made(), torch.zeros(xs[0].shape[1], dtype=torch.float64)
         self.clients = []
         for t, alpha in enumerate(inputs["alpha"]):

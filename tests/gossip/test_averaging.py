@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.sparse import issparse
 from torch import Tensor
 
-from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, Averaging, traffic, turn
+from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, Averaging, Way, traffic, turn
 from fedpeer.gossip.exact import disagreement, weighted_mean
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import synchronous_round
@@ -36,7 +36,7 @@ def drawn(round: int, exchange: int, seed: int = 0) -> np.random.Generator:
 def policy(
     name: str,
     count: int,
-    protocol: Protocol,
+    protocol: Way,
     *,
     tolerance: float | None = None,
     exchanges: int | None = None,
@@ -239,3 +239,20 @@ def test_a_share_is_taken_once_and_only_while_it_is_wanted() -> None:
         take(member, "peer2", 0, share)
     with pytest.raises(AssertionError, match="not over"):
         take(member, "peer3", 1, share)
+
+
+def test_a_coordinator_is_the_exact_mean_with_two_messages_for_each_other_member() -> None:
+    ways: tuple[Way, Way] = ("exact", "coordinator")
+    exact, led = (policy("small-world", 9, way, exchanges=4) for way in ways)
+    assert exact.exact
+    assert led.exact
+    assert led.exchanges == 1
+    assert torch.equal(dense(led, 3), dense(exact, 3))
+    sent = dict(zip(led.overlay.members, traffic(led, 10), strict=True))
+    assert led.coordinator == min(sent)
+    size = 10 * 4 + MESSAGE_HEAD_BYTES
+    assert sent.pop(min(sent)) == (8, 8 * size)
+    assert set(sent.values()) == {(1, size)}
+    assert sum(count for count, _ in traffic(exact, 10)) == 9 * 8
+    with pytest.raises(AssertionError, match="not shares"):
+        turn(led, led.overlay.members[0], 0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,15 @@ def request(engine: EngineName, faults: str = "", device: str = "cpu", **setting
     [
         (request("vector", learning__mode="asynchronous"), "learning.mode = asynchronous; use --engine network"),
         (request("vector", gossip__wire="int8"), "gossip.wire = int8; use --engine network"),
+        (request("network", gossip__protocol="coordinator"), "gossip.protocol: coordinator .*use --engine vector, or"),
+        (
+            request("processes", gossip__protocol="coordinator"),
+            "gossip.protocol: coordinator .*use --engine vector, or",
+        ),
+        (
+            replace(request("network", learning__mode="asynchronous"), methods=(parse("fedavg"),)),
+            "fedavg goes round by round, .*write learning.mode: synchronous",
+        ),
         (request("vector", faults="7"), "the vector engine has no network; use --engine network"),
         (request("processes", faults="7"), "the processes engine has no network"),
         (request("network", device="cuda"), "the network engine trains on the cpu"),

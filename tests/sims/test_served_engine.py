@@ -158,6 +158,19 @@ def test_neither_workers_nor_stops_change_a_bit(algorithm: str) -> None:
         assert same_bits(one, resumed.x_Pn)
 
 
+def test_a_stopped_round_does_not_reach_into_what_is_saved() -> None:
+    """Workers go on writing the other side of their clients' states while a checkpoint is taken."""
+    with served(world(federation(learning__participation=0.5)), "fedper") as running:
+        running.step()
+        tensors, _ = running.snapshot()
+        kept = {name: value.clone() for name, value in tensors.items()}
+        for peer, side in enumerate(running._sides):
+            for name, leaf in running.workspace.leaves.items():
+                if name.startswith(f"client {1 - side} "):
+                    leaf[peer] = 7
+        assert all(torch.equal(kept[name], value) for name, value in tensors.items())
+
+
 def test_a_dead_worker_is_replaced_and_the_result_is_the_same() -> None:
     made, said = world(federation(learning__participation=0.5)), list[tuple[str, str]]()
     whole, _ = played(made, "scaffold")
@@ -270,6 +283,7 @@ def test_a_readers_own_algorithm_is_played_like_any_other(tmp_path: Path, monkey
         ("per-fedavg", {"steps_between_averaging": 2}, "three batches"),
         ("fedper,head=nobody", {}, 'no module "nobody"'),
         ("ifca,clusters=0", {}, "clusters = 0"),
+        ("virtual", {"common_start": False}, "same parameters"),
     ],
 )
 def test_what_an_algorithm_cannot_do_is_said_before_a_run(

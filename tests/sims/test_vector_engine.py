@@ -100,6 +100,28 @@ def test_protocols_and_irregular_graphs_carry_their_weights_from_round_to_round(
         assert relative(played(made), twin(made, "partial-averaging")) < PARITY, gossip
 
 
+@pytest.mark.parametrize("learning", [{}, {"learning__weights": "samples"}])
+def test_a_coordinator_of_each_group_takes_the_exact_mean_for_fewer_messages(learning: dict[str, Any]) -> None:
+    models = {
+        "everyone": {"neurons": {"input": "all", "hidden1": 6, "output": "all"}},
+        "three": {"neurons": {"hidden1": 2}, "members": ["peer4", "peer3", "peer2"]},
+    }
+    exact, led = (
+        world(federation(partial_models=models, gossip={"protocol": protocol}, **learning))
+        for protocol in ("exact", "coordinator")
+    )
+    assert same_bits(played(exact), played(led))
+    with engine(led) as running:
+        running.step()
+        messages, amount = running.traffic
+        length = {group.id: group.length for group in running._plan.groups}
+    # peer1 leads the six of the first group, peer2 the three of the second.
+    assert messages == [5, 1 + 2, 1 + 1, 1 + 1, 1, 1]
+    sizes = {name: 4 * count + 128 for name, count in length.items()}
+    assert amount[1:3] == [sizes["everyone"] + 2 * sizes["three"], sizes["everyone"] + sizes["three"]]
+    assert amount[0] == 5 * sizes["everyone"]
+
+
 def test_semi_local_models_average_among_their_members_only() -> None:
     models = {
         "everyone": {"neurons": {"input": "all", "hidden1": 6, "output": "all"}},

@@ -50,13 +50,15 @@ def engine(
     stop: threading.Event | None = None,
 ) -> VectorEngine:
     """The engine of one method in this world."""
-    plan = plan_of(made, method_of(_choice(method)))
+    choice = _choice(method)
+    plan = plan_of(made, method_of(choice))
     return VectorEngine(
         job_of(made, device),
         plan,
         averaging_of(plan, made.federation, made.seed),
         workspace_of(made, plan, device),
         start_of(made),
+        algorithm=choice if method_of(choice).keeps_state else None,
         weights_P=sample_weights(made),
         workers=workers,
         replaced=replaced,

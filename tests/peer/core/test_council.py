@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from fedpeer.peer.core.council import AGAIN_MAX, Asked
+from fedpeer.gossip.ballots import Certificate, Commit
+from fedpeer.peer.core.asking import AGAIN_MAX, Asked
 from fedpeer.peer.core.course import Course, patience_of
-from fedpeer.peer.core.events import Effect, Heard, Note, Refuse, Send
+from fedpeer.peer.core.events import Effect, Heard, Note, Refuse, Send, Tick
 from fedpeer.peer.core.leaf_bytes import digest_of
-from fedpeer.peer.core.messages import Ack, Message, Model, Refused, Update, Wanted
+from fedpeer.peer.core.messages import Ack, Ballot, Hello, Message, Model, Refused, Update, Wanted
 from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.parliament import BYTES, Parliament, world
 
 QUICK = LinkRules(delay=0.2, jitter=0.2)
+#: What the town writes when an update leaves.
+SENT = ("said", "Update")
 #: Ticks in which all meet and begin.
 CALM = 200.0
 
@@ -91,6 +96,28 @@ def test_an_update_that_comes_too_late_is_told_so() -> None:
     assert refusals(told(node, sender, update(node, numbers(1, 2), late=1))) == ["round_closed"]
 
 
+def test_an_update_that_comes_while_a_round_is_closed_is_told_so() -> None:
+    parliament = sat()
+    node = leader_of(parliament)
+    council = node.council
+    assert council is not None
+    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    town = parliament.town
+    assert parliament.run(town.now + 50.0, lambda: council._gathering.closed and council.decrees.gathering)
+    assert refusals(told(node, sender, update(node, numbers(1, 2)))) == ["round_closed"]
+
+
+def test_an_update_that_was_acknowledged_is_not_sent_again() -> None:
+    """Nor is it sent for nothing while the slowest client trains, twice as long as an answer takes."""
+    parliament = sat(3, round=4, pace={"peer3": 6.0})
+    leader, said = parliament.leading(), Counter(row[2] for row in parliament.town.rows if row[1:4:2] == SENT)
+    assert leader is not None
+    assert {peer: count for peer, count in said.items() if peer != leader} == dict.fromkeys(
+        sorted({"peer1", "peer2", "peer3"} - {leader}), max(said.values())
+    )
+    assert 4 <= max(said.values()) <= 5
+
+
 def test_an_update_to_who_does_not_coordinate_is_refused() -> None:
     parliament = sat()
     leader = leader_of(parliament)
@@ -108,16 +135,14 @@ def test_who_takes_no_part_in_a_round_is_refused() -> None:
 
 
 def test_a_round_goes_on_without_who_sends_nonsense_and_it_is_told_once_a_round() -> None:
-    liars = {"peer3": frozenset(range(3, 7))}
-    parliament = sat(5, round=9, liars=liars)
-    refused = Counter(parliament.seen.refused)
+    liars = {"peer4": frozenset(range(3, 7))}
+    # A round takes longer than it takes until an update is sent again.
+    parliament = sat(5, round=9, liars=liars, pace={"peer5": 5.0})
     leader = parliament.leading()
-    if leader == "peer3":
-        assert not refused
-    else:
-        assert refused == {(leader, "not_finite", "peer3"): 4}
+    assert leader != "peer4", "else its own update would not count, without a word"
+    assert Counter(parliament.seen.refused) == {(leader, "not_finite", "peer4"): 4}
     counted, _ = leader_of(parliament).council.in_force()  # type: ignore[union-attr]
-    assert counted["peer3"] >= 7
+    assert counted["peer4"] >= 7
     late = parliament.town.rows
     assert not [row for row in late if row[1] == "note" and row[3] == "edge_paused"]
     level = parliament.run(parliament.town.now + 400.0, parliament.level)
@@ -172,6 +197,21 @@ def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
     assert parliament.seen.contents[round + 1] != before[round]
 
 
+@pytest.mark.parametrize(("signer", "code"), [("peer9", "round_gap"), ("peer3", "bad_signature")])
+def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(signer: str, code: str) -> None:
+    """Its key is not known any more; of those whose key is, a wrong signature is one."""
+    parliament = sat()
+    node = leader_of(parliament)
+    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    applied = node.ledger.chambers[EVERYONE].holding.applied
+    assert applied is not None
+    signed = (*(each for each in applied.acceptances if each[0] != signer), ("peer1", bytes(64)), (signer, bytes(64)))
+    signed = tuple(dict(signed).items())
+    decree = replace(applied.decree, round=applied.decree.round + 1)
+    effects = told(node, sender, Ballot(group=EVERYONE, said=Commit(Certificate(decree, signed))))
+    assert [each.code for each in effects if isinstance(each, Refuse)] == [code]
+
+
 def test_a_model_is_given_to_who_wants_it_and_none_else_is_known() -> None:
     parliament = sat()
     node = leader_of(parliament)
@@ -201,6 +241,49 @@ def test_a_model_that_is_not_what_was_decreed_is_refused(content: bytes, code: s
     node.council._wanted[digest] = Asked()
     assert refusals(told(node, sender, Model(group=EVERYONE, digest=digest, content=content))) == [code]
     assert node.ledger.chambers[EVERYONE].models == before
+
+
+def test_nobody_votes_before_most_others_know_its_process() -> None:
+    """Of the voters whom a peer met before it promised anything, one at least is among more than half of the others."""
+    parliament = Parliament(world(5, gossip__gather=1.0), Faults(links=QUICK))
+    town, (*few, fourth, _) = parliament.town, parliament.made.peers
+    town.start(*few)
+    parliament.run(400.0)
+    assert parliament.leading() is None, "three of five are a majority, and each has met two of four others"
+    assert not any(node.ledger.chambers[EVERYONE].sworn for node in parliament.nodes().values())
+    town.start(fourth)
+    assert parliament.reach(2, 600.0)
+    assert all(node.ledger.chambers[EVERYONE].votes for node in parliament.nodes().values())
+    town.kill("peer1")
+    assert parliament.reach(max(parliament.rounds().values()) + 3, 600.0), "once sworn, three of five are enough"
+
+
+def test_a_hello_of_who_has_not_heard_from_this_process_proves_nothing() -> None:
+    """It may know an earlier one, which promised something."""
+    parliament = Parliament(world(3, gossip__gather=1.0))
+    node = parliament.residents.node("peer1", Recovered(snapshot=None, entries=()))
+    node.step(Tick(0))
+
+    def hello(known_life: int) -> Hello:
+        return Hello(
+            life=7,
+            nonce=7,
+            known_life=known_life,
+            contract=node.setup.contract,
+            groups=((EVERYONE, node.life.digest_of(EVERYONE)),),
+            lanes=(),
+            round=1,
+            begun=True,
+            roster=1,
+            answer=True,
+        )
+
+    for known_life, sworn in ((0, False), (node.ledger.life - 1, False), (node.ledger.life, True)):
+        for other in ("peer2", "peer3"):
+            node.step(Heard(other, 1, 1, hello(known_life)))
+        node.step(Tick(node.life.now + 60))
+        assert node.phase == "learning"
+        assert node.ledger.chambers[EVERYONE].sworn is sworn
 
 
 def test_what_is_not_answered_is_said_again_more_and_more_seldom() -> None:

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedpeer.gossip.ballots import Certificate, Commit, Decree
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.codec import encode
-from fedpeer.peer.core.messages import Ack, Message, Refused, RosterNews, Transfer
+from fedpeer.peer.core.messages import Ack, Ballot, Message, Refused, RosterNews, Transfer
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import expel, to_bytes
-from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
+from fedpeer.peer.shell.client import BULK_BYTES, LinkDown, Links, Outcome, Taken
 from fedpeer.peer.shell.identity import client_context, put_out, server_context
 from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import ListenError, bind
@@ -140,23 +141,35 @@ async def test_a_large_tensor_arrives_whole() -> None:
     assert torch.equal(got.parcel.payload, big(2_000_003).parcel.payload)
 
 
+async def small_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Takes nothing of a model."""
+    while True:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        if length > 10_000:
+            await asyncio.Event().wait()
+        await reader.readexactly(length)
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+
 async def test_small_messages_overtake_bulk() -> None:
     """The other side takes nothing of a model, and acknowledgements still come through on a connection of their own."""
-
-    async def small_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            if length > 10_000:
-                await asyncio.Event().wait()
-            await reader.readexactly(length)
-            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
-
     async with somebody(small_only) as url, links_of_ann() as (links, reports):
         send(links, url, big(5_000_000))
         for taken in range(5):
             send(links, url, Ack(group="all", taken=taken, round=1))
         assert [type(outcome) for outcome in await reports.first(5)] == [Taken] * 5
+
+
+async def test_a_ballot_does_not_wait_behind_a_model_however_many_signatures_it_has() -> None:
+    roll = tuple((f"peer{number:03}", bytes(64)) for number in range(100))
+    ballot = Ballot(group="all", said=Commit(Certificate(Decree(2, 3, 1, b"m" * 32), roll)))
+    head, tail = encode(ENVELOPE, ballot)
+    assert BULK_BYTES < len(tail) < 10_000
+    async with somebody(small_only) as url, links_of_ann() as (links, reports):
+        send(links, url, big(5_000_000))
+        links.send("bob", url, head, tail, urgent=True)
+        assert [type(outcome) for outcome in await reports.first(1)] == [Taken]
 
 
 # -------------------------------------------------------------------------------------------------------- what does not

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,14 @@ import torch
 
 from fedpeer.gossip.transfers import WINDOW, Parcel
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.messages import Message, Refused, RosterNews, Transfer
+from fedpeer.peer.core.gate import CouncilSpec, Opening
+from fedpeer.peer.core.messages import Message, Model, Refused, RosterNews, Transfer, digest_of
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.roster import expel, to_bytes
 from fedpeer.peer.shell.identity import client_context, peer_of, put_out, server_context
 from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import ListenError, bind
+from fedpeer.peer.shell.server import HASHED_AT_ONCE_BYTES
 from tests.peer.hostile import HOSTILE, Hostile, transfer
 from tests.peer.shell.people import People
 from tests.peer.shell.port import Port, answer, ask, connected, request, serving
@@ -63,6 +66,40 @@ async def test_a_large_tensor_in_many_pieces_lies_in_its_lease() -> None:
     view = port.leases[0].view
     assert len(view) == 4 * length
     assert got.parcel.payload.data_ptr() == np.frombuffer(view, dtype=np.uint8).ctypes.data
+
+
+async def test_a_large_model_is_hashed_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = bytes(range(256)) * (HASHED_AT_ONCE_BYTES // 256 + 1)
+    council = CouncilSpec(members=GATE.councils["all"].members, update_bytes=(0, 8), model_bytes=(0, len(content)))
+    port = Port(gate=replace(GATE, councils={"all": council}))
+    threads, finish = list[threading.Thread](), codec.finish
+
+    def noted(opening: Opening, tail: memoryview) -> Message | Rejected:
+        if opening.kind is Model:
+            threads.append(threading.current_thread())
+        return finish(opening, tail)
+
+    monkeypatch.setattr(codec, "finish", noted)
+    model = Model(group="all", digest=digest_of(content), content=content)
+    async with serving(port):
+        assert (await ask(port, request(framed(model)))).status == 204
+        assert (await ask(port, request(framed(replace(model, digest=bytes(32)))))).code == "digest_mismatch"
+    ((_, _, got),) = port.delivered
+    assert got == model
+    assert threading.main_thread() not in threads
+    assert len(threads) == 2
+
+
+async def test_a_lead_and_a_commit_may_come_at_once() -> None:
+    """What is not dealt with yet holds its buffer: of signatures as many as a coordinator says in one go, twice."""
+    port = Port(keep=True)
+    async with serving(port):
+        for _ in range(2):
+            for name in ("ballot-lead", "ballot-commit"):
+                assert (await ask(port, request(framed(MESSAGES[name])))).status == 204
+        assert (await ask(port, request(framed(MESSAGES["ballot-lead"])))).code == "too_many_requests"
+        assert (await ask(port, request(framed(MESSAGES["model"])))).status == 204
+        assert (await ask(port, request(framed(MESSAGES["model"])))).code == "too_many_requests"
 
 
 async def test_one_connection_carries_many_messages() -> None:

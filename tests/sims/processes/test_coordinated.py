@@ -1,0 +1,275 @@
+"""An algorithm with a server on real processes: the coordinator is killed, all are paused, somebody comes late.
+
+What happened is read from the peers' disks: their journals have each decree that was put in force and each settled
+round, in order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.entries import Bound, Entry, Kept
+from fedpeer.peer.core.framing import unframe
+from fedpeer.peer.core.journal import entry_of
+from fedpeer.peer.core.methods import method_of
+from fedpeer.peer.shell import blocks
+from fedpeer.sims.processes import engine as module
+from fedpeer.sims.processes.crew import Crew
+from fedpeer.sims.processes.engine import ProcessesEngine
+from fedpeer.sims.processes.settling import settle, tick_of
+from fedpeer.sims.processes.watch import Watched
+from fedpeer.sims.vector.pool import Stopped
+from fedpeer.sims.world import World, plan_of
+from tests.sims import test_served_engine as vector
+from tests.sims import worlds
+from tests.sims.worlds import relative
+
+METHOD = "scaffold"
+#: Ticks in which another one coordinates after a kill (promise P5).
+ANOTHER_TICKS = 200
+#: Seconds after which something hangs, on a machine that does much else.
+PATIENCE = 120.0
+
+
+def world(peers: int = 3, rounds: int = 4, **settings: Any) -> World:
+    return worlds.world(
+        worlds.federation(
+            **{
+                "learning__rounds": rounds,
+                "simulation__peers": peers,
+                "gossip__tick": 0.05,
+                "gossip__deadline": 120.0,
+                "gossip__topology": "complete",
+                **settings,
+            }
+        )
+    )
+
+
+def engine(made: World, folder: Path, **more: Any) -> ProcessesEngine:
+    choice = parse(METHOD)
+    return ProcessesEngine(made, plan_of(made, method_of(choice)), choice, folder=folder, **more)
+
+
+def reference(made: World, rounds: int) -> tuple[Tensor, list[float]]:
+    """The peers' own models (P, n) after so many rounds of the vector engine, and the losses of the server's."""
+    with vector.served(made, METHOD) as running:
+        for _ in range(rounds):
+            running.step()
+        scores = running.evaluate_server()
+        assert scores is not None
+        return running.x_Pn.clone(), [loss for _, loss in scores]
+
+
+def states(folder: Path, made: World) -> dict[str, Path]:
+    return {peer: folder / "peers" / peer / f"{peer}-state" for peer in made.peers}
+
+
+def entries(state: Path) -> Iterator[Entry]:
+    """All that a peer wrote down since its first snapshot; until it has paused or ended, its journal is there."""
+    for path in sorted((state / "journal").iterdir()):
+        for batch in blocks.scan(path, int(path.stem)).batches:
+            yield from map(entry_of, batch.entries())
+
+
+def in_force(state: Path) -> list[tuple[int, str]]:
+    """(round, digest) of the decrees that were put in force at this peer, in order."""
+    found = [each.applied[0] for each in entries(state) if isinstance(each, Bound) and each.applied is not None]
+    told = [(round, digest.hex()) for _, round, _, digest in found]
+    return [each for number, each in enumerate(told) if number == 0 or each != told[number - 1]]
+
+
+def settled(state: Path) -> list[int]:
+    return [each.round for each in entries(state) if isinstance(each, Kept)]
+
+
+def server_of(state: Path) -> bytes:
+    """The content of the last decree in force, from the newest snapshot."""
+    path = max((state / "snapshots").iterdir())
+    fields, _ = unframe("snapshot", blocks.read_snapshot(path, int(path.stem)))
+    chamber = fields["chambers"]["everyone"]
+    content = dict(chamber["models"])[chamber["holding"][2][0][3]]
+    assert isinstance(content, bytes)
+    return content
+
+
+def log_of(state: Path, what: str) -> list[dict[str, Any]]:
+    try:
+        text = (state / "log.jsonl").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [line for line in lines if line["what"] == what]
+
+
+def mandates(folders: dict[str, Path]) -> list[tuple[int, str, float]]:
+    """(term, coordinator, seconds since 1970) as any of them noted it, by time."""
+    lines = [line for state in folders.values() for line in log_of(state, "coordinator")]
+    told = [(line["fields"]["term"], line["fields"]["coordinator"], line["t"]) for line in lines]
+    return sorted((each for each in told if each[1] is not None), key=lambda each: each[2])
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
+
+
+def ended(running: ProcessesEngine) -> bool:
+    return all(crew._process.poll() is not None for crew in running._crews)
+
+
+class Witness(threading.Thread):
+    """Reads the journals again and again, since a peer that ends puts a snapshot in their place."""
+
+    def __init__(self, folders: dict[str, Path]) -> None:
+        super().__init__(daemon=True)
+        self._folders, self._over = folders, threading.Event()
+        self.in_force: dict[str, list[tuple[int, str]]] = {peer: [] for peer in folders}
+        self.settled: dict[str, list[int]] = {peer: [] for peer in folders}
+
+    def run(self) -> None:
+        while not self._over.wait(0.2):
+            for peer, state in self._folders.items():
+                with suppress(FileNotFoundError, blocks.DamagedError):  # a file that is begun, or gone by now
+                    self.in_force[peer] = max(self.in_force[peer], in_force(state), key=len)
+                    self.settled[peer] = max(self.settled[peer], settled(state), key=len)
+
+    def __enter__(self) -> Witness:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+
+
+def judge(seen: Witness, rounds: int) -> None:
+    """Every round was put in force once, in order, and as the same model, wherever it was; and settled once."""
+    models: dict[int, set[str]] = {}
+    for peer, decrees in seen.in_force.items():
+        numbers = [round for round, _ in decrees]
+        assert numbers == sorted(set(numbers)), f"{peer}: {numbers}"
+        assert numbers[-1] == rounds, peer
+        for round, digest in decrees:
+            models.setdefault(round, set()).add(digest)
+    assert models.keys() == set(range(1, rounds + 1))
+    assert all(len(each) == 1 for each in models.values()), models
+    for numbers in seen.settled.values():
+        assert numbers == sorted(set(numbers))
+        assert numbers[-1] == rounds
+
+
+@pytest.mark.soak  # ten elections and ten starts of a process, one after the other
+def test_whoever_coordinates_is_killed_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL, at whatever moment; the killed one is started again, and not a bit of the result changes."""
+    kills, rounds = 10, 14
+    made, draws = world(peers=4, rounds=rounds), random.Random(0)
+    folders = states(tmp_path / "peers", made)
+    monkeypatch.setattr(module, "DEATHS_MAX", kills)
+    replaced: list[str] = []
+    waits: list[float] = []
+    with (
+        Witness(folders) as seen,
+        engine(made, tmp_path / "peers", replaced=lambda peer, how: replaced.append(peer)) as running,
+    ):
+        while running.round < rounds:
+            running.step()
+            if len(waits) == kills:
+                continue
+            time.sleep(draws.uniform(0.0, 0.5))
+            term, coordinator, _ = mandates(folders)[-1]
+            number = running.process_ids[made.peers.index(coordinator)]
+            killed = time.time()
+            os.kill(number, signal.SIGKILL)
+
+            def after(term: int = term) -> list[float]:
+                return [at for later, _, at in mandates(folders) if later > term]
+
+            until = time.monotonic() + PATIENCE
+            while not after():
+                running._look()  # starts the killed one again
+                assert time.monotonic() < until, "nobody coordinates"
+                time.sleep(0.05)
+            waits.append(after()[0] - killed)
+        x_Pn = running.x_Pn
+        scores = running.evaluate_server()
+        wait_for(lambda: ended(running), "all end by themselves")
+        assert len({server_of(state) for state in folders.values()}) == 1
+        judge(seen, rounds)
+    assert len(replaced) == kills
+    assert max(waits) <= ANOTHER_TICKS * tick_of(made), waits
+    expected_Pn, losses = reference(made, rounds)
+    assert relative(x_Pn, expected_Pn) <= 1e-5
+    assert scores is not None
+    assert [loss for _, loss in scores] == pytest.approx(losses, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_all_pause_and_go_on_where_they_were(tmp_path: Path) -> None:
+    made, stop = world(), threading.Event()
+    folders = states(tmp_path / "peers", made)
+    with engine(made, tmp_path / "peers", stop=stop) as running:
+        running.step()
+        running.step()
+        tensors, state = running.snapshot()
+        stop.set()
+        with pytest.raises(Stopped):
+            while running.round < 4:
+                running.step()
+    with engine(made, tmp_path / "peers") as again:
+        again.restore(tensors, state)
+        while again.round < 4:
+            again.step()
+        expected_Pn, losses = reference(made, 4)
+        assert relative(again.x_Pn, expected_Pn) <= 1e-5
+        scores = again.evaluate_server()
+        assert scores is not None
+        assert [loss for _, loss in scores] == pytest.approx(losses, rel=1e-5)
+        assert all(sum(each) > 0 for each in again.traffic), "models and updates are counted"
+        wait_for(lambda: ended(again), "all end")
+        assert len({server_of(state) for state in folders.values()}) == 1
+
+
+@pytest.mark.slow
+def test_who_comes_late_takes_the_newest_model_over(tmp_path: Path) -> None:
+    made = world(peers=4, rounds=5000, gossip__gather=1.0)
+    files = settle(tmp_path / "made", made, parse(METHOD), "cpu")
+    folders = states(tmp_path / "made", made)
+    watched = {peer: Watched(peer, state) for peer, state in folders.items()}
+
+    def done(peer: str) -> int:
+        watched[peer].look()
+        return watched[peer].done
+
+    crews = [Crew({peer: files[peer] for peer in ("peer1", "peer2", "peer3")}, 1)]
+    try:
+        wait_for(lambda: done("peer1") >= 3, "three of four are a majority")
+        crews.append(Crew({"peer4": files["peer4"]}, 1))
+        wait_for(lambda: done("peer4") and len(watched["peer4"].rows) >= 3, "it learns too")
+    finally:
+        for crew in crews:
+            crew.pause()
+        for crew in crews:
+            crew.wait()
+    models = {peer: dict(in_force(state)) for peer, state in folders.items()}
+    first = min(models["peer4"])
+    assert first > 1, "it did not play again what it had missed"
+    common = models["peer1"].keys() & models["peer4"].keys()
+    assert len(common) >= 3
+    assert all(models["peer1"][round] == models["peer4"][round] for round in common)
+    assert settled(folders["peer4"])[-1] >= first
