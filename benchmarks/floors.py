@@ -27,10 +27,10 @@ PARAMETERS = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(SIZES))
 Order = Callable[[int, int], NDArray[np.int64]]
 
 
-def layers(x_n: Tensor) -> list[tuple[Tensor, Tensor]]:
+def layers(x_n: Tensor, sizes: tuple[int, ...] = SIZES) -> list[tuple[Tensor, Tensor]]:
     """Weight (out, in) and bias (out,) of each layer, as views of a row."""
     views, at = [], 0
-    for fan_in, fan_out in pairwise(SIZES):
+    for fan_in, fan_out in pairwise(sizes):
         weight = x_n[at : at + fan_out * fan_in].view(fan_out, fan_in)
         at += fan_out * (fan_in + 1)
         views.append((weight, x_n[at - fan_out : at]))
@@ -59,8 +59,7 @@ def manual_pass(x_n: Tensor, images_NF: Tensor, labels_N: Tensor, index_S: Tenso
 @torch.no_grad()
 def two_layer_pass(x_n: Tensor, images_NF: Tensor, labels_N: Tensor, index_S: Tensor, batch: int, lr: float) -> None:
     """The same for 784-100-10 with ReLU."""
-    w1, b1, w2, b2 = x_n.split((78400, 100, 1000, 10))
-    w1, w2 = w1.view(100, 784), w2.view(10, 100)
+    (w1, b1), (w2, b2) = layers(x_n, (784, 100, 10))
     rows, rate = torch.arange(batch), -lr / batch
     for first in range(0, len(index_S), batch):
         index = index_S[first : first + batch]

@@ -47,7 +47,7 @@ def list_experiments() -> None:
     console = Console()
     console.print(table)
     console.print(
-        "Times are estimates for two cores. fedpeer experiment run NAME plays one; --quick and --full are its other sizes."
+        "Times are estimates for two cores. fedpeer experiment run NAME plays one, --quick or --full if asked."
     )
 
 

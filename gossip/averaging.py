@@ -113,9 +113,7 @@ class Averaging:
 
     def matrices(self, round: int) -> list[csr_array]:
         """One (P, P) column-stochastic matrix for each exchange of a round, in the order of the exchanges."""
-        return exchange_matrices(
-            self.overlay, self.mixing, self.exchanges, first=self._first(round), draws=self._keyed
-        )
+        return exchange_matrices(self.overlay, self.mixing, self.exchanges, first=self._first(round), draws=self._keyed)
 
     def matrix(self, round: int) -> NDArray[np.float64] | csr_array:
         """(P, P) column-stochastic: after the averaging of a round values are `matrix @ values`, weights likewise.
@@ -133,9 +131,7 @@ class Averaging:
     def _product(self, round: int) -> NDArray[np.float64] | csr_array:
         if self.exchanges == 1:
             return self.matrices(round)[0]
-        return effective_matrix(
-            self.overlay, self.mixing, self.exchanges, first=self._first(round), draws=self._keyed
-        )
+        return effective_matrix(self.overlay, self.mixing, self.exchanges, first=self._first(round), draws=self._keyed)
 
     @cached_property
     def _products(self) -> dict[int, NDArray[np.float64] | csr_array]:

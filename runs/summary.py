@@ -25,6 +25,7 @@ _SPOKEN = {
     "ditto": "Ditto",
     "pfedbayes": "pFedBayes",
     "pfedvem": "pFedVEM",
+    "pfedvem-gossip": "pFedVEM by gossip",
     "virtual": "VIRTUAL",
     "virtual-2019": "VIRTUAL 2019",
     "mocha": "MOCHA",

@@ -43,9 +43,7 @@ class Pupil:
     course: Course
 
     @classmethod
-    def of(
-        cls, learner: Learner, method: Choice, load: Loader, peers: Sequence[str], *, secret: bytes = b""
-    ) -> Pupil:
+    def of(cls, learner: Learner, method: Choice, load: Loader, peers: Sequence[str], *, secret: bytes = b"") -> Pupil:
         """The pupil that a learner is under this method, among these peers; `secret` is what its noise comes from.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What the trainer's thread does: local steps, a round's end, or an evaluation, whose model is kept for whoever uses it."""
+"""What the trainer's thread does: local steps, the end of a round, or an evaluation, whose model is kept for use."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Limits:
     small_waiting: int = 64
     #: Others with a long tail that is not kept (a roster, a contract, a value), of each kind or group.
     large_waiting: int = 1
-    #: Ballots of one group with signatures: a coordinator says a lead and a commit in one go, and again in the next tick.
+    #: Ballots of one group with signatures: a coordinator says a lead and a commit in one go, and again a tick later.
     ballots_waiting: int = 4
 
     #: A body may not be slower than this, averaged since its beginning, nor stand still, for `floor_s` longer than it

@@ -132,7 +132,9 @@ METRICS: Mapping[str, Row] = {
     "fedpeer_waiting": Row(
         _G, ("group",), "members that an exchange or a round waits for here", _each(lambda g: len(g["waiting_for"]))
     ),
-    "fedpeer_late": Row(_C, ("group",), "exchanges and rounds that went on without somebody", _each(lambda g: g["late"])),
+    "fedpeer_late": Row(
+        _C, ("group",), "exchanges and rounds that went on without somebody", _each(lambda g: g["late"])
+    ),
     "fedpeer_term": Row(_G, ("group",), "term of the election of a coordinator", _each_council(lambda c: c["term"])),
     "fedpeer_coordinates": Row(
         _G,
@@ -166,7 +168,9 @@ METRICS: Mapping[str, Row] = {
         "delay of the event loop, 99th percentile of late",
         lambda status: [((), status["lag_ms_p99"] / 1000)],
     ),
-    "fedpeer_duration_seconds": Row(_S, ("what",), "time of saves, of training, evaluating, closing and settling rounds", _durations),
+    "fedpeer_duration_seconds": Row(
+        _S, ("what",), "time of saves, of training, evaluating, closing and settling rounds", _durations
+    ),
 }
 
 

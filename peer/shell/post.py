@@ -26,7 +26,6 @@ from fedpeer.peer.shell.roster_file import RosterFile
 from fedpeer.peer.shell.rows import Rows
 from fedpeer.peer.shell.status import Status
 
-
 #: What belongs to averaging, or to coordinated rounds.
 _COUNTED = Transfer | Ack | Ballot | Update | Wanted | Model
 

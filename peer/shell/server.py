@@ -35,7 +35,7 @@ from fedpeer.peer.shell.listener import Listener
 ROUTE, CONTENT_TYPE = "/v1/message", "application/octet-stream"
 #: Headers that would make the body something else than it says, or the connection: refused before reading.
 _UNWANTED = ("Content-Encoding", "Expect", "Upgrade")
-#: Bytes of an update or a model that are hashed on the loop; more wait for a thread. A processor hashes 1 MB in some 2 ms.
+#: Bytes of an update or a model that are hashed on the loop, in some 2 ms; what is larger is hashed in a thread.
 HASHED_AT_ONCE_BYTES = 1 << 20
 #: Letters of a request's line and of one header, and the number of headers: ours has five short ones.
 _LINE_MAX, _HEADERS_MAX = 1024, 32

@@ -14,7 +14,6 @@ from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.rounds import among_the_living
 from fedpeer.peer.shell.status import CouncilView, GroupView, PeerState, PeerView, State, View
 
-
 #: Standings of a peer that can vote.
 _THERE = {"alive", "suspect", "finished"}
 

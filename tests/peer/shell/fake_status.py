@@ -124,7 +124,8 @@ class FakePeer:
         """They coordinate in turns; from round 60 on half of them are away, and nobody does."""
         paused = self.number >= 60
         return CouncilView(
-            id="everyone", members=self.ids, coordinator=None if paused else self.ids[self.number // 20 % len(self.ids)],
+            id="everyone", members=self.ids,
+            coordinator=None if paused else self.ids[self.number // 20 % len(self.ids)],
             term=1 + self.number // 20, round=self.number, counted=self.ids[:-1], voters=self.ids,
             voters_there=self.ids[: len(self.ids) // 2] if paused else self.ids, votes=True, paused=paused,
             waiting_for=self.ids[-1:] if self.number // 20 == 2 else (),

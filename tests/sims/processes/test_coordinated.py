@@ -129,6 +129,11 @@ def wait_for(condition: Callable[[], Any], what: str) -> None:
         time.sleep(0.05)
 
 
+def play(running: ProcessesEngine, rounds: int) -> None:
+    while running.round < rounds:
+        running.step()
+
+
 def ended(running: ProcessesEngine) -> bool:
     return all(crew._process.poll() is not None for crew in running._crews)
 
@@ -229,12 +234,10 @@ def test_all_pause_and_go_on_where_they_were(tmp_path: Path) -> None:
         tensors, state = running.snapshot()
         stop.set()
         with pytest.raises(Stopped):
-            while running.round < 4:
-                running.step()
+            play(running, 4)
     with engine(made, tmp_path / "peers") as again:
         again.restore(tensors, state)
-        while again.round < 4:
-            again.step()
+        play(again, 4)
         expected_Pn, losses = reference(made, 4)
         assert relative(again.x_Pn, expected_Pn) <= 1e-5
         scores = again.evaluate_server()
