@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 #: What a method shares: nothing, the federation's partial models, one model that owns everything, a base and a head
-#: that are averaged by weights of their own, or what an algorithm with a server says to its coordinator.
-Sharing = Literal["nothing", "partial models", "everything", "base and head", "with a coordinator"]
+#: that are averaged by weights of their own, what an algorithm with a server says to its coordinator, or the data.
+Sharing = Literal["nothing", "partial models", "everything", "base and head", "with a coordinator", "the data"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,12 @@ class Method:
     @property
     def averages(self) -> bool:
         """Whether its peers are equals that average something."""
-        return self.sharing not in ("nothing", "with a coordinator")
+        return self.sharing not in ("nothing", "with a coordinator", "the data")
+
+    @property
+    def pooled(self) -> bool:
+        """Whether all examples are in one place, which only a simulation can do."""
+        return self.sharing == "the data"
 
     @property
     def keeps_state(self) -> bool:
@@ -68,6 +73,11 @@ def partial_averaging(*, cross_model: bool = False) -> Method:
 def full_averaging() -> Method:
     """The whole network is averaged among all peers (one global model)."""
     return Method("everything")
+
+
+def pooled() -> Method:
+    """One model trained on the examples of all peers in one place: what no federation can do, to compare with."""
+    return Method("the data")
 
 
 #: Algorithms of equals that keep a state of their own: where the class of each is, and the algorithm with a server as
@@ -113,6 +123,7 @@ class _Algorithms(Mapping[str, Callable[..., Method]]):
         "local": local,
         "partial-averaging": partial_averaging,
         "full-averaging": full_averaging,
+        "global": pooled,
     }
 
     def __getitem__(self, name: str) -> Callable[..., Method]:

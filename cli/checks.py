@@ -140,6 +140,9 @@ def between_peers(federation: Federation) -> list[Problem]:
     method = method_of(federation.learning.algorithm)
     if method.served and (found := [*_served(federation)]):
         return found
+    if method.pooled:
+        text = "global pools the examples of all peers, and real peers do not: it is for simulations, to compare with"
+        return [Problem(("learning", "algorithm"), text)]
     if method.keeps_state:
         text = (
             f"{federation.learning.algorithm} is for simulations only (fedpeer simulate, by the vector engine); "

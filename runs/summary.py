@@ -14,6 +14,7 @@ from fedpeer.runs.scores import scores
 #: Names as people read them; any other method is its own name without hyphens.
 _SPOKEN = {
     "local": "local only",
+    "global": "all data pooled",
     "fedavg": "FedAvg",
     "fedprox": "FedProx",
     "scaffold": "SCAFFOLD",

@@ -80,6 +80,8 @@ def check(request: SimulationRequest, objects: Sequence[str]) -> None:
     if request.engine == "vector":
         _check_vector(request.federation)
         return
+    if any(method_of(method).pooled for method in request.methods):
+        raise ChoiceError("global pools the examples of all peers, and peers do not; use --engine vector")
     keeping = [str(method) for method in request.methods if method_of(method).keeps_state]
     if keeping:
         text = f"{', '.join(keeping)} is played by matrices only, for peers do not save what each keeps for itself yet"

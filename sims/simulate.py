@@ -31,6 +31,7 @@ from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.request import cores
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.pool import Stopped
+from fedpeer.sims.vector.pooled import PooledEngine
 from fedpeer.sims.vector.served import ServedEngine
 
 #: Seconds between two checkpoints; also at least CHECKPOINT_SHARE times what the last one took, so that saving large
@@ -195,6 +196,9 @@ def _engine_of(cell: _Cell, simulation: Simulation, run: RunFolder, tell: Tell, 
                 refused=refused,
                 stop=stop,
             )
+        case "vector" if method_of(method).pooled:
+            memory = workspace_of(world, plan, simulation.device)(0)
+            engine = PooledEngine(simulation.jobs[cell.seed], memory, world.drawn(""), stop=stop)
         case "network":
             engine = NetworkEngine(world, plan, method, faults=simulation.faults, stop=stop)
         case "processes":

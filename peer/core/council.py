@@ -181,8 +181,10 @@ class Council:
                 life.note("info", "rounds_resumed", f"{election.coordinator} coordinates; rounds go on")
         elif life.now - self._led_at > PAUSED_TICKS and not self._paused and life.phase == "learning":
             self._paused = True
-            text = "nobody coordinates: more than half of the voters have to be there; rounds pause until they are"
-            life.note("warning", "rounds_paused", text, round=self.applied)
+            wanted = "more than half of the voters have to be there"
+            if not self.chamber.sworn:  # it may have promised something before its disk was lost: others would know
+                wanted = "at its first start a peer has to meet more than half of the other voters before it votes"
+            life.note("warning", "rounds_paused", f"nobody coordinates: {wanted}; rounds pause", round=self.applied)
 
     def hear_ballot(self, peer: str, ballot: Ballot) -> None:
         """A statement of the election, or about a decree."""
