@@ -146,7 +146,7 @@ def headline(methods: Mapping[str, Mapping[str, Any]]) -> str:
         said += f" on average over {peers:,} peer{'s' * (peers != 1)}"
     if len(compared) < len(means) - 1:
         said += f", after round {methods[chosen]['rounds']}"
-    return said[0].upper() + said[1:]
+    return said if said[1:2].isupper() else said[0].upper() + said[1:]  # pFedVEM keeps its p
 
 
 def server_score(result: Mapping[str, Any]) -> float | None:

@@ -70,3 +70,11 @@ def test_a_sentence_goes_by_the_better_of_both_models() -> None:
 def test_a_readers_own_algorithm_goes_by_its_class() -> None:
     assert spoken("python:mypkg.learn:Mine,part=0.5") == "Mine,part=0.5"
     assert spoken("fedprox,mu=0.1") == "FedProx,mu=0.1"
+
+
+def test_a_sentence_begins_with_a_capital_but_names_are_names() -> None:
+    rows = [{"method": method, "seed": 0, "round": 1, "accuracy": [0.5], "tested": [1]} for method in ("local", "x")]
+    pfedvem = [rows[0], rows[1] | {"method": "pfedvem"}]
+    assert headline(summarise(pfedvem)).startswith("pFedVEM: 50.0 %")
+    assert headline(summarise([rows[0], rows[1] | {"method": "ifca"}])).startswith("IFCA: ")
+    assert headline(summarise([rows[0], rows[1] | {"method": "full-averaging"}])).startswith("Full averaging: ")
