@@ -21,6 +21,9 @@ LAMBDAS = ("0.01", "0.00001", "0.0001", "0.001", "0.1", "1", "10")
 #: Those of the small size.
 _FEW = ("0.01", "0.001", "0.1")
 
+#: Passes that every node takes over its examples in a round: with ten, fifty rounds end far from the optimum.
+PASSES = 50
+
 #: What is learned -> how the tasks are coupled.
 _COUPLINGS = {"global": "global", "local": "local", "MTL": "trace-constrained"}
 
@@ -43,7 +46,7 @@ def _cell(size: Size, name: str, what: str, lambdas: Sequence[str]) -> Cell:
     learning = {"loss": "binary", "steps_between_averaging": 1}  # its rounds take all of a client's examples
 
     def variant(lam: str) -> Any:
-        method = f"mocha,omega={_COUPLINGS[what]},lam={lam}"
+        method = f"mocha,omega={_COUPLINGS[what]},lam={lam},passes={PASSES}"
         return asked(method, size, learning=learning, simulation=simulation, network="linear", evaluations=1)
 
     return Cell(
