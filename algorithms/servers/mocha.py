@@ -14,6 +14,7 @@ default that of the authors' program: mean loss of each task, lam/2 tr(W^T Omega
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
@@ -222,15 +223,15 @@ class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
     def relations(self, server: Centre) -> Tensor | None:
         return correlations(server.coupling.matrix_TT) if self.related.learned else None
 
+    @abstractmethod
     def curvatures(self, coupling_TT: Tensor) -> Tensor:
         """(T,) how hard each node's subproblem pulls at its own delta v_t."""
-        raise NotImplementedError
 
+    @abstractmethod
     def turn(
         self, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
     ) -> tuple[Tensor, Tensor, int]:
         """One node's work: (new alpha_S, delta v_F, steps taken)."""
-        raise NotImplementedError
 
     def _alone(self, client: Node, broadcast: Told, batches: Batches, key: int) -> tuple[Node, Said]:
         task, number = self.task(batches), number_of(batches)

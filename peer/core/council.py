@@ -52,9 +52,9 @@ from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.entries import Began, Kept, Stood, Stored, Studied, Sworn
 from fedpeer.peer.core.events import Conclude, Concluded, Evaluate, Practise, Practised, Settle, Settled
 from fedpeer.peer.core.gathering import Gathering
-from fedpeer.peer.core.leaf_bytes import content_of, digest_of, parted
+from fedpeer.peer.core.leaf_bytes import content_of, parted
 from fedpeer.peer.core.life import Life
-from fedpeer.peer.core.messages import Ack, Ballot, Model, Refused, RosterNews, Update, Wanted
+from fedpeer.peer.core.messages import Ack, Ballot, Model, Refused, RosterNews, Update, Wanted, digest_of
 from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
 from fedpeer.peer.core.voters import electorate
 

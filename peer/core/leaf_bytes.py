@@ -13,7 +13,6 @@ last update that it made is in the server that it takes over.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from struct import Struct
@@ -32,11 +31,6 @@ ID_LETTERS_MAX = 63
 ENTRY_BYTES_MAX = _LETTERS.size + ID_LETTERS_MAX + _ROUND.size
 #: Clients of a content: as many as a roster may have entries.
 CLIENTS_MAX = 4096
-
-
-def digest_of(content: bytes) -> bytes:
-    """(32 bytes) BLAKE2b-256, which names a content or an update."""
-    return hashlib.blake2b(content, digest_size=32).digest()
 
 
 @dataclass(frozen=True, eq=False)

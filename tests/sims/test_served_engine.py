@@ -138,6 +138,16 @@ def test_who_only_trains_along_does_not_move_the_server() -> None:
         assert all(not torch.equal(own_along[peer], quiet.drawn("")) for peer in range(4))
 
 
+def test_what_is_kept_in_step_with_the_server_stays_where_an_update_was_none() -> None:
+    """SCAFFOLD's control variates: who trains along keeps its own as it was, so that later rounds are the same."""
+    settings = {"learning__participation": 0.5, "simulation__peers": 4}
+    quiet, along = (world(federation(learning__everyone_trains=each, **settings)) for each in (False, True))
+    (_, server_n), (_, same_n) = (played(made, "scaffold", rounds=4) for made in (quiet, along))
+    assert server_n is not None
+    assert same_n is not None
+    assert same_bits(server_n[None], same_n[None])
+
+
 ALGORITHMS = ["fedavg", "scaffold", "fedper", "fedrep", "ifca", "pfedme", "ditto", "per-fedavg"]
 
 

@@ -15,8 +15,8 @@ from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.core.chamber import ELECTORATES_MAX, Chamber, bound, called, holding_of
 from fedpeer.peer.core.entries import ChamberEntry, Kept, Stood, Stored, Studied, Sworn
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
-from fedpeer.peer.core.leaf_bytes import digest_of
 from fedpeer.peer.core.ledger import Ledger, Rules
+from fedpeer.peer.core.messages import digest_of
 
 GROUP = "everyone"
 PEERS = frozenset({"ann", "ben", "cy"})

@@ -14,8 +14,7 @@ from fedpeer.gossip.ballots import Certificate, Commit
 from fedpeer.peer.core.asking import AGAIN_MAX, Asked
 from fedpeer.peer.core.course import Course, patience_of
 from fedpeer.peer.core.events import Effect, Heard, Note, Refuse, Send, Tick
-from fedpeer.peer.core.leaf_bytes import digest_of
-from fedpeer.peer.core.messages import Ack, Ballot, Hello, Message, Model, Refused, Update, Wanted
+from fedpeer.peer.core.messages import Ack, Ballot, Hello, Message, Model, Refused, Update, Wanted, digest_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.voters import EVERYONE
