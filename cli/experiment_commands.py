@@ -35,17 +35,27 @@ def list_experiments() -> None:
     from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in ("name", "table", "data"):
+    for column in ("name", "what", "data"):
         table.add_column(column, no_wrap=column == "name")
     for column in ("quick", "default", "full"):
         table.add_column(column, justify="right", no_wrap=True)
+    paper, missing = "", False
     for name in EXPERIMENTS:
         each = experiment(name)
-        data = [f"[green]{one}" if describe(one).here else f"[yellow]{one} (not here)" for one in each.data]
+        its_paper, _, what = each.source.partition(", ")
+        if its_paper != paper:
+            table.add_section()
+            table.add_row(f"[bold]{its_paper}")
+            paper = its_paper
+        here = {one: describe(one).here for one in each.data}
+        missing = missing or not all(here.values())
+        data = ", ".join(f"[green]{one}" if found else f"[yellow]{one}*" for one, found in here.items())
         times = [lasting(60 * size.minutes).removesuffix(" 0 s").removesuffix(" 0 min") for size in each.sizes.values()]
-        table.add_row(name, each.source, ", ".join(data), *times)
+        table.add_row(name, what, data, *times)
     console = Console()
     console.print(table)
+    if missing:
+        console.print("* not on this machine; see fedpeer data prepare NAME")
     console.print(
         "Times are estimates for two cores. fedpeer experiment run NAME plays one, --quick or --full if asked."
     )
@@ -58,8 +68,14 @@ def run(
     quick: Quick = False,
     full: Full = False,
     seeds: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=1000, help="Default: the size's own.", show_default=False)
+        int | None,
+        typer.Option(
+            "--seeds", "--runs", metavar="N", min=1, max=1000, help="Default: the size's own.", show_default=False
+        ),
     ] = None,
+    no_search: Annotated[
+        bool, typer.Option("--no-search", metavar="", help="Take settings as they are, where the size would try some.")
+    ] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="CELL", help="A line of the table; can be repeated.", show_default=False)
     ] = None,
@@ -86,11 +102,13 @@ def run(
 
     size = _size(quick, full) or "default"
     words = ["fedpeer", "experiment", "run", name, *([] if size == "default" else [f"--{size}"])]
+    words += ["--no-search"] if no_search else []
     asked = Asked(
         experiment=experiment(name),
         size_name=size,
         root=runs_folder(out),
         seeds=seeds,
+        search=not no_search,
         only=tuple(only or ()),
         device=device,
         workers=workers,
@@ -165,6 +183,12 @@ def _show(folders: Sequence[Path], to: Path | None) -> None:
             with writable(to, option="--to"):
                 to.mkdir(parents=True, exist_ok=True)
             write_text(target.with_suffix(".json"), dumps(data, indent=1) + "\n", option="--to")
-        write_text(target, text, option="--to" if to is not None else "--out")
+        option = "--to" if to is not None else "--out"
+        write_text(target, text, option=option)
+        if data.get("figure") is not None and data["measured"]:
+            from fedpeer.runs.canvas import standalone
+            from fedpeer.sims.experiments.pictures import picture
+
+            write_text(target.parent / f"{folder.name}.svg", standalone(picture(data)), option=option)
         print(text)
         print(f"Page: {target}")

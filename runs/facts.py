@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedpeer.runs.canvas import PALETTE
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.history import History, histories
 from fedpeer.runs.index import Status
-from fedpeer.runs.plots import PALETTE
 from fedpeer.runs.summary import summarise
 
 #: Colour numbers that never change; any other method gets the next free one, in the order of the run.

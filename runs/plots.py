@@ -1,109 +1,26 @@
-"""The report's pictures as SVG text: curves, a dot for each peer, bytes, gossip, graphs.
-
-Drawn by matplotlib's object interface, with no window and no figure kept anywhere. Colours are not chosen here: each is
-drawn in a stand-in colour, which is then replaced by a CSS variable of the report (`--m0`, `--m1`, ... for methods,
-`--line`) or by `currentColor`, so that one picture serves light, dark and paper. Every picture is 400 units wide, which
-a phone shows at nearly its size; titles, legends and captions are the report's, in HTML, where they wrap.
-"""
+"""The report's pictures: curves, a dot for each peer, bytes, gossip, graphs (`canvas.py` has how they are drawn)."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import re
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from html import escape
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from fedpeer.runs.canvas import INK, LINE, MARKERS, PALETTE, TEXT, drawn, end_labels, method_colour
 from fedpeer.runs.history import Floats, History
 from fedpeer.runs.summary import count_text, score_text
 
-#: Units of the view box, and the size of text in it.
-WIDTH, TEXT = 400.0, 11.0
-#: Colours and marker shapes before they repeat.
-PALETTE = 8
-MARKERS = "osD^vPX*"
 #: The most peers that get a row of their own; more are drawn as one curve, from the worst to the best.
 ROWS_MAX = 64
 #: Weights no further from 1 than this are 1 but for rounding.
 WEIGHT_NOISE = 1e-6
 #: The most averaging groups drawn in one picture, and the most nodes that are labelled in a graph.
 GROUPS_MAX, LABELS_MAX = 6, 40
-
-_INK, _LINE = "#00010a", "#00010b"
-_STYLE: Any = {
-    "text.parse_math": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "fedpeer",
-    "font.size": TEXT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.edgecolor": _LINE,
-    "axes.labelcolor": _INK,
-    "axes.grid": True,
-    "axes.formatter.useoffset": False,
-    "axes.axisbelow": True,
-    "grid.color": _LINE,
-    "grid.linewidth": 0.7,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "ytick.minor.size": 0,
-    "lines.linewidth": 1.8,
-}
-
-
-def _method_colour(index: int) -> str:
-    return f"#0002{index % PALETTE:02x}"
-
-
-def _drawn(
-    draw: Callable[[Axes], None], height: float, label: str, *, left: float = 46, right: float = 46, bottom: float = 38
-) -> str:
-    """The SVG of one axes; margins in units. `label` is read to those who cannot see it."""
-    with style.context(["default", _STYLE]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has the fonts
-        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
-        figure.patch.set_alpha(0)
-        box = (left / WIDTH, bottom / height, 1 - (left + right) / WIDTH, 1 - (bottom + 10) / height)
-        axes = figure.add_axes(box, facecolor="none")
-        draw(axes)
-        file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return _inline(file.getvalue(), label)
-
-
-def _inline(svg: str, label: str) -> str:
-    """As part of a page: no prolog, no metadata, no size of its own, stand-in colours replaced."""
-    body = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    box = re.search(r'viewBox="([^"]*)"', body)
-    assert box is not None, "matplotlib writes a viewBox"
-    opening = f'<svg viewBox="{box[1]}" role="img" aria-label="{escape(label)}">'
-    body = opening + body[body.index(">") + 1 :]
-    body = body.replace(_INK, "currentColor").replace(_LINE, "var(--line)")
-    return re.sub(r"#0002([0-9a-f]{2})", lambda found: f"var(--m{int(found[1], 16)})", body).strip()
-
-
-def _end_labels(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
-    """(height in data units, text, colour) at the right edge, pushed apart where they would overlap."""
-    finite = [label for label in labels if np.isfinite(label[0])]
-    bottom, top = (float(edge) for edge in axes.transData.transform([(0, y) for y in axes.get_ylim()])[:, 1])
-    above = 0.0
-    for value, text, colour in sorted(finite):
-        wanted = float(axes.transData.transform((0, value))[1])
-        above = max(wanted, above + TEXT)
-        axes.text(1.02, (above - bottom) / (top - bottom), text, color=colour, transform=axes.transAxes, va="center")
 
 
 def _rounds(axes: Axes, last: int) -> None:
@@ -147,7 +64,7 @@ def curves(histories: Sequence[tuple[int, History]], label: str) -> str:
     def draw(axes: Axes) -> None:
         ends = []
         for index, history in histories:
-            colour, mean_R = _method_colour(index), history.score_RP.mean(axis=1)
+            colour, mean_R = method_colour(index), history.score_RP.mean(axis=1)
             low_R, high_R, _ = band(history.score_RP)
             axes.fill_between(history.round_R, low_R, high_R, color=colour, alpha=0.13, linewidth=0)
             axes.plot(history.round_R, mean_R, color=colour)
@@ -158,9 +75,9 @@ def curves(histories: Sequence[tuple[int, History]], label: str) -> str:
         margin = 0.04 * (high - low) or 0.01 + 0.01 * abs(high)
         axes.set_ylim(low - margin, high + margin)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, measure)))
-        _end_labels(axes, ends)
+        end_labels(axes, ends)
 
-    return _drawn(draw, 250, label, right=52)
+    return drawn(draw, 250, label, right=52)
 
 
 def _tick(value: float, measure: str) -> str:
@@ -170,11 +87,11 @@ def _tick(value: float, measure: str) -> str:
 def per_peer(histories: Sequence[tuple[int, History]], peers: Sequence[str], label: str) -> str:
     """The last scores of each peer: one row a peer, or curves over sorted peers if there are more than `ROWS_MAX`."""
     if len(peers) > ROWS_MAX:
-        return _drawn(lambda axes: _sorted_curves(axes, histories), 250, label)
+        return drawn(lambda axes: _sorted_curves(axes, histories), 250, label)
     names = [peer if len(peer) <= 16 else peer[:15] + "…" for peer in peers]
     row = 15 if len(peers) <= 32 else 11
     left = 14 + 0.6 * TEXT * max(map(len, names))
-    return _drawn(
+    return drawn(
         lambda axes: _dots(axes, histories, names), 32 + row * len(peers), label, left=left, right=14, bottom=22
     )
 
@@ -183,10 +100,10 @@ def _dots(axes: Axes, histories: Sequence[tuple[int, History]], names: Sequence[
     place_P = np.arange(len(names))
     scores = {index: history.scores_SP.mean(axis=0) for index, history in histories}
     stacked = np.stack(list(scores.values()))
-    axes.hlines(place_P, stacked.min(axis=0), stacked.max(axis=0), color=_LINE, linewidth=2)
+    axes.hlines(place_P, stacked.min(axis=0), stacked.max(axis=0), color=LINE, linewidth=2)
     for index, score_P in scores.items():
         marker = MARKERS[index % PALETTE]
-        axes.plot(score_P, place_P, marker, color=_method_colour(index), markersize=5.5, alpha=0.9, markeredgewidth=0)
+        axes.plot(score_P, place_P, marker, color=method_colour(index), markersize=5.5, alpha=0.9, markeredgewidth=0)
     axes.set_yticks(place_P, names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
@@ -200,12 +117,12 @@ def _sorted_curves(axes: Axes, histories: Sequence[tuple[int, History]]) -> None
     for index, history in histories:
         score_P = np.sort(history.scores_SP.mean(axis=0))
         score_P = score_P if measure == "accuracy" else score_P[::-1]
-        axes.plot(np.linspace(0, 1, len(score_P)), score_P, color=_method_colour(index))
-        ends.append((float(score_P[-1]), score_text(float(score_P[-1]), measure), _method_colour(index)))
+        axes.plot(np.linspace(0, 1, len(score_P)), score_P, color=method_colour(index))
+        ends.append((float(score_P[-1]), score_text(float(score_P[-1]), measure), method_colour(index)))
     axes.set_xlabel("peers, from the worst to the best")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, measure)))
-    _end_labels(axes, ends)
+    end_labels(axes, ends)
 
 
 def traffic(histories: Sequence[tuple[int, History]], label: str) -> str:
@@ -214,16 +131,16 @@ def traffic(histories: Sequence[tuple[int, History]], label: str) -> str:
     def draw(axes: Axes) -> None:
         ends = []
         for index, history in histories:
-            colour = _method_colour(index)
+            colour = method_colour(index)
             axes.plot(history.round_T, history.bytes_T, color=colour)
             axes.plot(history.round_T[-1:], history.bytes_T[-1:], MARKERS[index % PALETTE], color=colour, markersize=5)
             ends.append((float(history.bytes_T[-1]), count_text(history.bytes_T[-1], "B"), colour))
         axes.set_ylim(bottom=0, top=1.08 * max(float(history.bytes_T.max()) for _, history in histories))
         _rounds(axes, max(int(history.round_T[-1]) for _, history in histories))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count_text(value, "B")))
-        _end_labels(axes, ends)
+        end_labels(axes, ends)
 
-    return _drawn(draw, 200, label, left=56, right=60)
+    return drawn(draw, 200, label, left=56, right=60)
 
 
 def disagreement(history: History, index: int, label: str) -> str | None:
@@ -237,14 +154,14 @@ def disagreement(history: History, index: int, label: str) -> str | None:
         axes.set_ylim(10 ** np.floor(np.log10(left.min()) - 0.01), 10 ** np.ceil(np.log10(left.max()) + 0.01))
         ends = []
         for group in shown[:GROUPS_MAX]:
-            axes.plot(history.round_T, lines[group], _dot(history), color=_method_colour(index))
-            ends.append((float(lines[group][np.isfinite(lines[group])][-1]), group[:14], _INK))
+            axes.plot(history.round_T, lines[group], _dot(history), color=method_colour(index))
+            ends.append((float(lines[group][np.isfinite(lines[group])][-1]), group[:14], INK))
         _rounds(axes, int(history.round_T[-1]))
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-")))
-        _end_labels(axes, ends)
+        end_labels(axes, ends)
 
-    return _drawn(draw, 200, label, right=90) if shown else None
+    return drawn(draw, 200, label, right=90) if shown else None
 
 
 def _dot(history: History) -> str:
@@ -260,15 +177,15 @@ def weights(history: History, index: int, label: str) -> str | None:
     def draw(axes: Axes) -> None:
         ends = []
         for group, weight_T2 in itertools.islice(history.weight.items(), GROUPS_MAX):
-            colour = _method_colour(index)
+            colour = method_colour(index)
             axes.fill_between(history.round_T, weight_T2[:, 0], weight_T2[:, 1], color=colour, alpha=0.2, linewidth=0)
             for side in (0, 1):
                 axes.plot(history.round_T, weight_T2[:, side], _dot(history), color=colour, linewidth=1)
-            ends.append((float(weight_T2[-1].mean()), group[:14], _INK))
+            ends.append((float(weight_T2[-1].mean()), group[:14], INK))
         _rounds(axes, int(history.round_T[-1]))
-        _end_labels(axes, ends)
+        end_labels(axes, ends)
 
-    return _drawn(draw, 180, label, right=90)
+    return drawn(draw, 180, label, right=90)
 
 
 def graph(nodes: Sequence[str], edges: Sequence[Sequence[int]], places: Sequence[Sequence[float]], label: str) -> str:
@@ -278,20 +195,20 @@ def graph(nodes: Sequence[str], edges: Sequence[Sequence[int]], places: Sequence
     """
     positions = np.array(places, dtype=np.float64)
     labelled = len(nodes) <= LABELS_MAX
-    size, colour = (150, _LINE) if labelled else (5, _INK)
+    size, colour = (150, LINE) if labelled else (5, INK)
 
     def draw(axes: Axes) -> None:
         axes.set_axis_off()
         lines = [(positions[source], positions[target]) for source, target in edges]
         faint = 1.0 if len(edges) <= 200 else 0.35
-        axes.add_collection(LineCollection(lines, colors=_LINE, linewidths=1.2, alpha=faint, zorder=1))
+        axes.add_collection(LineCollection(lines, colors=LINE, linewidths=1.2, alpha=faint, zorder=1))
         axes.scatter(positions[:, 0], positions[:, 1], s=size, color=colour, zorder=2)
         for (x, y), name in zip(positions, _shortest(nodes) if labelled else (), strict=labelled):
             axes.text(x, y, name, ha="center", va="center", fontsize=8.5, zorder=3)
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.08)
 
-    return _drawn(draw, 300, label, left=10, right=10, bottom=10)
+    return drawn(draw, 300, label, left=10, right=10, bottom=10)
 
 
 def _shortest(names: Sequence[str]) -> Iterator[str]:
@@ -305,7 +222,7 @@ def spread(values: Sequence[float], colour: int, label: str) -> str:
     known = np.sort(np.array([value for value in values if np.isfinite(value)], dtype=np.float64))
 
     def draw(axes: Axes) -> None:
-        axes.plot(np.arange(1, len(known) + 1), known, "o", color=_method_colour(colour), markersize=4)
+        axes.plot(np.arange(1, len(known) + 1), known, "o", color=method_colour(colour), markersize=4)
         if len(known) and known[0] > 0 and known[-1] > 100 * known[0]:
             axes.set_yscale("log")
         axes.set_xlabel("peers")
@@ -313,7 +230,7 @@ def spread(values: Sequence[float], colour: int, label: str) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set_xlim(0.5, max(len(known), 1) + 0.5)
 
-    return _drawn(draw, 180, label, left=56, right=12)
+    return drawn(draw, 180, label, left=56, right=12)
 
 
 def relations(matrix_PP: Floats, peers: Sequence[str], label: str) -> str:
@@ -326,10 +243,10 @@ def relations(matrix_PP: Floats, peers: Sequence[str], label: str) -> str:
         value_M = np.clip(np.nan_to_num(matrix_PP.reshape(-1)), -1, 1)
         for marker, some_M in (("s", value_M > 0), ("x", value_M < 0)):
             size_M = (0.9 * side * 0.72 * np.sqrt(np.abs(value_M[some_M]))) ** 2
-            axes.scatter(column_M[some_M], row_M[some_M], s=size_M, marker=marker, color=_INK, linewidths=1)
+            axes.scatter(column_M[some_M], row_M[some_M], s=size_M, marker=marker, color=INK, linewidths=1)
         axes.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5), xticks=[], yticks=[])
         axes.grid(visible=False)
         if count <= LABELS_MAX:
             axes.set_yticks(range(count), peers)
 
-    return _drawn(draw, 340, label, left=64, right=16, bottom=12)
+    return drawn(draw, 340, label, left=64, right=16, bottom=12)

@@ -21,13 +21,18 @@ def asked(
     learning: Mapping[str, Any],
     simulation: Mapping[str, Any],
     network: str | None = None,
+    partial_models: Mapping[str, Any] | None = None,
+    gossip: Mapping[str, Any] | None = None,
     evaluations: int = EVALUATIONS,
 ) -> SimulationRequest:
-    """One method at a size; `learning` and `simulation` as in a federation's file."""
+    """One method at a size; the mappings as in a federation's file."""
+    rounds = learning.get("rounds", size.rounds)
     federation = {
         "name": "experiment",
         **({} if network is None else {"network": network}),
-        "learning": {"rounds": size.rounds, "evaluate_every": max(1, size.rounds // evaluations), **learning},
+        **({} if partial_models is None else {"partial_models": partial_models}),
+        **({} if gossip is None else {"gossip": gossip}),
+        "learning": {"rounds": rounds, "evaluate_every": max(1, rounds // evaluations), **learning},
         "simulation": {**({} if size.peers is None else {"peers": size.peers}), **simulation},
     }
     return SimulationRequest(

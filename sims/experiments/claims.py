@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedpeer.sims.experiments.results import COLUMNS, Claim, Results, Verdict, mean_and_sem
+from fedpeer.sims.experiments.results import COLUMNS, Claim, Middle, Results, Verdict, mean_and_sem
 
 Floats = NDArray[np.float64]
 
@@ -74,6 +74,50 @@ def in_order(text: str, labels: Sequence[str], column: str, *, more: bool, p: fl
         return Verdict(all(held), "; ".join(words))
 
     return Claim(text, _told(check), tuple(labels))
+
+
+def highest(
+    text: str, labels: Sequence[str], others: Sequence[str], column: str, *, apart: bool = False, by: float = 0.0
+) -> Claim:
+    """The best of some cells is above each of the others, by the medians of their runs.
+
+    apart   whether the bars, from 40 % to 60 % of the runs, must not touch
+    by      points that it must be above; a negative number allows so many below
+    """
+
+    def check(results: Results) -> Verdict:
+        mine = {label: Middle.of(_values(results, label, column)) for label in labels}
+        theirs = {label: Middle.of(_values(results, label, column)) for label in others}
+        best = max(mine, key=lambda label: mine[label].median)
+        nearest = max(theirs, key=lambda label: theirs[label].median)
+        more = mine[best].median - theirs[nearest].median
+        clear = mine[best].low > max(each.high for each in theirs.values())
+        words = f"{more:+.1f} points, {best} to {nearest}" + ("" if clear or not apart else "; their bars touch")
+        return Verdict(more >= by and (clear or not apart), words)
+
+    return Claim(text, _told(check), (*labels, *others))
+
+
+def falls(
+    text: str,
+    start: str,
+    end: str,
+    column: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    part: bool = False,
+) -> Claim:
+    """From one cell to another the median falls by at least, or at most, so many points; `part`: in percent of it."""
+
+    def check(results: Results) -> Verdict:
+        before, after = (Middle.of(_values(results, label, column)).median for label in (start, end))
+        lost = 100 * (before - after) / before if part else before - after
+        unit = f"% of {before:.1f}" if part else "points"
+        held = (least is None or lost >= least) and (most is None or lost <= most)
+        return Verdict(held, f"{-lost:+.1f} {unit}")
+
+    return Claim(text, _told(check), (start, end))
 
 
 def keeps(text: str, labels: Sequence[str], column: str, theirs: Sequence[float], *, within: float) -> Claim:

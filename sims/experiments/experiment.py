@@ -29,6 +29,7 @@ class Size:
     seeds     how often all is repeated, with seeds 0, 1, ...
     searches  whether variants are searched; if not, the first is taken
     search_seeds   seeds over which a variant's score on what was kept back is averaged
+    few       whether a figure has a few of its points only
     minutes   that it takes on two cores, roughly
     differs   what of it is not as in the paper, in a sentence; "" for nothing
     """
@@ -40,7 +41,32 @@ class Size:
     passes: int = 1
     searches: bool = False
     search_seeds: int = 1
+    few: bool = False
     differs: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a cell stands in a figure: on which line, and where along the axis."""
+
+    line: str
+    x: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axes:
+    """How an experiment is drawn: a point is the median of a cell's runs, its bar goes from 40 % to 60 % of them.
+
+    number  the paper's, such as "17"; "" for a figure that the paper has not
+    lines   what a line stands for
+    x       what is on the axis
+    log     whether the axis is logarithmic
+    """
+
+    number: str = ""
+    lines: str
+    x: str
+    log: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +76,16 @@ class Cell:
     variants  settings by name, all with the same seeds; the first is taken where nothing is searched
     judged    metric of `runs.scores.METRICS` by which a variant is chosen
     theirs    what the paper has for this line, by column, as it is printed
+    place     where it stands in a figure
+    round     after which it is read, where that is not the last: cells that ask for the same run share it
     """
 
     label: str
     variants: Mapping[str, SimulationRequest]
     judged: str = "PM"
     theirs: Mapping[str, str] = field(default_factory=dict)
+    place: Place | None = None
+    round: int | None = None
 
     def searching(self, variant: str, seeds: int) -> SimulationRequest:
         """The variant as it is compared with others: some examples are kept back."""
@@ -78,6 +108,7 @@ class Experiment:
     cells     what is played at a size
     claims    what the paper says of it, in sentences that can be checked
     notes     what a reader of the table should know
+    figure    how it is drawn, if it is a figure; else it is a table
     """
 
     name: str
@@ -90,3 +121,4 @@ class Experiment:
     cells: Callable[[Size], tuple[Cell, ...]]
     claims: tuple[Claim, ...]
     notes: str = ""
+    figure: Axes | None = None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from fedpeer.peer.core.choice import ChoiceError, nearest
 from fedpeer.sims.experiments.experiment import Experiment
+from fedpeer.sims.experiments.figure import Figure
 
 #: Name -> where its `Experiment` is.
 EXPERIMENTS: Mapping[str, str] = {
@@ -15,6 +16,25 @@ EXPERIMENTS: Mapping[str, str] = {
     "virtual-table2": "fedpeer.sims.experiments.virtual:TABLE2",
     "virtual-table3": "fedpeer.sims.experiments.virtual:TABLE3",
     "mocha-table": "fedpeer.sims.experiments.mocha:TABLE",
+    "fig8": "fedpeer.sims.experiments.writer_figures:FIG8",
+    "fig9": "fedpeer.sims.experiments.writer_figures:FIG9",
+    "fig10": "fedpeer.sims.experiments.writer_figures:FIG10",
+    "fig11": "fedpeer.sims.experiments.writer_figures:FIG11",
+    "fig12": "fedpeer.sims.experiments.writer_figures:FIG12",
+    "fig13": "fedpeer.sims.experiments.writer_figures:FIG13",
+    "fig14": "fedpeer.sims.experiments.writer_figures:FIG14",
+    "fig15": "fedpeer.sims.experiments.writer_figures:FIG15",
+    "fig16": "fedpeer.sims.experiments.writer_figures:FIG16",
+    "fig17": "fedpeer.sims.experiments.mnist_figures:FIG17",
+    "fig18": "fedpeer.sims.experiments.mnist_figures:FIG18",
+    "fig19": "fedpeer.sims.experiments.mnist_figures:FIG19",
+    "fig20": "fedpeer.sims.experiments.semi_local_figures:FIG20",
+    "fig21": "fedpeer.sims.experiments.semi_local_figures:FIG21",
+    "fig22": "fedpeer.sims.experiments.mnist_figures:FIG22",
+    "fig23": "fedpeer.sims.experiments.mnist_figures:FIG23",
+    "fig24": "fedpeer.sims.experiments.mnist_figures:FIG24",
+    "fig25": "fedpeer.sims.experiments.mnist_figures:FIG25",
+    "fig26": "fedpeer.sims.experiments.sensor_figures:FIG26",
 }
 
 
@@ -27,5 +47,5 @@ def experiment(name: str) -> Experiment:
     if name not in EXPERIMENTS:
         raise ChoiceError(f'there is no experiment "{name}"; {nearest(name, list(EXPERIMENTS))}')
     module, _, attribute = EXPERIMENTS[name].partition(":")
-    found: Experiment = getattr(importlib.import_module(module), attribute)
-    return found
+    found: Experiment | Figure = getattr(importlib.import_module(module), attribute)
+    return found if isinstance(found, Experiment) else found.experiment()

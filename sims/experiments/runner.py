@@ -1,20 +1,25 @@
 """Plays an experiment's cells one after the other, and keeps what is finished.
 
-Each cell and seed is a run with a folder of its own under `experiments/NAME-SIZE/`, which knows by the digest of its
-request what it is for. So a second call finds what is finished, goes on with what was interrupted, and plays only what
-is new: more seeds, another cell. A cell whose definition has changed is another request, and is played again.
+Each cell and seed is a run with a folder of its own under `experiments/NAME-SIZE/`, which knows what was asked for. So
+a second call finds what is finished, goes on with what was interrupted, and plays only what is new: more seeds, another
+cell. A cell whose definition has changed is another request, and is played again; a setting that a later version adds
+changes nothing, since what was asked is read with that setting's default.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.registry import describe
@@ -62,6 +67,9 @@ class CellDone:
     measured: Measured
 
 
+#: How a size whose search was left out differs from itself.
+UNSEARCHED = "No search: where none is shown below, the first settings of a method are taken."
+
 Tell = Callable[[Begun | CellBegun | CellDone | Event], None]
 
 
@@ -70,6 +78,8 @@ class Asked:
     """What is played, where and with what.
 
     seeds     in place of the size's own
+    search    whether variants are searched where the size says so; if not, what an earlier search found is taken, or
+              the first
     only      labels of cells; none: all
     command   repeats it, for the page
     """
@@ -78,6 +88,7 @@ class Asked:
     size_name: SizeName
     root: Path
     seeds: int | None = None
+    search: bool = True
     only: tuple[str, ...] = ()
     device: str = "auto"
     workers: int | None = None
@@ -86,6 +97,8 @@ class Asked:
     @property
     def size(self) -> Size:
         size = self.experiment.sizes[self.size_name]
+        if size.searches and not self.search:
+            size = replace(size, searches=False, differs=f"{size.differs} {UNSEARCHED}".strip())
         return size if self.seeds is None else replace(size, seeds=self.seeds)
 
     @property
@@ -146,31 +159,47 @@ class _Player:
     def __init__(self, asked: Asked, tell: Tell, stop: threading.Event) -> None:
         self.asked, self.tell, self.stop = asked, tell, stop
         self.runs = dict(_runs(asked.folder))
+        self.cells_of = Counter(digest for cell in asked.cells for digest in self._all_digests(cell))
+        self.finished: dict[str, Measured] = {}
         self.data: tuple[Choice, Dataset] | None = None
 
     def play(self) -> bool:
         cells = chosen(self.asked)
-        runs = sum(len(self._searched(cell)) + self.asked.size.seeds for cell in cells)
-        finished = sum(
-            self._rows(digest_of(request)) is not None for cell in cells for _, request in self._runs_of(cell)
-        )
-        self.tell(Begun(runs=runs, finished=finished))
+        runs = {digest for cell in cells for digest in self._wanted(cell)}
+        finished = sum(self._rows(digest) is not None for digest in runs)
+        self.tell(Begun(runs=len(runs), finished=finished))
         for cell in cells:
             # Once for the runs that choose a variant, and once more for that variant's own.
             for _ in range(2):
                 for what, request in self._runs_of(cell):
                     if not self._played(cell.label, what, request):
+                        self._write()
                         return False
-            measured = self._measured(cell)
-            assert measured is not None, "all its runs are finished"
             self._write()
-            self.tell(CellDone(measured=measured))
+            self.tell(CellDone(measured=self.finished[cell.label]))
         return True
 
+    def _wanted(self, cell: Cell) -> list[str]:
+        """What stands for each of its runs; for those of the seeds until a variant is chosen, something like it."""
+        known = [digest_of(request) for _, request in self._runs_of(cell)]
+        coming = len(self._searched(cell)) + self.asked.size.seeds - len(known)
+        return known + [f"{cell.label} {number}" for number in range(coming)]
+
+    def _all_digests(self, cell: Cell) -> set[str]:
+        """Of all runs that it may need."""
+        seeds = {digest_of(one) for request in cell.variants.values() for _, one in _single(request)}
+        return seeds.union(digest_of(one) for _, one in self._searched(cell))
+
     def known(self) -> dict[str, Measured]:
-        """The finished cells by label."""
-        every = {cell.label: self._measured(cell) for cell in self.asked.cells}
-        return {label: measured for label, measured in every.items() if measured is not None}
+        """The cells by label of which a seed is finished."""
+        known = {}
+        for cell in self.asked.cells:
+            measured = self.finished.get(cell.label) or self._measured(cell)
+            if measured is not None:
+                known[cell.label] = measured
+                if len(measured.seeds) == len(cell.variants[measured.variant].seeds):
+                    self.finished[cell.label] = measured
+        return known
 
     def _runs_of(self, cell: Cell) -> list[tuple[str, SimulationRequest]]:
         """All its runs as far as they are known: those of the seeds are once a variant is chosen."""
@@ -179,15 +208,17 @@ class _Player:
         return [*self._searched(cell), *((f"seed {seed}", request) for seed, request in seeds)]
 
     def _searched(self, cell: Cell) -> list[tuple[str, SimulationRequest]]:
-        """The runs by which a variant is chosen, if there is a choice."""
+        """The runs by which a variant is chosen, if there is a choice; those of an earlier search count."""
         size = self.asked.size
-        if not size.searches or len(cell.variants) == 1:
+        if len(cell.variants) == 1:
             return []
-        return [
+        trials = [
             (f"trying {variant}", one)
             for variant in cell.variants
             for _, one in _single(cell.searching(variant, size.search_seeds))
         ]
+        whole = size.searches or all(self._rows(digest_of(one)) is not None for _, one in trials)
+        return trials if whole else []
 
     def _tried(self, cell: Cell) -> dict[str, float] | None:
         """The variants' scores on what was kept back; None while some are missing."""
@@ -209,22 +240,25 @@ class _Player:
         return max(scores, key=scores.__getitem__) if scores else next(iter(cell.variants))
 
     def _measured(self, cell: Cell) -> Measured | None:
+        """Of the seeds that are finished; None before the first."""
         scores, variant = self._tried(cell), self._variant(cell)
-        rows = None if variant is None else self._all_rows(cell.variants[variant])
-        if scores is None or variant is None or rows is None:
+        rows = [] if variant is None else self._finished_rows(cell.variants[variant])
+        if scores is None or variant is None or not rows:
             return None
-        seconds = sum(_seconds(self.runs[digest_of(request)]) for _, request in self._runs_of(cell))
+        if cell.round is not None:
+            rows = [row for row in rows if row["round"] <= cell.round]
+        runs = [digest for _, request in self._runs_of(cell) if self._rows(digest := digest_of(request)) is not None]
+        seconds = sum(_seconds(self.runs[digest]) / self.cells_of[digest] for digest in runs)
         return Measured.of(cell.label, rows, variant=variant, tried=scores, seconds=seconds)
 
     def _all_rows(self, request: SimulationRequest) -> Rows | None:
         """The rows of all its seeds; None while some are missing."""
-        every: list[Mapping[str, Any]] = []
-        for _, one in _single(request):
-            rows = self._rows(digest_of(one))
-            if rows is None:
-                return None
-            every += rows
-        return every
+        finished = [self._rows(digest_of(one)) is not None for _, one in _single(request)]
+        return self._finished_rows(request) if all(finished) else None
+
+    def _finished_rows(self, request: SimulationRequest) -> Rows:
+        """The rows of the seeds that are finished."""
+        return [row for _, one in _single(request) for row in self._rows(digest_of(one)) or ()]
 
     def _rows(self, digest: str) -> Rows | None:
         """What a finished run measured."""
@@ -244,7 +278,7 @@ class _Player:
         simulation = prepare(asked, dataset=self._dataset(request.federation.simulation.dataset))
         if run is None:
             run = begin(self.asked.folder, simulation, self.asked.command)
-            run.describe("cell", {"digest": digest, "label": label, "what": what})
+            run.describe("cell", {"asked": request.to_json(), "label": label, "what": what})
             self.runs[digest] = run
         simulate(simulation, run, self.tell, self.stop)
         shutil.rmtree(run.path / "models", ignore_errors=True)  # gigabytes in some, and no table looks at them
@@ -285,8 +319,10 @@ def _runs(folder: Path) -> Iterator[tuple[str, RunFolder]]:
     for path in folders(folder).values():
         run = RunFolder(path)
         cell = run.read("cell")
-        if cell is not None:
-            yield cell["digest"], run
+        if cell is None or "asked" not in cell:  # the latter from a version that did not keep it
+            continue
+        with contextlib.suppress(ValidationError):  # a version that has other settings made it
+            yield digest_of(SimulationRequest.from_json(cell["asked"])), run
 
 
 def _seconds(run: RunFolder) -> float:

@@ -7,11 +7,13 @@ repository can be held against its own numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fedpeer.runs.scores import METRICS
 from fedpeer.sims.experiments.experiment import Cell, Experiment, Size, SizeName
-from fedpeer.sims.experiments.results import COLUMNS, Column, Measured, Results, mean_and_sem
+from fedpeer.sims.experiments.figure_lines import lines_of
+from fedpeer.sims.experiments.results import COLUMNS, Column, Measured, Middle, Results, mean_and_sem
 
 _DASH = "–"
 
@@ -50,6 +52,8 @@ def page_data(
         "columns": list(experiment.columns),
         "cells": [cell.label for cell in cells],
         "theirs": {cell.label: dict(cell.theirs) for cell in cells},
+        "figure": None if experiment.figure is None else asdict(experiment.figure),
+        "places": {cell.label: asdict(cell.place) for cell in cells if cell.place is not None},
         "measured": [results[cell.label].to_json() for cell in cells if cell.label in results],
         "claims": [{"text": text, "held": verdict.held, "words": verdict.words} for text, verdict in verdicts],
         **where,
@@ -63,8 +67,9 @@ def page(data: Mapping[str, Any]) -> str:
     parts = [
         f"# {data['title']}",
         f"{data['source']} ({data['paper']}). Size: {data['size']}. {data['differs']}".strip(),
-        _table(data, results),
-        f"Not finished: {', '.join(missing)}." if missing else "",
+        _table(data, results) if data.get("figure") is None else figure_table(data),
+        _unfinished(missing),
+        _fewer(data["seeds"], results),
         _legend(data, results),
         _claims(data["claims"]),
         data["notes"],
@@ -72,6 +77,35 @@ def page(data: Mapping[str, Any]) -> str:
         _made(data, results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _fewer(seeds: int, results: Results) -> str:
+    """Which cells have not all seeds yet."""
+    fewer = [f"{label} {len(cell.seeds)}" for label, cell in results.items() if len(cell.seeds) < seeds]
+    return f"Seeds so far, of {seeds}: {', '.join(fewer)}. Pairs are of the seeds that both have." if fewer else ""
+
+
+def _unfinished(missing: Sequence[str]) -> str:
+    if not missing:
+        return ""
+    return f"Not finished: {', '.join(missing)}." if len(missing) <= 12 else f"Not finished: {len(missing)} points."
+
+
+def figure_table(data: Mapping[str, Any]) -> str:
+    """The picture, which lies beside the page, and its points as a table: a line of the figure in a row."""
+    found = lines_of(data)
+    places = sorted({x for line in found for x, _ in line.points})
+    shown = places if len(places) <= 12 else [x for x in places if not x % 5]
+    lines = [_line([f"{data['figure']['lines']} ↓, {data['figure']['x']} →", *(f"{x:,.0f}" for x in shown)])]
+    lines.append(_line([":--", *["--:"] * len(shown)]))
+    for line in found:
+        points = dict(line.points)
+        lines.append(_line([line.name, *(_middle(points[x]) if x in points else _DASH for x in shown)]))
+    return f"![{data['title']}]({data['name']}-{data['size']}.svg)\n\n" + "\n".join(lines)
+
+
+def _middle(middle: Middle) -> str:
+    return f"{middle.median:.1f} ({middle.low:.1f}–{middle.high:.1f})"
 
 
 def _table(data: Mapping[str, Any], results: Results) -> str:
@@ -121,6 +155,11 @@ def _legend(data: Mapping[str, Any], results: Results) -> str:
     }
     words = "; ".join(meant[name] for name in data["columns"])
     several = data["seeds"] > 1
+    if data.get("figure") is not None:
+        return (
+            f"{words}. In percent: the median of {data['seeds']} runs and, in brackets and as bars, the points below "
+            "which 40 % and 60 % of them lie."
+        )
     said = f"{words}. Scores are in percent, in the last round"
     said += f", mean ± standard error over {data['seeds']} seeds" if several else ", of one seed"
     if any(cell.best for cell in results.values()):

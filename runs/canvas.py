@@ -1,0 +1,104 @@
+"""Pictures as SVG text: one axes each, drawn by matplotlib's object interface, with no window and no figure kept.
+
+Colours are not chosen here: each is drawn in a stand-in colour, which is then replaced by a CSS variable of the page
+(`--m0`, `--m1`, ... for methods, `--line`) or by `currentColor`, so that one picture serves light, dark and paper.
+Every picture is 400 units wide, which a phone shows at nearly its size; titles, legends and captions are the page's, in
+HTML, where they wrap. `standalone` makes a file of its own of one.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+#: Units of the view box, and the size of text in it.
+WIDTH, TEXT = 400.0, 11.0
+#: Colours and marker shapes before they repeat.
+PALETTE = 8
+MARKERS = "osD^vPX*"
+INK, LINE = "#00010a", "#00010b"
+STYLE: Any = {
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedpeer",
+    "font.size": TEXT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": INK,
+    "axes.grid": True,
+    "axes.formatter.useoffset": False,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "ytick.minor.size": 0,
+    "lines.linewidth": 1.8,
+}
+
+
+def method_colour(index: int) -> str:
+    return f"#0002{index % PALETTE:02x}"
+
+
+def drawn(
+    draw: Callable[[Axes], None], height: float, label: str, *, left: float = 46, right: float = 46, bottom: float = 38
+) -> str:
+    """The SVG of one axes; margins in units. `label` is read to those who cannot see it."""
+    with style.context(["default", STYLE]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has the fonts
+        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
+        figure.patch.set_alpha(0)
+        box = (left / WIDTH, bottom / height, 1 - (left + right) / WIDTH, 1 - (bottom + 10) / height)
+        axes = figure.add_axes(box, facecolor="none")
+        draw(axes)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return inline(file.getvalue(), label)
+
+
+def inline(svg: str, label: str) -> str:
+    """As part of a page: no prolog, no metadata, no size of its own, stand-in colours replaced."""
+    body = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    box = re.search(r'viewBox="([^"]*)"', body)
+    assert box is not None, "matplotlib writes a viewBox"
+    opening = f'<svg viewBox="{box[1]}" role="img" aria-label="{escape(label)}">'
+    body = opening + body[body.index(">") + 1 :]
+    body = body.replace(INK, "currentColor").replace(LINE, "var(--line)")
+    return re.sub(r"#0002([0-9a-f]{2})", lambda found: f"var(--m{int(found[1], 16)})", body).strip()
+
+
+def end_labels(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
+    """(height in data units, text, colour) at the right edge, pushed apart where they would overlap."""
+    finite = [label for label in labels if np.isfinite(label[0])]
+    bottom, top = (float(edge) for edge in axes.transData.transform([(0, y) for y in axes.get_ylim()])[:, 1])
+    above = 0.0
+    for value, text, colour in sorted(finite):
+        wanted = float(axes.transData.transform((0, value))[1])
+        above = max(wanted, above + TEXT)
+        axes.text(1.02, (above - bottom) / (top - bottom), text, color=colour, transform=axes.transAxes, va="center")
+
+
+#: The colours of the report on paper (`report.css`), for a picture that stands alone.
+COLOURS = ("#5f6873", "#0068a8", "#b64a00", "#00755a", "#9a4380", "#76600a", "#3b4cc0", "#a3242b")
+
+
+def standalone(svg: str) -> str:
+    """The picture as a file: with colours of its own, on white."""
+    found = "".join(f"--m{number}:{colour};" for number, colour in enumerate(COLOURS))
+    own = f'xmlns="http://www.w3.org/2000/svg" style="color:#1c2126;background:#fff;--line:#d9dde1;{found}"'
+    return svg.replace("<svg ", f"<svg {own} ", 1) + "\n"
