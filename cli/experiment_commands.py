@@ -170,13 +170,15 @@ def _size(quick: bool, full: bool) -> SizeName | None:
 
 
 def _show(folders: Sequence[Path], to: Path | None) -> None:
-    """Print the pages, and write each beside its numbers or, with them, into another folder."""
+    """Print the pages, and write each beside its numbers or, with them, into another folder; several on one more."""
     from fedpeer.cli.files import writable, write_text
     from fedpeer.runs.disk import dumps, read_json
     from fedpeer.sims.experiments.table import page
 
+    pages = []
     for folder in folders:
         data = read_json(folder / RESULTS)
+        pages.append(data)
         text = page(data)
         target = folder / "page.md" if to is None else to / f"{folder.name}.md"
         if to is not None:
@@ -192,3 +194,9 @@ def _show(folders: Sequence[Path], to: Path | None) -> None:
             write_text(target.parent / f"{folder.name}.svg", standalone(picture(data)), option=option)
         print(text)
         print(f"Page: {target}")
+    if len(pages) > 1:
+        from fedpeer.sims.experiments.book import book
+
+        whole = (folders[0].parent if to is None else to) / "experiments.html"
+        write_text(whole, book(pages), option="--to" if to is not None else "--out")
+        print(f"All on one page: {whole}")

@@ -100,5 +100,6 @@ COLOURS = ("#5f6873", "#0068a8", "#b64a00", "#00755a", "#9a4380", "#76600a", "#3
 def standalone(svg: str) -> str:
     """The picture as a file: with colours of its own, on white."""
     found = "".join(f"--m{number}:{colour};" for number, colour in enumerate(COLOURS))
-    own = f'xmlns="http://www.w3.org/2000/svg" style="color:#1c2126;background:#fff;--line:#d9dde1;{found}"'
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    own = f'{names} width="640" style="font-family:sans-serif;color:#1c2126;background:#fff;--line:#d9dde1;{found}"'
     return svg.replace("<svg ", f"<svg {own} ", 1) + "\n"

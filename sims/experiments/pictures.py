@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-from fedpeer.runs.canvas import MARKERS, PALETTE, drawn, method_colour
+from fedpeer.runs.canvas import INK, MARKERS, PALETTE, drawn, method_colour
 from fedpeer.sims.experiments.figure_lines import Line, lines_of
 
 
@@ -28,6 +28,7 @@ def picture(data: Mapping[str, Any]) -> str:
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.set_xlabel(figure["x"])
         axes.set_ylabel("accuracy, %")
+        axes.legend(title=figure["lines"], title_fontsize=9, fontsize=9, frameon=False, labelcolor=INK, ncols=2)
 
     said = "; ".join(
         f"{line.name}: {line.points[0][1].median:.1f} to {line.points[-1][1].median:.1f}" for line in lines
@@ -49,9 +50,5 @@ def _line(axes: Axes, line: Line, number: int) -> None:
         markersize=5,
         capsize=2.5,
         linewidth=1.6,
+        label=line.name,
     )
-
-
-def keys(lines: Sequence[Line]) -> list[tuple[int, str]]:
-    """(number of the colour, name) of each line, for a legend."""
-    return [(number % PALETTE, line.name) for number, line in enumerate(lines)]

@@ -29,6 +29,8 @@ from fedpeer.sims.experiments.schemes import (
 Variant = Literal["all", "merged", "digits"]
 _LETTERS = {"all": "A", "merged": "M", "digits": "D"}
 _NUMBERS = (30, 60, 100, 200, 400, 1000)
+#: Those for which a short run is enough.
+_SOON = _NUMBERS[:4]
 _IN_GROUP = "peers in a group"
 _SIXTY_FOUR = 64
 
@@ -80,13 +82,13 @@ def _level_figure(number: str, writers: _Writers) -> Figure:
         schemes=levels(network=writers.network),
         settings=_NUMBERS,
         setting=COUNT,
-        world=lambda read: writers.world(0, 16, _NUMBERS[-1], read),
-        few=(("0", "80", "100"), _NUMBERS),
+        world=lambda read: writers.world(0, 16, _SOON[-1] if read in _SOON else _NUMBERS[-1], read),
+        few=(("0", "60", "80", "100"), _SOON),
         minutes=(1, 4, 15),
         across=True,
         claims=[
-            *(best_is_partial(COUNT, number, (15, 30, 60, 80), 100) for number in _NUMBERS),
             *(best_is_partial(COUNT, number, (60, 80), 100, apart=True) for number in _NUMBERS[3:]),
+            *(best_is_partial(COUNT, number, (15, 30, 60, 80), 100) for number in _NUMBERS),
         ],
         notes=_note(writers),
     )
@@ -109,8 +111,8 @@ def _scheme_figure(number: str, writers: _Writers) -> Figure:
         schemes=lambda read: schemes,
         settings=_NUMBERS,
         setting=COUNT,
-        world=lambda read: writers.world(0, 16, _NUMBERS[-1], read),
-        few=(("80", "100", "784-300-100-0"), _NUMBERS),
+        world=lambda read: writers.world(0, 16, _SOON[-1] if read in _SOON else _NUMBERS[-1], read),
+        few=(tuple(each.name for each in schemes), _SOON[-1:]),
         minutes=(1, 5, 17),
         log=True,
         claims=[
