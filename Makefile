@@ -13,6 +13,8 @@ export FEDPEER_GOLDEN ?= $(abspath ../shared/golden)
 endif
 # Workers are processes: threads of the linear algebra would only be in each other's way.
 export OMP_NUM_THREADS ?= 1
+# Without compiled files each worker rewrites every assertion, and each process that a test starts compiles fedpeer anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install simulate check format quick test soak bench gpu golden clean
 help:            ## this list

@@ -8,9 +8,8 @@ optimiser. One client after the other: heads of their own on data sets of differ
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import torch
@@ -18,17 +17,16 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms import linear_stack
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.channels_last import copied
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import guarded
+from fedpeer.algorithms.loop import AT_ONCE
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.slicing.flat import FlatLayout
 
 #: (features (b, F), classes (b,)) -> (b, F): the gradient of a batch's mean loss at its features.
 Slopes: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-
-#: Examples whose features are computed at once, so that a convolution's activations take little memory.
-AT_ONCE = 500
 
 
 class Base(Protocol):
@@ -100,7 +98,7 @@ class ModuleBase:
 
     def _bound(self, x_n: Tensor) -> nn.Module:
         """A copy of the module whose tensors are views of x_n, so that a step writes straight into it."""
-        module, views = copy.deepcopy(self.module), self.layout.unflatten(x_n)
+        module, views = copied(self.module), self.layout.unflatten(x_n)
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
             if name in views:
                 tensor.data = views[name]
@@ -150,7 +148,6 @@ def base_of(bench: Workbench, head: str) -> Base:
         AlgorithmError: it is not such a head; see `head_span`.
     """
     span, layers, optimizer = head_span(bench, head), linear_stack.recognise(bench.module), bench.optimizer
-    without = replace(optimizer, settings={**optimizer.settings, "momentum": 0})
-    if layers and layers[-1].weight == span.start and without.plain_sgd:
-        return StackBase(layers[:-1], optimizer.lr, float(optimizer.settings.get("momentum", 0)))
+    if layers and layers[-1].weight == span.start and optimizer.momentum is not None:
+        return StackBase(layers[:-1], optimizer.lr, optimizer.momentum)
     return ModuleBase(bench.module, bench.layout, optimizer, head)

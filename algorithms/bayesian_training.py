@@ -30,6 +30,7 @@ from fedpeer.algorithms.draws import branch, guarded
 from fedpeer.algorithms.gaussian import Gaussian, kl_slopes
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.own_rule import check_gradients
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import Estimator, bayesian, drawn, inverse_softplus, sampled, split
 from fedpeer.networks.registry import NetworkError
@@ -84,8 +85,9 @@ def training_of(bench: Workbench, *, estimator: Estimator, samples: int) -> Baye
     """The quickest way for this network and optimiser; `samples` >= 1 draws of the weights a step.
 
     Raises:
-        AlgorithmError: there is no distribution over such a network's state.
+        AlgorithmError: there is no distribution over such a network's state, or it has no gradients.
     """
+    check_gradients(bench.module)
     if bench.layout.n != bench.layout.n_parameters:
         raise AlgorithmError("the network keeps running statistics, of which there is no distribution; use norm=none")
     layers = linear_stack.recognise(bench.module)

@@ -26,6 +26,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import stacked
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.registry import taking_part
+from fedpeer.algorithms.updates import Fault
 
 Server = TypeVar("Server")
 Client = TypeVar("Client")
@@ -47,6 +48,8 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
     moved             leaves of an update that are what the broadcast's of the same name and shape became, so that the
                       client's change is their difference; an update in which these and the counts are all can be made
                       private (`private.py`)
+    fixed_clients     whether the server's state has a place for each client, so that nobody can come or go for good
+    numbered          the leaf of an update that is the client's number; "" where there is none
     takes_mean        whether `close` goes by the bench's mean of the updates, so that another rule can take its place
     """
 
@@ -55,6 +58,8 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
     counts: tuple[str, ...] = ("examples",)
     positive: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
+    fixed_clients: bool = False
+    numbered: str = ""
     takes_mean: bool = True
 
     def start_server(self, values_n: Tensor) -> Server:
@@ -93,6 +98,10 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
         in step with the server must stay as it was `before` where it was not.
         """
         return trained
+
+    def server_fault(self, server: Server) -> Fault | None:
+        """What is wrong with a server of finite numbers that another peer says to have made; nothing by default."""
+        return None
 
     def server_model(self, server: Server) -> Tensor | None:
         """(n,) the model that the server would give to a newcomer (S, GM); None where there is no such thing."""

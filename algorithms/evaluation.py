@@ -27,4 +27,4 @@ def evaluate(
         right, summed = score_sums(loss, stepper.logits(x_n.unsqueeze(0), inputs.unsqueeze(0))[0], piece.y_M)
         score, total = score + float(right), total + float(summed)
     mean = score / len(examples)
-    return mean if loss.classifies else mean**0.5 * score_scale, total / len(examples)
+    return mean if loss.counts else mean**0.5 * score_scale, total / len(examples)

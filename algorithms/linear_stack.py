@@ -1,6 +1,7 @@
-"""Plain stacks of linear layers under plain SGD, trained without autograd: exact, and a third of the time.
+"""Plain stacks of linear layers under SGD, trained without autograd: exact, and a third of the time.
 
-The backward pass is written out; each gradient goes straight into its weights, so that no gradient is ever stored.
+The backward pass is written out; each gradient goes straight into its weights, so that no gradient is ever stored, or
+into the velocities where there is momentum.
 The same function trains one peer `(n,)` and a block `(B, n)` of peers of equal shape as one batched program.
 
 Source: Rumelhart, Hinton, Williams 1986 (back-propagation).
@@ -42,13 +43,22 @@ BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """One linear layer and the activation behind it: where its weight (fan_out, fan_in) and bias stand in x_n."""
+    """One linear layer and the activation behind it: where its weight (fan_out, fan_in) and bias stand in x_n.
+
+    frozen   whether steps leave it as it is
+    """
 
     fan_in: int
     fan_out: int
     weight: int
     bias: int | None
     activation: str
+    frozen: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many parameters it has."""
+        return self.fan_out * (self.fan_in + (self.bias is not None))
 
     def weights(self, x_n: Tensor) -> Tensor:
         """(..., fan_out, fan_in) view of x_n (..., n)."""
@@ -138,36 +148,60 @@ def train(
     batches: Batches,
     lr: float,
     correction: Correction | None = None,
+    velocity_n: Tensor | None = None,
+    momentum: float = 0.0,
 ) -> None:
-    """All steps of plain SGD on the mean loss of each batch, in place on x_n, (n,) or (B, n).
+    """All steps of SGD on the mean loss of each batch, in place on x_n, (n,) or (B, n).
 
-    `correction`, of the shape of x_n, is added to each gradient.
+    `correction`, of the shape of x_n, is added to each gradient. With `velocity_n` of that shape, which is changed too,
+    a step is v <- momentum * v + gradient, x <- x - lr * v; without it x <- x - lr * gradient.
     """
     assert loss.delta is not None, f"{loss.name} has no closed gradient"
     weights = [layer.weights(x_n) for layer in layers]
     biases = [layer.biases(x_n) for layer in layers]
-    rate = -lr / batches.size
+    moved_n, keep, rate = (x_n, 1.0, -lr) if velocity_n is None else (velocity_n, momentum, 1.0)
+    into = [None if layer.frozen else (layer.weights(moved_n), layer.biases(moved_n)) for layer in layers]
+    lowest = next(depth for depth, layer in enumerate(layers) if not layer.frozen)
     for step in range(batches.steps):
-        added_n = None if correction is None else correction.at(x_n)
+        added_n = None if correction is None else _thawed_(layers, correction.at(x_n))
         a = batches.inputs(step).flatten(x_n.dim())
         seen = [a]
         for layer, weight, bias in zip(layers, weights, biases, strict=True):
             a = FORWARD[layer.activation](affine(a, weight, bias))
             seen.append(a)
         delta = loss.delta(a, batches.targets(step))
-        for depth in range(len(layers) - 1, -1, -1):
+        for depth in range(len(layers) - 1, lowest - 1, -1):
             # The gradient for the layer below needs this weight as it was in the forward pass.
-            below = BACKWARD[layers[depth - 1].activation](delta @ weights[depth], seen[depth]) if depth else delta
-            descend(weights[depth], biases[depth], delta, seen[depth], rate)
+            below = delta
+            if depth > lowest:
+                below = BACKWARD[layers[depth - 1].activation](delta @ weights[depth], seen[depth])
+            place = into[depth]
+            if place is not None:
+                descend(*place, delta, seen[depth], rate / batches.size, keep)
             delta = below
         if added_n is not None:
-            x_n.add_(added_n, alpha=-lr)
+            moved_n.add_(added_n, alpha=rate)
+        if velocity_n is not None:
+            x_n.add_(velocity_n, alpha=-lr)
 
 
-def descend(weight: Tensor, bias: Tensor | None, delta: Tensor, a: Tensor, rate: float) -> None:
+def _thawed_(layers: tuple[Layer, ...], added_n: Tensor) -> Tensor:
+    """What is added to gradients, without the part of layers that are not trained."""
+    for layer in layers:
+        if layer.frozen:
+            for piece in (layer.weights(added_n), layer.biases(added_n)):
+                if piece is not None:
+                    piece.zero_()
+    return added_n
+
+
+def descend(weight: Tensor, bias: Tensor | None, delta: Tensor, a: Tensor, rate: float, keep: float = 1.0) -> None:
+    """In place, keep * what is there + rate * the gradient of a layer whose output has the gradient `delta`."""
     if weight.dim() == 2:
-        weight.addmm_(delta.transpose(-1, -2), a, alpha=rate)
+        weight.addmm_(delta.transpose(-1, -2), a, beta=keep, alpha=rate)
     else:
-        weight.baddbmm_(delta.transpose(-1, -2), a, alpha=rate)
+        weight.baddbmm_(delta.transpose(-1, -2), a, beta=keep, alpha=rate)
     if bias is not None:
+        if keep != 1.0:
+            bias.mul_(keep)
         bias.add_(delta.sum(-2, keepdim=True), alpha=rate)

@@ -6,7 +6,6 @@ straight into it.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,18 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.channels_last import copied
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice, StateLayout
 from fedpeer.slicing.flat import FlatLayout
 
+#: Examples answered at once: a convolution's activations take much memory, and more of them are slower for it.
+AT_ONCE = 500
+
 
 class Loop:
     """A plain loop over peers and steps with autograd and torch's own optimiser."""
 
     def __init__(self, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> None:
-        self._module = copy.deepcopy(module)
+        self._module = copied(module)
         self._layout = layout
         self._loss = loss
         self._optimizer = optimizer
@@ -73,7 +76,7 @@ class Loop:
         answers = []
         for x_n, peer_inputs in zip(x_Bn, inputs, strict=True):
             self._bind(x_n)
-            answers.append(self._module(peer_inputs))
+            answers.append(torch.cat([self._module(piece) for piece in peer_inputs.split(AT_ONCE)]))
         return torch.stack(answers)
 
     def _complete_gradients(self, corrections: Sequence[Correction]) -> None:

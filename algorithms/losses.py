@@ -3,18 +3,24 @@
 The outputs `z` are always logits (or plain numbers for regression): where a loss wants probabilities it applies the
 sigmoid or softmax itself. `delta` is the closed gradient that the paths without autograd use; a test holds it
 against autograd. All functions take any leading dimensions.
+
+Completion has no gradient: its outputs are units that fire or not, for networks with a learning rule of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fedpeer.algorithms.precision import widest
+
+#: What a data set asks for: one of some classes, numbers, or the rest of a pattern of 0 and 1.
+Task = Literal["classification", "regression", "completion"]
 
 
 @dataclass(frozen=True)
@@ -28,9 +34,19 @@ class Loss:
     name: str
     value: Callable[[Tensor, Tensor], Tensor]
     delta: Callable[[Tensor, Tensor], Tensor] | None
-    classifies: bool
+    task: Task
     code: int  # for the compiled single-sample loop; -1: it has no such path
     sigmoids: bool = False  # its outputs are independent of one another, so that one is enough for two classes
+
+    @property
+    def classifies(self) -> bool:
+        """Whether targets are classes."""
+        return self.task == "classification"
+
+    @property
+    def counts(self) -> bool:
+        """Whether an answer is right or wrong, so that the score is an accuracy; else it is an error."""
+        return self.task != "regression"
 
     def outputs(self, classes: int) -> int:
         """Outputs that a classifier of that many classes needs."""
@@ -91,17 +107,23 @@ def _huber(z: Tensor, y: Tensor) -> Tensor:
     return functional.huber_loss(z, _as_numbers(z, y), reduction="none").mean((-1, -2))
 
 
+def _wrong(z: Tensor, y: Tensor) -> Tensor:
+    return ((z > 0) != (y > 0)).to(z.dtype).mean((-1, -2))
+
+
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
-        Loss("cross-entropy", _cross_entropy, _cross_entropy_delta, True, 0),
+        Loss("cross-entropy", _cross_entropy, _cross_entropy_delta, "classification", 0),
         # The paper's sigmoid outputs with their derivative (partial averaging 2021, section IV.1): half the squared
         # error summed over the outputs, so that delta = (a - t) a (1 - a).
-        Loss("squared-error", _squared_error, _squared_error_delta, True, 1, sigmoids=True),
-        Loss("binary", _binary, _binary_delta, True, 2, sigmoids=True),
-        Loss("mean-squared-error", _mean_squared_error, _mean_squared_error_delta, False, 3),
-        Loss("mean-absolute-error", _mean_absolute_error, None, False, -1),
-        Loss("huber", _huber, None, False, -1),
+        Loss("squared-error", _squared_error, _squared_error_delta, "classification", 1, sigmoids=True),
+        Loss("binary", _binary, _binary_delta, "classification", 2, sigmoids=True),
+        Loss("mean-squared-error", _mean_squared_error, _mean_squared_error_delta, "regression", 3),
+        Loss("mean-absolute-error", _mean_absolute_error, None, "regression", -1),
+        Loss("huber", _huber, None, "regression", -1),
+        # The share of units that are wrong.
+        Loss("completion", _wrong, None, "completion", -1),
     )
 }
 
@@ -113,6 +135,15 @@ def predicted(z_BC: Tensor) -> Tensor:
     return z_BC.argmax(-1)
 
 
+def completed(z_BV: Tensor, y_BV: Tensor) -> Tensor:
+    """(..., B) whether an answer has at least as many right ones as units that are wrong.
+
+    ones(c AND a) >= ones(c XOR a), of the expected pattern c and the answer a (partial averaging 2021, section V.5).
+    """
+    expected, answer = y_BV > 0, z_BV > 0
+    return (expected & answer).sum(-1) >= (expected ^ answer).sum(-1)
+
+
 def score_sums(loss: Loss, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """(right answers, or summed squared errors; summed loss) over the batch, in the device's widest type.
 
@@ -122,5 +153,7 @@ def score_sums(loss: Loss, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     summed_loss = loss.value(z, y).to(wide) * z.shape[-2]
     if loss.classifies:
         return (predicted(z) == y).sum(-1).to(wide), summed_loss
+    if loss.counts:
+        return completed(z, y).sum(-1).to(wide), summed_loss
     error = (z - _as_numbers(z, y)).to(wide).square().mean(-1)
     return error.sum(-1), summed_loss

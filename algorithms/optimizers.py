@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -54,6 +54,14 @@ class OptimizerChoice:
         """Whether a step is exactly x <- x - lr * gradient."""
         off = {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False, "maximize": False}
         return self.kind == "SGD" and all(off.get(k, "other") == v for k, v in self.settings.items() if k != "lr")
+
+    @property
+    def momentum(self) -> float | None:
+        """m where a step is exactly v <- m * v + gradient, x <- x - lr * v, with v = 0 at the start; None elsewhere."""
+        momentum = self.settings.get("momentum", 0)
+        without = replace(self, settings={**self.settings, "momentum": 0})
+        known = without.plain_sgd and isinstance(momentum, int | float) and momentum >= 0
+        return float(momentum) if known else None
 
     @property
     def lr(self) -> float:

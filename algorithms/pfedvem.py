@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -56,7 +57,7 @@ class Head:
         """The head a client starts with: mean mu_D and one standard deviation for all its numbers."""
         return Head(mu_D, inverse_softplus(torch.full_like(mu_D, sigma)))
 
-    @property
+    @cached_property
     def sigma_D(self) -> Tensor:
         """(..., D) standard deviations, in units of the weights."""
         return functional.softplus(self.pi_D)

@@ -28,6 +28,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.privacy import Privacy
+from fedpeer.algorithms.updates import Fault
 
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
 
@@ -59,6 +60,7 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
         self.everyone_trains, self.takes_mean = inner.everyone_trains, inner.takes_mean
         self.common_start = inner.common_start
         self.counts, self.positive, self.moved = inner.counts, inner.positive, inner.moved
+        self.fixed_clients, self.numbered = inner.fixed_clients, inner.numbered
 
     def start_server(self, values_n: Tensor) -> Any:
         return self.inner.start_server(values_n)
@@ -81,6 +83,9 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
 
     def settle(self, before: Any, trained: Any, server: Any, counted: Tensor) -> Any:
         return self.inner.settle(before, trained, server, counted)
+
+    def server_fault(self, server: Any) -> Fault | None:
+        return self.inner.server_fault(server)
 
     def server_model(self, server: Any) -> Tensor | None:
         return self.inner.server_model(server)

@@ -1,10 +1,11 @@
 """The ways to take a round's local steps, all with the same numbers; which one is chosen for speed, never for meaning.
 
 - `SingleSample`: a stack of linear layers, plain SGD, one example an update, on the CPU: one compiled loop;
-- `Stack`: a stack of linear layers, plain SGD, any batch: closed gradients, batched over a block of peers;
+- `Stack`: a stack of linear layers, SGD with or without momentum, any batch: closed gradients, batched over a block;
 - `Mapped`: any network for which `vmap` gives the loop's numbers (a probe decides), elementwise optimisers: one
   program for a block of peers;
-- `Loop`: any module and any optimiser, one peer after the other, with autograd.
+- `Loop`: any module and any optimiser, one peer after the other, with autograd;
+- `OwnRule`: a module that learns by a rule of its own and knows no gradients, which none of the others could train.
 
 Each takes a block of peers: parameters x_Bn (parameters first, averaged buffers behind), optimiser state s_Bk, the
 batches of the round; and changes both in place. They own no state between calls.
@@ -28,6 +29,7 @@ from fedpeer.algorithms.loop import Loop
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.mapped import Mapped
 from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice
+from fedpeer.algorithms.own_rule import OwnRule, check_gradients, learns, rate_of
 from fedpeer.slicing.flat import FlatLayout
 
 
@@ -67,7 +69,12 @@ class Stack:
     layers: tuple[linear_stack.Layer, ...]
     loss: Loss
     lr: float
-    state_size: int = 0
+    momentum: float = 0.0
+
+    @property
+    def state_size(self) -> int:
+        """One velocity for each parameter, where there is momentum."""
+        return sum(layer.size for layer in self.layers) if self.momentum else 0
 
     def train(
         self,
@@ -78,11 +85,14 @@ class Stack:
         keys: Sequence[int],
         correction: Correction | None = None,
     ) -> None:
+        if fresh:
+            s_Bk.zero_()
+        v_Bn = s_Bk if self.momentum else None
         if len(x_Bn) == 1:  # matrix products of one peer are quicker without the leading dimension
-            one = correction and correction.peer(0)
-            linear_stack.train(self.layers, self.loss, x_Bn[0], batches.peer(0), self.lr, one)
+            x_n, v_n, one = x_Bn[0], None if v_Bn is None else v_Bn[0], correction and correction.peer(0)
+            linear_stack.train(self.layers, self.loss, x_n, batches.peer(0), self.lr, one, v_n, self.momentum)
         else:
-            linear_stack.train(self.layers, self.loss, x_Bn, batches, self.lr, correction)
+            linear_stack.train(self.layers, self.loss, x_Bn, batches, self.lr, correction, v_Bn, self.momentum)
 
     @torch.no_grad()
     def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
@@ -112,7 +122,7 @@ class SingleSample(Stack):
             single_sample.train(table, self.loss, x_n.numpy(), inputs_SF, peer.y.flatten(0, 1).numpy(), self.lr)
 
 
-Way = Literal["single sample", "stack", "mapped", "loop"]
+Way = Literal["single sample", "stack", "mapped", "loop", "own rule"]
 
 
 def choose(
@@ -131,11 +141,17 @@ def choose(
     On a GPU all peers are one block. On a CPU, tiny networks are trained many at a time, since the cost of calls
     dominates, and larger ones one at a time: the weights of sixteen peers do not fit into the cache together.
     `example` is a batch of inputs and targets, for the probe of `vmap`.
+
+    Raises:
+        OptimizerError: the optimiser is more than a rate, and the module has a learning rule of its own.
     """
     cached = max(1, _CACHED_SCALARS // max(1, layout.n))
     block = peers if device != "cpu" else min(cached, math.ceil(peers / _BLOCKS_LEAST))
-    if linear_stack.recognise(module) and optimizer.plain_sgd and optimizer.lr >= 0 and loss.delta is not None:
-        compiled = batch_size == 1 and device == "cpu" and loss.code >= 0
+    if learns(module):
+        rate_of(optimizer)
+        return "own rule", block
+    if linear_stack.recognise(module) and closed(loss, optimizer):
+        compiled = batch_size == 1 and device == "cpu" and loss.code >= 0 and optimizer.plain_sgd
         return ("single sample" if compiled else "stack"), block
     if block > 1 and optimizer.kind in ELEMENTWISE and mappable(module, layout, loss, *example):
         return "mapped", block
@@ -143,7 +159,14 @@ def choose(
 
 
 def build(way: Way, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> Stepper:
-    """The stepper of that way, as `choose` gave it."""
+    """The stepper of that way, as `choose` gave it.
+
+    Raises:
+        AlgorithmError: another way than its own is asked for a module with a learning rule of its own.
+    """
+    if way == "own rule":
+        return OwnRule(module, layout, rate_of(optimizer))
+    check_gradients(module)
     layers = linear_stack.recognise(module)
     match way:
         case "mapped":
@@ -151,7 +174,14 @@ def build(way: Way, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer
         case "loop":
             return Loop(module, layout, loss, optimizer)
     assert layers is not None
-    return (SingleSample if way == "single sample" else Stack)(layers, loss, optimizer.lr)
+    if way == "single sample":
+        return SingleSample(layers, loss, optimizer.lr)
+    return Stack(layers, loss, optimizer.lr, optimizer.momentum or 0.0)
+
+
+def closed(loss: Loss, optimizer: OptimizerChoice) -> bool:
+    """Whether steps of a stack of linear layers on this loss by this optimiser have closed gradients."""
+    return optimizer.momentum is not None and optimizer.lr >= 0 and loss.delta is not None
 
 
 #: Scalars of parameters that a block may hold on a CPU: 256 KiB, a quarter of a common L2 cache, so that weights,

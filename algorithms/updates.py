@@ -1,8 +1,8 @@
 """Whether an update can be part of a round: checked before it is aggregated, by whoever coordinates.
 
 An update and its template, any update of the same algorithm, are leaves by name (`leaves.py`). Alone it is checked when
-it comes (`fault`); its length can be judged beside the others of its round only, when that closes (`too_far`). What is
-found is a code of the table of refusals and a sentence for the one who sent it. Nothing here raises: what comes from
+it comes (`fault`); its length can be judged beside the others of its round only, when that closes (`strayed`), and is
+where the federation asks for it (`learning.farthest`). What is found is a code of the table of refusals and a sentence for the one who sent it. Nothing here raises: what comes from
 others is data.
 
 These checks find broken peers and blunt lies. A lie that looks like an update passes them all; how far it can go is
@@ -23,10 +23,6 @@ from fedpeer.algorithms.precision import widest
 #: The most examples that a client may say it trains on: more than any device holds, and few enough that the sum over
 #: 100,000 clients is a whole number in float64.
 EXAMPLES_MAX = 10**10
-
-#: How many times the median length of its round's changes a change may be long. Honest ones differ by ten times where
-#: some take ten times as many steps as others; a hundred is as generous as the gossiped averages are (`plausible.py`).
-FAR = 100.0
 
 #: From so many updates on one liar among them cannot choose their median.
 JUDGES = 3
@@ -138,7 +134,21 @@ def length(
     return math.sqrt(square)
 
 
-def too_far(lengths: Sequence[float], *, limit: float = FAR) -> list[Fault | None]:
+def strayed(
+    updates: Mapping[str, Tensor],
+    broadcast: Mapping[str, Tensor],
+    limit: float,
+    *,
+    moved: Sequence[str] = (),
+    besides: Sequence[str] = ("examples",),
+) -> list[Fault | None]:
+    """For each update (K, ...) of a round, whether it went further than `limit` times their median; see `length`."""
+    count = len(next(iter(updates.values())))
+    each = ({name: leaf[row] for name, leaf in updates.items()} for row in range(count))
+    return too_far([length(update, broadcast, moved=moved, besides=besides) for update in each], limit=limit)
+
+
+def too_far(lengths: Sequence[float], *, limit: float) -> list[Fault | None]:
     """For each update of a round, by its `length`, whether it went further than `limit` times their median.
 
     Nobody is refused in a round of fewer than three, whose median one of them could choose alone, nor where most have
@@ -148,7 +158,7 @@ def too_far(lengths: Sequence[float], *, limit: float = FAR) -> list[Fault | Non
     if middle == 0:
         return [None] * len(lengths)
     return [
-        Fault("implausible", f"it moved by {each:.3g}, and {limit:g} times this round's median is {limit * middle:.3g}")
+        Fault("too_far", f"it moved by {each:.3g}, and {limit:g} times this round's median is {limit * middle:.3g}")
         if each > limit * middle
         else None
         for each in lengths

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from fedpeer.algorithms import linear_stack
 from fedpeer.algorithms.coordinated import AlgorithmError, weighted_mean
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.steppers import Stepper, Way, build
+from fedpeer.algorithms.steppers import Stack, Stepper, Way, build, closed
 from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.network import TensorSpec
 
@@ -101,7 +102,12 @@ class Workbench:
 
     def training_only(self, places_D: Tensor) -> Stepper:
         """Steps of the parameters at these places, which are whole tensors, with all others as they are."""
-        module, chosen = copy.deepcopy(self.module), set(places_D.tolist())
+        chosen, layers = set(places_D.tolist()), linear_stack.recognise(self.module)
+        if layers and closed(self.loss, self.optimizer):
+            held = tuple(replace(layer, frozen=layer.weight not in chosen) for layer in layers)
+            if all(layer.bias is None or (layer.bias not in chosen) == layer.frozen for layer in held):
+                return Stack(held, self.loss, self.optimizer.lr, self.optimizer.momentum or 0.0)
+        module = copy.deepcopy(self.module)
         for spec in self._parameters:
             module.get_parameter(spec.name).requires_grad_(spec.offset in chosen)
         return build("loop", module, self.layout, self.loss, self.optimizer)

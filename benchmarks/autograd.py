@@ -17,6 +17,7 @@ CASES = {
     "784-300-100-10, ReLU, layer normalisation": ("python:benchmarks.networks:layer_norm", "flat", 4, 3000),
     "784-300-100-10, sigmoid, fast path off": ("python:benchmarks.networks:perceptron", "flat", 4, 3000),
     "CNN of 8 and 16 5x5 channels": ("cnn:8+16", "image", 2, 1000),
+    "CNN of 32, 64, 128 and 256 3x3 channels": ("cnn:32+64+128+256,kernel=3", "image", 2, 300),
 }
 BATCH, RATE = 50, 0.1
 TARGET = 1.1
@@ -27,8 +28,8 @@ def measure(quick: bool) -> Section:
     apart = max(apart for _, apart in found)
     return Section(
         f"Networks without a fast path: training alone, one worker, batches of {BATCH}",
-        "The floor is a plain loop with autograd and torch.optim.SGD. In the end the parameters of both programs "
-        f"differ by {apart:.1e} at most, relative.",
+        "The floor is a plain loop with autograd and torch.optim.SGD. After two rounds the parameters of both programs "
+        f"differ by {apart:.1e} at most, relative: images lie channels last here, so sums have another order.",
         [row for row, _ in found],
     )
 
@@ -46,9 +47,10 @@ def _compared(name: str, pairs: int) -> tuple[Row, float]:
         def by_hand(peer: int, index_S: Tensor) -> None:
             autograd_pass(modules[peer], x_NF, y_N, index_S, BATCH, RATE)
 
-        ours, floor = beside_a_pass(engine, by_hand, pairs)
+        beside_a_pass(engine, by_hand, 1)
         theirs = torch.stack([world.layout.flatten(module) for module in modules])
         apart = float((engine.x_Pn - theirs).norm() / theirs.norm())
+        ours, floor = beside_a_pass(engine, by_hand, pairs)
     steps = peers * examples / BATCH * 1e-3
     laps = times(ours, "training", per=steps), times(floor, "training", per=steps)
     return compared(name, "CPU ms a step", *laps, TARGET), apart

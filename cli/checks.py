@@ -143,19 +143,16 @@ def between_peers(federation: Federation) -> list[Problem]:
     if method.pooled:
         text = "global pools the examples of all peers, and real peers do not: it is for simulations, to compare with"
         return [Problem(("learning", "algorithm"), text)]
-    if method.keeps_state:
-        text = (
-            f"{federation.learning.algorithm} is for simulations only (fedpeer simulate, by the vector engine); "
-            "real peers do not save what each keeps for itself yet"
-        )
-        return [Problem(("learning", "algorithm"), text)]
-    if method.averages and federation.gossip.protocol == "coordinator":
-        text = "real peers do not elect a coordinator for averages yet; write exact, which gives the same means"
-        return [Problem(("gossip", "protocol"), text)]
+    if method.keeps_state and federation.learning.mode != "synchronous":
+        text = f"{federation.learning.algorithm} begins each averaging anew, by weights of its own"
+        return [Problem(("learning", "mode"), f"{text}; write mode: synchronous")]
     for name, plain in (("aggregation", "mean"), ("privacy", "none")):
         if not method.served and getattr(federation.learning, name).name != plain:
             text = f"{federation.learning.algorithm} has no coordinator, to whom this belongs; write {name}: {plain}"
             return [Problem(("learning", name), text)]
+    if not method.served and federation.learning.farthest is not None:
+        text = f"{federation.learning.algorithm} has no coordinator, to whom this belongs; leave it out"
+        return [Problem(("learning", "farthest"), text)]
     problem = crowding(federation.models(), method)
     return [] if problem is None else [Problem(_path(problem.place, federation), problem.message)]
 
@@ -278,6 +275,9 @@ def _gossip(federation: Federation, data: Mapping[str, Any]) -> Iterator[Problem
         yield Problem(("gossip", "exchanges"), text)
     if gossip.exchanges is None and gossip.tolerance is None:
         yield Problem(("gossip", "tolerance"), "nothing says when an average is reached; write tolerance: 1e-4")
+    if gossip.protocol == "coordinator" and [str(each) for each in gossip.wire] != ["float32"]:
+        text = "to a coordinator, and from it, values travel as they are; write wire: float32"
+        yield Problem(("gossip", "wire"), text)
     if "topology" in written and choice_problem(path, gossip.topology) is None:
         for text in _topology(gossip.topology, peers):
             yield Problem(path, text)

@@ -14,10 +14,12 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.main
 
 import fedpeer
 from fedpeer.cli import (
@@ -104,10 +106,16 @@ def main() -> None:
     sys.exit(code)
 
 
+@cache
+def _command() -> Any:
+    """The tree of commands. Typer makes it from the functions' annotations, which takes longer than most mistakes."""
+    return typer.main.get_command(app)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Carry out one command line and return the exit code; errors are told on standard error."""
     try:
-        outcome: Any = app(args=list(arguments), prog_name="fedpeer", standalone_mode=False, obj=arguments)
+        outcome: Any = _command()(args=list(arguments), prog_name="fedpeer", standalone_mode=False, obj=arguments)
     except ConfigError as error:
         return _told(report(error), EXIT_USERS)
     except _UsageError as error:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedpeer.cli.anchors import anchored
 from fedpeer.cli.errors import ConfigError, Problem
 from fedpeer.cli.peer_config import PeerConfig, load_peer
-from fedpeer.data.dataset import DataError, Dataset
+from fedpeer.data.dataset import ASKED, DataError, Dataset
 from fedpeer.data.held import Held, held
 from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
@@ -140,7 +140,7 @@ def examples_in(text: str, model: Model) -> Examples:
         choice = Choice(choice.name, choice.value, {**choice.settings, "classes": card.classes})
     dataset = load_dataset(choice)
     if (dataset.task, dataset.classes) != (card.shape.task, card.classes):
-        trained_for = f"the classes {', '.join(card.classes)}" if card.classes else "numbers to predict"
+        trained_for = f"the classes {', '.join(card.classes)}" if card.classes else ASKED[card.shape.task]
         raise DataError(f"{text}: it has other targets than the model, which was trained for {trained_for}")
     x = dataset.x
     if card.features and dataset.feature_names and card.features != dataset.feature_names:

@@ -79,7 +79,7 @@ def evaluate(
     found = _trained(where, method, peer, seed, out, allow_python)
     x, y = found.own_test_part() if data is None else examples_in(data, found.model)
     score, loss = found.model.evaluate(x, y)
-    measure: Literal["accuracy", "error"] = "accuracy" if found.model.loss.classifies else "error"
+    measure: Literal["accuracy", "error"] = "accuracy" if found.model.loss.counts else "error"
     if as_json:
         print(json.dumps({"schema": 1, "peer": found.model.peer, measure: score, "loss": loss, "examples": len(x)}))
         return

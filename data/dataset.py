@@ -7,13 +7,20 @@ sixteen peers with a common test part hold it once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Task = Literal["classification", "regression"]
+Task = Literal["classification", "regression", "completion"]
+#: What each of them asks for, in words.
+ASKED: Mapping[Task, str] = {
+    "classification": "classes",
+    "regression": "numbers to predict",
+    "completion": "patterns to complete",
+}
 #: What the first layer of a network has to expect: a vector, an image (channels first), or token numbers.
 InputKind = Literal["features", "image", "tokens"]
 
@@ -27,11 +34,13 @@ class Dataset:
     """Real examples and what is known about them.
 
     x            (N, *F) float32, or (N, T) int64 token numbers when `input_kind` is "tokens"
-    y            (N,) int64 class numbers 0..C-1, or (N,) or (N, outputs) float32 for regression
-    classes      the names of the C classes, in order of their numbers; empty for regression
+    y            (N,) int64 class numbers 0..C-1, or (N,) or (N, outputs) float32 for regression, or (N, F) float32 of
+                 0 and 1 for completion: the whole pattern, of which a test example's x is a part and a training
+                 example's is all
+    classes      the names of the C classes, in order of their numbers; empty where there are none
     user_N       (N,) int64, whose example it is, as an index into `user_names`; None where nobody knows
     subclass_N   (N,) int64 fine label (CIFAR-100); None elsewhere; the coarse label is `y`
-    test_N       (N,) bool, the official test part; None where the source has no official split
+    test_N       (N,) bool, the official test part; None where the source has no official split, never for completion
     """
 
     name: str

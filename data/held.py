@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.data.dataset import Dataset, Split
+from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.normalise import NORMALISERS, Normaliser
 
 
@@ -19,10 +19,11 @@ class Held:
     """One peer's examples.
 
     train_M, test_M      (M,) int64 rows of the data set's x
-    train_y, test_y      their targets as the peer sees them: (M,) int64 classes, or float32 numbers on its own scale
+    train_y, test_y      their targets as the peer sees them: (M,) int64 classes, float32 numbers on its own scale,
+                         or (M, F) patterns
     feature_map_F        (F,) int64: the peer sees feature `feature_map_F[i]` at place i; None: as they are
     inputs               brings inputs, as it sees them, to its own scale; None: they are left as they are
-    targets              the scale of regression targets; None for classes
+    targets              the scale of regression targets; None for classes and patterns
     valid_M, valid_y     as the test part: training examples that are kept back
     """
 
@@ -38,12 +39,16 @@ class Held:
 
     @property
     def score_scale(self) -> float:
-        """What one unit of its regression targets is in units of the data; 1 for classes."""
+        """What one unit of its regression targets is in units of the data; else 1."""
         return 1.0 if self.targets is None else float(self.targets.scale_F.reshape(-1)[0])
 
 
 def held(dataset: Dataset, split: Split, peer: int, normalise: str) -> Held:
-    """What peer number `peer` (0, 1, ...) holds; `normalise` is a name of `NORMALISERS`."""
+    """What peer number `peer` (0, 1, ...) holds; `normalise` is a name of `NORMALISERS`.
+
+    Raises:
+        DataError: the data set must be left as it is.
+    """
     share = split.shares[peer]
     parts = (share.train_M, share.test_M, share.valid_M)
     train_y, test_y, valid_y = (split.labels_of(dataset, peer, rows_M) for rows_M in parts)
@@ -51,6 +56,9 @@ def held(dataset: Dataset, split: Split, peer: int, normalise: str) -> Held:
     if dataset.task == "regression":
         targets = NORMALISERS[normalise](train_y.reshape(-1, 1))
         train_y, test_y, valid_y = map(targets.apply, (train_y, test_y, valid_y))
+    elif dataset.task == "completion":
+        if normalise != "none":
+            raise DataError(f"normalise: {dataset.name} has patterns of 0 and 1, which must stay so; write none")
     else:
         train_y, test_y, valid_y = (each.astype(np.int64) for each in (train_y, test_y, valid_y))
     if normalise != "none" and dataset.input_kind != "tokens":

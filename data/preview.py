@@ -64,9 +64,10 @@ def _caption(peers: Sequence[dict[str, Any]], split: Split) -> str:
 
 
 def _held(dataset: Dataset, peers: Sequence[dict[str, Any]], room: int) -> tuple[list[Text], Text]:
-    if dataset.task == "regression":
+    if dataset.task != "classification":
         quantiles = [peer["train_quantiles"][0] for peer in peers]
-        return [Text("  ".join(f"{value:.3g}" for value in each)) for each in quantiles], Text("min, quartiles, max")
+        said = "min, quartiles, max" if dataset.task == "regression" else "ones: min, quartiles, max"
+        return [Text("  ".join(f"{value:.3g}" for value in each)) for each in quantiles], Text(said)
     count_PC = np.array([peer["train_counts"] for peer in peers])
     digits = max(2, len(str(count_PC.max())))
     if len(dataset.classes) * (digits + 1) <= room:

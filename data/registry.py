@@ -12,7 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedpeer.data import bundled, cifar, gleam, idx, leaf, sensors, shakespeare, store, tables
+from fedpeer.data import (
+    associative,
+    associative_digits,
+    bundled,
+    cifar,
+    gleam,
+    idx,
+    leaf,
+    sensors,
+    shakespeare,
+    store,
+    tables,
+)
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.store import Source
 
@@ -33,6 +45,8 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "shakespeare": shakespeare.shakespeare,
     "cifar10": cifar.cifar10,
     "cifar100": cifar.cifar100,
+    "associative": associative.associative,
+    "associative-digits": associative_digits.associative_digits,
 }
 
 SOURCES: dict[str, Source] = {
@@ -40,7 +54,8 @@ SOURCES: dict[str, Source] = {
     for source in (
         bundled.DIGITS, bundled.WATCH, idx.MNIST, idx.QMNIST, idx.FASHION_MNIST, leaf.MNIST_BY_WRITER, leaf.FEMNIST,
         sensors.HAR, sensors.HAPT, sensors.VEHICLE, tables.LANDMINE, tables.PARKINSONS, gleam.GLEAM,
-        shakespeare.SHAKESPEARE, cifar.CIFAR10, cifar.CIFAR100,
+        shakespeare.SHAKESPEARE, cifar.CIFAR10, cifar.CIFAR100, associative.ASSOCIATIVE,
+        associative_digits.ASSOCIATIVE_DIGITS,
     )
 }  # fmt: skip
 
@@ -54,7 +69,7 @@ class Description:
     source: str
     licence: str
     size: str
-    obtained: Literal["extra", "download", "by hand"]
+    obtained: Literal["extra", "made here", "download", "by hand"]
     here: bool
 
 
@@ -67,9 +82,17 @@ def describe(name: str) -> Description:
         source=source.origin,
         licence=source.licence,
         size=source.size,
-        obtained="extra" if source.package else "download" if all(file.url for file in source.files) else "by hand",
+        obtained=_obtained(source),
         here=source.here,
     )
+
+
+def _obtained(source: Source) -> Literal["extra", "made here", "download", "by hand"]:
+    if source.package:
+        return "extra"
+    if not source.files:
+        return "made here"
+    return "download" if all(file.url for file in source.files) else "by hand"
 
 
 def prepare(name: str) -> list[Path]:

@@ -60,12 +60,14 @@ class Averaging:
 
     exchanges   in one averaging; 0 in a group of one
     draws       for push-pull's matchings
+    every       rounds from one averaging to the next
     """
 
     overlay: Overlay
     protocol: Way
     exchanges: int
     draws: Draws
+    every: int = 1
 
     @staticmethod
     def of(
@@ -75,6 +77,7 @@ class Averaging:
         draws: Draws,
         tolerance: float | None = None,
         exchanges: int | None = None,
+        every: int = 1,
     ) -> Averaging:
         """With a number of exchanges, or with those that the tolerance takes on this overlay: one of the two is given.
 
@@ -89,7 +92,11 @@ class Averaging:
         elif tolerance is not None:
             exchanges = predicted_rounds(overlay, protocol, tolerance)
         assert exchanges is not None
-        return Averaging(overlay, protocol, exchanges, draws)
+        return Averaging(overlay, protocol, exchanges, draws, every)
+
+    def due(self, round: int) -> bool:
+        """Whether there is an averaging in round 0, 1, ..."""
+        return (round + 1) % self.every == 0
 
     @property
     def exact(self) -> bool:
@@ -138,8 +145,8 @@ class Averaging:
         return {}
 
     def _first(self, round: int) -> int:
-        """The running number of a round's first exchange, so that the phases continue over the rounds."""
-        return round * self.exchanges
+        """The running number of a round's first exchange, so that the phases continue over the averagings."""
+        return round // self.every * self.exchanges
 
     def _keyed(self, running: int) -> np.random.Generator:
         return self.draws(*divmod(running, self.exchanges))

@@ -31,8 +31,10 @@ class CNN(nn.Sequential):
             self.add_module(f"conv{depth}", nn.Conv2d(planes, wide, kernel, padding="same"))
             if norm == "batch":
                 self.add_module(f"norm{depth}", nn.BatchNorm2d(wide))
-            self.add_module(f"conv_activation{depth}", ACTIVATIONS[activation]())
+            # In this order, for a quarter of the numbers is left to the activation, and as all of them are monotone
+            # the result and its gradient are the same.
             self.add_module(f"pool{depth}", nn.MaxPool2d(2))
+            self.add_module(f"conv_activation{depth}", ACTIVATIONS[activation]())
             planes, height, width = wide, height // 2, width // 2
         self.add_module("flatten", nn.Flatten())
         features = planes * height * width

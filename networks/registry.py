@@ -137,6 +137,23 @@ def lstm(
     )
 
 
+def associative(input_shape: tuple[int, ...], outputs: int, *, hidden: int = 400, threshold: float = 0.5) -> nn.Module:
+    """Completes patterns of 0 and 1; learns by association, not by gradients (partial averaging 2021, IV.2)."""
+    from fedpeer.networks.associative import Associative
+
+    visible = math.prod(input_shape)
+    if outputs != visible:
+        raise NetworkError(
+            f"associative answers with a whole pattern, as many outputs as inputs, and here {visible} inputs need "
+            f"{outputs} outputs; choose data that are to be completed, such as associative, or mlp"
+        )
+    if hidden < 1:
+        raise NetworkError(f"associative: hidden {hidden}: write 1 or more")
+    if not 0 < threshold < math.inf:
+        raise NetworkError(f"associative: threshold = {threshold:g}: write a number above 0, or silence would fire")
+    return Associative(visible, hidden, threshold=threshold)
+
+
 def _joined(sizes: tuple[int, ...]) -> str:
     return "+".join(map(str, sizes))
 
@@ -153,4 +170,5 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "linear": linear,
     "cnn": cnn,
     "lstm": lstm,
+    "associative": associative,
 }

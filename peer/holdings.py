@@ -47,6 +47,8 @@ def split_of(dataset: Dataset, federation: Federation, seed: int) -> Split:
     rule = [called(base, SPLITS, "split"), *(called(each, MODIFIERS, "change of a split") for each in changes)]
     split = make_split(rule, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
     kept_back = federation.simulation.validation
+    if kept_back and dataset.task == "completion":
+        raise DataError(f"simulation.validation: {dataset.name} has whole patterns to train on; write 0")
     return split.keeping_back(kept_back, Draws(seed).numpy("validation")) if kept_back else split
 
 

@@ -82,18 +82,14 @@ def check(request: SimulationRequest, objects: Sequence[str]) -> None:
         return
     if any(method_of(method).pooled for method in request.methods):
         raise ChoiceError("global pools the examples of all peers, and peers do not; use --engine vector")
-    keeping = [str(method) for method in request.methods if method_of(method).keeps_state]
-    if keeping:
-        text = f"{', '.join(keeping)} is played by matrices only, for peers do not save what each keeps for itself yet"
-        raise ChoiceError(f"{text}; use --engine vector")
-    averaging = [str(method) for method in request.methods if method_of(method).averages]
-    if averaging and request.federation.gossip.protocol == "coordinator":
-        text = f"gossip.protocol: coordinator is played by matrices only ({', '.join(averaging)})"
-        raise ChoiceError(f"{text}; use --engine vector, or --protocol exact, which gives the same means")
     served = [str(method) for method in request.methods if method_of(method).served]
     if served and request.federation.learning.mode != "synchronous":
         text = f"{', '.join(served)} goes round by round, with all who take part"
         raise ChoiceError(f"{text}; write learning.mode: synchronous, or compare algorithms of equals")
+    keeping = [str(method) for method in request.methods if method_of(method).keeps_state]
+    if keeping and request.federation.learning.mode != "synchronous":
+        text = f"{', '.join(keeping)} begins each averaging anew, by weights of its own"
+        raise ChoiceError(f"{text}; write learning.mode: synchronous, or compare other algorithms")
     if request.federation.simulation.validation:
         raise ChoiceError(f"the {request.engine} engine keeps no examples back; leave out simulation.validation")
     for method in request.methods:

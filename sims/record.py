@@ -46,7 +46,7 @@ def begin(root: Path, simulation: Simulation, command: str, objects: Sequence[st
 def row(world: World, engine: Engine, seconds: float, results: Results | None) -> dict[str, Any]:
     """One line of `metrics.jsonl`, but for method and seed. Scores are null in rounds that were not evaluated."""
     messages, amount = engine.traffic
-    score = "accuracy" if world.dataset.task == "classification" else "error"
+    score = "error" if world.dataset.task == "regression" else "accuracy"
     return {
         "round": engine.round,
         "seconds": seconds,

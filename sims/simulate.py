@@ -85,7 +85,7 @@ def simulate(
             parameters=world.layout.n,
             workers=_workers(simulation),
             device=simulation.device,
-            measure="accuracy" if simulation.dataset.task == "classification" else "error",
+            measure="error" if simulation.dataset.task == "regression" else "accuracy",
         )
     )
     for text in dict.fromkeys(world.split.remarks):
@@ -137,8 +137,7 @@ def _play(
                 if engine.round == recorded:
                     times = engine.step()
                     seconds = times.train + times.average
-                due = engine.round % learning.evaluate_every == 0 or engine.round == learning.rounds
-                results = engine.evaluate() if due else None
+                results = engine.evaluate() if learning.evaluated(engine.round) else None
                 row = record.row(world, engine, seconds, results)
                 run.record({"method": cell.method, "seed": cell.seed, **row})
                 recorded = engine.round

@@ -34,10 +34,13 @@ from fedpeer.algorithms.mocha.linear import check, number_of, task_of
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, Loss, smoothed_hinge
 from fedpeer.algorithms.mocha.relations import Kind, Relations, correlations, needed
 from fedpeer.algorithms.mocha.sdca import Order, budgets, reshuffled, solve
+from fedpeer.algorithms.updates import Fault
 from fedpeer.algorithms.workbench import Workbench
 
 #: sigma' of each task, or the paper's one for all, the largest.
 Sigma: TypeAlias = Literal["per-task", "paper"]
+#: Of the largest number of a coupling, what rounding may take from its symmetry; T times as much from an eigenvalue.
+ROUNDING = 1e-9
 LossName: TypeAlias = Literal["hinge", "smoothed-hinge", "logistic", "squared"]
 
 
@@ -110,6 +113,8 @@ class Coupled:
 
     bench: Workbench
     takes_mean = False  # every node has weights of its own
+    fixed_clients = True  # V and M have a place for each task
+    numbered = "number"
     _: KW_ONLY
     omega: Kind = "trace-constrained"
     lam: float = 0.001
@@ -166,6 +171,19 @@ class Coupled:
         matrix_TT, excess = self.related.after(w_TF.cpu())
         return Coupling(matrix_TT.to(w_TF.device), coupling.excess.new_tensor(excess), rounds)
 
+    def coupling_fault(self, coupling: Coupling) -> Fault | None:
+        """What is wrong with a coupling of finite numbers: M is symmetric, of positive diagonal, positive semi-definite."""
+        matrix_TT = coupling.matrix_TT.cpu()
+        largest = float(matrix_TT.abs().max())
+        if float((matrix_TT - matrix_TT.T).abs().max()) > ROUNDING * largest:
+            return Fault("bad_task_matrix", "the coupling of the tasks is not symmetric")
+        if float(matrix_TT.diagonal().min()) <= 0:
+            return Fault("bad_task_matrix", "the coupling of the tasks has a diagonal that is not above 0")
+        least = float(torch.linalg.eigvalsh(matrix_TT)[0])
+        if least < -ROUNDING * largest * len(matrix_TT):
+            return Fault("bad_task_matrix", f"the coupling of the tasks has the eigenvalue {least:g}, below 0")
+        return None
+
     def said_of(self, coupling: Coupling, each: Tensor) -> dict[str, Tensor]:
         """Of the coupling, what statistics tell of each client, shaped like `each`: the excess where there can be."""
         return {"excess": coupling.excess.expand_as(each)} if self.omega == "sparse-precision" else {}
@@ -208,6 +226,9 @@ class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
         w_TF = w_of(server.v_TF, server.coupling.matrix_TT)
         model_n = w_TF[trained.number].to(before.model_n.dtype)
         return replace(trained, model_n=model_n, alpha_S=where(counted, trained.alpha_S, before.alpha_S))
+
+    def server_fault(self, server: Centre) -> Fault | None:
+        return self.coupling_fault(server.coupling)
 
     def server_model(self, server: Centre) -> None:
         return None

@@ -22,7 +22,6 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.bayesian_training import BayesianTraining, Posterior, training_of
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import branch
-from fedpeer.algorithms.gaussian import Gaussian
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import Estimator, inverse_softplus
 
@@ -102,8 +101,9 @@ class PFedBayes(CoordinatedAlgorithm[Spread, Personal, Spread, Fitted]):
         w = Posterior(broadcast.mu_n.expand_as(client.mu_n), inverse_softplus(broadcast.sigma_n).expand_as(client.mu_n))
         for step in range(batches.steps):
             same = batches.taking([step] * self.personal_steps)
-            own = self._training(own, w.gaussian, strength, same, [branch(key, step) for key in keys])
-            w = _followed(w, own, rate)
+            held_to = w.gaussian
+            own = self._training(own, held_to, strength, same, [branch(key, step) for key in keys])
+            w = _followed(w, held_to.xi_D, own, rate)
         return Personal(own.mu_n, own.rho_n, client.examples), Fitted(w.mu_n, w.sigma_n, client.examples)
 
     def close(self, server: Spread, updates: Fitted) -> Spread:
@@ -119,9 +119,11 @@ class PFedBayes(CoordinatedAlgorithm[Spread, Personal, Spread, Fitted]):
         return client.mu_n
 
 
-def _followed(w: Posterior, own: Posterior, rate: Tensor) -> Posterior:
-    """w after a step down KL(q || w) = log(s_w / s_q) + (s_q^2 + (m_q - m_w)^2) / (2 s_w^2) - 1/2 in (mu, rho) of w."""
-    xi_n = Gaussian.of(w.mu_n, w.sigma_n).xi_D
+def _followed(w: Posterior, xi_n: Tensor, own: Posterior, rate: Tensor) -> Posterior:
+    """w after a step down KL(q || w) = log(s_w / s_q) + (s_q^2 + (m_q - m_w)^2) / (2 s_w^2) - 1/2 in (mu, rho) of w.
+
+    `xi_n` are the precisions 1 / s_w^2 of w.
+    """
     apart_n = w.mu_n - own.mu_n
-    by_sigma_n = (1 - xi_n * (own.sigma_n.square() + apart_n.square())) / w.sigma_n
+    by_sigma_n = (1 - xi_n * (own.sigma_n.square() + apart_n.square())) * xi_n.sqrt()
     return Posterior(w.mu_n - rate * xi_n * apart_n, w.rho_n - rate * by_sigma_n * w.rho_n.sigmoid())

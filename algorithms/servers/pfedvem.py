@@ -23,6 +23,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws, branch
 from fedpeer.algorithms.leaves import stacked, taken
+from fedpeer.algorithms.own_rule import check_gradients
 from fedpeer.algorithms.pfedvem import SAMPLES, Head, Terms, confidence, feature_slopes, model_deviation, train_head
 from fedpeer.algorithms.servers.models import Local, Model
 from fedpeer.algorithms.workbench import Workbench
@@ -73,6 +74,7 @@ class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
     positive = ("tau",)
 
     def __post_init__(self) -> None:
+        check_gradients(self.bench.module)
         if self.bench.loss.name != "cross-entropy":
             raise AlgorithmError(
                 f"learning.loss is {self.bench.loss.name}; write cross-entropy, for its heads classify"

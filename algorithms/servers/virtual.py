@@ -32,6 +32,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.bayesian_training import BayesianTraining, Posterior, training_of
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, where
 from fedpeer.algorithms.gaussian import Gaussian
+from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.virtual import Exponent, Positivity
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import Estimator
@@ -142,9 +143,30 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
         return Shared(Gaussian.of(mu_D, self.sigma), torch.ones_like(mu_D))
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Factored:
+        self._check_steps(examples)
         own = Posterior.around(values_n, self.sigma)
         factor = Gaussian.of(self._theta(values_n), self.sigma) ** self._share(examples, values_n.dtype)
         return Factored(factor, own.mu_n, own.rho_n, examples, torch.zeros_like(examples, dtype=torch.int64))
+
+    def _check_steps(self, examples: Tensor) -> None:
+        """Whether plain steps come down the divergence, whose curvature in a mean is beta / n times the precision that
+        training is held to: from lr * curvature = 2 on each step ends further away than it began.
+
+        Raises:
+            AlgorithmError: they do not, for the client with the fewest of these examples.
+        """
+        if not self.bench.optimizer.plain_sgd:
+            return
+        wide = examples.to(widest(examples.device))
+        share = self._share(wide, wide.dtype).squeeze(-1)
+        exponent = 1.0 if self.exponent == "1" else share
+        precision = (1 - share) / self.sigma**2 + exponent / self.prior_sd**2
+        most = float((self.bench.lr * self.beta * precision / wide).max())
+        if most >= 2:
+            raise AlgorithmError(
+                f"steps overshoot: lr * beta * precision / n = {most:.3g} for a client with {int(wide.min())} examples, "
+                "and it must be below 2; write a smaller learning.optimizer lr or beta, or a larger sigma"
+            )
 
     def _share(self, examples: Tensor, dtype: torch.dtype) -> Tensor:
         """(..., 1) a client's share of everything: by data, or one of K."""

@@ -17,8 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset, Share, Split
-from fedpeer.data.splits.cuts import TEST_FRACTION, Indices, checked_fraction, fill, held_back
-from fedpeer.data.splits.shares import classes_of, counted, enough_for, held_out, split_of, wanted_peers, worded
+from fedpeer.data.splits.cuts import TEST_FRACTION, Indices, fill, held_back
+from fedpeer.data.splits.shares import (
+    classes_of,
+    counted,
+    enough_for,
+    fraction_of,
+    held_out,
+    split_of,
+    wanted_peers,
+    worded,
+)
 
 
 def user(
@@ -30,7 +39,7 @@ def user(
     """
     if dataset.user_N is None:
         raise DataError(f"{dataset.name} does not say whose example is whose; use another split, such as iid")
-    fraction = checked_fraction(test_fraction)
+    fraction = fraction_of(dataset, test_fraction)
     counts_U = np.bincount(dataset.user_N, minlength=len(dataset.user_names))
     able = [u for u in range(len(counts_U)) if counts_U[u] >= 2]  # one example to train on and one to test on
     able.sort(key=lambda u: (-counts_U[u], dataset.user_names[u]))
@@ -59,6 +68,8 @@ def _official_parts(dataset: Dataset, own: Sequence[Indices]) -> tuple[list[tupl
     parts = [(each[~dataset.test_N[each]], each[dataset.test_N[each]]) for each in own]
     if all(len(train) and len(test) for train, test in parts):
         return parts, ""
+    if dataset.task == "completion":
+        raise DataError(f"{dataset.name} has users without training or test patterns; use another split, such as iid")
     return None, "the official test part holds other users, so every user's examples were divided anew"
 
 

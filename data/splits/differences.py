@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.data.dataset import DataError, Dataset, Share, Split
+from fedpeer.data.dataset import ASKED, DataError, Dataset, Share, Split
 
 
 def swap(
@@ -85,6 +85,8 @@ def pixels(dataset: Dataset, split: Split, draws: np.random.Generator, *, on: tu
     """Each peer sees the features (pixels) in a random order of its own, the same in training and test."""
     if dataset.input_kind == "tokens":
         raise DataError(f"pixels: {dataset.name} is text, whose tokens have no fixed places; leave it out")
+    if dataset.task == "completion":
+        raise DataError(f"pixels: in {dataset.name} the answer has the places of the input; leave it out")
     features = math.prod(dataset.input_shape)
 
     def change(share: Share, peer: int) -> Share:
@@ -151,7 +153,7 @@ def _joined(*notes: str) -> str:
 
 def _class_count(dataset: Dataset, rule: str) -> int:
     if dataset.task != "classification":
-        raise DataError(f"{rule} changes labels, but {dataset.name} has numbers to predict; leave it out")
+        raise DataError(f"{rule} changes labels, but {dataset.name} has {ASKED[dataset.task]}; leave it out")
     return len(dataset.classes)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpeer.data.dataset import DataError, Dataset, Share, Split
+from fedpeer.data.dataset import ASKED, DataError, Dataset, Share, Split
 from fedpeer.data.splits.cuts import Indices, Mask, checked_fraction, stratified
 
 #: Peers where neither the user nor the data says how many: the papers' number.
@@ -41,7 +41,7 @@ def split_of(
 
 def held_out(dataset: Dataset, test_fraction: float | None, draws: np.random.Generator) -> Mask:
     """(N,) bool, what is for testing: the official part, or a drawn one if there is none or a fraction is asked for."""
-    fraction = checked_fraction(test_fraction)
+    fraction = fraction_of(dataset, test_fraction)
     if test_fraction is None and dataset.test_N is not None:
         return dataset.test_N
     if dataset.task == "regression":
@@ -49,10 +49,22 @@ def held_out(dataset: Dataset, test_fraction: float | None, draws: np.random.Gen
     return stratified(dataset.y if dataset.subclass_N is None else dataset.subclass_N, fraction, draws)
 
 
+def fraction_of(dataset: Dataset, test_fraction: float | None) -> float:
+    """The share held back for testing: the one asked for, or the usual one.
+
+    Raises:
+        DataError: it is no such share, or the test part cannot be drawn: of a pattern that is to be completed, a test
+            example is a part.
+    """
+    if dataset.task == "completion" and (test_fraction is not None or dataset.test_N is None):
+        raise DataError(f"{dataset.name} is tested on incomplete patterns, its own test part; leave test_fraction out")
+    return checked_fraction(test_fraction)
+
+
 def classes_of(dataset: Dataset, rule: str) -> tuple[str, ...]:
     """The classes, or a DataError if there are none."""
     if dataset.task != "classification":
-        raise DataError(f"{rule} needs classes, but {dataset.name} has numbers to predict; use iid, blocks or user")
+        raise DataError(f"{rule} needs classes, but {dataset.name} has {ASKED[dataset.task]}; use iid, blocks or user")
     return dataset.classes
 
 

@@ -15,7 +15,8 @@ def summary(dataset: Dataset, split: Split) -> dict[str, Any]:
     Returns:
         rule, dataset, task, classes, remarks, and `peers`: for each its id, note, numbers of training and test
         examples, label_map (None: unchanged), features_permuted, and `train_counts` per official class or, for
-        regression, `train_quantiles`: smallest, quartiles and largest of each output.
+        regression, `train_quantiles`: smallest, quartiles and largest of each output; for
+        completion these of the number of ones in a pattern.
     """
     return {
         "rule": split.rule,
@@ -33,6 +34,8 @@ def _peer(dataset: Dataset, share: Share, peer: str) -> dict[str, Any]:
         held = {"train_counts": np.bincount(y, minlength=len(dataset.classes)).tolist()}
     else:
         outputs = y.reshape(len(y), -1).astype(np.float64)
+        if dataset.task == "completion":
+            outputs = outputs.sum(1, keepdims=True)
         held = {"train_quantiles": np.quantile(outputs, (0, 0.25, 0.5, 0.75, 1), axis=0).T.tolist()}
     return {
         "id": peer,

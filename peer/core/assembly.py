@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -22,14 +22,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
+from fedpeer.algorithms.contract import GossipAlgorithm
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws, guarded
-from fedpeer.algorithms.losses import LOSSES
+from fedpeer.algorithms.leaves import leaves
+from fedpeer.algorithms.losses import LOSSES, Task
 from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.own_rule import learns
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
 from fedpeer.algorithms.private import protected
-from fedpeer.algorithms.registry import served_class, taking_part
+from fedpeer.algorithms.registry import KEEPING, keeping_class, served_class, taking_part
 from fedpeer.algorithms.start import STARTS
+from fedpeer.algorithms.updates import Fault, strayed
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.registry import NETWORKS, NetworkError
 from fedpeer.peer.core.choice import Choice, ChoiceError, bind, called, lookup, plain
@@ -41,6 +45,8 @@ from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.trace import trace
 
 Coordinated = CoordinatedAlgorithm[Any, Any, Any, Any]
+#: An algorithm whose peers keep something; of which kind only itself knows.
+Equals = GossipAlgorithm[Any]
 #: What an algorithm with a server must have.
 CONTRACT = tuple(
     name for name, value in vars(CoordinatedAlgorithm).items() if inspect.isfunction(value) and name[0] != "_"
@@ -60,7 +66,7 @@ class Described(Protocol):
     @property
     def y(self) -> NDArray[np.generic]: ...
     @property
-    def task(self) -> Literal["classification", "regression"]: ...
+    def task(self) -> Task: ...
     @property
     def input_kind(self) -> Literal["features", "image", "tokens"]: ...
     @property
@@ -72,7 +78,7 @@ class DataShape:
     """What a network must know of the data that it is for.
 
     input_shape    of one example, without the batch
-    classes        how many there are; 0 for regression
+    classes        how many there are; 0 where the task is another
     targets        numbers to predict for one example; 1 for classification
     vocabulary     how many tokens there are; 0 where the inputs are none
     """
@@ -80,7 +86,7 @@ class DataShape:
     name: str
     input_shape: tuple[int, ...]
     input_kind: Literal["features", "image", "tokens"]
-    task: Literal["classification", "regression"]
+    task: Task
     classes: int
     targets: int
     vocabulary: int
@@ -171,6 +177,7 @@ def assemble(
         assert choice is not None
         module = build_network(choice, shape, outputs, Draws(seed), load)
     _check_outputs(module, shape, outputs)
+    _check_rule(module, loss, shape)
     map_n = trace(module, shape.example())
     filled = {"loss": loss, "start": federation.learning.start or default_start(module, own)}
     models = federation.partial_models or {model.name: _settings(model) for model in default_models(map_n)}
@@ -197,10 +204,9 @@ def loss_of(learning: LearningSettings, shape: DataShape) -> str:
     Raises:
         ChoiceError: it does not fit the data.
     """
-    classifies = shape.task == "classification"
-    loss = learning.loss or ("cross-entropy" if classifies else "mean-squared-error")
-    if LOSSES[loss].classifies != classifies:
-        fitting = ", ".join(name for name, each in LOSSES.items() if each.classifies == classifies)
+    loss = learning.loss or _USUAL_LOSS[shape.task]
+    if LOSSES[loss].task != shape.task:
+        fitting = ", ".join(name for name, each in LOSSES.items() if each.task == shape.task)
         raise ChoiceError(f"learning.loss = {loss} does not fit {shape.name}, a {shape.task} task; choose {fitting}")
     if loss == "binary" and shape.classes != 2:
         raise ChoiceError(
@@ -209,12 +215,21 @@ def loss_of(learning: LearningSettings, shape: DataShape) -> str:
     return loss
 
 
+_USUAL_LOSS: Mapping[Task, str] = {
+    "classification": "cross-entropy",
+    "regression": "mean-squared-error",
+    "completion": "completion",
+}
+
+
 def outputs_of(loss: str, shape: DataShape) -> int:
     """Outputs that the network needs."""
     return LOSSES[loss].outputs(shape.classes) if shape.classes else shape.targets
 
 
 def default_network(shape: DataShape) -> Choice:
+    if shape.task == "completion":
+        return Choice("associative")
     return Choice({"image": "cnn", "tokens": "lstm"}.get(shape.input_kind, "mlp"))
 
 
@@ -278,6 +293,21 @@ def _check_outputs(module: nn.Module, shape: DataShape, outputs: int) -> None:
         )
 
 
+def _check_rule(module: nn.Module, loss: str, shape: DataShape) -> None:
+    """A network with a learning rule of its own completes patterns, and only such a network does."""
+    completes = LOSSES[loss].task == "completion"
+    if completes and not learns(module):
+        raise ChoiceError(
+            f"{shape.name} has patterns to complete, of which there is no gradient to learn along; write network: "
+            "associative, or a module with a learning rule of its own"
+        )
+    if learns(module) and not completes:
+        raise ChoiceError(
+            f"the network learns by a rule of its own, not along the gradient of {loss}; choose data that are to be "
+            "completed, such as associative, or another network"
+        )
+
+
 def optimizer_of(choice: Choice) -> OptimizerChoice:
     """`sgd,lr=0.1,momentum=0.9` as torch takes it: numbers and truth values, not words."""
     settings = {key: plain(value) for key, value in choice.settings.items()}
@@ -317,24 +347,58 @@ def algorithm_of(choice: Choice, load: Loader) -> Callable[[Workbench], Coordina
     return built
 
 
+def equals_of(choice: Choice, bench: Workbench) -> Equals:
+    """An algorithm whose peers are equals that keep a state of their own, on a workbench.
+
+    Raises:
+        ChoiceError, AlgorithmError: unknown settings, or such as do not fit.
+    """
+    function = served_class(KEEPING[choice.name][1])
+    made: Equals = keeping_class(choice.name)(function(bench, **bind(choice, function)))
+    return made
+
+
 def coordinated(
-    choice: Choice, learning: LearningSettings, bench: Workbench, load: Loader, *, secret: bytes = b""
+    choice: Choice,
+    learning: LearningSettings,
+    bench: Workbench,
+    load: Loader,
+    *,
+    secret: bytes = b"",
+    begun: bool = False,
 ) -> Coordinated:
     """An algorithm with a server as a federation wants it: with its aggregation, and with its privacy.
 
-    `secret` is what a client's noise comes from (`algorithms/private.py`).
+    `secret` is what a client's noise comes from (`algorithms/private.py`). `begun`: peers have come or gone since the
+    federation began, and where too few are left for the rule of aggregation it does as where peers are away.
 
     Raises:
         ChoiceError, AlgorithmError, RobustError, PrivacyError: the user's mistakes.
     """
     rule, participants = mean_of(learning.aggregation), taking_part(bench.clients, learning.participation)
-    rule.check(participants)
+    if not begun:
+        rule.check(participants)
     algorithm = algorithm_of(choice, load)(replace(bench, mean=rule))
     if rule.rule != "mean" and not algorithm.takes_mean:
         raise AlgorithmError(f"{choice.name} takes no mean of its updates; write learning.aggregation: mean")
     if algorithm.common_start and not learning.common_start:
         raise AlgorithmError(f"{choice.name} has all start from the same parameters; write learning.common_start: true")
     return protected(algorithm, privacy_of(learning.privacy), participants=participants, secret=secret)
+
+
+def left_out(
+    algorithm: Coordinated, learning: LearningSettings, server: Any, updates: Any, round: int
+) -> list[Fault | None]:
+    """For each update (K, ...) of a round, why it is left out, by `learning.farthest`."""
+    if learning.farthest is None:
+        return [None] * len(next(iter(leaves(updates).values())))
+    return strayed(
+        leaves(updates),
+        leaves(algorithm.open(server, round)),
+        learning.farthest,
+        moved=algorithm.moved,
+        besides=(*algorithm.counts, *algorithm.positive),
+    )
 
 
 def mean_of(choice: Choice) -> Aggregation:

@@ -16,7 +16,7 @@ from typing import Any, assert_never
 
 from fedpeer.gossip.ballots import Certificate, Decree, Electorate, Holding, Stand
 from fedpeer.gossip.decree import MODELS_MAX
-from fedpeer.peer.core.entries import Bound, Called, ChamberEntry, Kept, Stood, Stored, Studied, Sworn
+from fedpeer.peer.core.entries import Averaged, Bound, Called, ChamberEntry, Kept, Stood, Stored, Studied, Sworn
 
 #: Electorates that are kept: the one in force, those before it that somebody who is behind may speak of, later ones.
 ELECTORATES_MAX = 16
@@ -35,7 +35,7 @@ class Study:
 class Chamber:
     """See the top of this file.
 
-    client        the state of this peer's client, after round `settled`
+    client        the state of this peer's client, after round `settled`; among equals there is none
     holding       what is in force, and what is accepted beyond that; `stand`: where it stands in the election
     electorates   by number, those that are known; `rosters`: the signed texts that say so, for whoever comes later
     models        contents by digest (`leaf_bytes.py`): those of the two decrees, and the last few that were taken over
@@ -61,6 +61,12 @@ class Chamber:
         return self.sworn and self.holding.roster > self.lost
 
     @property
+    def content(self) -> bytes | None:
+        """Of the model that is in force (`leaf_bytes.py`); None before the first round is."""
+        applied = self.holding.applied
+        return None if applied is None else self.models[applied.decree.digest]
+
+    @property
     def size(self) -> int:
         """Bytes of the states in it, about."""
         study = 0 if self.study is None else len(self.study.update) + len(self.study.client)
@@ -79,6 +85,8 @@ class Chamber:
                 return replace(self, study=Study(entry.round, entry.update, entry.client))
             case Kept():
                 return replace(self, client=entry.client, settled=entry.round, study=None)
+            case Averaged():
+                return replace(self, settled=entry.round, study=None)
             case Called():
                 known = {**self.electorates, entry.number: electorate_of(entry)}
                 earlier = sorted(number for number in known if number < self.holding.roster)

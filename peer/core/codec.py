@@ -6,7 +6,7 @@ A frame on the wire, all numbers little-endian, unsigned:
 
 Metadata is one msgpack array: the envelope's fields, then those of the kind (`fields.py`). The tail is a tensor's raw
 bytes, the text of a contract or a roster, the signatures of a ballot (`ballot_bytes.py`), or the content of an update
-or a model, held against its digest: which tensors are in it, others know.
+or a model, held against its digest: which tensors are in it, others know, and the gate has their check of its numbers.
 
 Decoding has three steps, cheap before dear, so that a server can refuse before it reads on: `parse_head`,
 `parse_metadata` with what is known of the other side (the `Gate`), and `finish` with the tail. Each gives what it read,
@@ -180,7 +180,12 @@ def finish(opening: Opening, tail: memoryview) -> Message | Rejected:
             return about(opening, "wrong_shape", "no sparse words")
         if digest_of(content) != fields["digest"]:
             return about(opening, "digest_mismatch", f"{len(content)} bytes of a {opening.kind.__name__}")
+        wrong = opening.check(content)
+        if wrong is not None and opening.kind is Model:
+            return about(opening, wrong.code, wrong.text)
         fields["content"] = content
+        if opening.kind is Update:
+            fields["fault"] = wrong
     if opening.kind is Transfer:
         return Transfer(group=fields.pop("group"), parcel=Parcel(**fields))
     return opening.kind(**fields)

@@ -24,6 +24,7 @@ from typing import TypeGuard
 
 import numpy as np
 
+from fedpeer.algorithms.updates import Fault
 from fedpeer.gossip.ballots import (
     Accept,
     Apply,
@@ -47,16 +48,16 @@ from fedpeer.gossip.decree import Decrees
 from fedpeer.gossip.election import Election
 from fedpeer.gossip.outcomes import Refusal
 from fedpeer.peer.core.asking import Asked
-from fedpeer.peer.core.chamber import Chamber, bound, called
+from fedpeer.peer.core.chamber import Chamber, Study, bound, called
 from fedpeer.peer.core.course import Course
-from fedpeer.peer.core.entries import Began, Kept, Stood, Stored, Studied, Sworn
-from fedpeer.peer.core.events import Conclude, Concluded, Evaluate, Practise, Practised, Settle, Settled
+from fedpeer.peer.core.entries import Stood, Stored, Sworn
+from fedpeer.peer.core.events import Conclude, Concluded
 from fedpeer.peer.core.gathering import Gathering
 from fedpeer.peer.core.leaf_bytes import content_of, parted
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Ack, Ballot, Model, Refused, RosterNews, Update, Wanted, digest_of
 from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
-from fedpeer.peer.core.voters import electorate
+from fedpeer.peer.core.voters import EVERYONE
 
 #: Ticks without a coordinator after which rounds are said to pause: a new one takes at most 200 (promise P5), so there
 #: is no majority.
@@ -110,12 +111,12 @@ class Council:
         for digest in chamber.models:
             self.decrees.holds(digest)
         self._gathering = Gathering()
-        self._working = False  # a Practise or a Settle is out
         self._sent, self._wanted = Asked(), dict[bytes, Asked]()
         self._led_at: int | None = None  # when there was a coordinator last
         self._paused = False
         self._part: tuple[tuple[int, int], tuple[str, ...]] = ((0, 0), ())
         self._read: tuple[bytes, dict[str, int], bytes] = (b"", {}, course.server)
+        self._known: tuple[Study, bytes, Fault | None] | None = None  # of this peer's update: digest, what is wrong
 
     @property
     def chamber(self) -> Chamber:
@@ -136,9 +137,18 @@ class Council:
         return tuple(sorted(self.decrees.election.electorate.members))
 
     @property
-    def working(self) -> bool:
-        """Whether this peer's client is at work: it trains, or settles a round."""
-        return self._working
+    def over(self) -> bool:
+        """Whether all rounds are: among equals these are the averagings."""
+        federation = self.life.setup.federation
+        every = federation.gossip.every if self.life.setup.part == "fellow" else 1
+        return self.applied >= federation.learning.rounds // every
+
+    @property
+    def trains(self) -> bool:
+        """Whether this peer trains in the round under way."""
+        if self.life.me not in self.clients:
+            return False
+        return self.course.everyone(self.applied + 1) or self.life.me in self._takes_part()
 
     @property
     def paused(self) -> bool:
@@ -163,10 +173,6 @@ class Council:
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
-    def begin(self) -> None:
-        """The first round of this peer; or the next, after a start from its disk."""
-        self.life.write(Began(round=self.chamber.settled + 1))
-
     def tick(self) -> None:
         """Time has passed: vote, stand, lead."""
         life, election = self.life, self.decrees.election
@@ -178,13 +184,15 @@ class Council:
             self._led_at = life.now
             if self._paused:
                 self._paused = False
-                life.note("info", "rounds_resumed", f"{election.coordinator} coordinates; rounds go on")
+                text = f"{election.coordinator} coordinates{self._named}; rounds go on"
+                life.note("info", "rounds_resumed", text, group=self.group)
         elif life.now - self._led_at > PAUSED_TICKS and not self._paused and life.phase == "learning":
             self._paused = True
             wanted = "more than half of the voters have to be there"
             if not self.chamber.sworn:  # it may have promised something before its disk was lost: others would know
                 wanted = "at its first start a peer has to meet more than half of the other voters before it votes"
-            life.note("warning", "rounds_paused", f"nobody coordinates: {wanted}; rounds pause", round=self.applied)
+            text = f"nobody coordinates{self._named}: {wanted}; rounds pause"
+            life.note("warning", "rounds_paused", text, round=self.applied, group=self.group)
 
     def hear_ballot(self, peer: str, ballot: Ballot) -> None:
         """A statement of the election, or about a decree."""
@@ -211,12 +219,19 @@ class Council:
             if peer not in self._takes_part():
                 self._refuse(peer, "implausible", f"takes no part in round {update.round}")
                 return
-            wrong = self.course.fault(update.content)
+            wrong = update.fault or self._in_whose_name(peer, update)
             if wrong is not None:
                 self._gathering.refused.add(peer)
                 self._refuse(peer, wrong.code, wrong.text)
                 return
         self._take(peer, update, self.decrees.heard_update(peer, update.term, update.round, update.digest))
+
+    def _in_whose_name(self, peer: str, update: Update) -> Fault | None:
+        """What is wrong with the number of the client in an update, where there is one."""
+        number, own = self.course.number(update.content), self.clients.index(peer)
+        if number in (None, own):
+            return None
+        return Fault("wrong_client", f"the update is client {number}'s, and {peer} is client {own}")
 
     def hear_ack(self, peer: str, ack: Ack) -> None:
         """The coordinator of a term (`taken`) has this peer's update of a round."""
@@ -234,25 +249,20 @@ class Council:
         if content is not None:
             self.life.send(peer, Model(group=self.group, digest=wanted.digest, content=content))
 
-    def hear_model(self, peer: str, model: Model) -> None:
-        """A model that was asked for."""
-        life = self.life
-        if model.digest not in self._wanted:
-            return
-        if digest_of(model.content) != model.digest:
-            life.refuse("digest_mismatch", peer, "the bytes of a model are not those of its digest", group=self.group)
-            return
-        found = parted(model.content, self.course.server_bytes)
-        if found is None or not self.course.sound(found[1]):
-            code, text = ("bad_metadata", "no model") if found is None else ("not_finite", "a model with NaN in it")
-            life.refuse(code, peer, f"what was decreed is {text}", group=self.group)
-            return
-        del self._wanted[model.digest]
-        self._store(model.digest, model.content)
+    def hear_model(self, model: Model) -> None:
+        """A model that was asked for; what is none is no message."""
+        if self._wanted.pop(model.digest, None) is not None:
+            self._store(model.digest, model.content)
 
     def enrol(self, roster: Roster) -> None:
         """A later roster is known."""
-        found = electorate(roster)
+        found, now = self.life.circle.councils[self.group].electorate(roster), self.decrees.election.electorate
+        if self.course.fixed and found.number > now.number and found.members != now.members:
+            many = f"the server has a place for each of the {len(now.members)} peers of roster {now.number}"
+            text = f"{many}, and roster {found.number} has others: rounds end here; begin anew with empty state folders"
+            self.life.note("error", "other_clients", text, group=self.group)
+            self.life.stop(2, text)
+            return
         if found.number not in self.chamber.rosters:
             self.life.write(called(self.group, found, to_bytes(roster)))
         self.decrees.announce(found)
@@ -278,63 +288,33 @@ class Council:
 
     # -------------------------------------------------------------------------------------------------- what work gave
 
-    def practised(self, done: Practised) -> None:
-        """The training of a round is over; perhaps the round is too."""
-        self._working = False
-        self.life.write(Studied(group=self.group, round=done.round, update=done.update, client=done.client))
-
-    def settled(self, done: Settled) -> None:
-        """The client's state after a round is known."""
-        life, learning = self.life, self.life.setup.federation.learning
-        self._working = False
-        life.write(Kept(group=self.group, round=done.round, client=done.client, x_n=done.x_n))
-        life.write(Began(round=done.round + 1))
-        nothing: dict[str, float] = {}
-        text = f"round {done.round} is done"
-        life.note("debug", "round", text, round=done.round, weights=nothing, disagreement=nothing)
-        last = done.round >= learning.rounds
-        if done.round % learning.evaluate_every == 0 or last:
-            life.effects.append(Evaluate(done.round, done.x_n, done.server_n))
-        life.snapshot_if_due()
-        if last:
-            life.enter("finished")
-            life.note("info", "finished", f"all {learning.rounds} rounds are done")
-            life.snapshot()
-        else:
-            life.advertise()
+    def offers(self, digest: bytes, fault: Fault | None) -> None:
+        """This peer's client has made an update with this digest; what is wrong with it, if anything."""
+        if self.chamber.study is not None:
+            self._known = self.chamber.study, digest, fault
 
     def concluded(self, done: Concluded) -> None:
         """The server after the round is made; it is proposed, if this peer still coordinates that round."""
         at = (self.decrees.election.stand.term, self.applied + 1)
         if not self.decrees.gathering or (done.term, done.round) != at:
             return
-        counted, server = self.in_force()
-        if self.course.sound(done.server):
-            members = set(self.clients)
-            counted = {peer: last for peer, last in counted.items() if peer in members}
-            counted |= dict.fromkeys(self._gathering.updates, done.round)
-            server = done.server
+        for peer, why in done.out.items():
+            self._refuse(peer, why.code, why.text)
+        if done.content is not None:
+            self._propose(done.content, done.digest)
         else:
-            text = f"round {done.round} leads to numbers that are none, and changes nothing; try a smaller rate"
+            text = f"round {done.round}{self._named} leads to numbers that are none, and changes nothing"
+            text += "; try a smaller rate"
             self.life.note("warning", "round_void", text, round=done.round)
-        self._propose(content_of(counted, server))
+            self._propose_again()
 
     # ------------------------------------------------------------------------------------------------------- proceeding
 
     def go_on(self) -> None:
-        """Go as far as possible: settle what is over, train, send, close."""
-        chamber, rounds = self.chamber, self.life.setup.federation.learning.rounds
-        if not self._working and chamber.settled < self.applied:
-            self._settle()
-        elif not self._working and chamber.study is None and self.applied < rounds and self._trains():
-            self._working = True
-            self.life.effects.append(Practise(self.applied + 1, chamber.client, self.in_force()[1]))
+        """Go as far as possible: send the update of the round under way, close it."""
         self._offer()
-        if self.applied < rounds and self.decrees.gathering:
+        if not self.over and self.decrees.gathering:
             self._close()
-
-    def _trains(self) -> bool:
-        return self.course.everyone or self.life.me in self._takes_part()
 
     def _takes_part(self) -> tuple[str, ...]:
         """Who takes part in the round under way; it is asked for with every message."""
@@ -342,14 +322,6 @@ class Council:
         if key != self._part[0]:
             self._part = key, self.course.takes_part(key[0], self.clients)
         return self._part[1]
-
-    def _settle(self) -> None:
-        self._working = True
-        chamber, (counted, server) = self.chamber, self.in_force()
-        study = chamber.study
-        trained = None if study is None else study.client
-        in_it = study is not None and counted.get(self.life.me, 0) == study.round
-        self.life.effects.append(Settle(self.applied, chamber.client, trained, server, in_it))
 
     def _offer(self) -> None:
         """Send the update of the round under way to whoever coordinates it."""
@@ -368,10 +340,12 @@ class Council:
                 self.hear_update(self.life.me, self._update(term))
 
     def _update(self, term: int) -> Update:
-        study = self.chamber.study
+        study, known = self.chamber.study, self._known
         assert study is not None, "there is an update"
-        digest = digest_of(study.update)
-        return Update(group=self.group, term=term, round=study.round, digest=digest, content=study.update)
+        if known is None or known[0] is not study:
+            known = self._known = study, digest_of(study.update), self.course.fault(study.update)
+        _, digest, fault = known
+        return Update(group=self.group, term=term, round=study.round, digest=digest, content=study.update, fault=fault)
 
     def _close(self) -> None:
         """Close the round, if everybody has sent who is there, or its time is over."""
@@ -385,17 +359,26 @@ class Council:
         gathering.closed = True
         late = [peer for peer in self._takes_part() if peer not in gathering.updates]
         if late:
-            text = f"round {at[1]} goes on without {', '.join(late)}"
+            text = f"round {at[1]}{self._named} goes on without {', '.join(late)}"
             life.note("info", "went_on_without", text, group=self.group, without=late, round=at[1])
-        counted, server = self.in_force()
         if not gathering.updates:
-            self._propose(content_of(counted, server))  # nobody is there who takes part: the next round has others
+            self._propose_again()  # nobody is there who takes part: the next round has others
             return
-        updates = tuple(gathering.updates[peer] for peer in sorted(gathering.updates))
-        life.effects.append(Conclude(*at, server, updates))
+        (counted, server), members = self.in_force(), set(self.clients)
+        counted = {peer: last for peer, last in counted.items() if peer in members}
+        updates = dict(sorted(gathering.updates.items()))
+        life.effects.append(Conclude(*at, server, counted, updates, self.clients, self.group))
 
-    def _propose(self, content: bytes) -> None:
-        digest = digest_of(content)
+    def _propose_again(self) -> None:
+        """What is in force shall be so after this round, too."""
+        applied = self.decrees.holding.applied
+        if applied is None:
+            content = content_of({}, self.course.server)
+            self._propose(content, digest_of(content))
+        else:
+            self._propose(self.chamber.models[applied.decree.digest], applied.decree.digest)
+
+    def _propose(self, content: bytes, digest: bytes) -> None:
         self._store(digest, content)
         self._do(self.decrees.propose(digest))
 
@@ -435,8 +418,8 @@ class Council:
                     life.send(out.to, Ballot(group=self.group, said=out.message))
                 case Turn():
                     who = "nobody coordinates" if out.coordinator is None else f"{out.coordinator} coordinates"
-                    fields = {"term": out.term, "coordinator": out.coordinator}
-                    life.note("info", "coordinator", f"{who} in term {out.term}", **fields)
+                    fields = {"term": out.term, "coordinator": out.coordinator, "group": self.group}
+                    life.note("info", "coordinator", f"{who}{self._named} in term {out.term}", **fields)
                 case Fetch():
                     key = (out.holder, out.digest)
                     if self._wanted.setdefault(out.digest, Asked()).due(key, life.now):
@@ -447,6 +430,11 @@ class Council:
                     raise AssertionError("updates are taken where they are heard")
                 case Refusal():
                     life.count(out.code, out.sender, out.text)
+
+    @property
+    def _named(self) -> str:
+        """What a sentence says of the council; nothing where it is that of all."""
+        return "" if self.group == EVERYONE else f' "{self.group}"'
 
     def _refuse(self, peer: str, code: str, text: str) -> None:
         """Somebody's update is not taken, or this peer's own."""

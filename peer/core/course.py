@@ -6,13 +6,18 @@ round, and what is wrong with somebody's update.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedpeer.algorithms.updates import Fault
+from fedpeer.peer.core.events import Conclude, Concluded, Practise, Practised
+from fedpeer.peer.core.leaf_bytes import content_of, parted
+from fedpeer.peer.core.messages import digest_of
 
 #: Examples with which a peer without an accelerator is halfway to the most capable one of its kind.
 MANY_EXAMPLES = 1000
+#: Of a round: nobody's update is left out.
+NOBODY: Mapping[str, Fault] = {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -24,8 +29,11 @@ class Course:
     takes_part      (round, ids of all clients in their order) -> ids of those who take part in it
     fault           what is wrong with an update of `update_bytes` bytes, if anything
     sound           whether a server of `server_bytes` bytes is made of numbers
-    everyone        whether those train too who do not take part
+    everyone        whether those train too in a round who do not take part in it
     patience        how long this peer waits before it stands for coordinator: 0 the most capable, 1 the least
+    number          whose update it says to be, as a number of the clients, where an update says so
+    fixed           whether the clients are those of the beginning, and no others
+    server_fault    what else is wrong with a server that is made of numbers, if anything
     """
 
     server_bytes: int
@@ -35,8 +43,34 @@ class Course:
     takes_part: Callable[[int, Sequence[str]], tuple[str, ...]]
     fault: Callable[[bytes], Fault | None]
     sound: Callable[[bytes], bool]
-    everyone: bool
+    everyone: Callable[[int], bool]
     patience: float
+    fixed: bool = False
+    number: Callable[[bytes], int | None] = lambda content: None
+    server_fault: Callable[[bytes], Fault | None] = lambda server: None
+
+    def model_fault(self, content: bytes) -> Fault | None:
+        """What is wrong with a model that a decree names, if anything."""
+        found = parted(content, self.server_bytes)
+        if found is None:
+            return Fault("bad_metadata", "what was decreed is no model")
+        if not self.sound(found[1]):
+            return Fault("not_finite", "what was decreed is a model with NaN in it")
+        return self.server_fault(found[1])
+
+
+def practised(job: Practise, client: bytes, update: bytes, course: Course) -> Practised:
+    """A training that led to this client and gave this update."""
+    return Practised(job.round, client, update, digest_of(update), course.fault(update))
+
+
+def concluded(job: Conclude, server: bytes, *, sound: bool, out: Mapping[str, Fault] = NOBODY) -> Concluded:
+    """A round that leads to this server; `sound`: whether it is made of numbers, `out`: whose updates are left out."""
+    if not sound:
+        return Concluded(job.term, job.round, None, group=job.group, out=out)
+    counting = [client for client in job.updates if client not in out]
+    content = content_of({**job.counted, **dict.fromkeys(counting, job.round)}, server)
+    return Concluded(job.term, job.round, content, digest_of(content), job.group, out)
 
 
 def patience_of(device: str, examples: int) -> float:

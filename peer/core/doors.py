@@ -8,7 +8,8 @@ from fedpeer.peer.core.leaf_bytes import content_bytes
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.roster import AUTHORITY
 
-#: Examples of one peer, where they are its weight: more than any data set has, and exact in a float.
+#: Examples of one peer, where they are its weight, or what stands for them: more than any data set has, and exact in a
+#: float.
 WEIGHT_MAX = 1e12
 
 
@@ -17,7 +18,8 @@ def gate_of(life: Life, other: str | None) -> Gate:
     neighbours = {group: _neighbours(life, group) for group in life.circle.groups}
     form = life.ledger.rules.form
     forms = {each.name: each for each in (FLOAT32, form)}
-    scale = 1.0 if life.setup.federation.learning.weights == "uniform" else WEIGHT_MAX
+    carried_on = life.setup.federation.learning.weights == "uniform" and life.setup.keeps is None
+    scale = 1.0 if carried_on else WEIGHT_MAX
     groups = {
         id: GroupSpec(
             length=group.length,
@@ -45,14 +47,22 @@ def gate_of(life: Life, other: str | None) -> Gate:
 
 
 def _councils(life: Life) -> dict[str, CouncilSpec]:
-    course = life.course
-    if course is None:
-        return {}
-    updates = (course.update_bytes, course.update_bytes)
-    return {
-        id: CouncilSpec(members=council.members, update_bytes=updates, model_bytes=content_bytes(course.server_bytes))
-        for id, council in life.circle.councils.items()
-    }
+    """Those of this peer, and by name those of others, in which it has no part."""
+    specs = {}
+    if life.circle.councils:
+        for id, group in life.circle.elsewhere.items():
+            specs[id] = CouncilSpec(members=frozenset(group.members), update_bytes=(0, 0), model_bytes=(0, 0))
+    for id, council in life.circle.councils.items():
+        course = life.courses[id]
+        updates, models = (course.update_bytes, course.update_bytes), content_bytes(course.server_bytes)
+        specs[id] = CouncilSpec(
+            members=council.members,
+            update_bytes=updates,
+            model_bytes=models,
+            update_fault=course.fault,
+            model_fault=course.model_fault,
+        )
+    return specs
 
 
 def _neighbours(life: Life, group: str) -> frozenset[str]:

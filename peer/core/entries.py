@@ -29,7 +29,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """The local steps of a round: parameters (n,) and optimiser state (k,) after them."""
+    """The local steps of a round: parameters (n,) and what the learner keeps (k,) after them."""
 
     round: int
     x_n: Tensor
@@ -40,8 +40,8 @@ class Learnt:
 class Opened:
     """One exchange of a group begins: a share to each of `to`, and one is waited for from each of `expect`.
 
-    afresh   the first exchange of an averaging that starts from the weight of the peer's examples
-    whole    all that is held and waits is given away: the peer leaves
+    start_weight   with which the averaging whose first exchange this is starts; None: what is held is carried on
+    whole          all that is held and waits is given away: the peer leaves
     """
 
     group: str
@@ -50,7 +50,7 @@ class Opened:
     to: tuple[str, ...]
     expect: tuple[str, ...]
     fraction: float
-    afresh: bool = False
+    start_weight: float | None = None
     whole: bool = False
 
 
@@ -179,6 +179,14 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Averaged:
+    """A round of equals is in force, and the mean that it decreed takes the place of this peer's own values."""
+
+    group: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
     """An electorate is known, by the signed roster in `text` that says so."""
 
@@ -197,7 +205,7 @@ class Sworn:
     lost: int
 
 
-ChamberEntry = Stood | Bound | Stored | Studied | Kept | Called | Sworn
+ChamberEntry = Stood | Bound | Stored | Studied | Kept | Averaged | Called | Sworn
 Entry = (
     Started | Began | Learnt | Opened | Closed | Took | Acked | Met | Reborn | Adopted | Returned | Left | ChamberEntry
 )

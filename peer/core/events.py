@@ -13,8 +13,10 @@ from typing import Literal
 
 from torch import Tensor
 
+from fedpeer.algorithms.updates import Fault
 from fedpeer.peer.core.messages import Message
 from fedpeer.peer.core.roster import Roster
+from fedpeer.peer.core.voters import EVERYONE
 
 # ---------------------------------------------------------------------------------------------------- what happens
 
@@ -49,7 +51,7 @@ class RefusedAtDoor:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A `Train` is done: parameters (n,) and optimiser state (k,) after it."""
+    """A `Train` is done: parameters (n,) and what the learner keeps (k,) after it."""
 
     round: int
     x_n: Tensor
@@ -69,20 +71,27 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Practised:
-    """A `Practise` is done: the client's state after it, and its update."""
+    """A `Practise` is done: the client's state after it, its update with (32 bytes) the digest of that, and what is
+    wrong with the numbers in it, if anything."""
 
     round: int
     client: bytes
     update: bytes
+    digest: bytes
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """A `Conclude` is done: the server after the round."""
+    """A `Conclude` is done: the content of what is to be decreed (`leaf_bytes.py`), with (32 bytes) the digest of that;
+    None where the round leads to numbers that are none. `out`: by client, why its update is not part of it."""
 
     term: int
     round: int
-    server: bytes
+    content: bytes | None
+    digest: bytes = b""
+    group: str = EVERYONE
+    out: Mapping[str, Fault] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +144,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Take the local steps of this round from parameters (n,) and optimiser state (k,); `fresh`: there is none yet."""
+    """Take the local steps of this round from parameters (n,) and what the learner kept (k,); `fresh`: nothing yet."""
 
     round: int
     x_n: Tensor
@@ -145,7 +154,8 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Measure these parameters (n,) on the peer's own test part, and the server's (n,) where there are such."""
+    """Measure these parameters (n,) on the peer's own test part, and the server's (n,), or what equals have for the
+    average beside models of their own, where there are such."""
 
     round: int
     x_n: Tensor
@@ -154,21 +164,34 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Practise:
-    """Train this client in a round that the server opens so; states as bytes (`leaf_bytes.py`)."""
+    """Train this client in a round that the server opens so; states as bytes (`leaf_bytes.py`).
+
+    clients   ids of all clients of the round, in the order in which the algorithm counts them
+    """
 
     round: int
     client: bytes
     server: bytes
+    clients: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """Close the round of a term: the next server, of this one and the updates that came, in the order of ids."""
+    """Close the round of a term: the next server, of this one and the updates that came; or the next mean of a group,
+    where equals average through a coordinator.
+
+    counted   by client, the last round before this one in which its update counted
+    updates   by client, in the order of ids
+    clients   ids of all clients of the round, as for `Practise`
+    """
 
     term: int
     round: int
     server: bytes
-    updates: tuple[bytes, ...]
+    counted: Mapping[str, int]
+    updates: Mapping[str, bytes]
+    clients: tuple[str, ...]
+    group: str = EVERYONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,20 @@ class LearningSettings(Strict):
         default="partial-averaging", validate_default=True, description="how peers learn together"
     )
     loss: (
-        Literal["cross-entropy", "squared-error", "binary", "mean-squared-error", "mean-absolute-error", "huber"] | None
-    ) = Field(default=None, description="default: cross-entropy for classes, mean-squared-error for numbers")
+        Literal[
+            "cross-entropy",
+            "squared-error",
+            "binary",
+            "mean-squared-error",
+            "mean-absolute-error",
+            "huber",
+            "completion",
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="default: cross-entropy for classes, mean-squared-error for numbers, completion for patterns",
+    )
     optimizer: ChoiceField = Field(
         default="sgd,lr=0.1", validate_default=True, description="a torch optimizer and its settings"
     )
@@ -111,15 +123,23 @@ class LearningSettings(Strict):
     participation: float = Field(
         default=1.0, gt=0, le=1, description="share of the peers that take part in a round (algorithms with a server)"
     )
-    everyone_trains: bool = Field(
+    everyone_trains: bool | Literal["evaluated"] = Field(
         default=False,
-        description="peers that do not take part in a round train all the same, for themselves (algorithms with a "
-        "server)",
+        description="peers that do not take part in a round train all the same, for themselves: in no round, in all "
+        "(true), or in those after which models are scored (evaluated); algorithms with a server",
     )
     aggregation: ChoiceField = Field(
         default="mean",
         validate_default=True,
         description="how the updates of a round become one (algorithms with a server); all but mean stand some liars",
+    )
+    farthest: float | None = Field(
+        default=None,
+        gt=1,
+        le=1e6,
+        allow_inf_nan=False,
+        description="an update that moved more than so many times as far as the median one of its round is left out; "
+        "default: none is (algorithms with a server)",
     )
     privacy: ChoiceField = Field(
         default="none",
@@ -132,6 +152,14 @@ class LearningSettings(Strict):
         description="train, then average, all together; or exchange while training, without waiting (real peers and "
         "the network engine)",
     )
+
+    def evaluated(self, round: int) -> bool:
+        """Whether models are scored after round 1, 2, ..."""
+        return round % self.evaluate_every == 0 or round >= self.rounds
+
+    def everyone_in(self, round: int) -> bool:
+        """Whether those train too who do not take part in round 1, 2, ..., whatever the algorithm says."""
+        return self.everyone_trains is True or (self.everyone_trains == "evaluated" and self.evaluated(round))
 
 
 class GossipSettings(Strict):
@@ -152,6 +180,12 @@ class GossipSettings(Strict):
     )
     exchanges: int | None = Field(
         default=None, ge=1, le=10_000, description="exchanges per averaging; instead of the tolerance"
+    )
+    every: int = Field(
+        default=1,
+        ge=1,
+        le=10_000,
+        description="rounds of training from one averaging to the next (algorithms without a server)",
     )
     wire: ChainField = Field(
         default="float32",

@@ -8,6 +8,7 @@ What a ballot says lies flat beside its group (`ballot_bytes.py`). `readers.py` 
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -45,22 +46,32 @@ CLAIMS_MAX = 8
 DIMENSIONS_MAX = 8
 #: How the content of an update travels: as it is, or as `sparse_words.py` packs it.
 PLAIN, SPARSE = "plain", "sparse"
-#: The field of updates and models that is the tail.
-_CONTENT = "content"
+#: Fields of updates and models that are no metadata: the tail, and what was found in it.
+_BESIDE = ("content", "fault")
+#: Types of values that stand in the metadata as they are.
+_AS_THEY_ARE = frozenset((str, int, float, bool, bytes, type(None)))
 
 
 def plain(value: Any) -> Any:
     """What stands in the metadata for a value: arrays for records, shapes for tensors. An update's form and size
     follow from its tail (`travelling`)."""
+    if type(value) in _AS_THEY_ARE:  # nearly all of them
+        return value
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
     if isinstance(value, messages.Transfer):
         return (value.group, *plain(value.parcel))
     if isinstance(value, messages.Ballot):
         return (value.group, *ballot_bytes.flat(value.said))
     if is_dataclass(value):
-        return tuple(plain(getattr(value, each.name)) for each in fields(value) if each.name != _CONTENT)
-    if isinstance(value, Tensor):
-        return tuple(value.shape)
-    return tuple(map(plain, value)) if isinstance(value, tuple) else value
+        return tuple([plain(getattr(value, name)) for name in _told(type(value))])
+    return tuple(value.shape) if isinstance(value, Tensor) else value
+
+
+@cache
+def _told(kind: type) -> tuple[str, ...]:
+    """Fields of a record that are metadata."""
+    return tuple(each.name for each in fields(kind) if each.name not in _BESIDE)
 
 
 def travelling(content: bytes, tail_bytes: int) -> tuple[str, int]:
@@ -94,7 +105,7 @@ def _names(kind: type) -> tuple[str, ...]:
     """Fields as they travel: a transfer's group, and beside it all of its parcel; no tail, but what tells about it."""
     if kind is messages.Transfer:
         return "group", *_names(Parcel)
-    names = tuple(each.name for each in fields(kind) if each.name != _CONTENT)
+    names = _told(kind)
     return (*names, "form", "size") if kind is messages.Update else names
 
 

@@ -7,10 +7,11 @@ and the number of bytes, then the weight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
+from fedpeer.algorithms.updates import Fault
 from fedpeer.gossip.reductions import FLOAT32, Form
 from fedpeer.peer.core.ballot_bytes import SIGNATURES_BYTES, has_signatures
 from fedpeer.peer.core.fields import PLAIN
@@ -39,6 +40,15 @@ CONTRACT_BYTES_MAX = 1 << 16
 TEXTS: Mapping[type[Message], int] = {Contract: CONTRACT_BYTES_MAX, RosterNews: ROSTER_BYTES_MAX}
 
 
+#: What is wrong with the numbers in a content, if anything.
+Check: TypeAlias = Callable[[bytes], Fault | None]
+
+
+def nothing_wrong(content: bytes) -> None:
+    """A check that any content passes."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
     """What may be said about one averaging group.
@@ -63,11 +73,14 @@ class CouncilSpec:
     members        all of them
     update_bytes   bytes of an update's content, the least and the most
     model_bytes    of a model's
+    update_fault, model_fault    what is wrong with one of them
     """
 
     members: Set[str]
     update_bytes: tuple[int, int]
     model_bytes: tuple[int, int]
+    update_fault: Check = nothing_wrong
+    model_fault: Check = nothing_wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +107,8 @@ class Gate:
 class Opening:
     """A message without its tail, everything else of it checked.
 
-    `fields` by name; `form` and `length` say how the tail is to be read where it is a tensor.
+    `fields` by name; `form` and `length` say how the tail is to be read where it is a tensor; `check` finds what is
+    wrong with the numbers of an update or a model.
     """
 
     envelope: Envelope
@@ -103,6 +117,7 @@ class Opening:
     tail_bytes: int
     form: Form | None = None
     length: int = 0
+    check: Check = nothing_wrong
 
     @property
     def group(self) -> str:
@@ -205,6 +220,7 @@ def _in_council(opening: Opening, gate: Gate) -> Opening | Rejected:
     least, most = 0, 0
     if opening.kind is Model:
         least, most = spec.model_bytes
+        opening = replace(opening, check=spec.model_fault)
     elif opening.kind is Ballot and has_signatures(opening.fields["said"]):
         least, most = SIGNATURES_BYTES
     return opening if least <= opening.tail_bytes <= most else _unlike(opening, opening.tail_bytes, least, most)
@@ -216,7 +232,9 @@ def _updating(opening: Opening, spec: CouncilSpec) -> Opening | Rejected:
     if not least <= size <= most:
         return _unlike(opening, size, least, most)
     fewest, most = (size, size) if opening.fields["form"] == PLAIN else (packed_bytes_min(size), size - 1)
-    return opening if fewest <= opening.tail_bytes <= most else _unlike(opening, opening.tail_bytes, fewest, most)
+    if not fewest <= opening.tail_bytes <= most:
+        return _unlike(opening, opening.tail_bytes, fewest, most)
+    return replace(opening, check=spec.update_fault)
 
 
 def _unlike(opening: Opening, size: int, least: int, most: int) -> Rejected:

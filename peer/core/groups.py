@@ -130,6 +130,7 @@ def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, 
         gossip.protocol,
         tolerance=gossip.tolerance if gossip.exchanges is None else None,
         exchanges=gossip.exchanges,
+        every=gossip.every,
         draws=matching,
     )
 

@@ -17,7 +17,7 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
 from fedpeer.peer.core import entries
 from fedpeer.peer.core.chamber import chamber_fields, chamber_of
-from fedpeer.peer.core.entries import Entry, Took
+from fedpeer.peer.core.entries import Entry, Opened, Took
 from fedpeer.peer.core.framing import FrameError, frame, unframe, unframe_any
 from fedpeer.peer.core.ledger import Holding, Ledger, Rules
 
@@ -35,8 +35,8 @@ def entry_bytes(entry: Entry) -> bytes:
     return frame(type(entry).__name__, fields, tensors)
 
 
-def entry_of(data: bytes) -> Entry:
-    """The entry again.
+def entry_of(data: bytes, start_weight: float = 1.0) -> Entry:
+    """The entry again. Before version 0.3 an `Opened` did not say this weight, but that it was the peer's own.
 
     Raises:
         FrameError: if these bytes are no entry.
@@ -44,6 +44,10 @@ def entry_of(data: bytes) -> Entry:
     name, fields, tensors = unframe_any(data)
     if name not in _KINDS:
         raise FrameError(f"a frame of kind {name[:40]!r} and no entry of a journal")
+    if name == Opened.__name__ and "afresh" in fields:
+        fields = {key: value for key, value in fields.items() if key != "afresh"} | {
+            "start_weight": start_weight if fields["afresh"] else None
+        }
     made: Entry = _put_together(_KINDS[name], fields, tensors)
     return made
 
@@ -100,9 +104,14 @@ def snapshot_bytes(ledger: Ledger, owner: Mapping[str, str]) -> bytes:
 
 
 def ledger_of(
-    snapshot: bytes, journal: Iterable[bytes], rules: Rules, index: Mapping[str, Tensor], owner: Mapping[str, str]
+    snapshot: bytes,
+    journal: Iterable[bytes],
+    rules: Rules,
+    index: Mapping[str, Tensor],
+    owner: Mapping[str, str],
+    places: Mapping[str, Tensor] | None = None,
 ) -> Ledger:
-    """The ledger as it was when the last of these entries was made.
+    """The ledger as it was when the last of these entries was made; `places` are those of coordinated averages.
 
     Raises:
         SnapshotForeignError: if it belongs to another peer, federation, contract or network.
@@ -136,9 +145,10 @@ def ledger_of(
         met_as=dict(fields.get("met_as", {})),
         left=fields["left"],
         chambers={name: chamber_of(each) for name, each in fields.get("chambers", {}).items()},
+        places=places or {},
     )
     for data in journal:
-        ledger.apply(entry_of(data))
+        ledger.apply(entry_of(data, rules.start_weight))
     return ledger
 
 

@@ -65,7 +65,7 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, G
     other.begun = True
     other.seen_in(parcel.round, life.now)
     policy = life.circle.averaging[group]
-    ahead = STEP_ROUNDS + math.ceil(len(policy.overlay.members) / max(1, policy.exchanges))
+    ahead = policy.every * (STEP_ROUNDS + math.ceil(len(policy.overlay.members) / max(1, policy.exchanges)))
     at_once = parcel.round > life.ledger.round + ahead
     life.write(Took(group=group, sender=peer, parcel=parcel, at_once=at_once))
     acknowledge(life, peer, group)

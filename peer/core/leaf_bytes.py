@@ -42,10 +42,15 @@ class LeafForm:
 
     template: Any
     size: int = field(init=False)
+    _places: Mapping[str, tuple[int, int, Tensor]] = field(init=False)
 
     def __post_init__(self) -> None:
-        size = sum(leaf.numel() * leaf.element_size() for leaf in leaves(self.template).values())
-        object.__setattr__(self, "size", size)
+        places, at = {}, 0
+        for name, leaf in leaves(self.template).items():
+            places[name] = at, at + leaf.numel() * leaf.element_size(), leaf.new_empty(leaf.shape, device="cpu")
+            at = places[name][1]
+        object.__setattr__(self, "size", at)
+        object.__setattr__(self, "_places", places)
 
     def written(self, state: Any) -> bytes:
         """The bytes of a state of this kind, on any device."""
@@ -53,14 +58,15 @@ class LeafForm:
 
     def leaves(self, data: bytes) -> dict[str, Tensor]:
         """The leaves in these `size` bytes, in memory of their own."""
+        return {name: self.leaf(data, name) for name in self._places}
+
+    def leaf(self, data: bytes, name: str) -> Tensor:
+        """One leaf in these `size` bytes, in memory of its own."""
         assert len(data) == self.size, "who takes bytes in from others looks at their number"
-        found, at = {}, 0
-        for name, like in leaves(self.template).items():
-            end = at + like.numel() * like.element_size()
-            # torch cannot view nothing, and a copy is aligned.
-            flat = torch.frombuffer(bytearray(data[at:end]), dtype=like.dtype) if end > at else like.new_empty(0)
-            found[name], at = flat.reshape(like.shape), end
-        return found
+        at, end, like = self._places[name]
+        # torch cannot view nothing, and a copy is aligned.
+        flat = torch.frombuffer(bytearray(data[at:end]), dtype=like.dtype) if end > at else like.new_empty(0)
+        return flat.reshape(like.shape)
 
     def read(self, data: bytes) -> Any:
         """The state in these `size` bytes."""

@@ -172,20 +172,28 @@ class Learner:
         """(n,) initial parameters."""
         return self.assembly.start(self.peer)
 
+    def batches(self, round: int, number: int | None = None) -> Batches:
+        """Those of round 1, 2, ...; `number` is the peer's own among clients, where it is one."""
+        draws, part = self.assembly.draws, self.train_part
+        places = torch.from_numpy(round_order(self.examples, round, self.steps, self.batch, draws, self.peer))
+        places = places.to(self.device)
+        client = None if number is None else torch.tensor(number, device=self.device)
+        return Batches(part.x_NF, part.index_M[places], part.y_M[places], self.view, (part,), client)
+
+    def key(self, round: int) -> int:
+        """Names the streams of randomness of that round's training."""
+        return self.assembly.draws.key("dropout", self.peer, round)
+
     def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
         """Parameters (n,) and optimiser state (k,) after the local steps of round 1, 2, ...; what came in is unchanged.
 
         `fresh`: there is no optimiser state yet.
         """
-        draws = self.assembly.draws
-        places = torch.from_numpy(round_order(self.examples, round, self.steps, self.batch, draws, self.peer))
-        part, places = self.train_part, places.to(self.device)
-        batches = Batches(part.x_NF, part.index_M[places], part.y_M[places], self.view)
         state, change = LocalTraining(self.stepper, self.assembly.federation.learning.optimizer_state).train(
             TrainingState(s_k.to(self.device), fresh),
             x_n.to(self.device),
-            batches,
-            [draws.key("dropout", self.peer, round)],
+            self.batches(round),
+            [self.key(round)],
         )
         return change.trained_n.cpu(), state.optimizer_k.cpu()
 

@@ -29,6 +29,7 @@ from fedpeer.peer.core.chamber import Chamber
 from fedpeer.peer.core.entries import (
     Acked,
     Adopted,
+    Averaged,
     Began,
     Bound,
     Called,
@@ -48,6 +49,7 @@ from fedpeer.peer.core.entries import (
     Sworn,
     Took,
 )
+from fedpeer.peer.core.means import values_of
 
 #: (round, exchange, sender) of a share that waits.
 Place = tuple[int, int, str]
@@ -95,7 +97,7 @@ class Rules:
 
     form          how values travel
     eager         asynchronous: what arrives is added at once
-    start_weight  of this peer: 1, or its number of examples
+    start_weight  of this peer when it comes in: 1, or its number of examples
     """
 
     me: str
@@ -111,13 +113,15 @@ class Ledger:
 
     index        of each group, the places (D,) int64 of its scalars in the parameters
     x_n          (n,) float32: what the round's training begins, or began, with; after it, what it made
-    s_k          (k,) float32: the optimiser's state; `fresh` while there is none
+    s_k          (k,) what the learner keeps beside them: the optimiser's state, float32, or bytes, uint8, of another
+                 state (`keeper.py`); `fresh` while there is none
     round        1, 2, ...: the round in which it trains, or after whose training it averages; 0 before the first
     trained      whether the training of this round is done
     incarnation  of this peer: 1, and one more whenever it lost memory; `life`: number of its last start
     met          incarnation by which each neighbour is known, and (life, nonce) of the process that was met as that
     left         whether it handed everything over and went
-    chambers     by group, what must not be forgotten of coordinated rounds; none where equals average
+    chambers     by group, what must not be forgotten of coordinated rounds; none where equals average by themselves
+    places       of each group that a coordinator averages, the places (D,) int64 of its scalars in the parameters
     """
 
     rules: Rules
@@ -134,6 +138,7 @@ class Ledger:
     met_as: dict[str, tuple[int, int]] = field(default_factory=dict)
     left: bool = False
     chambers: dict[str, Chamber] = field(default_factory=dict)
+    places: Mapping[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
     def blank(rules: Rules, index: Mapping[str, Tensor], x_n: Tensor, state_size: int) -> Ledger:
@@ -164,6 +169,11 @@ class Ledger:
         }
         self.index = index
         return gone
+
+    def seated(self, places: Mapping[str, Tensor], blank: Mapping[str, Chamber]) -> None:
+        """Go on in other councils: the chambers of those that are gone are given up, and new ones begin `blank`."""
+        self.chambers = {group: self.chambers.get(group, chamber) for group, chamber in blank.items()}
+        self.places = places
 
     def estimate_D(self, group: str) -> Tensor:
         """(D,) float64: what the peer takes the group's average to be."""
@@ -212,12 +222,21 @@ class Ledger:
                 )
             case Left():
                 self.left = True
-            case Stood() | Bound() | Stored() | Studied() | Kept() | Called() | Sworn():
+            case Stood() | Bound() | Stored() | Studied() | Kept() | Averaged() | Called() | Sworn():
                 self.chambers[entry.group] = self.chambers[entry.group].changed(entry)
                 self.x_n = entry.x_n if isinstance(entry, Kept) else self.x_n
+                if isinstance(entry, Averaged):
+                    self._average(entry.group)
             case _:
                 assert_never(entry)
         return {}
+
+    def _average(self, group: str) -> None:
+        content, place_D = self.chambers[group].content, self.places.get(group)
+        assert content is not None, "a round is in force"
+        if place_D is not None:  # a later roster may have taken this peer out of the group
+            self.x_n = self.x_n.clone()
+            self.x_n[place_D] = values_of(content, len(place_D))
 
     def _assembled(self) -> Tensor:
         x_n = self.x_n.clone()
@@ -237,9 +256,9 @@ class Ledger:
         at = (entry.round, entry.exchange)
         holding = _added(self.groups[entry.group], at, everything=entry.whole)
         held, put = holding.held, holding.put
-        if entry.afresh:
-            put += self.rules.start_weight - float(held.weight)
-            held = Mass.of(held.estimate_D, self.rules.start_weight)
+        if entry.start_weight is not None:
+            put += entry.start_weight - float(held.weight)
+            held = Mass.of(held.estimate_D, entry.start_weight)
         lanes = {peer: holding.out.get(peer, Outgoing()) for peer in entry.to}
         purpose = f"wire {entry.group} {self.incarnation} {sum(lane.made for lane in lanes.values())}"
         held, lanes, parcels = give(

@@ -22,6 +22,7 @@ from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send, Stop
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.gate import Gate
 from fedpeer.peer.core.groups import PeerGroup
+from fedpeer.peer.core.keeps import Keeps
 from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.messages import Message, Refused
 from fedpeer.peer.core.refusals import REFUSALS
@@ -75,6 +76,9 @@ class Setup:
     seeds        ids of those who are greeted first, and the others only when they are known to be there, or after a
                  while; none: all at once
     nonce        drawn at this start
+    keeps        what its algorithm says of the state that it keeps of its own; None where it keeps none
+    part         what it does in the councils of its circle: it is the client of a server, or one of the equals of
+                 groups that are averaged by coordinators; None: there are no councils
     """
 
     me: str
@@ -87,6 +91,8 @@ class Setup:
     models: tuple[str, ...] = ()
     seeds: frozenset[str] = frozenset()
     nonce: int = 0
+    keeps: Keeps | None = None
+    part: Literal["client", "fellow"] | None = None
 
     def ticks(self, seconds: float) -> int:
         """As many ticks as these seconds, at least one."""
@@ -120,7 +126,7 @@ class Life:
     living: dict[str, Averaging] = field(default_factory=dict)
     gates: dict[str | None, Gate] = field(default_factory=dict)
     score: float | None = None
-    course: Course | None = None  # of an algorithm with a server
+    courses: dict[str, Course] = field(default_factory=dict)  # of the councils, by group
     new: bool = False  # this process found an empty disk
     amnesia: bool = False  # others know of an earlier process that used that disk before
 
@@ -180,7 +186,7 @@ class Life:
     def snapshot_if_due(self) -> None:
         """Where the journal has grown long; between rounds, when least is under way."""
         held = 8 * sum(group.length for group in self.circle.groups.values())
-        size = held + 4 * (len(self.ledger.x_n) + len(self.ledger.s_k))
+        size = held + self.ledger.x_n.nbytes + self.ledger.s_k.nbytes
         size += sum(chamber.size for chamber in self.ledger.chambers.values())
         if self.journal_bytes > max(JOURNAL_TIMES * size, JOURNAL_BYTES_MIN):
             self.snapshot()
@@ -301,7 +307,7 @@ def _bytes_of(entry: Entry) -> int:
     """About what an entry takes in the journal."""
     match entry:
         case Learnt():
-            return 4 * (len(entry.x_n) + len(entry.s_k))
+            return entry.x_n.nbytes + entry.s_k.nbytes
         case Stored():
             return len(entry.content) + 200
         case Studied():

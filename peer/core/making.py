@@ -9,19 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.gossip.ballots import Holding
+from fedpeer.algorithms.registry import Method
+from fedpeer.gossip.ballots import Electorate
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import FORMS, PACKERS, Form
 from fedpeer.peer.core.assembly import Assembly
 from fedpeer.peer.core.capacity import SIGNATURES_MAX
-from fedpeer.peer.core.chamber import Chamber
 from fedpeer.peer.core.choice import Choice, bind, lookup
 from fedpeer.peer.core.course import Course
+from fedpeer.peer.core.doors import WEIGHT_MAX
 from fedpeer.peer.core.entries import Entry
 from fedpeer.peer.core.events import Persist
 from fedpeer.peer.core.federation import Federation
@@ -29,10 +31,13 @@ from fedpeer.peer.core.groups import averaging_among, enrolled, peer_plan, plan_
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import Ledger, Rules
 from fedpeer.peer.core.life import Circle, Setup
+from fedpeer.peer.core.means import course_of as mean_course
+from fedpeer.peer.core.means import patience_in
 from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.roster import Roster, RosterError
 from fedpeer.peer.core.saving import Recovered
+from fedpeer.peer.core.seats import seats_of
 from fedpeer.peer.core.voters import EVERYONE, PeerCouncil, electorate
 from fedpeer.slicing.models import ModelGraph
 
@@ -87,21 +92,29 @@ def setup_of(
     """
     federation = assembly.federation
     chosen = method or federation.learning.algorithm
-    served, network = method_of(chosen).served, _network_digest(assembly)
+    kind, network = method_of(chosen), _network_digest(assembly)
+    means = kind.averages and federation.gossip.protocol == "coordinator"
     voters = len(electorate(roster).voters)
-    if served and voters > VOTERS_MAX:
+    if (kind.served or means) and voters > VOTERS_MAX:
         many = f"the roster has {voters:,} peers that vote, and more than {VOTERS_MAX:,} cannot sign a round's result"
         raise RosterError("bad_metadata", f"{many}; make several federations, or take an algorithm without a server")
 
     def circle_of(roster: Roster) -> Circle:
         peers = {entry.id: entry.models for entry in roster.entries}
-        plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), method_of(chosen))
+        plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), kind)
         groups = peer_plan(plan, me).groups
+        elsewhere = {group.id: group for group in plan.groups if group.id not in groups}
+        if means:
+            seats = {id: partial(group_electorate, federation, kind, id) for id in groups}
+            councils = {
+                id: PeerCouncil(frozenset(group.members), group.digest, seats[id], group.index_D)
+                for id, group in groups.items()
+            }
+            return Circle(roster, {}, {}, elsewhere, councils)
         averaging = {
             id: averaging_among(group.members, id, federation.gossip, assembly.seed) for id, group in groups.items()
         }
-        elsewhere = {group.id: group for group in plan.groups if group.id not in groups}
-        councils = {EVERYONE: PeerCouncil(frozenset(peers), network)} if served else {}
+        councils = {EVERYONE: PeerCouncil(frozenset(peers), network, electorate)} if kind.served else {}
         return Circle(roster, groups, averaging, elsewhere, councils)
 
     # What the file says, before a peer's own network fills in what it leaves open.
@@ -119,7 +132,17 @@ def setup_of(
         seeds=frozenset(entry.id for entry in roster.entries if entry.address in seeds),
         models=ModelGraph(ours.models()).implemented(me),
         nonce=nonce,
+        part="client" if kind.served else "fellow" if means else None,
     )
+
+
+def group_electorate(federation: Federation, method: Method, group: str, roster: Roster) -> Electorate:
+    """Those who decide in the averaging group of this id by a roster."""
+    if method.sharing != "partial models":
+        return electorate(roster)
+    models = {entry.id: entry.models for entry in roster.entries}
+    graph = ModelGraph(enrolled(federation, models).models())
+    return electorate(roster, [peer for peer in models if set(group.split("+")) <= set(graph.implemented(peer))])
 
 
 def _network_digest(assembly: Assembly) -> bytes:
@@ -155,9 +178,11 @@ def node_of(
     sign: Sign,
     verify: Verify,
     course: Course | None = None,
+    patience: float = 1.0,
 ) -> Node:
     """The node of a peer that found this on its disk; `start_n` (n,) are its initial parameters, and `course` says what
-    it must know of an algorithm with a server.
+    it must know of an algorithm with a server. `patience`: how long it waits before it would coordinate a group's
+    averages (`course.patience_of`).
 
     Raises:
         SnapshotForeignError: the state is somebody else's.
@@ -166,16 +191,24 @@ def node_of(
     if recovered.snapshot is None:
         # Entries without a snapshot: the first one was not finished, or cannot be read any more.
         ledger = Ledger.blank(rules, index, start_n, state_size)
-        if course is not None:
-            everybody = electorate(setup.circle.roster)
-            chamber = Chamber(course.client, Holding(everybody.number), {everybody.number: everybody})
-            ledger.chambers = dict.fromkeys(setup.circle.councils, chamber)
+        ledger.seated(*seats_of(setup.circle, b"" if course is None else course.client))
         for data in recovered.entries:
-            ledger.apply(entry_of(data))
+            ledger.apply(entry_of(data, rules.start_weight))
     else:
-        ledger = ledger_of(recovered.snapshot, recovered.entries, rules, index, owner_of(setup))
+        places, blank = seats_of(setup.circle, b"" if course is None else course.client)
+        ledger = ledger_of(recovered.snapshot, recovered.entries, rules, index, owner_of(setup), places)
         if set(index) != set(ledger.groups):
             ledger.regrouped(index)
+        ledger.seated(places, blank)
+    weight_max = WEIGHT_MAX if setup.keeps or setup.federation.learning.weights == "samples" else 1.0
+
+    def course_of(group: str, council: PeerCouncil) -> Course:
+        if council.index_D is None:
+            assert course is not None, "an algorithm with a server has one"
+            return course
+        waits = patience_in(group, setup.me, council.members, patience)
+        return mean_course(start_n[council.index_D], weight_max=weight_max, patience=waits)
+
     draws = np.random.Generator(np.random.PCG64(rules.draws.key(f"membership {setup.nonce}", setup.me, ledger.life)))
     return Node(
         setup,
@@ -185,5 +218,5 @@ def node_of(
         draws=draws,
         sign=sign,
         verify=verify,
-        course=course,
+        course_of=course_of,
     )

@@ -21,6 +21,7 @@ from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Contract, Hello, LaneState, RosterNews
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, newer, to_bytes
+from fedpeer.peer.core.seats import seats_of
 from fedpeer.slicing.models import SlicingError
 from fedpeer.topology.graphs import TopologyError
 
@@ -276,6 +277,8 @@ def enrol(life: Life, roster: Roster) -> None:
     life.effects.append(Enrol(roster))
     for group, weight in life.ledger.regrouped({g.id: g.index_D for g in life.circle.groups.values()}).items():
         life.note("warning", "written_off", f'the group "{group}" is gone', group=group, weight=weight)
+    if life.circle.councils or life.ledger.chambers:
+        life.ledger.seated(*seats_of(life.circle, b""))  # the council of a server's clients is there already
     life.snapshot()
     gone, new = sorted(before - set(life.circle.peers)), sorted(set(life.circle.peers) - before)
     said = [*(f"{peer} is new" for peer in new), *(f"{peer} is put out" for peer in gone)]

@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 from torch import Tensor
 
+from fedpeer.algorithms.updates import Fault
 from fedpeer.gossip import ballots
 from fedpeer.gossip.membership import Claim
 from fedpeer.gossip.transfers import Parcel
@@ -183,9 +184,11 @@ class Ballot:
 class Update:
     """What a participant's training gave in the round that the coordinator of `term` opened.
 
-    digest    (32 bytes) BLAKE2b-256 of `content`
+    digest    (32 bytes) BLAKE2b-256 of `content`, which was held against it
     content   the tail: the update's leaves in the order of the algorithm's template, little-endian, one directly after
               the other. Between them and this message zeros may have travelled for less (`sparse_words.py`).
+    fault     what is wrong with the numbers in it, as the gate found. It is a message all the same: who gathers for
+              the round no longer waits for its sender.
     """
 
     group: str
@@ -193,6 +196,7 @@ class Update:
     round: int
     digest: bytes
     content: bytes
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +209,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """The answer to a Wanted: the model with this digest, BLAKE2b-256 of `content` (the tail), its leaves as those of
-    an update."""
+    """The answer to a Wanted: the model with this digest, BLAKE2b-256 of `content` (the tail, `leaf_bytes.py`), which
+    was held against it, and whose server is made of numbers."""
 
     group: str
     digest: bytes

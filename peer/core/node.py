@@ -16,6 +16,7 @@ A step takes the event in and then goes on as far as it can.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, assert_never
 
 import numpy as np
@@ -24,6 +25,7 @@ import torch
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Membership
 from fedpeer.peer.core.acquaintance import Acquaintance
+from fedpeer.peer.core.client import Client
 from fedpeer.peer.core.company import attend
 from fedpeer.peer.core.council import Council
 from fedpeer.peer.core.course import Course
@@ -43,6 +45,7 @@ from fedpeer.peer.core.events import (
     Tick,
     Trained,
 )
+from fedpeer.peer.core.fellow import Fellow
 from fedpeer.peer.core.gate import Gate
 from fedpeer.peer.core.lanes import hear_ack, hear_transfer, say_again, say_all_open
 from fedpeer.peer.core.ledger import Ledger
@@ -71,7 +74,7 @@ from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.roster import AUTHORITY, Roster
 from fedpeer.peer.core.rounds import Rounds, average, begin, push, train, trained
-from fedpeer.peer.core.voters import EVERYONE
+from fedpeer.peer.core.voters import EVERYONE, PeerCouncil
 
 #: Peers that have to say that a later process has our identity before we believe it: one alone might lie.
 OUTLIVED_MIN = 2
@@ -97,6 +100,10 @@ class Node:
 
     ledger   as it was recovered, or blank; `blank` says which
     forgot   whether something that was durable is known to be gone
+    course_of   what must be known of each of its councils, by group, where there are any
+
+    `councils` are those that it sits in, by group; `part` is what it does in them: as a client of a server, or as one
+    of the equals of their groups.
     """
 
     def __init__(
@@ -109,9 +116,10 @@ class Node:
         sign: Sign,
         verify: Verify,
         forgot: bool = False,
-        course: Course | None = None,
+        course_of: Callable[[str, PeerCouncil], Course],
     ) -> None:
         self.setup = setup
+        self._course_of, self._draws, self._sign, self._verify = course_of, draws, sign, verify
         self.blank, self._forgot = blank, forgot
         advert = Advert(
             address=setup.address,
@@ -139,14 +147,17 @@ class Node:
             for peer in setup.circle.peers
             if peer != setup.me
         }
-        self.life = Life(setup, ledger, membership, setup.circle, others, course=course, new=ledger.life == 0)
+        self.life = Life(setup, ledger, membership, setup.circle, others, new=ledger.life == 0)
         self.repeats = Repeats()
         self.rounds = Rounds()
         self.gauges = {group: Gauge() for group in ledger.groups}
         self.work = Work(self.life, self.rounds, self.repeats, self.gauges, Passage(), self._begin)
-        self.council: Council | None = None
-        if course is not None:
-            self.council = Council(self.life, EVERYONE, course, draws, sign, verify)
+        self.councils: dict[str, Council] = {}
+        self._seat()
+        self.part: Client | Fellow | None = None
+        if setup.part is not None:
+            fellow = setup.part == "fellow"
+            self.part = Fellow(self.life, self.councils) if fellow else Client(self.life, self.councils[EVERYONE])
         self._awake = False
         self._reacquainted = False
         self._outlived_by: set[str] = set()  # those who say that a later process has our identity
@@ -193,10 +204,13 @@ class Node:
                 life.now = event.now
                 life.reconsider()
                 attend(life, life.membership.tick(event.now))
-                if self.council is not None and life.phase in ("learning", "finished"):
-                    self.council.tick()
+                if life.phase in ("learning", "finished"):
+                    for council in self.councils.values():
+                        council.tick()
             case Heard():
                 self._hear(event)
+            case Trained() if isinstance(self.part, Fellow):
+                self.part.trained(event)
             case Trained():
                 trained(life, self.rounds, event)
             case Evaluated():
@@ -235,8 +249,10 @@ class Node:
         life = self.life
         life.write(Started(life=self._number(life.ledger)))
         life.amnesia = self._forgot
-        if self.council is not None:
-            self.council.enrol(life.circle.roster)
+        for council in self.councils.values():
+            council.enrol(life.circle.roster)
+        if life.phase == "stopped":
+            return
         if life.ledger.left:
             born_again(life, life.ledger.incarnation + 1, "it had left, and comes back")
             self.blank = True
@@ -251,13 +267,13 @@ class Node:
             life.enter("finished")
         else:
             life.note("info", "resumed", f"going on in round {round}", round=round)
-            if self.council is None and not life.ledger.trained:
+            if self.part is None and not life.ledger.trained:
                 train(life, self.rounds)
 
     def _begin(self, round: int) -> None:
         """This round is the first of this process."""
-        if self.council is not None:
-            self.council.begin()
+        if self.part is not None:
+            self.part.begin()
         else:
             begin(self.life, self.rounds, self.gauges, round)
 
@@ -288,11 +304,14 @@ class Node:
             case "leaving":
                 leave(self.work)
         if life.phase == "learning":
-            if self.council is not None:
-                self.council.go_on()
+            if self.part is not None:
+                self.part.go_on()
             else:
                 self._learn()
-        if self.council is None and life.phase in ("learning", "finished") and not life.synchronous:
+        if life.phase in ("learning", "finished"):
+            for council in self.councils.values():
+                council.go_on()
+        if self.part is None and life.phase in ("learning", "finished") and not life.synchronous:
             push(life, self.rounds, self.repeats)
 
     def _learn(self) -> None:
@@ -335,8 +354,9 @@ class Node:
         if isinstance(message, Hello):
             if hear_hello(life, heard, message):
                 say_all_open(life, self.repeats, peer)
-                if self.council is not None:
-                    self.council.introduce(peer)
+                for council in self.councils.values():
+                    if peer in life.circle.councils[council.group].members:
+                        council.introduce(peer)
             life.changed()
             return
         known = life.ledger.met.get(peer)
@@ -355,8 +375,8 @@ class Node:
             case Transfer():
                 if message.group in life.ledger.groups and hear_transfer(life, peer, message, self.gauges):
                     self.rounds.news.add(message.group)
-            case Ack() if self.council is not None:
-                self.council.hear_ack(peer, message)
+            case Ack() if message.group in self.councils:
+                self.councils[message.group].hear_ack(peer, message)
             case Ack():
                 if message.group in life.ledger.groups:
                     hear_ack(life, self.repeats, peer, message)
@@ -390,8 +410,8 @@ class Node:
 
     def _sit(self, peer: str, message: Ballot | Update | Wanted | Model) -> None:
         """Something about coordinated rounds, by somebody who learns the same."""
-        council = self.council
-        if council is None or council.group not in self.life.others[peer].agreed:
+        council = self.councils.get(message.group)
+        if council is None or message.group not in self.life.others[peer].agreed:
             return
         match message:
             case Ballot():
@@ -401,21 +421,23 @@ class Node:
             case Wanted():
                 council.hear_wanted(peer, message)
             case Model():
-                council.hear_model(peer, message)
+                council.hear_model(message)
 
     def _studied(self, event: Practised | Concluded | Settled) -> None:
-        assert self.council is not None, "who has no council asks for no such work"
-        match event:
-            case Practised():
-                self.council.practised(event)
-            case Concluded():
-                self.council.concluded(event)
-            case Settled():
-                self.council.settled(event)
+        if isinstance(event, Concluded):
+            if event.group in self.councils:
+                self.councils[event.group].concluded(event)
+            return
+        assert isinstance(self.part, Client), "who is no client asks for no such work"
+        if isinstance(event, Practised):
+            self.part.practised(event)
+        else:
+            self.part.settled(event)
 
     def _news(self, peer: str, news: RosterNews) -> None:
-        if self.council is not None and news.number < self.life.circle.roster.number:
-            self.council.hear_earlier(peer, news)
+        if self.councils and news.number < self.life.circle.roster.number:
+            for council in self.councils.values():
+                council.hear_earlier(peer, news)
             return
         roster = hear_roster(self.life, peer, news)
         if roster is not None:
@@ -430,8 +452,8 @@ class Node:
     def _refused(self, peer: str, refused: Refused) -> None:
         """A neighbour did not take something. Whatever has to do with memory or lives is cleared up by a Hello."""
         life = self.life
-        if self.council is not None and refused.group == self.council.group:
-            self.council.hear_refused(peer, refused)
+        if refused.group in self.councils:
+            self.councils[refused.group].hear_refused(peer, refused)
         text = f"{peer} refused what this peer sent: {refused.code}. {refused.text}"
         life.note(
             "debug" if refused.code in USUAL else "warning",
@@ -465,6 +487,18 @@ class Node:
         gauges = {group: self.gauges.get(group, Gauge()) for group in life.ledger.groups}
         self.gauges.clear()
         self.gauges.update(gauges)
-        if self.council is not None:
-            self.council.enrol(roster)
+        self._seat()
+        for council in self.councils.values():
+            council.enrol(roster)
         life.changed()
+
+    def _seat(self) -> None:
+        """Sit in the councils of the circle, and in no others."""
+        life = self.life
+        gone = self.councils.keys() - life.circle.councils.keys()
+        for group in gone:
+            del self.councils[group], life.courses[group]
+        for group, peer_council in life.circle.councils.items():
+            if group not in self.councils:
+                course = life.courses[group] = self._course_of(group, peer_council)
+                self.councils[group] = Council(life, group, course, self._draws, self._sign, self._verify)

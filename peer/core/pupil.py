@@ -1,27 +1,29 @@
 """The work of one peer under an algorithm with a server: training, closing a round, settling.
 
 All of it is functions of what is handed in, states as bytes (`leaf_bytes.py`), so it may be done in any thread, one
-job at a time, and repeated. The numbers are those of the vector engine: the same batches, keys and order of clients.
+job at a time, and repeated. A job says who the clients of its round are: when the roster changes their number does, and
+with it the algorithm that was built for so many. The numbers are those of the vector engine: the same batches, keys and order of clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches, round_order
-from fedpeer.algorithms.leaves import leaves, mapped, stacked
+from fedpeer.algorithms.leaves import leaves, mapped, stacked, taken
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.updates import Fault, fault
 from fedpeer.algorithms.workbench import Workbench
-from fedpeer.peer.core.assembly import Coordinated, Loader, coordinated, optimizer_of
+from fedpeer.peer.core.assembly import Coordinated, Loader, coordinated, left_out, optimizer_of
 from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.course import Course, patience_of
+from fedpeer.peer.core.course import Course, concluded, patience_of, practised
 from fedpeer.peer.core.events import Conclude, Concluded, Practise, Practised, Settle, Settled
 from fedpeer.peer.core.leaf_bytes import LeafForm
 from fedpeer.peer.core.learner import Learner
@@ -31,12 +33,12 @@ from fedpeer.peer.core.learner import Learner
 class Pupil:
     """The work of one peer.
 
-    clients   ids of all, in the order of the algorithm's clients
+    algorithm   for the number of clients at the start; `among` builds it for another one
     """
 
     learner: Learner
     algorithm: Coordinated
-    clients: tuple[str, ...]
+    among: Callable[[int], Coordinated]
     server: LeafForm
     client: LeafForm
     update: LeafForm
@@ -67,6 +69,13 @@ class Pupil:
             draw=drawn,
         )
         algorithm = coordinated(method, learning, bench, load, secret=secret)
+
+        @cache
+        def among(count: int) -> Coordinated:
+            if count == len(clients):
+                return algorithm
+            return coordinated(method, learning, replace(bench, clients=count), load, secret=secret, begun=True)
+
         server = algorithm.start_server(drawn(""))
         examples = torch.tensor(learner.examples, device=device)
         client = algorithm.start_client(assembly.start(learner.peer).to(device), examples)
@@ -74,14 +83,17 @@ class Pupil:
         forms = LeafForm(server), LeafForm(client), LeafForm(update)
         draws = assembly.draws
 
-        def takes_part(round: int, among: Sequence[str]) -> tuple[str, ...]:
-            numbers = algorithm.participants(round, len(among), learning.participation, draws)
-            return tuple(among[number] for number in numbers)
+        def takes_part(round: int, peers: Sequence[str]) -> tuple[str, ...]:
+            numbers = among(len(peers)).participants(round, len(peers), learning.participation, draws)
+            return tuple(peers[number] for number in numbers)
 
         template = leaves(mapped(lambda leaf: leaf.cpu(), update))
 
         def wrong(data: bytes) -> Fault | None:
             return fault(forms[2].leaves(data), template, counts=algorithm.counts, positive=algorithm.positive)
+
+        def number(data: bytes) -> int | None:
+            return int(forms[2].leaf(data, algorithm.numbered)) if algorithm.numbered else None
 
         course = Course(
             server_bytes=forms[0].size,
@@ -91,10 +103,13 @@ class Pupil:
             takes_part=takes_part,
             fault=wrong,
             sound=forms[0].finite,
-            everyone=learning.everyone_trains or algorithm.everyone_trains,
+            everyone=lambda round: algorithm.everyone_trains or learning.everyone_in(round),
             patience=patience_of(device, learner.examples),
+            fixed=algorithm.fixed_clients,
+            number=number,
+            server_fault=lambda data: algorithm.server_fault(forms[0].read(data)),
         )
-        return cls(learner, algorithm, clients, *forms, course)
+        return cls(learner, algorithm, among, *forms, course)
 
     def work(self, job: Practise | Conclude | Settle) -> Practised | Concluded | Settled:
         """Do one job."""
@@ -102,18 +117,28 @@ class Pupil:
             case Practise():
                 return self._practise(job)
             case Conclude():
-                updates = stacked([self._read(self.update, each) for each in job.updates])
-                server = self.algorithm.close(self._read(self.server, job.server), updates)
-                return Concluded(job.term, job.round, self.server.written(server))
+                return self._conclude(job)
             case Settle():
                 return self._settle(job)
 
     def _practise(self, job: Practise) -> Practised:
-        broadcast = self.algorithm.open(self._read(self.server, job.server), job.round)
-        batches = _batches(self.learner, self.clients, job.round)
+        algorithm = self.among(len(job.clients))
+        broadcast = algorithm.open(self._read(self.server, job.server), job.round)
+        batches = _batches(self.learner, job.clients, job.round)
         keys = [self.learner.assembly.draws.key("dropout", self.learner.peer, job.round)]
-        trained, update = self.algorithm.train(self._read(self.client, job.client), broadcast, batches, keys)
-        return Practised(job.round, self.client.written(trained), self.update.written(update))
+        trained, update = algorithm.train(self._read(self.client, job.client), broadcast, batches, keys)
+        return practised(job, self.client.written(trained), self.update.written(update), self.course)
+
+    def _conclude(self, job: Conclude) -> Concluded:
+        algorithm, before = self.among(len(job.clients)), self._read(self.server, job.server)
+        updates = stacked([self._read(self.update, each) for each in job.updates.values()])
+        found = left_out(algorithm, self.learner.assembly.federation.learning, before, updates, job.round)
+        out = {client: why for client, why in zip(job.updates, found, strict=True) if why is not None}
+        if out:
+            updates = taken(updates, [row for row, why in enumerate(found) if why is None])
+        server = self.server.written(algorithm.close(before, updates))
+        sound = self.course.sound(server) and self.course.server_fault(server) is None
+        return concluded(job, server, sound=sound, out=out)
 
     def _settle(self, job: Settle) -> Settled:
         server, client = self._read(self.server, job.server), self._read(self.client, job.before)

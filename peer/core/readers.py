@@ -128,19 +128,31 @@ def many(reader: Reader, most: int = ARRAY_MAX) -> Reader:
 
 def row(*readers: Reader) -> Reader:
     def read(value: Any) -> tuple[Any, ...]:
-        if len(items := of_type(tuple, value)) != len(readers):
-            raise Unfit("bad_metadata", f"{len(items)} fields instead of {len(readers)}")
-        return tuple(reader(item) for reader, item in zip(readers, items, strict=True))
+        return tuple([reader(item) for reader, item in zip(readers, _array(value, len(readers)), strict=True)])
 
     return read
 
 
+def _array(value: Any, length: int) -> tuple[Any, ...]:
+    if len(items := of_type(tuple, value)) != length:
+        raise Unfit("bad_metadata", f"{len(items)} fields instead of {length}")
+    return items
+
+
 def named(names: Iterable[str], *readers: Reader, of: str) -> Reader:
     """Fields by name; what is unfit says in which field of what."""
-    names = tuple(names)
-    assert len(names) == len(readers), f"a reader for each field of {of}"
-    each = row(*(placed(f"{of}.{name}", reader) for name, reader in zip(names, readers, strict=True)))
-    return lambda value: dict(zip(names, each(value), strict=True))
+    placed_readers = tuple(zip(names, readers, strict=True))  # a reader for each field
+
+    def read(value: Any) -> dict[str, Any]:
+        found = {}
+        for (name, reader), item in zip(placed_readers, _array(value, len(readers)), strict=True):
+            try:
+                found[name] = reader(item)
+            except Unfit as unfit:
+                raise Unfit(unfit.code, f"{of}.{name}: {unfit.text}") from None
+        return found
+
+    return read
 
 
 def record(made: type, *readers: Reader) -> Reader:

@@ -372,6 +372,29 @@ _ROWS = (
         "The variances and precisions in your update have to be above 0 and finite: your training has diverged; lower "
         "its learning rate.",
     ),
+    Refusal(
+        "bad_task_matrix",
+        ("R15",),
+        "s",
+        "a coupling of tasks that is not symmetric or not positive semi-definite",
+        "The model that you hand over says how tasks are related by numbers that cannot be so; look for a coordinator "
+        "that lies, or another version of fedpeer.",
+    ),
+    Refusal(
+        "too_far",
+        ("R16",),
+        "h",
+        "an update that moved much further than the others of its round",
+        "Your update moved further than learning.farthest times the median one of its round, and is left out of it; "
+        "look for a diverged training, or raise learning.farthest.",
+    ),
+    Refusal(
+        "wrong_client",
+        ("R17",),
+        "s",
+        "an update in another client's name",
+        "Your update says to be another client's. Run one version of fedpeer on all machines, and the same roster.",
+    ),
     # -------------------------------------------------------------------------------------------- our own machine's
     Refusal(
         "snapshot_corrupt",

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import networkx as nx
+from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging, Turn, turn
 from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, resting
@@ -72,7 +73,7 @@ def begin(life: Life, rounds: Rounds, gauges: dict[str, Gauge], round: int) -> N
             disagreement=dict(rounds.disagreement),
         )
         if done % learning.evaluate_every == 0 or done >= learning.rounds:
-            life.effects.append(Evaluate(min(done, learning.rounds), ledger.x_n))
+            life.effects.append(Evaluate(min(done, learning.rounds), *models_of(life)))
     life.snapshot_if_due()
     if round > learning.rounds:
         life.phase = "finished"
@@ -80,6 +81,15 @@ def begin(life: Life, rounds: Rounds, gauges: dict[str, Gauge], round: int) -> N
         life.snapshot()
         return
     train(life, rounds)
+
+
+def models_of(life: Life) -> tuple[Tensor, Tensor | None]:
+    """The model (n,) that this peer predicts with, and the estimate (n,) where that is another one."""
+    ledger, keeps = life.ledger, life.setup.keeps
+    if keeps is None:
+        return ledger.x_n, None
+    own_n = None if ledger.fresh else keeps.own_model(ledger.s_k)
+    return ledger.x_n if own_n is None else own_n, ledger.x_n
 
 
 def train(life: Life, rounds: Rounds) -> None:
@@ -107,17 +117,18 @@ def trained(life: Life, rounds: Rounds, event: Trained) -> None:
 def _ahead(life: Life) -> int:
     """How many rounds a neighbour can be ahead of a peer that is not late at all.
 
-    Where each exchange goes both ways with all neighbours, one. Along directed phases and matchings news of a peer
-    takes several exchanges to come back, up to one for each member.
+    Where each exchange goes both ways with all neighbours, those up to the next averaging. Along directed phases and
+    matchings news of a peer takes several exchanges to come back, up to one for each member.
     """
-    return max([1, *(_detour(life, group) for group in life.circle.averaging if not _mutual(life, group))])
+    averagings = max([1, *(_detour(life, group) for group in life.circle.averaging if not _mutual(life, group))])
+    return averagings * life.setup.federation.gossip.every
 
 
 def _lead(life: Life) -> int:
     """How many rounds anybody can be ahead of a peer that has just trained, and goes on without nobody.
 
     Where each exchange goes both ways, who is k steps away cannot close exchange k - 1 before this peer opens the
-    first: so none, but in groups that are wider than they have exchanges.
+    first: so none, but in groups that are wider than they have exchanges, and in rounds without an averaging.
     """
     leads = [0]
     for group, policy in life.circle.averaging.items():
@@ -129,7 +140,8 @@ def _lead(life: Life) -> int:
         overlay = policy.overlay
         steps = nx.eccentricity(overlay.union, overlay.members.index(life.me)) if not policy.exact else 1
         leads.append((steps - 1) // policy.exchanges)
-    return max(leads)
+    every = life.setup.federation.gossip.every
+    return max(leads) * every + every - 1
 
 
 def _mutual(life: Life, group: str) -> bool:
@@ -155,6 +167,8 @@ def average(life: Life, rounds: Rounds, repeats: Repeats) -> bool:
 
 def _average(life: Life, rounds: Rounds, repeats: Repeats, group: str) -> bool:
     policy, round = life.circle.averaging[group], life.ledger.round
+    if not policy.due(round - 1):
+        return True
     while True:
         holding = life.ledger.groups[group]
         at = holding.at if holding.at[0] == round else (round, 0)
@@ -217,7 +231,10 @@ def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: in
     policy = among_the_living(life, group)
     alone = len(policy.overlay.members) == 1
     plan = Turn((), 1.0, ()) if alone else turn(policy, life.me, round - 1, exchange)
-    tired = exhausted(holding.held, life.ledger.rules.start_weight)
+    anew = _begins_with(life, group)
+    # Whose averagings begin anew is drained for one of them at most; and where weights differ widely, who starts with
+    # much comes down to the mean, which may be a small part of that.
+    tired = anew is None and exhausted(holding.held, life.ledger.rules.start_weight)
     lanes = {peer: holding.out.get(peer, Outgoing()) for peer in plan.to if not tired}
     # Between us and who is silent there may be a cut, for hours, and what is under way to the other side is missed on
     # this one: who has not acknowledged the last share gets no second one, nor a first who may be over there too.
@@ -235,13 +252,28 @@ def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: in
             return False
         rounds.late.update(dict.fromkeys(slow, life.now))
     to = tuple(peer for peer, lane in lanes.items() if not resting(lane) and peer not in beyond)
-    afresh = exchange == 0 and life.setup.federation.learning.weights == "samples"
     opened = Opened(
-        group=group, round=round, exchange=exchange, to=to, expect=plan.expect, fraction=plan.fraction, afresh=afresh
+        group=group,
+        round=round,
+        exchange=exchange,
+        to=to,
+        expect=plan.expect,
+        fraction=plan.fraction,
+        start_weight=anew if exchange == 0 else None,
     )
     rounds.opened_at[group] = life.now
     ship(life, repeats, group, life.write(opened))
     return True
+
+
+def _begins_with(life: Life, group: str) -> float | None:
+    """The weight with which each averaging of this group begins; None where weights are carried on."""
+    ledger, keeps = life.ledger, life.setup.keeps
+    if keeps is not None and not ledger.fresh:
+        weight = keeps.weight(ledger.s_k, ledger.index[group])
+        if weight is not None:
+            return weight
+    return ledger.rules.start_weight if life.setup.federation.learning.weights == "samples" else None
 
 
 def among_the_living(life: Life, group: str) -> Averaging:

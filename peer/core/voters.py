@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from fedpeer.gossip.ballots import Electorate
 from fedpeer.peer.core.roster import Roster
@@ -12,19 +14,25 @@ from fedpeer.peer.core.roster import Roster
 EVERYONE = "everyone"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class PeerCouncil:
     """One council, as one of its members has it.
 
-    members    ids of all who learn in it
-    digest     (32 bytes) of what they learn; two peers that agree on it may learn together
+    members      ids of all who learn in it
+    digest       (32 bytes) of what they learn; two peers that agree on it may learn together
+    electorate   those who decide in it by a roster
+    index_D      (D,) int64, where equals average by a coordinator: where the group's scalars lie in the peer's x_n
     """
 
     members: Set[str]
     digest: bytes
+    electorate: Callable[[Roster], Electorate]
+    index_D: Tensor | None = None
 
 
-def electorate(roster: Roster) -> Electorate:
-    """All peers of the roster, and those of them who count for majorities."""
-    voters = frozenset(entry.id for entry in roster.entries if entry.voter)
-    return Electorate(roster.number, voters, frozenset(roster.by_id))
+def electorate(roster: Roster, among: Collection[str] | None = None) -> Electorate:
+    """All peers of the roster, or those of a group, and those of them who count for majorities: all where none is a
+    voter."""
+    members = frozenset(roster.by_id if among is None else roster.by_id.keys() & set(among))
+    voters = frozenset(entry.id for entry in roster.entries if entry.voter and entry.id in members)
+    return Electorate(roster.number, voters or members, members)

@@ -18,6 +18,7 @@ from fedpeer.peer.core.events import (
     Work,
     Worked,
 )
+from fedpeer.peer.core.means import concluded
 from fedpeer.peer.shell.prepared import Prepared
 from fedpeer.peer.shell.status import Status, Timed
 
@@ -27,7 +28,8 @@ class Bench:
 
     def __init__(self, prepared: Prepared, folder: Path, status: Status) -> None:
         outfit = prepared.outfit
-        self._learner, self._layout, self._pupil = outfit.learner, outfit.assembly.layout, prepared.pupil
+        self._learner, self._pupil = prepared.keeper or outfit.learner, prepared.pupil
+        self._layout = outfit.assembly.layout
         self._card = models.Card.of(outfit.assembly, outfit.dataset, {prepared.file.id: outfit.held})
         self._folder, self._status = folder, status
 
@@ -48,6 +50,8 @@ class Bench:
                 score, loss = self._learner.evaluate(job.x_n)
                 models.save(self._folder, self._card, job.x_n, self._layout)
                 return Evaluated(job.round, score, loss, server), "evaluate"
+            case Conclude() if self._pupil is None:
+                return concluded(job), _TIMED[Conclude]
             case Practise() | Conclude() | Settle():
                 assert self._pupil is not None, "only an algorithm with a server asks for this"
                 return self._pupil.work(job), _TIMED[type(job)]

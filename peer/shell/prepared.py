@@ -13,6 +13,8 @@ from pathlib import Path
 
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.groups import plan_for
+from fedpeer.peer.core.keeper import Keeper
 from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.peer_file import PeerFile
 from fedpeer.peer.core.pupil import Pupil
@@ -31,6 +33,7 @@ class Prepared:
 
     identity   None: plain HTTP on this machine, without identities
     pupil      its work under an algorithm with a server; None where peers are equals
+    keeper     its learning under an algorithm of equals that keeps a state of its own; None under others
     secret     what its noise comes from, kept when the state folder is (`secret.py`)
     """
 
@@ -41,6 +44,7 @@ class Prepared:
     outfit: Outfit
     device: str
     pupil: Pupil | None = None
+    keeper: Keeper | None = None
     secret: bytes = b""
 
     @property
@@ -79,7 +83,11 @@ def prepare(file: PeerFile, federation: Federation) -> Prepared:
         device=device,
     )
     algorithm = federation.learning.algorithm
-    if not method_of(algorithm).served:
+    method, assembly = method_of(algorithm), prepared.outfit.assembly
+    if method.keeps_state:
+        plan = plan_for(assembly.federation, assembly.network, tuple(roster.by_id), method)
+        return replace(prepared, keeper=Keeper.of(prepared.outfit.learner, algorithm, plan))
+    if not method.served:
         return prepared
     secret = secret_in(prepared.folder)
     pupil = Pupil.of(prepared.outfit.learner, algorithm, loader_of(file), tuple(roster.by_id), secret=secret)
@@ -89,7 +97,6 @@ def prepare(file: PeerFile, federation: Federation) -> Prepared:
 def status_of(prepared: Prepared) -> Status:
     """What can be seen of this peer; nothing yet but what does not change."""
     federation = prepared.outfit.assembly.federation
-    classifies = prepared.outfit.dataset.task == "classification"
     return Status(
         About(
             federation=federation.name,
@@ -99,7 +106,7 @@ def status_of(prepared: Prepared) -> Status:
             rounds=federation.learning.rounds,
             device=prepared.device,
             transport=prepared.file.transport,
-            score_name="accuracy" if classifies else "error",
+            score_name="error" if prepared.outfit.dataset.task == "regression" else "accuracy",
         )
     )
 

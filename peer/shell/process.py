@@ -15,11 +15,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedpeer.peer.core import codec
+from fedpeer.peer.core.course import patience_of
 from fedpeer.peer.core.events import (
     Asked,
     Conclude,
@@ -158,7 +159,7 @@ class Process:
         )
         sign, verify = signatures(prepared, self._members)
         return node_of(
-            setup,
+            replace(setup, keeps=prepared.keeper),
             rules_of(assembly.federation, assembly.seed, file.id, learner.examples),
             recovered,
             start_n=learner.start(),
@@ -166,6 +167,7 @@ class Process:
             sign=sign,
             verify=verify,
             course=None if prepared.pupil is None else prepared.pupil.course,
+            patience=patience_of(prepared.device, learner.examples),
         )
 
     async def _serve(self, store: Store) -> None:

@@ -35,14 +35,14 @@ def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -
         peers=tuple(_peer(node, entry.id, entry.address, heard_s) for entry in roster.entries),
         groups=tuple(_group(node, id) for id in sorted(node.life.circle.groups) if id in ledger.groups),
         lag_ms_p99=lag_ms_p99,
-        councils=() if node.council is None else (_council(node, node.council),),
+        councils=tuple(_council(node, council) for _, council in sorted(node.councils.items())),
     )
 
 
 def _state(node: Node) -> State:
     match node.phase:
-        case "learning" if node.council is not None:
-            return "training" if node.council.working else "averaging"
+        case "learning" if node.part is not None:
+            return "training" if node.part.working else "averaging"
         case "learning":
             return "training" if node.rounds.training else "averaging"
         case "stopped":

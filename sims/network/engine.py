@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.events import Effect, Evaluate, Evaluated, Note, Stop
+from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.residents import Residents
 from fedpeer.sims.network.town import Town
@@ -74,9 +75,11 @@ class NetworkEngine:
         self._town.said = self._said
         self._seen = {peer: _Seen() for peer in world.peers}
         self._patience = self._limit(residents)
-        # Under `weights: samples` a node counts in examples; what is compared over runs counts in the mean of all.
+        # Under `weights: samples` a node counts in examples; what is compared over runs counts in the mean of all. An
+        # algorithm may have units of its own in each group and round: then the mean is of those who are there.
         by_examples = world.federation.learning.weights == "samples"
         self._unit = np.mean([each.examples for each in residents.learners.values()]) if by_examples else 1.0
+        self._own_units = method_of(method).keeps_state
         self._counted = self._town.counted()
         self.traffic = ([0] * len(world.peers), [0] * len(world.peers))
         self.weights = {group.id: np.ones(len(group.members)) for group in plan.groups}
@@ -106,7 +109,7 @@ class NetworkEngine:
         self._go_on(lambda: all(seen.done >= self.round for seen in self._seen.values()))
         for group in self._plan.groups:
             weights = [_latest(self._seen[peer].weights, self.round)[group.id] for peer in group.members]
-            self.weights[group.id] = np.array(weights) / self._unit
+            self.weights[group.id] = np.array(weights) / (np.mean(weights) if self._own_units else self._unit)
         counted = self._town.counted()
         self.traffic = (counted[0] - self._counted[0]).tolist(), (counted[1] - self._counted[1]).tolist()
         self._counted = counted

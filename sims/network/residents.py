@@ -20,7 +20,7 @@ from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.course import Course
+from fedpeer.peer.core.course import Course, patience_of
 from fedpeer.peer.core.events import (
     Conclude,
     Concluded,
@@ -41,8 +41,10 @@ from fedpeer.peer.core.events import (
     Work,
     Worked,
 )
+from fedpeer.peer.core.keeper import Keeper
 from fedpeer.peer.core.life import Setup
 from fedpeer.peer.core.making import disk_bytes, node_of, rules_of, setup_of
+from fedpeer.peer.core.means import concluded
 from fedpeer.peer.core.messages import Envelope
 from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.node import Node
@@ -52,7 +54,7 @@ from fedpeer.peer.core.roster import Entry, Roster
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.sims.network.craft import Craft, Machine
 from fedpeer.sims.peers import learners
-from fedpeer.sims.world import World
+from fedpeer.sims.world import World, plan_of
 
 #: Seconds of virtual time that an update takes on a peer whose pace is 1: a small network on a plain processor.
 STEP_S = 0.001
@@ -107,6 +109,11 @@ class Residents:
         pupils = None
         if method_of(method).served:
             pupils = {peer: Pupil.of(learner, method, imported, world.peers) for peer, learner in found.items()}
+        elif method_of(method).keeps_state:
+            plan = plan_of(world, method_of(method))
+            keepers = {peer: Keeper.of(learner, method, plan) for peer, learner in found.items()}
+            setups = {peer: replace(setup, keeps=keepers[peer]) for peer, setup in setups.items()}
+            return cls(world, method, roster, keepers, setups, pupils, pace or {})
         return cls(world, method, roster, found, setups, pupils, pace or {})
 
     def averaging(self) -> list[Averaging]:
@@ -135,6 +142,8 @@ class Residents:
                     event = Evaluated(effect.round, *learner.evaluate(effect.x_n), server)
                     evaluated(peer, event)
                     return event
+                case Conclude() if self.pupils is None:
+                    return concluded(effect)
                 case _:
                     assert self.pupils is not None, "only an algorithm with a server asks for this"
                     return self.pupils[peer].work(effect)
@@ -171,6 +180,7 @@ class Residents:
             sign=partial(self._sign, peer),
             verify=self._verify,
             course=course,
+            patience=patience_of("cpu", learner.examples),
         )
 
     def _work_ticks(self, peer: str, effect: Work) -> float:

@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.groups import averaging_of
+from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.processes.crew import Crew
 from fedpeer.sims.processes.settling import settle
@@ -132,9 +133,9 @@ class ProcessesEngine:
         self._go_on(lambda: all(watched.done >= number for watched in self._watched))
         self.round = number
         rows = {watched.peer: watched.row(number) for watched in self._watched}
-        unit = self._unit()
         for group in self._plan.groups:
-            self.weights[group.id] = np.array([rows[peer]["weight"][group.id] for peer in group.members]) / unit
+            weights = [rows[peer]["weight"][group.id] for peer in group.members]
+            self.weights[group.id] = np.array(weights) / self._unit(weights)
         self.traffic = [row["messages_sent"] for row in rows.values()], [row["bytes_sent"] for row in rows.values()]
         return slowest(self._watched, number)
 
@@ -247,8 +248,11 @@ class ProcessesEngine:
     def _progress(self) -> int:
         return sum(watched.done + watched.listening for watched in self._watched)
 
-    def _unit(self) -> float:
-        """Under `weights: samples` peers count in examples; what is compared over runs counts in the mean of all."""
+    def _unit(self, weights: Sequence[float]) -> float:
+        """Under `weights: samples` peers count in examples; what is compared over runs counts in the mean of all. An
+        algorithm may have units of its own in each group and round: then the mean is of those who are there."""
+        if method_of(self._method).keeps_state:
+            return float(np.mean(weights))
         if self._world.federation.learning.weights == "uniform":
             return 1.0
         return float(np.mean([len(share.train_M) for share in self._world.split.shares]))

@@ -25,9 +25,10 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.gossip.averaging import Averaging, traffic
+from fedpeer.peer.core.assembly import Equals, equals_of
 from fedpeer.peer.core.choice import Choice
 from fedpeer.sims.vector.clients import Examined, Score, emptied, joined, two_sides, workbench, write_rows
-from fedpeer.sims.vector.equals import Advance, Appraise, Equals, equals, states
+from fedpeer.sims.vector.equals import Advance, Appraise, states
 from fedpeer.sims.vector.pool import Pool, Stopped
 from fedpeer.sims.vector.tasks import Bench, Evaluate, Keep, Mix, Mixing, Spread, Task, Train
 from fedpeer.sims.vector.workspace import Job, Keeping, Workspace, WorkspaceHandles, on_disk
@@ -92,7 +93,7 @@ class VectorEngine:
         stepper = job.stepper()
         plain = self._memory(stepper.state_size if self._choice is None else 0)
         if self._choice is not None:
-            self._algorithm = equals(self._choice, workbench(job, stepper, plain))
+            self._algorithm = equals_of(self._choice, workbench(job, stepper, plain))
             state = self._algorithm.start(self._plan, torch.zeros(job.layout.n, device=job.device))
             self._job = job = replace(job, keeping=Keeping(self._choice, emptied(state)))
             plain.leaves = two_sides(job, state)
@@ -143,7 +144,7 @@ class VectorEngine:
     def traffic(self) -> tuple[list[int], list[int]]:
         """Messages and bytes that each peer would send in the averaging of the last finished round."""
         messages, amount = [0] * len(self._job.peers), [0] * len(self._job.peers)
-        for group in self._plan.groups:
+        for group in self._plan.groups if self._averages(self.round) else ():
             sent = traffic(self._averaging[group.id], group.length, self.round - 1)
             for row, (count, size) in zip(self._members[group.id], sent, strict=True):
                 messages[row] += count
@@ -163,7 +164,7 @@ class VectorEngine:
             self._s_side = 1 - self._s_side
             self._trained = True
         trained = time.perf_counter()
-        if self._plan.groups:
+        if self._averages(number):
             self._prepare_mixing(number)
             source = 1 - self._side
             mixes: list[Task] = [Mix(group, a, b, source) for group, a, b in self._mixes]
@@ -253,6 +254,10 @@ class VectorEngine:
             self._examined = {key: value for key, value in self._examined.items() if key[0] == self.round}
             self._examined[self.round, validation] = joined(self._blocks, self._run(tasks))
         return self._examined[self.round, validation]
+
+    def _averages(self, number: int) -> bool:
+        """Whether round 1, 2, ... ends with an averaging."""
+        return any(each.due(number - 1) for each in self._averaging.values())
 
     def _start_weights(self, group: Group) -> NDArray[np.float64]:
         """(M,) the weights with which the members begin this round's averaging, in units of their mean."""

@@ -8,26 +8,19 @@ present ones lie on the same side for all, that of the optimiser state of other 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from fedpeer.algorithms.contract import GossipAlgorithm
 from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.algorithms.probing import small
-from fedpeer.algorithms.registry import KEEPING, keeping_class
 from fedpeer.algorithms.steppers import Stepper
-from fedpeer.algorithms.workbench import Workbench
-from fedpeer.data.own.code import imported
-from fedpeer.peer.core.assembly import algorithm_of
+from fedpeer.peer.core.assembly import Equals, equals_of
 from fedpeer.peer.core.choice import Choice
 from fedpeer.sims.vector.clients import Examined, rows_of, scores, work_of, workbench, write_rows
 from fedpeer.sims.vector.workspace import Job, Workspace
 from fedpeer.slicing.plan import Plan
-
-#: An algorithm whose peers keep something; of which kind only itself knows.
-Equals: TypeAlias = GossipAlgorithm[Any]
 
 
 @dataclass(frozen=True)
@@ -50,24 +43,13 @@ class Appraise:
     validation: bool
 
 
-def equals(choice: Choice, bench: Workbench) -> Equals:
-    """The algorithm on a workbench.
-
-    Raises:
-        ChoiceError, AlgorithmError: unknown settings, or such as do not fit.
-    """
-    trained_by = algorithm_of(replace(choice, name=KEEPING[choice.name][1]), imported)
-    made: Equals = keeping_class(choice.name)(trained_by(bench))
-    return made
-
-
 def rehearsed(job: Job, choice: Choice, plan: Plan, workspace: Workspace, start_n: Tensor, stepper: Stepper) -> None:
     """Train one peer a little, so that whatever does not fit shows before anything else is begun.
 
     Raises:
         ChoiceError, AlgorithmError: what does not fit, and what to change.
     """
-    algorithm = equals(choice, workbench(job, stepper, workspace))
+    algorithm = equals_of(choice, workbench(job, stepper, workspace))
     batches, keys = work_of(job, workspace, [0], 1)
     algorithm.train(algorithm.start(plan, start_n), start_n, small(batches.peer(0)), keys)
 

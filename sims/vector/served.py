@@ -25,10 +25,10 @@ from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.steppers import Stepper
-from fedpeer.algorithms.updates import fault
+from fedpeer.algorithms.updates import Fault, fault
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
-from fedpeer.peer.core.assembly import Coordinated, coordinated
+from fedpeer.peer.core.assembly import Coordinated, coordinated, left_out
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.federation import LearningSettings
 from fedpeer.peer.core.framing import raw
@@ -180,11 +180,12 @@ class ServedEngine:
         algorithm, everybody = self._algorithm, range(len(self._job.peers))
         drawn = algorithm.participants(number, len(everybody), self._learning.participation, self._job.draws)
         sending = [self._order[client] for client in drawn]
-        training = list(everybody) if self._learning.everyone_trains or algorithm.everyone_trains else sorted(sending)
+        everyone = algorithm.everyone_trains or self._learning.everyone_in(number)
+        training = list(everybody) if everyone else sorted(sending)
         self._tell("broadcast", algorithm.open(self.server, number))
         self._run([Teach(block, self._sides_of(block), number) for block in cut(self._job, training)])
         trained = time.perf_counter()
-        counting = self._taken(sending)
+        counting = self._near(self._taken(sending), number)
         if counting:
             self.server = algorithm.close(self.server, self._updates(counting))
         if type(algorithm).settle is not CoordinatedAlgorithm.settle:
@@ -279,6 +280,16 @@ class ServedEngine:
             assert found is not None, "what is no number is a fault"
             self._refused(self._job.peers[peer], found.text)
         return [peer for peer, good in zip(sending, sound.tolist(), strict=True) if good]
+
+    def _near(self, sending: Sequence[int], round: int) -> list[int]:
+        """Those whose updates are not left out for how far they moved; of the others it is told."""
+        found: list[Fault | None] = [None] * len(sending)
+        if sending:
+            found = left_out(self._algorithm, self._learning, self.server, self._updates(sending), round)
+        for peer, why in zip(sending, found, strict=True):
+            if why is not None:
+                self._refused(self._job.peers[peer], why.text)
+        return [peer for peer, why in zip(sending, found, strict=True) if why is None]
 
     def _updates(self, sending: Sequence[int]) -> Any:
         assert self._job.served is not None

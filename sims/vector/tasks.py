@@ -22,9 +22,9 @@ from fedpeer.algorithms.batches import round_order
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.steppers import Stepper
-from fedpeer.peer.core.assembly import Coordinated
+from fedpeer.peer.core.assembly import Coordinated, Equals, equals_of
 from fedpeer.sims.vector.clients import Examine, Teach, built, examine, teach, workbench
-from fedpeer.sims.vector.equals import Advance, Appraise, Equals, advance, appraise, equals
+from fedpeer.sims.vector.equals import Advance, Appraise, advance, appraise
 from fedpeer.sims.vector.workspace import Job, Workspace
 
 
@@ -124,7 +124,7 @@ class Bench:
     def equals(self) -> Equals:
         """That whose peers keep a state of their own."""
         assert self.job.keeping is not None, "the job has such peers"
-        return equals(self.job.keeping.algorithm, workbench(self.job, self.stepper, self.workspace))
+        return equals_of(self.job.keeping.algorithm, workbench(self.job, self.stepper, self.workspace))
 
     @cached_property
     def algorithm(self) -> Coordinated:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpeer.algorithms.bases import AT_ONCE, ModuleBase, Slopes, StackBase, base_of, head_span
+from fedpeer.algorithms.bases import ModuleBase, Slopes, StackBase, base_of, head_span
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.loop import AT_ONCE
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.workbench import Workbench

@@ -177,7 +177,9 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], Tenso
 }
 
 
-@pytest.mark.parametrize("estimator", ["local", "flipout", "weights"])
+@pytest.mark.parametrize(
+    "estimator", ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("flipout", "weights"))]
+)
 @pytest.mark.parametrize("name", NETS)
 def test_every_network_learns(name: str, estimator: Any) -> None:
     """A dozen examples by heart, by Adam; and what the data do not reach is still held to its prior."""

@@ -142,7 +142,9 @@ WIDE = nn.Sequential(nn.Linear(5, 20_000), nn.GELU(), nn.Linear(20_000, 3))
     [
         (STACK, "cross-entropy", SGD, 1, "single sample"),
         (STACK, "cross-entropy", SGD, 10, "stack"),
-        (STACK, "cross-entropy", MOMENTUM, 1, "mapped"),
+        (STACK, "cross-entropy", MOMENTUM, 1, "stack"),
+        (STACK, "cross-entropy", MOMENTUM, 10, "stack"),
+        (STACK, "cross-entropy", OptimizerChoice("SGD", {**MOMENTUM.settings, "nesterov": True}), 10, "mapped"),
         (STACK, "cross-entropy", OptimizerChoice("Adafactor", {}), 10, "loop"),
         (STACK, "huber", SGD, 1, "mapped"),
         (OTHER, "cross-entropy", SGD, 1, "mapped"),

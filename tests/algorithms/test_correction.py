@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.steppers import Stepper, Way, build
+from fedpeer.algorithms.steppers import Stack, Stepper, Way, build
+from fedpeer.algorithms.workbench import Workbench
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.making import CLOSE, batches, distance, mlp, starts
 
@@ -45,7 +47,9 @@ def spelt_out(x_n: Tensor, one: Batches, shift_n: Tensor, pull: float, momentum:
 
 
 @pytest.mark.parametrize(
-    ("way", "momentum"), [*((way, 0.0) for way in WAYS), ("mapped", 0.9), ("loop", 0.9)], ids=lambda value: str(value)
+    ("way", "momentum"),
+    [*((way, 0.0) for way in WAYS), *((way, 0.9) for way in WAYS[1:])],
+    ids=lambda value: str(value),
 )
 def test_every_way_adds_it_to_every_gradient(way: Way, momentum: float) -> None:
     stepper, block, x_Bn = stepper_of(way, momentum=momentum), block_of(way), starts(MODULE, 3)
@@ -74,6 +78,36 @@ def test_towards_is_the_gradient_of_the_proximal_term() -> None:
     x_n.requires_grad_()
     torch.autograd.backward(1.3 / 2 * (x_n - anchor_n).square().sum())
     torch.testing.assert_close(Correction.towards(anchor_n, 1.3).at(x_n.detach()), x_n.grad)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("layer", [0, 2, 4])
+def test_a_layer_is_trained_alone_as_with_autograd_and_the_others_are_not_pulled(layer: int, momentum: float) -> None:
+    bench = Workbench.of(MODULE, LOSS, OptimizerChoice("SGD", {"lr": 0.1, "momentum": momentum}))
+    places_D = bench.head_D((str(layer),))
+    closed = bench.training_only(places_D)
+    module = copy.deepcopy(MODULE).requires_grad_(False)
+    module[layer].requires_grad_(True)
+    assert isinstance(closed, Stack)
+    block, x_Bn = block_of("stack"), starts(MODULE, 3)
+    pull = Correction.towards(starts(MODULE, 3, seed=5), 0.7)
+    for correction in (None, pull):
+        found, wanted = (
+            fresh_steps(each, x_Bn, block, (1, 2, 3), correction)
+            for each in (closed, stepper_of("loop", module, momentum=momentum))
+        )
+        assert distance(found, wanted) < CLOSE
+        moved = (found != x_Bn).any(0).nonzero().flatten().tolist()
+        assert set(moved) <= set(places_D.tolist())
+        assert len(moved) > len(places_D) // 2
+
+
+def test_a_head_that_is_half_a_layer_takes_autograd() -> None:
+    bench = Workbench.of(MODULE, LOSS, OptimizerChoice("SGD", {"lr": 0.1}))
+    weights_D = bench.head_D(("4",))[:12]
+    stepper, block, x_Bn = bench.training_only(weights_D), block_of("stack"), starts(MODULE, 3)
+    moved = (fresh_steps(stepper, x_Bn, block, (1, 2, 3)) != x_Bn).any(0).nonzero().flatten()
+    assert torch.equal(moved, weights_D)
 
 
 def test_running_statistics_and_frozen_parameters_are_not_pulled() -> None:

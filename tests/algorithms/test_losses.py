@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpeer.algorithms.losses import LOSSES, predicted, score_sums
+from fedpeer.algorithms.losses import LOSSES, completed, predicted, score_sums
 from tests.algorithms.making import targets
 
 SHAPES = [(4,), (3, 4), (2, 3, 4)]
@@ -29,6 +29,9 @@ def closed_form(loss: str, z: Tensor, y: Tensor) -> Tensor:
         if loss == "binary":
             return functional.binary_cross_entropy_with_logits(z, wanted, reduction="sum") / len(z)
         return functional.mse_loss(torch.sigmoid(z), wanted, reduction="sum") / 2 / len(z)
+    if loss == "completion":
+        wrong = [(a > 0) != (b > 0) for a, b in zip(z.flatten().tolist(), y.flatten().tolist(), strict=True)]
+        return torch.tensor(sum(wrong) / len(wrong)).to(z)
     numbers = {"mean-squared-error": functional.mse_loss, "mean-absolute-error": functional.l1_loss}
     return numbers.get(loss, functional.huber_loss)(z, y)
 
@@ -105,3 +108,23 @@ def test_scores_of_a_regression_are_squared_errors_and_pieces_add_up() -> None:
     pieces = [score_sums(LOSSES["huber"], z[part], y[part]) for part in (slice(0, 4), slice(4, 6))]
     assert errors.item() == pytest.approx(sum(e.item() for e, _ in pieces))
     assert loss.item() == pytest.approx(sum(v.item() for _, v in pieces))
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_a_pattern_is_completed_by_as_many_right_ones_as_wrong_units(outputs: int) -> None:
+    """Every pair of patterns there is."""
+    all_AV = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * outputs).reshape(-1, outputs)
+    for expected_V in all_AV:
+        found = completed(all_AV, expected_V.expand_as(all_AV))
+        for answer, counted in zip(all_AV.tolist(), found.tolist(), strict=True):
+            pairs = list(zip(expected_V.tolist(), answer, strict=True))
+            assert counted == (sum(c == a == 1 for c, a in pairs) >= sum(c != a for c, a in pairs))
+
+
+def test_scores_of_completion_are_completed_patterns_and_wrong_units() -> None:
+    z, y = example("completion", (2, 6), 5)
+    y[:, :3] = (z[:, :3] > 0).double()  # some that are right
+    right, loss = score_sums(LOSSES["completion"], z, y)
+    assert right.tolist() == completed(z, y).sum(-1).tolist()
+    assert min(right.tolist()) >= 3
+    assert loss.tolist() == pytest.approx(((z > 0) != (y > 0)).double().mean(-1).sum(-1).tolist())

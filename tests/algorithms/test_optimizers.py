@@ -63,6 +63,22 @@ def test_plain_sgd_is_a_step_along_the_gradient_and_nothing_else(settings: dict[
     assert not OptimizerChoice("Adam", {"lr": 0.1}).plain_sgd
 
 
+@pytest.mark.parametrize(
+    ("settings", "momentum"),
+    [
+        ({"lr": 0.1}, 0.0),
+        ({"lr": 0.1, "momentum": 0.9, "nesterov": False}, 0.9),
+        ({"lr": 0.1, "momentum": 0.9, "nesterov": True}, None),
+        ({"lr": 0.1, "momentum": 0.9, "dampening": 0.1}, None),
+        ({"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}, None),
+        ({"lr": 0.1, "momentum": -0.9}, None),
+    ],
+)
+def test_momentum_alone_is_known_and_nothing_beside_it(settings: dict[str, float], momentum: float | None) -> None:
+    assert OptimizerChoice("SGD", settings).momentum == momentum
+    assert OptimizerChoice("RMSprop", {"lr": 0.1, "momentum": 0.9}).momentum is None
+
+
 def test_the_rate_without_a_setting_is_torchs_own() -> None:
     assert OptimizerChoice("SGD", {}).lr == OptimizerChoice("SGD", {}).build(parameters()).param_groups[0]["lr"]
     assert OptimizerChoice("SGD", {"lr": 0.25}).lr == 0.25

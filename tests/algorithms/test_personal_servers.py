@@ -6,8 +6,9 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpeer.algorithms.gradients import gradient_of
 from fedpeer.algorithms.servers.ditto import Ditto
@@ -18,6 +19,7 @@ from fedpeer.algorithms.servers.ifca import Estimated, Ifca, Models
 from fedpeer.algorithms.servers.models import Local, Model
 from fedpeer.algorithms.servers.perfedavg import PerFedAvg
 from fedpeer.algorithms.servers.pfedme import PFedMe
+from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.making import CLOSE, batches, distance, in_torch, starts
 from tests.algorithms.server_making import BASE_D, LAYOUT, LOSS, LR, MODULE, Quadratics, bench_of
 
@@ -144,11 +146,14 @@ def test_ifca_with_one_model_is_fedavg() -> None:
     assert torch.equal(found.model_Cn[0], wanted.model_n)
 
 
-def test_the_gradient_is_autograds_for_every_peer() -> None:
-    block, x_Bn = batches(), starts(MODULE, 3)
-    found = gradient_of(MODULE, LAYOUT, LOSS)(x_Bn, block.inputs(0), block.targets(0), (1, 2, 3))
+@pytest.mark.parametrize("module", [MODULE, nn.Sequential(MODULE)], ids=["closed", "autograd"])
+@pytest.mark.parametrize("peers", [1, 3])
+def test_the_gradient_is_autograds_for_every_peer(peers: int, module: nn.Module) -> None:
+    block, x_Bn = batches(peers=peers), starts(module, peers)
+    keys = range(peers)
+    found = gradient_of(module, FlatLayout.of(module), LOSS)(x_Bn, block.inputs(0), block.targets(0), keys)
     for p, x_n in enumerate(x_Bn):
-        stepped = in_torch(MODULE, x_n, [block.peer(p).taking([0])], LOSS, sgd)
+        stepped = in_torch(module, x_n, [block.peer(p).taking([0])], LOSS, sgd)
         assert distance(found[p], (x_n - stepped) / LR) < 1e-4
 
 

@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.loop import Loop
+from fedpeer.algorithms.loop import AT_ONCE, Loop
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.mapped import Mapped
 from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice, names
@@ -93,6 +93,25 @@ def shifted(block: Batches) -> Batches:
     return Batches(block.x_NF, block.index[1:], block.y[1:])
 
 
+@pytest.mark.parametrize("peers", [1, 3])
+@pytest.mark.parametrize("loss", ["cross-entropy", "binary"])
+def test_closed_gradients_with_momentum_are_the_loop(loss: str, peers: int) -> None:
+    """Velocities too, over two rounds; a fresh optimiser forgets whatever stands in its row."""
+    module, optimizer = mlp(bias=peers > 1), OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9})
+    x_Bn, rounds = starts(module, peers), two_rounds(loss, peers=peers)
+    steppers: list[Stepper] = [
+        build(way, module, FlatLayout.of(module), LOSSES[loss], optimizer) for way in ("stack", "loop")
+    ]
+    (found, velocity), (wanted, momentum) = (played(each, x_Bn, rounds) for each in steppers)
+    assert velocity.shape == momentum.shape == x_Bn.shape
+    for p in range(peers):
+        assert distance(found[p], wanted[p]) < CLOSE
+        assert distance(velocity[p], momentum[p]) < CLOSE
+    forgetful = x_Bn.clone()
+    steppers[0].train(forgetful, torch.full_like(x_Bn, 9.0), True, rounds[0], [0] * peers)
+    assert torch.equal(forgetful, played(steppers[0], x_Bn, rounds[:1])[0])
+
+
 @pytest.mark.parametrize("make", [loop_of, mapped_of])
 def test_evaluation_is_the_module_itself(make: Callable[[nn.Module], Stepper]) -> None:
     module = mlp()
@@ -101,6 +120,15 @@ def test_evaluation_is_the_module_itself(make: Callable[[nn.Module], Stepper]) -
     for x_n, seen, found in zip(x_Bn, inputs, answers, strict=True):
         nn.utils.vector_to_parameters(x_n, module.parameters())
         torch.testing.assert_close(found, module(seen))
+
+
+def test_the_loop_answers_many_examples_in_pieces() -> None:
+    module, sizes = mlp(), list[int]()
+    module.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    inputs = torch.randn(1, AT_ONCE + 3, 5)
+    found = loop_of(module).logits(FlatLayout.of(module).flatten(module)[None], inputs)
+    assert sizes == [AT_ONCE, 3]
+    torch.testing.assert_close(found[0], module(inputs[0]))
 
 
 def test_running_statistics_and_counters_are_each_peers_own() -> None:

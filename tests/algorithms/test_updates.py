@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves, taken
-from fedpeer.algorithms.updates import EXAMPLES_MAX, FAR, Fault, fault, length, too_far
+from fedpeer.algorithms.updates import EXAMPLES_MAX, Fault, fault, length, strayed, too_far
 from fedpeer.peer.core.refusals import REFUSALS
 from tests.algorithms.making import batches, starts
 from tests.algorithms.server_making import MAKERS, MODULE
@@ -116,7 +116,9 @@ def test_honest_updates_of_every_algorithm_are_taken(name: str) -> None:
         lengths.append(length(sent, leaves(broadcast), moved=algorithm.moved))
         broken = sent | {"model_n": sent["model_n"] * torch.nan}
         assert fault(broken, template, counts=algorithm.counts, positive=algorithm.positive) is not None
-    assert too_far(lengths) == [None] * 3
+    assert too_far(lengths, limit=100.0) == [None] * 3
+    found = strayed(leaves(updates), leaves(broadcast), 1.01, moved=algorithm.moved)
+    assert found == too_far(lengths, limit=1.01), "of all at once as of each alone"
 
 
 def test_a_length_is_that_of_the_change_and_not_of_the_model() -> None:
@@ -143,8 +145,8 @@ def test_who_went_too_far_is_said_of_each(lengths: list[float], limit: float) ->
 def test_a_minority_cannot_have_honest_updates_refused() -> None:
     honest = [1.0, 2.0, 5.0]
     for lies in ([0.0, 0.0], [1e-9, 1e-9], [1e9, 1e9], [0.0, 1e9]):
-        found = too_far(honest + lies)
+        found = too_far(honest + lies, limit=100.0)
         assert found[:3] == [None] * 3
-        assert [each is not None for each in found[3:]] == [lie > FAR * 5 for lie in lies]
-    assert too_far([1.0, 1e9]) == [None, None], "of two nobody can say which"
-    assert too_far([0.0, 0.0, 1.0]) == [None] * 3
+        assert [each is not None for each in found[3:]] == [lie > 100 * 5 for lie in lies]
+    assert too_far([1.0, 1e9], limit=2.0) == [None, None], "of two nobody can say which"
+    assert too_far([0.0, 0.0, 1.0], limit=2.0) == [None] * 3

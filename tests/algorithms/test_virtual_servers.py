@@ -386,7 +386,7 @@ def test_pfedbayes_global_copy_descends_on_the_divergence() -> None:
     )
     value = kl(own.gaussian, Gaussian.of(w.mu_n, functional.softplus(w.rho_n))).sum()
     slopes = torch.autograd.grad(value, (w.mu_n, w.rho_n))
-    after = _followed(w, own, torch.tensor([0.01], dtype=torch.float64))
+    after = _followed(w, w.gaussian.xi_D, own, torch.tensor([0.01], dtype=torch.float64))
     torch.testing.assert_close(w.mu_n - after.mu_n, 0.01 * slopes[0])
     torch.testing.assert_close(w.rho_n - after.rho_n, 0.01 * slopes[1])
 
@@ -400,7 +400,8 @@ def test_pfedbayes_trains_personally_on_each_batch_and_lets_the_global_copy_foll
     strength, same = torch.tensor(2.0 / 30), one.taking([0, 0, 0])
     own = steps(Posterior.around(x_n, 0.1), Gaussian.of(x_n, 0.1), strength, same, [branch(5, 0)])
     torch.testing.assert_close(trained.mu_n, own.mu_n)
-    w = _followed(Posterior.around(x_n, 0.1), own, (0.1 * strength)[None])
+    wide = Posterior.around(x_n, 0.1)
+    w = _followed(wide, wide.gaussian.xi_D, own, (0.1 * strength)[None])
     torch.testing.assert_close(sent.mu_n, w.mu_n)
     torch.testing.assert_close(sent.sigma_n, w.sigma_n)
     assert distance(sent.mu_n, x_n) > 1e-4
@@ -453,6 +454,7 @@ def relu() -> nn.Module:
     return mlp((64,), 10, layers=(64, 50, 10), activation="relu")
 
 
+@pytest.mark.slow
 def test_virtual_learns_digits_as_well_as_fedavg() -> None:
     plain, bayesian = (learned(make, relu(), rounds=25) for make in (FedAvg, Virtual))
     assert bayesian[0] > 0.9
@@ -460,6 +462,7 @@ def test_virtual_learns_digits_as_well_as_fedavg() -> None:
     assert bayesian[1] > plain[1] - 0.02
 
 
+@pytest.mark.slow
 def test_pruned_updates_of_a_quarter_learn_digits() -> None:
     assert learned(lambda bench: Virtual(bench, prune=75.0), relu(), rounds=25)[0] > 0.88
 
@@ -496,3 +499,23 @@ def test_sequences_of_tokens_are_learnt_together() -> None:
     right = bench.stepper.logits(server.posterior.mu_D[None], x_NT[None])[0].argmax(-1) == x_NT[:, -1]
     assert right.float().mean() > 0.9
     assert apart(product_of([taken(clients, p) for p in range(3)]), server.posterior) < 1e-5
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+def test_steps_that_would_overshoot_the_divergence_are_refused_at_the_start(clients: int) -> None:
+    """A quadratic of curvature beta / n * precision, n that of the smallest client, comes down as long as lr times it
+    is below 2."""
+    sigma, prior, examples = 0.1, 2.0, torch.tensor([50, 20])
+    precision = (1 - 1 / clients) / sigma**2 + 1 / clients / prior**2
+    limit = 2 * 20 / (bench_of("loop").lr * precision)
+    made = {
+        part: Virtual(replace(bench_of("loop"), clients=clients), prior_sd=prior, sigma=sigma, beta=part * limit)
+        for part in (0.99, 1.01)
+    }
+    x_Bn = starts(bench_of("loop").module, 2)
+    made[0.99].start_client(x_Bn, examples)
+    with pytest.raises(AlgorithmError, match=r"= 2\.02 for a client with 20 examples.*write a smaller"):
+        made[1.01].start_client(x_Bn, examples)
+    made[1.01].start_client(x_Bn[:1], examples[:1])
+    adam = OptimizerChoice.named("adam", {"lr": 0.1})
+    replace(made[1.01], bench=replace(made[1.01].bench, optimizer=adam)).start_client(x_Bn, examples)

@@ -55,6 +55,7 @@ def test_two_processes_by_hand_reach_the_parameters_of_the_engine(dataset: Datas
         assert floor.evaluate() == pytest.approx([score for score, _ in engine.evaluate()])
 
 
+@pytest.mark.slow
 def test_the_compiled_loop_reaches_the_parameters_of_the_engine(dataset: Dataset) -> None:
     world = world_of(federation("blocks:40", peers=2, batch=1, lr=0.05), dataset)
     with Engine(world, "local", workers=1) as engine:

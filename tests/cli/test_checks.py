@@ -94,14 +94,20 @@ def test_peers_that_are_equals_have_nobody_who_aggregates(learning: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "place"),
-    [("partial-averaging", ("gossip", "protocol")), ("full-averaging", ("gossip", "protocol")), ("local", None)],
+    ("changes", "place"),
+    [
+        ({}, None),
+        ({"learning": {"algorithm": "full-averaging", "weights": "samples"}}, None),
+        ({"learning": {"mode": "asynchronous"}}, ("learning", "mode")),
+        ({"gossip": {"protocol": "coordinator", "wire": "int8"}}, ("gossip", "wire")),
+        ({"gossip": {"protocol": "coordinator", "wire": "float32/zstd"}}, ("gossip", "wire")),
+    ],
 )
-def test_a_coordinator_for_averages_is_for_simulations_yet(algorithm: str, place: Path | None) -> None:
-    settings = {"learning": {"algorithm": algorithm}, "gossip": {"protocol": "coordinator"}}
+def test_a_coordinator_takes_averages_round_by_round_as_they_are(changes: dict[str, Any], place: Path | None) -> None:
+    settings = {"gossip": {"protocol": "coordinator"}} | changes
     federation = Federation.model_validate(settings)
-    assert contradictions(federation, settings) == []
-    assert [problem.path for problem in between_peers(federation)] == ([] if place is None else [place])
+    found = contradictions(federation, settings) + between_peers(federation)
+    assert [problem.path for problem in found] == ([] if place is None else [place])
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ def test_help_fits_a_small_terminal(fedpeer: Fedpeer, command: str) -> None:
         (["run", "tiny", "--quick", "--full"], ["--quick and --full", "leave one out"]),
         (["run", "tiny", "--only", "Global"], ['no cell "Global"', "Local; FedAvg"]),
         (["run", "tiny", "--seeds", "0"], ["--seeds"]),
+        (["run", "tiny", "--no-search", "--only", "Global"], ["no cell"]),
         (["run", "tiny", "--device", "tpu"], ["tpu"]),
         (["report"], ["nothing", "fedpeer experiment run"]),
         (["report", "tiny", "--full"], ["fedpeer experiment run tiny"]),

@@ -16,6 +16,7 @@ from fedpeer.data.binary import against_the_rest
 from fedpeer.data.dataset import DataError, Dataset
 
 
+@pytest.mark.slow
 def test_har_as_published(real: Path) -> None:
     found = sensors.har()
     assert found.x.shape == (10_299, 561)

@@ -22,7 +22,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.updates import Fault
 from fedpeer.gossip.ballots import Accept, Commit, Lead
 from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.course import Course
+from fedpeer.peer.core.course import Course, concluded, practised
 from fedpeer.peer.core.events import (
     Conclude,
     Concluded,
@@ -88,6 +88,7 @@ class Clerk:
     """One peer's work: the laws at the top of this file.
 
     liar   rounds in which its update is not finite
+    fixed  whether its server is said to have a place for each client
     """
 
     me: str
@@ -95,6 +96,7 @@ class Clerk:
     trainings: int = 0
     liar: frozenset[int] = frozenset()
     everyone: bool = False
+    fixed: bool = False
 
     @property
     def course(self) -> Course:
@@ -106,8 +108,9 @@ class Clerk:
             takes_part=self._part,
             fault=lambda data: None if np.isfinite(pair(data)).all() else Fault("not_finite", "a number that is none"),
             sound=lambda data: bool(np.isfinite(pair(data)).all()),
-            everyone=self.everyone,
+            everyone=lambda round: self.everyone,
             patience=int(self.me.removeprefix("peer")) / 20,
+            fixed=self.fixed,
         )
 
     def _part(self, round: int, among: Sequence[str]) -> tuple[str, ...]:
@@ -125,11 +128,11 @@ class Clerk:
                 if job.round in self.liar:
                     value = np.nan
                 update = np.array([pair(job.server)[0] + value, change]).tobytes()
-                return Practised(job.round, np.array([total + change, trained + 1]).tobytes(), update)
+                return practised(job, np.array([total + change, trained + 1]).tobytes(), update, self.course)
             case Conclude():
-                values, changes = np.array([pair(each) for each in job.updates]).T
+                values, changes = np.array([pair(each) for each in job.updates.values()]).T
                 server = np.array([values.mean(), pair(job.server)[1] + changes.sum()])
-                return Concluded(job.term, job.round, server.tobytes())
+                return concluded(job, server.tobytes(), sound=self.course.sound(server.tobytes()))
             case Settle():
                 client = job.before
                 if job.trained is not None:
@@ -218,7 +221,7 @@ class Parliament:
 
     def leading(self) -> str | None:
         """Who leads in the highest term."""
-        elections = {peer: node.council.decrees.election for peer, node in self.nodes().items() if node.council}
+        elections = {peer: node.councils[EVERYONE].decrees.election for peer, node in self.nodes().items()}
         terms = {each.stand.term: peer for peer, each in elections.items() if each.leading}
         return terms[max(terms)] if terms else None
 

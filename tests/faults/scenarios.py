@@ -18,7 +18,9 @@ from fedpeer.peer.core.events import Asked, NewRoster
 from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.faults import Act, Faults, Kind, drawn
 from fedpeer.sims.network.links import LinkRules, partition
+from tests.faults.companies import COMPANIES
 from tests.faults.sessions import SESSIONS
+from tests.faults.trusting import Trust, judge
 from tests.faults.village import Village, world
 
 #: Ticks in which all meet and begin; messages are lost, repeated and late from the first one on.
@@ -207,6 +209,14 @@ def pausing(seed: int) -> None:
     assert village.node(peer).ledger.incarnation == 1
 
 
+def trusting(seed: int) -> None:
+    """P1, P3: averagings that begin anew from weights in what peers keep: weights and states outlive everything."""
+    made = world(4, gossip__topology="complete", gossip__exchanges=2, learning__evaluate_every=1)
+    village = Trust(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
+    village.town.start()
+    judge(village)
+
+
 def leaving(seed: int) -> None:
     """P18: who leaves hands everything over, and who comes back joins late."""
     village, draws = calm(seed)
@@ -393,7 +403,8 @@ def calm(seed: int) -> tuple[Village, np.random.Generator]:
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
-        truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, leaving, joining, slow_asynchronous,
-        slow_synchronous, roster_changes, detection, replayed, *SESSIONS.values(),
+        truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, leaving, joining,
+        slow_asynchronous, slow_synchronous, roster_changes, detection, replayed, *SESSIONS.values(),
+        *COMPANIES.values(),
     )
 }  # fmt: skip

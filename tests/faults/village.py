@@ -140,12 +140,13 @@ class Village:
         forgetful: bool = False,
         roster: Sequence[str] | None = None,
         fact: Callable[[str, Effect], object] = audit.took,
+        method: str = "partial-averaging",
     ) -> None:
         self.made, self.seed, self.forgetful = made, faults.seed if seed is None else seed, forgetful
-        residents = Residents.of(made, parse("partial-averaging"), dict(pace or {}))
+        residents = Residents.of(made, parse(method), dict(pace or {}))
         self.everybody = residents.roster
         self.start = {peer: self._drawn(peer, learner.start()) for peer, learner in residents.learners.items()}
-        still = {peer: Still(start_n, drift) for peer, start_n in self.start.items()}
+        still = {peer: self._learner(peer, Still(start_n, drift)) for peer, start_n in self.start.items()}
         self.residents = replace(residents, learners=still)
         if roster is not None:
             first = self.signed(1, roster)
@@ -172,6 +173,10 @@ class Village:
         """Between 0.5 and 1.5: apart, but not further apart than the estimates are long, which is implausible."""
         draws = Draws(self.seed).numpy("values", peer)
         return torch.from_numpy(draws.uniform(0.5, 1.5, len(like_n))).float()
+
+    def _learner(self, peer: str, still: Still) -> Still:
+        """What a peer trains with, in villages where that is more than standing still."""
+        return still
 
     def _reach(self, group: str) -> tuple[Tensor, Tensor]:
         """(D,) least and most of what anybody begins with, in a roster of today or of later."""

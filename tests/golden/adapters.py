@@ -34,6 +34,7 @@ from fedpeer.topology.mixing import (
     second_modulus,
     spectral_gap,
 )
+from tests.golden.adapters_associative import ADAPTERS as ASSOCIATIVE
 from tests.golden.adapters_mocha import ADAPTERS as MOCHA
 from tests.golden.adapters_pfedvem import ADAPTERS as PFEDVEM
 from tests.golden.adapters_servers import ADAPTERS as SERVERS
@@ -240,6 +241,7 @@ ADAPTERS: dict[str, Callable[[Case], Case]] = {
     **PFEDVEM,
     **VIRTUAL,
     **MOCHA,
+    **ASSOCIATIVE,
     "09_mixing_matrices": mixing_matrices,
     "13_random_slicing": random_slicing,
 }

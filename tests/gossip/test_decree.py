@@ -98,11 +98,11 @@ def test_a_storm_of_kills_and_cuts_forks_no_round_and_everything_goes_on() -> No
     assert not found, "seed: what is wrong"
 
 
-@pytest.mark.slow
-def test_many_storms() -> None:
-    results = {seed: weather(seed) for seed in range(100, 160)}
+@pytest.mark.parametrize("storms", [pytest.param(12, marks=pytest.mark.slow), pytest.param(60, marks=pytest.mark.soak)])
+def test_many_storms(storms: int) -> None:
+    results = {seed: weather(seed) for seed in range(100, 100 + storms)}
     assert not {seed: wrong for seed, (_, wrong) in results.items() if wrong}
-    assert sum(rounds for rounds, _ in results.values()) > 60 * 10, (
+    assert sum(rounds for rounds, _ in results.values()) > storms * 10, (
         "storms in which hardly anything happens show nothing"
     )
 

@@ -90,8 +90,13 @@ def test_another_peer_leads_soon_after_the_coordinator_died(count: int, loss: fl
     assert waits.max() <= 200
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("count", "seeds"), [(3, 15), (5, 10), (8, 4), (16, 1)])
+@pytest.mark.parametrize(
+    ("count", "seeds"),
+    [
+        *(pytest.param(count, 2, marks=pytest.mark.slow) for count in (3, 5)),
+        *(pytest.param(count, seeds, marks=pytest.mark.soak) for count, seeds in ((3, 15), (5, 10), (8, 4), (16, 1))),
+    ],
+)
 def test_another_peer_leads_soon_whatever_the_coordinator_did_last(count: int, seeds: int) -> None:
     waits = late(count, 0.3, range(100, 100 + seeds))
     assert np.percentile(waits, 99) <= (90 if count == 3 else 80)

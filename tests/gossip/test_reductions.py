@@ -105,7 +105,7 @@ def test_top_k_tells_the_largest() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("graph", ["ring", "star", "complete"])
+@pytest.mark.parametrize("graph", ["ring", "star", pytest.param("complete", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("form", [int8(), top_k(share=0.3)], ids=lambda form: form.name)
 def test_reduced_shares_find_the_true_mean(graph: str, form: Form) -> None:
     town = Town(1, form, peers=6, length=20, graph=GRAPHS[graph])

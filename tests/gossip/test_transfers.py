@@ -58,14 +58,15 @@ def test_what_is_held_and_under_way_is_what_was_put_in_at_every_step(seed: int) 
     weathered(seed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4, 204))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=pytest.mark.slow if n < 18 else pytest.mark.soak) for n in range(4, 204)]
+)
 def test_what_is_held_and_under_way_is_what_was_put_in_many_seeds(seed: int) -> None:
     weathered(seed)
 
 
 @pytest.mark.parametrize("name", TRUTH)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_the_average_is_the_true_one_within_twice_the_predicted_rounds_after_heal(name: str, seed: int) -> None:
     town = Town(seed, FORMS[name], peers=5 + 3 * seed if name != "int8" else 6)
     town.storm()
@@ -79,7 +80,7 @@ def test_the_average_is_the_true_one_within_twice_the_predicted_rounds_after_hea
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
 def test_a_cut_drains_neither_side(seed: int) -> None:
     """Halved, in both or in one direction, for hours: each side holds a third of its weight, and then the truth."""
     town = Town(seed, float64(), peers=12)
@@ -154,8 +155,8 @@ class Forgetful(Town):
         return sum(self.put.values()) - sum(self.written_off.values())
 
 
-@pytest.mark.parametrize("age", [1, 3, 20, None])
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
+@pytest.mark.parametrize("age", [3, *(pytest.param(age, marks=pytest.mark.slow) for age in (1, 20, None))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 4))])
 def test_lost_memory_is_noticed_and_what_is_written_off_counted(seed: int, age: int | None) -> None:
     town = Forgetful(seed, float64())
     begun = town.everything()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 import torch
@@ -91,6 +92,22 @@ def test_the_last_place_of_a_sequence_decides_together_with_those_before() -> No
 def test_each_pooling_halves_the_image_exactly() -> None:
     hidden = dict(cnn((1, 28, 28), 10).named_parameters())["hidden1.weight"]
     assert hidden.shape == (100, 64 * 7 * 7)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
+def test_pooling_before_the_activation_changes_no_number(activation: Literal["relu", "tanh", "sigmoid"]) -> None:
+    network = cnn((2, 8, 8), 3, channels=(4, 5), hidden=(6,), kernel=3, activation=activation)
+    assert isinstance(network, nn.Sequential)
+    order = list(network)
+    for depth in (1, 4):
+        order[depth : depth + 2] = reversed(order[depth : depth + 2])
+    kinds = [type(layer) for layer in order[:3]]
+    assert kinds == [nn.Conv2d, type(network.get_submodule("conv_activation1")), nn.MaxPool2d]
+    images, found = torch.randn(5, 2, 8, 8), []
+    for one in (network, nn.Sequential(*order)):
+        answer = one(images)
+        found.append((answer, *torch.autograd.grad(answer.square().sum(), list(network.parameters()))))
+    assert all(map(torch.equal, *found))
 
 
 def test_settings_of_a_perceptron() -> None:

@@ -1,4 +1,4 @@
-"""pFedVEM without a server in the vector engine: what a server would have computed, workers, deaths, stops, traffic."""
+"""pFedVEM without a server: what a server would have computed, workers, deaths, stops, traffic; and by whole peers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.methods import method_of
 from fedpeer.sims import api
 from fedpeer.sims.memory import job_of, workspace_of
+from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.vector.served import ServedEngine
@@ -176,13 +177,43 @@ def test_a_run_records_both_models_and_the_statistics(tmp_path: Path) -> None:
     assert (Path(found.summary["report"])).is_file()
 
 
+@pytest.mark.parametrize("sigma", [0.1, 10.0])
+def test_whole_peers_give_the_same_models_weights_and_scores(sigma: float) -> None:
+    """On a star, where who is in the middle comes to hold twice the weight of others.
+
+    Confidences near 100, or near 0.01: so little weight is no reason to rest, where averagings begin anew.
+    """
+    made, method = (
+        world(federation(**UNEVEN, gossip__topology="star", gossip__deadline=120.0)),
+        f"{METHOD},sigma={sigma}",
+    )
+    plan = plan_of(made, method_of(parse(method)))
+    with engine(made, method) as expected, NetworkEngine(made, plan, parse(method)) as found:
+        for _ in range(2):
+            expected.step()
+            found.step()
+            scores = found.evaluate()
+            assert relative(found.x_Pn, expected.x_Pn) < PARITY
+            assert np.allclose(scores, expected.evaluate(), rtol=1e-5)
+            estimated, wanted = found.evaluate_server(), expected.evaluate_server()
+            assert estimated is not None
+            assert wanted is not None
+            assert np.allclose(estimated, wanted, rtol=1e-5)
+            assert not np.allclose(estimated, scores, rtol=1e-3), "own models are not the estimates"
+            assert found.traffic[0] >= expected.traffic[0], "everything that is given is said"
+            for group, weights in expected.weights.items():
+                assert np.allclose(found.weights[group], weights, rtol=1e-5), group
+
+
 @pytest.mark.parametrize("where", ["network", "processes"])
-def test_where_peers_are_whole_it_is_refused(where: Any, tmp_path: Path) -> None:
-    settings = federation().model_dump(mode="json")
-    with pytest.raises(ChoiceError, match=r"pfedvem-gossip.* use --engine vector"):
+def test_without_rounds_it_is_refused(where: Any, tmp_path: Path) -> None:
+    """Each averaging begins anew, and asynchronous peers know no beginning."""
+    settings = federation(learning__mode="asynchronous").model_dump(mode="json")
+    with pytest.raises(ChoiceError, match=r"pfedvem-gossip.* write learning.mode: synchronous"):
         api.simulate(federation=settings, methods=(METHOD,), engine=where, out=tmp_path)
-    asked = Federation.model_validate({"learning": {"algorithm": METHOD}})
-    assert [problem.path for problem in between_peers(asked)] == [("learning", "algorithm")]
+    asked = Federation.model_validate({"learning": {"algorithm": METHOD, "mode": "asynchronous"}})
+    assert [problem.path for problem in between_peers(asked)] == [("learning", "mode")]
+    assert not between_peers(Federation.model_validate({"learning": {"algorithm": METHOD}}))
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,6 @@ def request(engine: EngineName, faults: str = "", device: str = "cpu", **setting
     [
         (request("vector", learning__mode="asynchronous"), "learning.mode = asynchronous; use --engine network"),
         (request("vector", gossip__wire="int8"), "gossip.wire = int8; use --engine network"),
-        (request("network", gossip__protocol="coordinator"), "gossip.protocol: coordinator .*use --engine vector, or"),
-        (
-            request("processes", gossip__protocol="coordinator"),
-            "gossip.protocol: coordinator .*use --engine vector, or",
-        ),
         (
             replace(request("network", learning__mode="asynchronous"), methods=(parse("fedavg"),)),
             "fedavg goes round by round, .*write learning.mode: synchronous",

@@ -156,6 +156,19 @@ def test_a_size_that_does_not_search_takes_the_first(lab: Lab, tmp_path: Path) -
     ]
 
 
+def test_a_search_can_be_left_out_and_the_page_says_so(lab: Lab, tmp_path: Path) -> None:
+    assert carry_out(wanted(tmp_path, search=False))
+    assert [optimizer for _, optimizer, _, validation in lab.played if not validation] == ["sgd,lr=0.5"] * 4
+    text = page(read_json(wanted(tmp_path).folder / "results.json"))
+    assert "All of it is small. No search" in text
+    assert carry_out(wanted(tmp_path, "quick", search=False))
+    assert "No search" not in page(read_json(wanted(tmp_path, "quick").folder / "results.json"))
+
+    lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.9 if "0.1" in optimizer else 0.5}
+    assert carry_out(wanted(tmp_path))
+    assert found(wanted(tmp_path, search=False))["FedAvg"].variant == "lr=0.1", "an earlier search counts"
+
+
 def test_a_variant_that_diverged_is_not_taken() -> None:
     rows = [{"round": 1, "validation_accuracy": [0.3, None]}, {"round": 1, "validation_accuracy": [0.3, float("nan")]}]
     assert validation_score(rows, "PM") == pytest.approx((0.3 - 1) / 2)
@@ -184,7 +197,10 @@ def test_what_is_finished_is_kept_and_more_seeds_are_added_to_it(lab: Lab, tmp_p
     assert len(lab.played) == 6, "all of it was there"
     assert carry_out(wanted(tmp_path, seeds=3, only=("Local",)))
     assert lab.played[6:] == [("local", "sgd,lr=0.5", 2, 0.0)]
-    assert found(wanted(tmp_path, seeds=3))["Local"].seeds == (0, 1, 2)
+    more = found(wanted(tmp_path, seeds=3))
+    assert (more["Local"].seeds, more["FedAvg"].seeds) == ((0, 1, 2), (0, 1))
+    data = read_json(wanted(tmp_path).folder / "results.json")
+    assert "Seeds so far, of 3: FedAvg 2." in page(data)
 
 
 def test_a_changed_definition_is_another_run() -> None:

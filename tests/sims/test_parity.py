@@ -34,6 +34,7 @@ partial_models:
   three: {depends_on: [everyone], neurons: {hidden1: 2}, members: [peer2, peer3, peer4]}
 """
 EXACT = "{protocol: exact, deadline: 120, tick: 0.1}"
+LED = "{protocol: coordinator, deadline: 120, tick: 0.1}"
 PUSH_SUM = "{topology: ring, tolerance: 1e-7, deadline: 120, tick: 0.1}"
 FEW = "{topology: ring, exchanges: 2, deadline: 120, tick: 0.1}"
 
@@ -61,6 +62,8 @@ CASES = {
     "exact": federation(EXACT),
     "push-sum": federation(PUSH_SUM),
     "push-pull": federation("{protocol: push-pull, exchanges: 3}"),
+    "every second round": federation("{topology: ring, exchanges: 3, every: 2, deadline: 120, tick: 0.1}"),
+    "every third round, along phases": federation("{topology: one-peer-exponential, exchanges: 2, every: 3}"),
     "several groups": federation(FEW, models=SEMI_LOCAL),
     "momentum": federation(FEW, "optimizer: 'sgd,lr=0.1,momentum=0.9'"),
     "Adam": federation(FEW, "optimizer: 'adam,lr=0.01'"),
@@ -68,6 +71,12 @@ CASES = {
         "{topology: star, exchanges: 3}", "weights: samples", data="dataset: digits, split: 'slicing:10'"
     ),
     "single examples": federation(FEW, "batch_size: 1").replace("batch_size: 5, ", ""),
+    "a coordinator": federation(LED),
+    "a coordinator, every second round": federation("{protocol: coordinator, every: 2, deadline: 120, tick: 0.1}"),
+    "coordinators of several groups": federation(
+        LED, "weights: samples", SEMI_LOCAL, data="dataset: digits, split: 'slicing:10'"
+    ),
+    "associative": federation(FEW, network="associative: {hidden: 40}", data="dataset: 'associative,users=5,train=20'"),
 }
 #: Algorithms with a server: method and what else is said under `learning`.
 SERVED = {
@@ -152,13 +161,31 @@ def test_normalisation_has_the_same_numbers_too(case: str, tmp_path: Path, image
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["exact", "push-sum", "several groups", "Adam"])
+@pytest.mark.parametrize(
+    "case", ["exact", "push-sum", "several groups", "Adam", "associative", "coordinators of several groups"]
+)
 def test_real_processes_give_the_numbers_of_both(case: str, tmp_path: Path) -> None:
     file = tmp_path / "federation.yaml"
     file.write_text(CASES[case])
     found = parameters(file, "processes", "partial-averaging")
     assert_the_same(found, parameters(file, "vector", "partial-averaging"))
     assert_the_same(found, parameters(file, "network", "partial-averaging"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["network", "processes"])
+def test_who_keeps_a_state_of_its_own_does_so_everywhere(where: EngineName, tmp_path: Path) -> None:
+    """The models that peers predict with; what they hold for the average is compared by its losses."""
+    file, method = tmp_path / "federation.yaml", "pfedvem-gossip,head_lr=0.001"
+    file.write_text(
+        federation(
+            "{topology: star, exchanges: 3, deadline: 120, tick: 0.1}", data="dataset: digits, split: 'slicing:10'"
+        )
+    )
+    (found, last), (expected, last_expected) = (played(file, engine, method) for engine in (where, "vector"))
+    assert_the_same(found, expected)
+    assert "server_loss" in last
+    assert_the_same_server(last, last_expected)
 
 
 def served(case: str, tmp_path: Path) -> tuple[Path, str]:

@@ -148,6 +148,22 @@ def test_what_is_kept_in_step_with_the_server_stays_where_an_update_was_none() -
     assert same_bits(server_n[None], same_n[None])
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "ifca", "pfedme", "fedper"])
+def test_training_along_where_it_is_looked_at_is_enough_for_clients_that_keep_nothing(algorithm: str) -> None:
+    """Their models begin with what they are told in the round. FedPer's heads do not, and show that it matters."""
+    settings = {"learning__participation": 0.5, "learning__rounds": 3, "learning__evaluate_every": 2}
+    settings |= {"simulation__peers": 4, "learning__steps_between_averaging": 4}
+    looked_at, always = (world(federation(learning__everyone_trains=each, **settings)) for each in ("evaluated", True))
+    with served(looked_at, algorithm) as one, served(always, algorithm) as other:
+        for number in (1, 2, 3):
+            for engine in (one, other):
+                engine.step()
+            same = same_bits(one.x_Pn, other.x_Pn)
+            assert same is (algorithm != "fedper" and number > 1), "nobody looks after the first round"
+            if one.server_n is not None and other.server_n is not None:
+                assert same_bits(one.server_n[None], other.server_n[None])
+
+
 ALGORITHMS = ["fedavg", "scaffold", "fedper", "fedrep", "ifca", "pfedme", "ditto", "per-fedavg"]
 
 

@@ -100,6 +100,22 @@ def test_protocols_and_irregular_graphs_carry_their_weights_from_round_to_round(
         assert relative(played(made), twin(made, "partial-averaging")) < PARITY, gossip
 
 
+def test_averaging_every_third_round_is_averaging_after_rounds_three_times_as_long() -> None:
+    long, short = (
+        world(federation(learning__steps_between_averaging=steps, gossip={"topology": "one-peer-exponential", **gossip}))
+        for steps, gossip in ((9, {"exchanges": 2}), (3, {"exchanges": 2, "every": 3}))
+    )
+    assert same_bits(played(long, rounds=2), played(short, rounds=6))
+    with engine(short) as running:
+        spoken = []
+        for _ in range(4):
+            running.step()
+            spoken.append(sum(running.traffic[0]))
+    assert spoken[:2] == [0, 0]
+    assert spoken[2] > 0
+    assert spoken[3] == 0
+
+
 @pytest.mark.parametrize("learning", [{}, {"learning__weights": "samples"}])
 def test_a_coordinator_of_each_group_takes_the_exact_mean_for_fewer_messages(learning: dict[str, Any]) -> None:
     models = {

@@ -77,15 +77,16 @@ function tiles(s) {
   const harmless = s.refusals.reduce((sum, row) => sum + row.count, 0) - refused;
   const weights = s.groups.map((group) => group.weight);
   const apart = s.groups.map((group) => group.disagreement).filter((value) => value !== null);
-  const [council] = s.councils;
+  const council = s.councils.find((each) => each.paused) ?? s.councils[0];
   const there = council?.voters_there.length, majority = council && Math.floor(council.voters.length / 2) + 1;
   const rows = [
     [`${capital(s.score_name)} here`, score(newest(s.scores[s.peer])), s.loss === null ? "not measured yet" : `loss ${small(s.loss)}`],
     ["All peers, mean", score(mean), last.length ? `${score(Math.min(...last))} to ${score(Math.max(...last))}` : "not measured yet"],
     ["Peers", `${well} of ${s.peers.length}`, well < s.peers.length ? `${s.peers.length - well} not there` : "all are there", well < s.peers.length],
     ...(council ? [
-      ["Server's model", score(newest(s.server_scores)), "on this peer's test part"],
-      ["Coordinator", council.coordinator ?? "nobody", council.paused ? "rounds pause" : `term ${count(council.term)}`, council.paused],
+      ...(s.server_scores.length ? [["Server's model", score(newest(s.server_scores)), "on this peer's test part"]] : []),
+      ["Coordinator", council.coordinator ?? "nobody", (s.councils.length > 1 ? `of ${council.id}, ` : "")
+        + (council.paused ? "rounds pause" : `term ${count(council.term)}`), council.paused],
       ["Voters", `${there} of ${council.voters.length}`, `${majority} are a majority`, there < majority],
     ] : [
       ["Push-sum weight", weights.length ? small(Math.min(...weights)) : DASH, weights.length > 1 ? "lowest of all" : "of the group"],
@@ -100,18 +101,22 @@ function tiles(s) {
 }
 
 /** A group whose rounds are coordinated, as it is drawn: updates go to the coordinator, and models come from it. */
-const star = (council) => council && { ...council, models: [council.id], edges: council.members
-  .filter((id) => council.coordinator !== null && id !== council.coordinator).map((id) => [council.coordinator, id]) };
+const star = (council) => ({ ...council, models: [council.id], edges: council.members
+  .filter((id) => council.coordinator !== null && id !== council.coordinator).map((id) => [council.coordinator, id]) });
+
+/** All groups that can be drawn. */
+const drawable = (s) => (s.groups.length ? s.groups : s.councils.map(star));
 
 /** The group that is drawn: the chosen one, or the first; before there are groups, everybody. */
 function drawnGroup(s) {
-  return s.groups.find((group) => group.id === chosen.group) ?? s.groups[0] ?? star(s.councils[0])
+  return drawable(s).find((group) => group.id === chosen.group) ?? drawable(s)[0]
     ?? { id: "all peers", members: s.peers.map((peer) => peer.id), edges: [], waiting_for: [] };
 }
 
 function overlay(s) {
   const group = drawnGroup(s), states = new Map(s.peers.map((peer) => [peer.id, peer.state]));
-  part("choose", [s.groups.map((each) => each.id), group.id], () => s.groups.map((each) => {
+  const choices = s.groups.length || s.councils.length > 1 ? drawable(s) : [];
+  part("choose", [choices.map((each) => each.id), group.id], () => choices.map((each) => {
     const button = el("button", { type: "button", "aria-pressed": String(each.id === group.id), title: each.models.join(", ") }, each.id);
     button.addEventListener("click", () => { chosen.group = each.id; show(); });
     return button;

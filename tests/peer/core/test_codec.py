@@ -488,8 +488,9 @@ def fuzzed(cases: int, seed: int) -> None:
     assert 0 < taken < cases / 2
 
 
-def test_changed_messages_are_messages_or_refusals() -> None:
-    fuzzed(20_000, seed=0)
+@pytest.mark.parametrize("cases", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_changed_messages_are_messages_or_refusals(cases: int) -> None:
+    fuzzed(cases, seed=0)
 
 
 @pytest.mark.soak

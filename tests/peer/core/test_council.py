@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fedpeer.algorithms.updates import Fault
 from fedpeer.gossip.ballots import Certificate, Commit
+from fedpeer.peer.core import council
 from fedpeer.peer.core.asking import AGAIN_MAX, Asked
-from fedpeer.peer.core.course import Course, patience_of
-from fedpeer.peer.core.events import Effect, Heard, Note, Refuse, Send, Tick
-from fedpeer.peer.core.messages import Ack, Ballot, Hello, Message, Model, Refused, Update, Wanted, digest_of
+from fedpeer.peer.core.codec import decode
+from fedpeer.peer.core.course import Course, concluded, patience_of
+from fedpeer.peer.core.events import (
+    Conclude,
+    Concluded,
+    Effect,
+    Event,
+    Heard,
+    NewRoster,
+    Note,
+    Practise,
+    Practised,
+    Refuse,
+    Send,
+    Settle,
+    Settled,
+    Tick,
+)
+from fedpeer.peer.core.messages import Ack, Ballot, Envelope, Hello, Message, Model, Refused, Update, Wanted, digest_of
 from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.parliament import BYTES, Parliament, world
+from tests.faults import parliament
+from tests.faults.parliament import BYTES, Clerk, Parliament, world
+from tests.peer.wire import framed
 
 QUICK = LinkRules(delay=0.2, jitter=0.2)
 #: What the town writes when an update leaves.
@@ -38,8 +60,24 @@ def sat(peers: int = 3, round: int = 2, **settings: object) -> Parliament:
 
 
 def told(node: Node, sender: str, message: Message) -> list[Effect]:
-    incarnation = node.ledger.met[sender]
-    return node.step(Heard(sender, incarnation, node.ledger.incarnation, message))
+    """It comes as bytes, and passes the gate."""
+    heard = read(node, sender, message)
+    assert not isinstance(heard, Rejected), heard
+    return node.step(Heard(sender, node.ledger.met[sender], node.ledger.incarnation, heard))
+
+
+def read(node: Node, sender: str, message: Message) -> Message | Rejected:
+    """What the gate makes of it."""
+    gate = node.gate(sender)
+    envelope = Envelope(
+        federation=gate.federation,
+        sender=sender,
+        recipient=node.life.me,
+        incarnation=node.ledger.met[sender],
+        to_incarnation=node.ledger.incarnation,
+    )
+    found = decode(framed(message, envelope), gate)
+    return found if isinstance(found, Rejected) else found[1]
 
 
 def leader_of(parliament: Parliament) -> Node:
@@ -50,8 +88,7 @@ def leader_of(parliament: Parliament) -> Node:
 
 def update(node: Node, content: bytes, *, late: int = 0) -> Update:
     """For the round that this coordinator gathers for, or an earlier one."""
-    assert node.council is not None
-    term, round = node.council.decrees.election.stand.term, node.council.applied + 1 - late
+    term, round = node.councils[EVERYONE].decrees.election.stand.term, node.councils[EVERYONE].applied + 1 - late
     return Update(group=EVERYONE, term=term, round=round, digest=digest_of(content), content=content)
 
 
@@ -98,8 +135,7 @@ def test_an_update_that_comes_too_late_is_told_so() -> None:
 def test_an_update_that_comes_while_a_round_is_closed_is_told_so() -> None:
     parliament = sat()
     node = leader_of(parliament)
-    council = node.council
-    assert council is not None
+    council = node.councils[EVERYONE]
     sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
     town = parliament.town
     assert parliament.run(town.now + 50.0, lambda: council._gathering.closed and council.decrees.gathering)
@@ -127,8 +163,9 @@ def test_an_update_to_who_does_not_coordinate_is_refused() -> None:
 def test_who_takes_no_part_in_a_round_is_refused() -> None:
     parliament = sat(5, share=0.4)
     node = leader_of(parliament)
-    assert node.council is not None
-    part = node.council.course.takes_part(node.council.applied + 1, node.council.clients)
+    part = node.councils[EVERYONE].course.takes_part(
+        node.councils[EVERYONE].applied + 1, node.councils[EVERYONE].clients
+    )
     sender = next(peer for peer in parliament.made.peers if peer not in part and peer != node.life.me)
     assert refusals(told(node, sender, update(node, numbers(1, 2)))) == ["implausible"]
 
@@ -140,7 +177,7 @@ def test_a_round_goes_on_without_who_sends_nonsense_and_it_is_told_once_a_round(
     leader = parliament.leading()
     assert leader != "peer4", "else its own update would not count, without a word"
     assert Counter(parliament.seen.refused) == {(leader, "not_finite", "peer4"): 4}
-    counted, _ = leader_of(parliament).council.in_force()  # type: ignore[union-attr]
+    counted, _ = leader_of(parliament).councils[EVERYONE].in_force()
     assert counted["peer4"] >= 7
     late = parliament.town.rows
     assert not [row for row in late if row[1] == "note" and row[3] == "edge_paused"]
@@ -226,7 +263,11 @@ def test_a_model_is_given_to_who_wants_it_and_none_else_is_known() -> None:
 
 @pytest.mark.parametrize(
     ("content", "code"),
-    [(b"other bytes", "digest_mismatch"), (b"short", "bad_metadata"), (bytes(4) + numbers(1, np.nan), "not_finite")],
+    [
+        (bytes(4) + numbers(1, 2), "digest_mismatch"),
+        (b"\1" + bytes(3) + numbers(1, 2), "bad_metadata"),
+        (bytes(4) + numbers(1, np.nan), "not_finite"),
+    ],
     ids=["digest", "form", "finite"],
 )
 def test_a_model_that_is_not_what_was_decreed_is_refused(content: bytes, code: str) -> None:
@@ -235,11 +276,129 @@ def test_a_model_that_is_not_what_was_decreed_is_refused(content: bytes, code: s
     sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
     digest = bytes(32) if code == "digest_mismatch" else digest_of(content)
     before = node.ledger.chambers[EVERYONE].models
-    assert not told(node, sender, Model(group=EVERYONE, digest=digest, content=content)), "nobody asked for it"
-    assert node.council is not None
-    node.council._wanted[digest] = Asked()
-    assert refusals(told(node, sender, Model(group=EVERYONE, digest=digest, content=content))) == [code]
+    node.councils[EVERYONE]._wanted[digest] = Asked()
+    found = read(node, sender, Model(group=EVERYONE, digest=digest, content=content))
+    assert isinstance(found, Rejected)
+    assert found.code == code
     assert node.ledger.chambers[EVERYONE].models == before
+
+
+def test_an_update_in_another_clients_name_is_refused() -> None:
+    """As MOCHA's, which says of which task it is; here its second number says it."""
+    parliament = sat(5)
+    node = leader_of(parliament)
+    seat = node.councils[EVERYONE]
+    seat.course = replace(seat.course, number=lambda content: int(np.frombuffer(content)[1]))
+    number, sender = next(each for each in enumerate(seat.clients) if each[1] != node.life.me)
+    assert refusals(told(node, sender, update(node, numbers(1.0, number + 1)))) == ["wrong_client"]
+    assert "R17" in REFUSALS["wrong_client"].ids
+    other = next(each for each in enumerate(seat.clients) if each[1] not in (sender, node.life.me))
+    assert refusals(told(node, other[1], update(node, numbers(1.0, other[0])))) == []
+
+
+def test_whose_update_is_left_out_of_a_round_is_told() -> None:
+    parliament = sat()
+    node = leader_of(parliament)
+    seat, town = node.councils[EVERYONE], parliament.town
+    assert parliament.run(town.now + 50.0, lambda: seat._gathering.closed and seat.decrees.gathering)
+    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    job = Conclude(seat.decrees.election.stand.term, seat.applied + 1, bytes(BYTES), {}, {sender: b""}, seat.clients)
+    far = Fault("too_far", "it moved by 9")
+    effects = node.step(concluded(job, bytes(BYTES), sound=True, out={sender: far, node.life.me: far}))
+    assert refusals(effects) == ["too_far"]
+    notes = [each.text for each in effects if isinstance(each, Note) and each.what == "update_void"]
+    assert notes == ["this peer's own update does not count: it moved by 9"]
+    assert [each for each in effects if isinstance(each, Send) and isinstance(each.message, Ballot)], "it is proposed"
+
+
+def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On all peers alike, without a start."""
+    made = world(4)
+    *first, new = made.peers
+    parliament = Parliament(made, Faults(links=QUICK), roster=first)
+    asked: dict[int, set[tuple[str, ...]]] = {}
+    last: dict[str, tuple[str, ...]] = {}
+    work = Clerk.work
+
+    def worked(clerk: Clerk, job: Practise | Conclude | Settle) -> Practised | Concluded | Settled:
+        if not isinstance(job, Settle):
+            last[clerk.me] = job.clients
+            if clerk.me != new or job.round > 2:  # it trains for the first round before it hears that this is over
+                asked.setdefault(job.round, set()).add(job.clients)
+        return work(clerk, job)
+
+    monkeypatch.setattr(Clerk, "work", worked)
+    parliament.town.start(*first)
+    assert parliament.reach(2, CALM)
+    invited = parliament.signed(2, made.peers)
+    parliament.admit(invited, made.peers)
+    parliament.town.tell(first[0], NewRoster(invited))
+    parliament.town.start(new)
+    assert parliament.run(parliament.town.now + 600.0, lambda: len(parliament.rounds()) == 4)
+    assert parliament.reach(max(parliament.rounds().values()) + 3, 600.0)
+    assert {len(each) for each in asked.values()} == {1}
+    assert {tuple(made.peers), tuple(first)} == set.union(*asked.values())
+    assert last == dict.fromkeys(made.peers, tuple(made.peers))
+
+
+def test_where_the_server_has_a_place_for_each_client_another_roster_ends_the_rounds() -> None:
+    """All alike, who say so; and so do they at their next start."""
+    made = world(4)
+    *first, _ = made.peers
+    parliament = Parliament(made, Faults(links=QUICK), roster=first)
+    for clerk in parliament.clerks.values():
+        clerk.fixed = True
+    town = parliament.town
+    town.start(*first)
+    assert parliament.reach(2, CALM)
+    invited = parliament.signed(2, made.peers)
+    parliament.admit(invited, made.peers)
+    town.tell(first[0], NewRoster(invited))
+    assert parliament.run(town.now + 200.0, lambda: set(town.stopped) >= set(first)), town.stopped
+    words = "the server has a place for each of the 3 peers of roster 1, and roster 2 has others"
+    for peer in first:
+        assert town.stopped[peer].code == 2
+        assert words in town.stopped[peer].text
+    town.stopped.clear()
+    town.start(first[1])
+    assert parliament.run(town.now + 50.0, lambda: first[1] in town.stopped)
+    assert words in town.stopped[first[1]].text
+
+
+def test_a_model_that_nobody_asked_for_is_not_kept() -> None:
+    parliament = sat()
+    node = leader_of(parliament)
+    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    content = bytes(4) + numbers(1, 2)
+    assert not told(node, sender, Model(group=EVERYONE, digest=digest_of(content), content=content))
+    assert digest_of(content) not in node.ledger.chambers[EVERYONE].models
+
+
+def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both take long for a large model, and are done where messages are read, or in the trainer's thread."""
+    town, inside, slow = sat().town, [False], Counter[str]()
+    step = Node.step
+
+    def stepped(node: Node, event: Event) -> list[Effect]:
+        inside[0] = True
+        effects = step(node, event)
+        inside[0] = False
+        return effects
+
+    def watched(function: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+        def called(content: bytes) -> Any:
+            slow[function.__name__] += inside[0]
+            return function(content)
+
+        return called
+
+    monkeypatch.setattr(Node, "step", stepped)
+    monkeypatch.setattr(council, "digest_of", watched(digest_of))
+    monkeypatch.setattr(parliament, "pair", watched(parliament.pair))  # a clerk's check calls it
+    town.run(town.now + 200.0)
+    assert slow["pair"] == 0
+    assert slow["digest_of"] == 0
+    assert "pair" in slow, "it is called elsewhere"
 
 
 def test_nobody_votes_before_most_others_know_its_process() -> None:

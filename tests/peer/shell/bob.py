@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fedpeer.gossip.claims import Advert, Claim, claim_text
 from fedpeer.peer.core import codec
+from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.gate import Gate
 from fedpeer.peer.core.messages import Envelope, Hello, Message, Ping, Refused
 from fedpeer.peer.core.peer_file import PeerFile
@@ -32,6 +33,7 @@ from tests.peer.shell.port import Port, request, serving
 from tests.peer.shell.whole import PATIENCE, Whole, whole
 from tests.sims import worlds
 
+AnyBob = TypeVar("AnyBob", bound="Bob")
 #: In which incarnation each of them speaks.
 INCARNATIONS = {"ann": 1, "cas": 1, "dan": 2}
 #: Start of the process as which all of them speak.
@@ -97,21 +99,24 @@ class Bob:
 
     def framed(self, message: Message, sender: str = "ann", **envelope: Any) -> bytes:
         sealed = {"incarnation": INCARNATIONS[sender], "to_incarnation": 1} | envelope
-        whole_one = Envelope(federation=self.party().federation, sender=sender, recipient="bob", **sealed)
+        whole_one = Envelope(federation=self.people.roster.federation_id, sender=sender, recipient="bob", **sealed)
         return b"".join(map(bytes, codec.encode(whole_one, message)))
 
     def ping(self, *claims: Claim, sender: str = "ann") -> bytes:
         return self.framed(Ping(number=1, claims=claims), sender)
 
-    def hello(self, sender: str = "ann", digest: bytes = b"", incarnation: int = 0, life: int = LIFE) -> bytes:
+    def hello(
+        self, sender: str = "ann", digest: bytes = b"", incarnation: int = 0, life: int = LIFE, known_life: int = 0
+    ) -> bytes:
         """What makes the two meet; another `digest` of the group instead of his."""
         him = self.peer.life
+        group = next(iter(him.circle.councils), "all")
         hello = Hello(
             life=life,
             nonce=1,
-            known_life=0,
+            known_life=known_life,
             contract=him.setup.contract,
-            groups=(("all", digest or self.peer.inside(lambda: him.digest_of("all"))),),
+            groups=((group, digest or self.peer.inside(lambda: him.digest_of(group))),),
             lanes=(),
             round=0,
             begun=False,
@@ -156,7 +161,7 @@ class Bob:
         return self.signed(bare, peer)
 
     def signed(self, claim: Claim, by: str) -> Claim:
-        federation = self.party().federation
+        federation = self.people.roster.federation_id
         text = claim_text(federation, claim)
         return replace(claim, signature=sign_statement(self.keys[by].key, "claim", federation, text))
 
@@ -225,7 +230,8 @@ def answer(connection: socket.socket) -> Refused | None:
 
 
 @contextmanager
-def bob_at(folder: Path) -> Iterator[Bob]:
+def bob_at(folder: Path, federation: Federation | None = None, kind: type[AnyBob] = Bob) -> Iterator[AnyBob]:
+    """bob in this federation, or in one of equals with a group of all and one with eve."""
     people = People.at(folder / "people")
     ports = {peer: bind("127.0.0.1", 0) for peer in ("ann", "bob", "cas", "dan")}
     keys = {
@@ -239,7 +245,7 @@ def bob_at(folder: Path) -> Iterator[Bob]:
         "all": {"neurons": {"input": "all", "hidden1": 1}, "members": ["ann", "bob", "cas", "dan"]},
         "closed": {"neurons": {"hidden1": 1}, "members": ["bob", "eve"]},
     }
-    federation = worlds.federation(network="mlp:64+3+10", gossip__gather=3600.0, partial_models=models)
+    equals = worlds.federation(network="mlp:64+3+10", gossip__gather=3600.0, partial_models=models)
     mine = keys["bob"]
     files = {"certificate": mine.certificate_file, "key": mine.key_file, "authority": mine.authority_file}
     file = PeerFile.model_validate(
@@ -251,6 +257,7 @@ def bob_at(folder: Path) -> Iterator[Bob]:
             "state": str(folder / "state"),
             "identity": {name: str(path) for name, path in files.items()},
             "data": {"simulation": 1},
+            "allow_python": ["tests"],
         }
     )
     ears = {peer: Port(owner="bob") for peer in INCARNATIONS}
@@ -259,14 +266,15 @@ def bob_at(folder: Path) -> Iterator[Bob]:
         for peer, ear in ears.items():
             await stack.enter_async_context(serving(ear, tls=server_context(keys[peer]), listening=ports[peer]))
 
-    with whole(prepare(file, federation), listen) as peer:
-        bob = Bob(peer, people, keys, ears)
+    with whole(prepare(file, federation or equals), listen) as peer:
+        bob = kind(peer, people, keys, ears)
         gate = bob.peer.inside(lambda: peer.process._node.gate("ann"))
         for other, ear in ears.items():
             ear.gate = _gate_of(other, gate)
             with bob.tells(other, lambda message: isinstance(message, Hello)):
                 assert bob.say(bob.hello(other), other) is None
-        assert peer.inside(lambda: peer.process._node.gate("dan")).groups["all"].neighbours == {"ann", "cas"}
+        groups = peer.inside(lambda: peer.process._node.gate("dan")).groups
+        assert federation or groups["all"].neighbours == {"ann", "cas"}
         yield bob
 
 

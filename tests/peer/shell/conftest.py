@@ -11,17 +11,20 @@ from tests.peer.shell.bob import Bob, bob_at
 from tests.peer.shell.loop_lag import slow_callbacks
 
 
-@pytest.fixture
-def quick_loop() -> Iterator[None]:
-    """The event loop is never held up while the test runs.
-
-    What earlier tests left in this process is no business of the loop: a collection of it takes half a second.
-    """
+@pytest.fixture(scope="module")
+def _frozen() -> Iterator[None]:
+    """What earlier modules left in this process is no business of the loop: a collection of it takes half a second."""
     gc.collect()
     gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def quick_loop(_frozen: None) -> Iterator[None]:
+    """The event loop is never held up while the test runs."""
     with slow_callbacks() as slow:
         yield
-    gc.unfreeze()
     assert not slow, "the event loop was blocked:\n" + "\n".join(slow)
 
 

@@ -18,6 +18,7 @@ from fedpeer.data.dataset import DataError
 from fedpeer.data.own.code import imported
 from fedpeer.peer import models
 from fedpeer.peer.core.events import Conclude, Concluded, Evaluate, Evaluated, Practise, Practised, Settle, Settled
+from fedpeer.peer.core.leaf_bytes import parted
 from fedpeer.peer.core.making import VOTERS_MAX, setup_of
 from fedpeer.peer.core.peer_file import PeerFile
 from fedpeer.peer.core.roster import RosterError, to_bytes
@@ -65,13 +66,18 @@ def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepa
     course, status = ann.pupil.course, status_of(ann)
     (tmp_path / "state").mkdir()
     bench = Bench(ann, tmp_path / "state", status)
-    practised = bench.work(Practise(1, course.client, course.server))
+    clients = ("ann", "bob", "cas")
+    practised = bench.work(Practise(1, course.client, course.server, clients))
     assert isinstance(practised, Practised)
     assert practised.client != course.client
-    concluded = bench.work(Conclude(1, 1, course.server, (practised.update,)))
+    concluded = bench.work(Conclude(1, 1, course.server, {}, {"ann": practised.update}, clients))
     assert isinstance(concluded, Concluded)
-    assert concluded.server != course.server
-    settled = bench.work(Settle(1, course.client, practised.client, concluded.server, True))
+    assert concluded.content is not None
+    found = parted(concluded.content, course.server_bytes)
+    assert found is not None
+    assert found[0] == {"ann": 1}
+    assert found[1] != course.server
+    settled = bench.work(Settle(1, course.client, practised.client, found[1], True))
     assert isinstance(settled, Settled)
     evaluated = bench.work(Evaluate(1, settled.x_n, ann.outfit.learner.start()))
     assert isinstance(evaluated, Evaluated)
@@ -103,7 +109,8 @@ def test_the_noise_of_a_peer_comes_from_a_secret_that_it_keeps(prepared: Prepare
 
     def update(ann: Prepared) -> bytes:
         assert ann.pupil is not None
-        done = ann.pupil.work(Practise(1, ann.pupil.course.client, ann.pupil.course.server))
+        course = ann.pupil.course
+        done = ann.pupil.work(Practise(1, course.client, course.server, ("ann", "bob", "cas")))
         assert isinstance(done, Practised)
         return done.update
 

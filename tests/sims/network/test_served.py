@@ -50,7 +50,7 @@ def obvious(made: World, method: str) -> tuple[dict[str, Tensor], Tensor | None]
     for round in range(1, ROUNDS + 1):
         part = [order[number] for number in first.participants(round, len(order), learning.participation, draws)]
         broadcast = first.open(server, round)
-        training = order if learning.everyone_trains or first.everyone_trains else part
+        training = order if first.everyone_trains or learning.everyone_in(round) else part
         trained, updates = {}, {}
         for peer in training:
             keys = [draws.key("dropout", peer, round)]
@@ -114,10 +114,12 @@ def test_whole_peers_give_the_numbers_of_the_obvious_loop(method: str, participa
         assert scores == expected
 
 
-def test_everyone_trains_if_asked_to() -> None:
-    made = world(learning__participation=0.4, learning__everyone_trains=True)
-    own, _ = obvious(made, "scaffold")
-    _, x_n = played(made, "scaffold")
+@pytest.mark.parametrize(("asked", "method"), [(True, "scaffold"), ("evaluated", "fedper")])
+def test_everyone_trains_if_asked_to(asked: bool | str, method: str) -> None:
+    settings = {"learning__everyone_trains": asked, "learning__evaluate_every": 2}
+    made = world(learning__participation=0.4, **settings)
+    own, _ = obvious(made, method)
+    _, x_n = played(made, method)
     assert all(torch.equal(x_n[peer], own[peer]) for peer in made.peers)
 
 

@@ -1,0 +1,98 @@
+"""Local steps of a network that brings a learning rule of its own, which is not gradient descent.
+
+A `Stepper` (see `steppers.py`). Such a module has `learn_`, which shows it patterns one after the other; the optimiser
+gives the rate and nothing else. A round is computed in the device's widest type and rounded at its end: whether a sum
+reaches a threshold must not depend on the order in which a batch of peers, or one peer, adds it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.correction import Correction
+from fedpeer.algorithms.optimizers import OptimizerChoice, OptimizerError
+from fedpeer.algorithms.precision import widest
+from fedpeer.slicing.flat import FlatLayout
+
+
+class Learns(Protocol):
+    """A network with a learning rule of its own."""
+
+    def learn_(self, tensors: Mapping[str, Tensor], patterns: Tensor, rate: float) -> None:
+        """Change the tensors, its parameters by name, each (..., *shape), in place by patterns (..., M, *F)."""
+        ...
+
+
+def learns(module: object) -> TypeGuard[Learns]:
+    """Whether it has a learning rule of its own."""
+    return callable(getattr(module, "learn_", None))
+
+
+def check_gradients(module: nn.Module) -> None:
+    """Raises: AlgorithmError: there is a learning rule of its own instead of gradients."""
+    if learns(module):
+        raise AlgorithmError(
+            f"it needs gradients, and {type(module).__name__} learns by a rule of its own; take local, "
+            "partial-averaging, full-averaging, fedavg, fedper or ifca, or another network"
+        )
+
+
+def rate_of(optimizer: OptimizerChoice) -> float:
+    """The rate of a rule that moves weights half of it times the distance to where they are going.
+
+    Raises:
+        OptimizerError: the optimiser is more than a rate, or the rate would take weights beyond their bounds.
+    """
+    if not optimizer.plain_sgd:
+        raise OptimizerError(
+            f'optimizer "{optimizer.kind}": this network learns by a rule of its own, which takes a rate and nothing '
+            "else; write sgd,lr=..."
+        )
+    if optimizer.lr > 2:
+        raise OptimizerError(f"lr = {optimizer.lr:g}: at more than 2 weights would leave [-1, 1]; write 0 to 2")
+    return optimizer.lr
+
+
+@dataclass(frozen=True)
+class OwnRule:
+    """The rule that the module brings, over a block of peers at once."""
+
+    module: nn.Module
+    layout: FlatLayout
+    rate: float
+    state_size: int = 0
+
+    def train(
+        self,
+        x_Bn: Tensor,
+        s_Bk: Tensor,
+        fresh: bool,
+        batches: Batches,
+        keys: Sequence[int],
+        correction: Correction | None = None,
+    ) -> None:
+        if correction is not None:
+            check_gradients(self.module)
+        assert learns(self.module), "`steppers.choose` chose this way"
+        wide_Bn = x_Bn.to(widest(x_Bn.device))
+        tensors = self.layout.unflatten(wide_Bn)
+        for step in range(batches.steps):
+            self.module.learn_(tensors, batches.inputs(step).to(wide_Bn.dtype), self.rate)
+        x_Bn.copy_(wide_Bn)
+
+    @torch.no_grad()
+    def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
+        wide_Bn = x_Bn.to(widest(x_Bn.device))
+        answers: list[Tensor] = [
+            functional_call(self.module, self.layout.unflatten(x_n), (each.to(x_n.dtype),))
+            for x_n, each in zip(wide_Bn, inputs, strict=True)
+        ]
+        return torch.stack(answers).to(x_Bn.dtype)

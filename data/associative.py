@@ -1,0 +1,128 @@
+"""Patterns of 0 and 1 to be completed: the sparse vectors of the partial averaging paper, made here, not loaded.
+
+Vector number k belongs to class r = k mod s. Its 2m ones stand in two runs: m that are given, from 3mr on, and m that
+are to be completed, right behind them, or m further in the classes that some users learnt otherwise. Then z bits,
+which move with k, are flipped in what is shown. All coordinates are taken modulo n: with the paper's own numbers they
+pass the end.
+
+A training example shows the whole vector, a test example its given part; the target of both is the whole one without
+noise. Source: Bouchra Pilet, Frey, Taiani, partial averaging, 2021, section V.5.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.data.dataset import DataError, Dataset
+from fedpeer.data.store import Source
+
+ASSOCIATIVE = Source(
+    name="associative",
+    origin="made by fedpeer: Bouchra Pilet, Frey, Taiani, 2021, section V.5",
+    licence="as fedpeer",
+    size="15 users, 9 vectors of 50 bits and 100 halves of such to complete each",
+)
+
+Bits = NDArray[np.float32]
+
+
+def vectors(
+    number_K: NDArray[np.int64], *, n: int, m: int, z: int, s: int, changed_K: NDArray[np.bool_]
+) -> tuple[Bits, Bits, Bits]:
+    """Vectors number k by the paper's generator.
+
+    `changed_K` (K,) says which have the other completion. Returns (K, n) of 0 and 1 each: the whole vectors, these
+    with noise, and their given parts with noise.
+    """
+    row_K1 = np.arange(len(number_K))[:, None]
+    given_K1 = 3 * m * (number_K % s)[:, None]
+    run_m = np.arange(m)
+    part_Kn = np.zeros((len(number_K), n), np.float32)
+    part_Kn[row_K1, (given_K1 + run_m) % n] = 1
+    whole_Kn = part_Kn.copy()
+    whole_Kn[row_K1, (given_K1 + np.where(changed_K, 2 * m, m)[:, None] + run_m) % n] = 1
+    flipped_Kn = np.zeros((len(number_K), n), np.bool_)
+    if z:
+        flipped_Kn[row_K1, ((number_K // s)[:, None] + np.arange(z) * (n // z)) % n] = True
+    return whole_Kn, np.where(flipped_Kn, 1 - whole_Kn, whole_Kn), np.where(flipped_Kn, 1 - part_Kn, part_Kn)
+
+
+def associative(
+    *,
+    n: int = 50,
+    m: int = 8,
+    z: int = 2,
+    s: int = 3,
+    users: int = 15,
+    others: int = 2,
+    changed: int = 0,
+    missed: int = 0,
+    train: int = 9,
+    test: int = 100,
+    test_from: int = 1000,
+) -> Dataset:
+    """Sparse vectors of 50 bits to be completed from their halves; 15 users, two of whom learnt other completions.
+
+    `n` bits, 2 `m` of them ones, `z` flipped as noise, `s` classes; of class `changed` the first `others` of the
+    `users` know another completion. Each learns `train` vectors, from number 0 on, and is asked to complete `test`,
+    from number `test_from` on. With `missed` above 0 it learns that many classes fewer, which others know; what the
+    first users alone know, none of them misses.
+    """
+    _check(n=n, m=m, z=z, s=s, users=users, others=others, changed=changed, missed=missed, train=train, test=test,
+           test_from=test_from)  # fmt: skip
+    tests_K = np.arange(test_from, test_from + test)
+    x, y, user_N, test_N = [], [], [], []
+    for user in range(users):
+        known_K = np.array([k for k in range(train) if k % s not in _missed(user, s, changed, missed, user < others)])
+        if not len(known_K):
+            raise DataError(f"associative: train = {train}, missed = {missed}: a user has nothing to learn; change one")
+        number_K = np.concatenate([known_K, tests_K])
+        asked_K = np.arange(len(number_K)) >= len(known_K)
+        changed_K = (number_K % s == changed) & (user < others)
+        whole_Kn, noisy_Kn, given_Kn = vectors(number_K, n=n, m=m, z=z, s=s, changed_K=changed_K)
+        x.append(np.where(asked_K[:, None], given_Kn, noisy_Kn))
+        y.append(whole_Kn)
+        user_N.append(np.full(len(number_K), user))
+        test_N.append(asked_K)
+    return Dataset(
+        name="associative",
+        x=np.concatenate(x).astype(np.float32),
+        y=np.concatenate(y),
+        task="completion",
+        input_kind="features",
+        user_N=np.concatenate(user_N),
+        user_names=user_names(users, others),
+        test_N=np.concatenate(test_N),
+        source=ASSOCIATIVE.origin,
+        licence=ASSOCIATIVE.licence,
+    )
+
+
+def _missed(user: int, s: int, changed: int, missed: int, other: bool) -> set[int]:
+    """The classes that a user does not learn: its own `missed` of them, in turn."""
+    classes = [each for each in range(s) if not (other and each == changed)]
+    return {classes[(user + place) % len(classes)] for place in range(missed)}
+
+
+def user_names(users: int, others: int) -> tuple[str, ...]:
+    """other-1, other-2, usual-3, ...: in the order of their names, so that a few peers are some of each."""
+    digits = len(str(users))
+    return tuple(f"{'other' if user < others else 'usual'}-{user + 1:0{digits}d}" for user in range(users))
+
+
+def _check(**settings: int) -> None:
+    least = {"n": 3, "m": 1, "z": 0, "s": 1, "users": 1, "others": 0, "changed": 0, "train": 1, "test": 1}
+    for name, value in settings.items():
+        if value < least.get(name, 0):
+            raise DataError(f"associative: {name} = {value}: write {least.get(name, 0)} or more")
+    most = {
+        "m": (settings["n"] // 3, "given ones and both completions must find room"),
+        "z": (settings["n"], "a bit is flipped once"),
+        "others": (settings["users"], "they are among the users"),
+        "changed": (settings["s"] - 1, "classes are numbered from 0"),
+        "missed": (settings["s"] - 1, "a user learns some class"),
+    }
+    for name, (limit, why) in most.items():
+        if settings[name] > limit:
+            raise DataError(f"associative: {name} = {settings[name]}: write at most {limit}, for {why}")

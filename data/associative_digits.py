@@ -1,0 +1,106 @@
+"""Small images as sparse vectors, to be completed from their upper halves: digits for the associative network.
+
+The network remembers few patterns, and only such as hardly overlap; pixels of digits overlap. So an image is cut into
+blocks of 2x2 black or white pixels, and each of the 15 blocks that are not empty is a bit of its own: at most one of
+15 bits a block is set, and two digits share few. What was computed is an image again by drawing each bit that is set.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.data.associative import user_names
+from fedpeer.data.bundled import digits
+from fedpeer.data.dataset import DataError, Dataset
+from fedpeer.data.idx import mnist
+from fedpeer.data.store import Source
+
+ASSOCIATIVE_DIGITS = Source(
+    name="associative-digits",
+    origin="images of digits (scikit-learn) or of MNIST, made sparse by fedpeer",
+    licence="as the images",
+    size="15 users, 3 images of 8x8 (or 14x14) to learn and their halves to complete each",
+    package="sklearn",
+)
+
+#: Pixels along a block's side, and bits of a block: one for each way to blacken some of its pixels.
+BLOCK, BITS = 2, 2 ** (2 * 2) - 1
+
+
+def sparse(image_NHW: NDArray[np.generic]) -> NDArray[np.float32]:
+    """(N, H, W) of 0 and 1, even sides -> (N, H/2 * W/2 * 15): of each block, row by row, the bit of what it shows."""
+    count, height, width = image_NHW.shape
+    blocks = image_NHW.reshape(count, height // BLOCK, BLOCK, width // BLOCK, BLOCK).swapaxes(2, 3)
+    shown_NB = (blocks.reshape(count, -1, BLOCK * BLOCK) != 0) @ 2 ** np.arange(BLOCK * BLOCK)
+    return (shown_NB[..., None] == np.arange(1, BITS + 1)).reshape(count, -1).astype(np.float32)
+
+
+def image(bit_NF: NDArray[np.generic], side: int) -> NDArray[np.bool_]:
+    """(N, side/2 * side/2 * 15) -> (N, side, side): a pixel is black where a bit is set that shows it so."""
+    blocks = side // BLOCK
+    black = (np.arange(1, BITS + 1)[:, None] >> np.arange(BLOCK * BLOCK)) & 1
+    seen = (bit_NF.reshape(len(bit_NF), -1, BITS) > 0).astype(np.int64) @ black > 0
+    return seen.reshape(-1, blocks, blocks, BLOCK, BLOCK).swapaxes(2, 3).reshape(-1, side, side)
+
+
+def associative_digits(
+    *,
+    images: Literal["digits", "mnist"] = "digits",
+    learnt: int = 3,
+    users: int = 15,
+    others: int = 2,
+    changed: int = 0,
+) -> Dataset:
+    """Images of digits as sparse vectors, to be completed from their upper halves; two of 15 users learnt another.
+
+    Each user learns `learnt` images, one of 0, one of 1 and so on, 8x8 of scikit-learn or MNIST's at 14x14, and is
+    asked to complete them. For the first `others` users the lower half of digit `changed` is that of another digit.
+    More than three are too many for the usual threshold; try network associative:400,threshold=2.
+    """
+    _check(learnt, users, others, changed)
+    picture_NHW, side = _pictures(images, learnt + 1)
+    usual_NHW, strange_NHW = picture_NHW[:learnt], picture_NHW[:learnt].copy()
+    strange_NHW[changed, side // 2 :] = picture_NHW[learnt, side // 2 :]
+    x, y = [], []
+    for user in range(users):
+        whole_NHW = strange_NHW if user < others else usual_NHW
+        half_NHW = whole_NHW.copy()
+        half_NHW[:, side // 2 :] = 0
+        x += [sparse(whole_NHW), sparse(half_NHW)]
+        y += [sparse(whole_NHW)] * 2
+    return Dataset(
+        name="associative-digits",
+        x=np.concatenate(x),
+        y=np.concatenate(y),
+        task="completion",
+        input_kind="features",
+        user_N=np.repeat(np.arange(users), 2 * learnt),
+        user_names=user_names(users, others),
+        test_N=np.tile(np.repeat([False, True], learnt), users),
+        source=ASSOCIATIVE_DIGITS.origin,
+        licence=ASSOCIATIVE_DIGITS.licence,
+    )
+
+
+def _pictures(images: Literal["digits", "mnist"], count: int) -> tuple[NDArray[np.float32], int]:
+    """(count, H, H) of 0 and 1, the first image of each of the digits 0, 1, ..., and H; MNIST's are halved."""
+    found = digits() if images == "digits" else mnist()
+    first_N = [int(np.flatnonzero(found.y == digit)[0]) for digit in range(count)]
+    grey_NHW = found.x[first_N].astype(np.float32)
+    if images == "digits":
+        return (grey_NHW.reshape(count, 8, 8) > 0.5).astype(np.float32), 8
+    return (grey_NHW.reshape(count, 14, 2, 14, 2).mean((2, 4)) > 0.5).astype(np.float32), 14
+
+
+def _check(learnt: int, users: int, others: int, changed: int) -> None:
+    for name, value, least, most in (
+        ("learnt", learnt, 1, 9),
+        ("users", users, 1, 100_000),
+        ("others", others, 0, users),
+        ("changed", changed, 0, learnt - 1),
+    ):
+        if not least <= value <= most:
+            raise DataError(f"associative-digits: {name} = {value}: write {least} to {most}")

@@ -1,0 +1,19 @@
+"""From a circle to what the ledger keeps of its councils: where their scalars lie, and chambers that are empty yet."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedpeer.gossip.ballots import Holding
+from fedpeer.peer.core.chamber import Chamber
+from fedpeer.peer.core.life import Circle
+
+
+def seats_of(circle: Circle, client: bytes) -> tuple[dict[str, Tensor], dict[str, Chamber]]:
+    """For `Ledger.seated`; `client` is the state with which this peer's client starts, where there is a server."""
+    places = {id: council.index_D for id, council in circle.councils.items() if council.index_D is not None}
+    chambers = {}
+    for id, council in circle.councils.items():
+        everybody = council.electorate(circle.roster)
+        chambers[id] = Chamber(client, Holding(everybody.number), {everybody.number: everybody})
+    return places, chambers

@@ -1,0 +1,110 @@
+"""What goes wrong where groups average through coordinators, and what has to be true all the same.
+
+Each is a scenario like those of `scenarios.py`, of peers that a `Guild` looks at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedpeer.sims.network.faults import Act, Faults, drawn
+from fedpeer.sims.network.links import LinkRules
+from tests.faults.guild import Guild, world
+from tests.faults.parliament import LED_TICKS
+
+#: Ticks in which all meet, elect and begin.
+CALM = 200.0
+#: Ticks behind it in which anything may happen.
+STORM = 300.0
+#: Links that are quick and not quite even.
+QUICK = LinkRules(delay=0.2, jitter=0.2)
+#: Effects that a coordinator of two groups carries out in a round and a half.
+ROUND = 105
+
+
+def group_coordinator_killed(effects: int) -> None:
+    """P5, P6: killed after any effect of a round, the coordinator of a group is soon replaced in it; no round of any
+    group is lost, done twice or has two means; the groups in which it has no part go on; back again, it does too."""
+    guild = Guild(world(), Faults(seed=effects, links=QUICK))
+    town, group = guild.town, sorted(guild.groups)[effects % 3]
+    town.start()
+    assert guild.reach(2, CALM), {each: guild.rounds(each) for each in guild.groups}
+    victim = guild.leading(group)
+    assert victim is not None
+    town.kill_after(victim, town.carried[victim] + 1 + effects % ROUND, ticks=300.0)
+    assert guild.run(town.now + 400.0, lambda: victim not in town.machines()), "it goes on speaking"
+    died = town.now
+    before = {each: max(guild.rounds(each).values()) for each in guild.groups}
+    led = guild.run(died + LED_TICKS, lambda: all(guild.leading(each) is not None for each in guild.groups))
+    assert led, f"some group has no coordinator {LED_TICKS:.0f} ticks after {victim} died"
+    on = guild.run(
+        died + 299.0, lambda: all(min(guild.rounds(each).values()) > before[each] + 1 for each in guild.groups)
+    )
+    assert on, f"some group does not go on without {victim}"
+    assert guild.run(died + 310.0, lambda: victim in town.machines())
+    guild.settle_down()
+
+
+def groups_coordinated(seed: int) -> None:
+    """P6: whatever happens, a round of a group has one mean, which each takes over once and in order."""
+    made = world()
+    faults = drawn(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
+    faults = replace(
+        faults,
+        cuts=tuple(replace(cut, begin=cut.begin + CALM, end=cut.end + CALM) for cut in faults.cuts),
+        acts=tuple(replace(act, tick=act.tick + CALM) for act in faults.acts),
+        heal=CALM + STORM,
+    )
+    guild = Guild(made, faults)
+    guild.town.start()
+    guild.settle_down()
+
+
+def group_minority(seed: int) -> None:
+    """A group most of whose voters are gone pauses, and no other one does: who is left goes on in those, says once that
+    it does so, and takes part in all of them when the others are back."""
+    made, away = world(), 800.0
+    pair = (("peer1", "peer2"), ("peer4", "peer5"))[seed % 2]
+    group, other = (("left", "right"), ("right", "left"))[seed % 2]
+    begin = CALM + seed % 50
+    acts = tuple(Act(begin, "kill", peer, away) for peer in pair)
+    guild = Guild(made, Faults(seed=seed, links=QUICK, acts=acts, heal=begin + away))
+    town = guild.town
+    town.start()
+    guild.run(begin + 100.0)
+    paused, going = guild.rounds(group), {each: guild.rounds(each) for each in ("everyone", other)}
+    guild.run(begin + away - 1)
+    assert guild.rounds(group) == paused, "no round without a majority"
+    for each, before in going.items():
+        after = guild.rounds(each)
+        assert min(after.values()) > max(before.values()) + 10, f"{each} goes on: {before}, {after}"
+    assert guild.notes("rounds_paused") == ["peer3"]
+    assert guild.notes("group_behind") == ["peer3"], "who goes on alone says so once"
+    guild.settle_down()
+    assert set(guild.notes("rounds_resumed")) == {"peer3"}
+
+
+def groups_end(seed: int) -> None:
+    """All peers finish all rounds and end with the last mean of each of their groups, whatever is lost on the way."""
+    rounds = 4
+    made = world(learning__rounds=rounds, gossip__deadline=10.0)
+    links = LinkRules(delay=0.2, jitter=float(seed % 4), loss=0.1 * (seed % 4), repeat=0.1)
+    acts = (Act(60.0 + 5 * seed % 40, "kill", f"peer{1 + seed % 5}", 60.0),) if seed % 2 else ()
+    guild = Guild(made, Faults(seed=seed, links=links, acts=acts))
+    town = guild.town
+    town.start()
+    assert guild.run(3000.0, lambda: len(town.stopped) == 5), {each: guild.rounds(each) for each in guild.groups}
+    assert {stop.code for stop in town.stopped.values()} == {0}
+    ledgers = [guild.residents.node(peer, town.kept(peer)).ledger for peer in made.peers]
+    assert {chamber.settled for ledger in ledgers for chamber in ledger.chambers.values()} == {rounds}
+    for ledger in ledgers:
+        for group, chamber in ledger.chambers.items():
+            assert chamber.content is not None
+            assert chamber.content.endswith(ledger.x_n[ledger.places[group]].numpy().tobytes())
+    guild.judge()
+
+
+#: By name.
+COMPANIES = {
+    company.__name__: company for company in (group_coordinator_killed, groups_coordinated, group_minority, groups_end)
+}

@@ -1,0 +1,274 @@
+"""Whole peers whose groups average through coordinators and that learn nothing: what a round has to give is known.
+
+Training adds numbers that no two trainings have in common, so bytes that are made again are noticed. Of each group and
+round there may be one mean; it is that of the updates of which it says that they count, one of each peer; and it is
+what every peer of the group that took it over has in the place of its own values.
+
+A `Guild` looks at every effect that is carried out, and at every node after each of its steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.gossip.ballots import Accept, Commit, Lead
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.events import Conclude, Effect, Send
+from fedpeer.peer.core.leaf_bytes import parted
+from fedpeer.peer.core.messages import Ballot, Update
+from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.sims.network import history
+from fedpeer.sims.network.craft import Machine
+from fedpeer.sims.network.disk import DiskRules
+from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.network.residents import Residents
+from fedpeer.sims.network.town import Town
+from fedpeer.sims.world import World
+from tests.faults.village import ENDLESS, STEPS
+from tests.sims import worlds
+
+#: Ticks within which all that live are in one round of all their groups, after the end of all faults: a group that was
+#: left behind comes up to the others, some ten ticks a round.
+TOGETHER_TICKS = 3000.0
+#: Bytes of a weight before the float32 values of an update.
+WEIGHT_BYTES = 8
+#: Who implements what. Each group has a majority without one of its members.
+MODELS = {
+    "everyone": {"neurons": {"input": "all", "hidden1": 2, "output": "all"}},
+    "left": {"depends_on": ["everyone"], "neurons": {"hidden1": 1}, "members": ["peer1", "peer2", "peer3"]},
+    "right": {"depends_on": ["everyone"], "neurons": {"hidden1": 1}, "members": ["peer3", "peer4", "peer5"]},
+}
+
+
+@cache
+def world(**settings: Any) -> World:
+    """Five small peers in three groups, whose rounds have a deadline of 80 ticks."""
+    return worlds.world(
+        worlds.federation(
+            **{
+                "network": "mlp:64+4+10",
+                "partial_models": MODELS,
+                "simulation__peers": 5,
+                "simulation__split": "blocks:20,shuffle=true,test=20",
+                "learning__rounds": ENDLESS,
+                "learning__evaluate_every": 1000,
+                "gossip__protocol": "coordinator",
+                "gossip__deadline": 2.0,
+                "gossip__gather": 60.0,
+            }
+            | settings
+        )
+    )
+
+
+@dataclass(eq=False)
+class Restless:
+    """A learner each of whose trainings adds other numbers, even of one round."""
+
+    me: str
+    start_n: Tensor
+    trainings: int = 0
+    examples: int = 1
+    steps: int = STEPS
+    state_size: int = 0
+
+    def start(self) -> Tensor:
+        return self.start_n
+
+    def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
+        self.trainings += 1
+        drawn_n = Draws(self.trainings).numpy("change", self.me, round).random(len(x_n), dtype=np.float32)
+        return x_n + torch.from_numpy(drawn_n), s_k
+
+    def evaluate(self, x_n: Tensor) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
+#: (group, round).
+Place = tuple[str, int]
+
+
+@dataclass
+class Seen:
+    """What was said and done.
+
+    models     by place, the contents that anybody applied
+    sent       by (peer, place), the updates that were sent
+    closed     by place, what coordinators took means of
+    accepted   (peer, group, term, round) that somebody said
+    leads      by (group, term), who said that it coordinates
+    wrong      what must not be, in words
+    """
+
+    models: dict[Place, set[bytes]] = field(default_factory=dict)
+    sent: dict[tuple[str, Place], set[bytes]] = field(default_factory=dict)
+    closed: dict[Place, list[dict[str, bytes]]] = field(default_factory=dict)
+    accepted: set[tuple[str, str, int, int]] = field(default_factory=set)
+    leads: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+class Guild:
+    """One run."""
+
+    def __init__(self, made: World, faults: Faults) -> None:
+        self.made = made
+        residents = Residents.of(made, parse("partial-averaging"))
+        restless = {peer: Restless(peer, learner.start()) for peer, learner in residents.learners.items()}
+        self.residents = replace(residents, learners=restless)
+        self.groups = {
+            group: council.members
+            for setup in residents.setups.values()
+            for group, council in setup.circle.councils.items()
+        }
+        self.town = Town(made.peers, self.residents.craft(), faults, DiskRules())
+        self.town.stepped, self.town.said = self._stepped, self._said
+        self.seen = Seen()
+        self._last: dict[tuple[str, str], tuple[Node, int]] = {}
+
+    # ---- who there is
+
+    def nodes(self) -> dict[str, Node]:
+        found = {}
+        for peer, machine in self.town.machines().items():
+            assert isinstance(machine, Node)
+            found[peer] = machine
+        return found
+
+    def rounds(self, group: str) -> dict[str, int]:
+        """By living member, the round of the group that it took over."""
+        return {
+            peer: node.ledger.chambers[group].settled
+            for peer, node in self.nodes().items()
+            if peer in self.groups[group]
+        }
+
+    def leading(self, group: str) -> str | None:
+        """Who leads a group in the highest term."""
+        terms = {}
+        for peer, node in self.nodes().items():
+            if group in node.councils and node.councils[group].decrees.election.leading:
+                terms[node.councils[group].decrees.election.stand.term] = peer
+        return terms[max(terms)] if terms else None
+
+    def notes(self, what: str) -> list[str]:
+        """Who said so, once for each time."""
+        return [row[2] for row in self.town.rows if row[1] == "note" and row[3] == what]
+
+    # ---- what happens
+
+    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
+        return self.town.run(until, done)
+
+    def reach(self, round: int, ticks: float) -> bool:
+        """Let everybody who lives come to this round of all groups."""
+        return self.run(
+            self.town.now + ticks, lambda: all(min(self.rounds(group).values()) >= round for group in self.groups)
+        )
+
+    def _stepped(self, peer: str, machine: Machine) -> None:
+        assert isinstance(machine, Node)
+        for group, chamber in machine.ledger.chambers.items():
+            applied, before = chamber.holding.applied, self._last.get((peer, group))
+            round = applied.decree.round if applied else 0
+            if before is not None and before[0] is machine and round < before[1]:
+                self.seen.wrong.append(f"{peer} goes back in {group} from round {before[1]} to {round}")
+            if applied is None or before == (machine, round):
+                continue
+            self._last[peer, group] = machine, round
+            content = chamber.models[applied.decree.digest]
+            if content not in self.seen.models.setdefault((group, round), set()):
+                self.seen.models[group, round].add(content)
+                self._weigh((group, round), content, len(machine.ledger.places[group]))
+        self._look_at_values(peer, machine)
+
+    def _look_at_values(self, peer: str, node: Node) -> None:
+        """What was taken over is in the parameters, until they are trained."""
+        if node.ledger.trained:
+            return
+        for group, chamber in node.ledger.chambers.items():
+            content = chamber.content
+            if content is None or chamber.study is not None or chamber.settled != chamber.holding.round:
+                continue
+            values = node.ledger.x_n[node.ledger.places[group]].numpy().tobytes()
+            if not content.endswith(values):
+                self.seen.wrong.append(f"{peer} has other values in {group} than round {chamber.settled} decreed")
+
+    def _weigh(self, place: Place, content: bytes, length: int) -> None:
+        """A mean is that of the updates of which it says that they count."""
+        found = parted(content, 4 * length)
+        assert found is not None, "what is applied is a model"
+        counted = {peer for peer, last in found[0].items() if last == place[1]}
+        value_D = np.frombuffer(found[1], np.float32)
+        for updates in self.seen.closed.get(place, []):
+            values_MD = np.stack([np.frombuffer(each[WEIGHT_BYTES:], np.float32) for each in updates.values()])
+            if updates.keys() == counted and np.allclose(values_MD.mean(0, dtype=np.float64), value_D, rtol=1e-6):
+                return
+        self.seen.wrong.append(f"{place}: no mean of {sorted(counted)}")
+
+    def _said(self, peer: str, effect: Effect) -> None:
+        seen = self.seen
+        match effect:
+            case Send(message=Update() as update):
+                seen.sent.setdefault((peer, (update.group, update.round)), set()).add(update.content)
+            case Conclude():
+                seen.closed.setdefault((effect.group, effect.round), []).append(dict(effect.updates))
+                for sender, content in effect.updates.items():
+                    if sender == peer:
+                        seen.sent.setdefault((peer, (effect.group, effect.round)), set()).add(content)
+                    elif content not in seen.sent.get((sender, (effect.group, effect.round)), ()):
+                        seen.wrong.append(f"{peer} counts what {sender} did not send for {effect.group} {effect.round}")
+            case Send(message=Ballot(group=group, said=Accept(term, round))):
+                seen.accepted.add((peer, group, term, round))
+            case Send(message=Ballot(group=group, said=Commit(certificate))):
+                decree, authors = certificate.decree, [author for author, _ in certificate.acceptances]
+                silent = [a for a in authors if (a, group, decree.term, decree.round) not in seen.accepted]
+                if 2 * len(authors) <= len(self.groups[group]) or not self.groups[group] >= set(authors):
+                    seen.wrong.append(f"round {decree.round} of {group} is in force by {authors}")
+                if len(silent) > 1:  # the coordinator's own is never said
+                    seen.wrong.append(f"round {decree.round} of {group}: {silent} did not accept it")
+            case Send(message=Ballot(group=group, said=Lead(mandate))):
+                seen.leads.setdefault((group, mandate.term), set()).add(peer)
+
+    # ---- judgement
+
+    def judge(self) -> None:
+        """Raises AssertionError with all that is wrong."""
+        seen = self.seen
+        forks = [f"{place} has {len(models)} means" for place, models in seen.models.items() if len(models) > 1]
+        twice = [f"{p} sent {len(sent)} updates of {place}" for (p, place), sent in seen.sent.items() if len(sent) > 1]
+        rivals = [f"{place} had {sorted(peers)}" for place, peers in seen.leads.items() if len(peers) > 1]
+        history.judged(
+            [*seen.wrong, *forks, *twice, *rivals][: history.SHOWN_MAX],
+            history.saved_before_said(self.town.rows),
+            history.only_harmless(self.town.rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+        )
+        for group in self.groups:
+            rounds = sorted(round for each, round in seen.models if each == group)
+            assert rounds == list(range(1, len(rounds) + 1)), f"{group}: a round is left out"
+
+    def settle_down(self) -> None:
+        """Let time pass until faults are over and all are in one round of all groups, and hold the laws against it."""
+        if self.town.faults.heal < math.inf:
+            self.run(self.town.faults.heal)
+        goal = 2 + max(round for group in self.groups for round in self.rounds(group).values())
+        together = self.run(
+            self.town.now + TOGETHER_TICKS,
+            lambda: (
+                len(self.nodes()) == len(self.made.peers)
+                and all(min(self.rounds(group).values()) >= goal for group in self.groups)
+            ),
+        )
+        places = {group: (self.rounds(group), self.leading(group)) for group in self.groups}
+        assert together, f"in {TOGETHER_TICKS:.0f} ticks not all came to round {goal}: {places}"
+        self.judge()

@@ -1,0 +1,133 @@
+"""Peers that keep a state of their own, and begin each averaging by a weight in it: pFedVEM by gossip under faults.
+
+What each puts into an averaging is the same in all rounds, and its weight is drawn once, at its first training; from
+then on it is in its state only. So all estimates come to one weighted mean, in closed form, and a peer that forgot its
+weight, or took it for another group's, would bring them to another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.peer.core.entries import Learnt
+from fedpeer.peer.core.events import Effect, Evaluate, Persist
+from fedpeer.peer.core.keeps import Keeps
+from fedpeer.sims.network import audit, history
+from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.world import World
+from tests.faults.village import HULL_SLACK, Still, Village
+
+METHOD = "pfedvem-gossip"
+#: What a peer predicts with, less what it puts in: models of their own are not the estimates.
+APART = 5.0
+#: How many times as long as others they train, for fewer rounds in the same time.
+PACE = 4.0
+
+
+@dataclass(frozen=True, eq=False)
+class Trusted(Still, Keeps):
+    """A learner whose state is a weight, drawn when there is none, and how often it has trained."""
+
+    draws: np.random.Generator = field(default_factory=np.random.default_rng)
+
+    def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
+        weight, times = (self.draws.uniform(0.2, 20.0), 0.0) if fresh else _state(s_k)
+        return self.start_n, torch.tensor([weight, times + 1], dtype=torch.float64).view(torch.uint8)
+
+    def weight(self, state_k: Tensor, place_D: Tensor) -> float | None:
+        """Another one for each group."""
+        return weight_of(_state(state_k)[0], place_D)
+
+    def own_model(self, state_k: Tensor) -> Tensor | None:
+        return self.start_n + APART
+
+
+def _state(s_k: Tensor) -> tuple[float, float]:
+    weight, times = s_k.view(torch.float64).tolist()
+    return weight, times
+
+
+def weight_of(drawn: float, place_D: Tensor) -> float:
+    """In the group of these places."""
+    return drawn if int(place_D[0]) == 0 else 30.0 / drawn
+
+
+class Trust(Village):
+    """One run of such peers.
+
+    Attributes:
+        estimated  by (peer, round), the estimate (n,) with which it was evaluated after that round
+    """
+
+    def __init__(self, made: World, faults: Faults) -> None:
+        super().__init__(made, faults, fact=_fact, method=METHOD, pace=dict.fromkeys(made.peers, PACE))
+        self._drifts = True  # what is put in changes with each training
+        learners = self.residents.learners
+        for peer, setup in self.residents.setups.items():
+            keeper = learners[peer]
+            assert isinstance(keeper, Trusted)
+            self.residents.setups[peer] = replace(setup, keeps=keeper)
+        self.estimated: dict[tuple[str, int], Tensor] = {}
+        self.town.said = self._said
+
+    def _learner(self, peer: str, still: Still) -> Still:
+        return Trusted(still.start_n, draws=Draws(self.seed).numpy("weight", peer))
+
+    def _said(self, peer: str, effect: Effect) -> None:
+        if isinstance(effect, Evaluate):
+            assert effect.server_n is not None
+            self.estimated[peer, effect.round] = effect.server_n
+            own_n = self.start[peer] + APART
+            if not torch.equal(effect.x_n, own_n):
+                self.wrong.append(f"tick {self.town.now:.1f}: {peer} is not evaluated with its own model")
+
+    def weighted(self) -> Tensor:
+        """(n,) the mean of what all put in, by the weights that each drew first."""
+        drawn = {peer: Draws(self.seed).numpy("weight", peer).uniform(0.2, 20.0) for peer in self.made.peers}
+        mean_n = torch.empty(len(next(iter(self.start.values()))), dtype=torch.float64)
+        for group in self.groups:
+            place_D = self._places(self.made.peers[0], group)
+            weight_P = torch.tensor([weight_of(drawn[peer], place_D) for peer in self.made.peers]).double()
+            value_PD = torch.stack([self.start[peer][place_D].double() for peer in self.made.peers])
+            mean_n[place_D] = weight_P @ value_PD / weight_P.sum()
+        return mean_n
+
+    def trained_in_turn(self) -> list[str]:
+        """Each training continues from the state that the last one left, whatever happened between them."""
+        wrong, last = [], dict.fromkeys(self.made.peers, 0)
+        for tick, peer, (kind, *fact) in history.durable(self.town.rows):
+            if kind == "learnt":
+                if fact != [last[peer] + 1]:
+                    wrong.append(f"tick {tick}: {peer} has trained {fact[0]} times after {last[peer]}")
+                last[peer] = fact[0]
+        return wrong
+
+
+def _fact(peer: str, effect: Effect) -> object:
+    if isinstance(effect, Persist) and isinstance(effect.content, Learnt):
+        return "learnt", int(_state(effect.content.s_k)[1])
+    return audit.took(peer, effect)
+
+
+#: Rounds after heal in which shares of earlier averagings may still come: they are somebody's, and are added.
+STRAGGLING = 4
+
+
+def judge(village: Trust, rounds: int = 2) -> None:
+    """After heal: so many rounds, at whose ends all estimates are the weighted mean."""
+    village.healed()
+    first = max(node.ledger.round for node in village.nodes().values()) + STRAGGLING
+    wanted = {(peer, first + number) for peer in village.made.peers for number in range(rounds)}
+    assert village.run(village.town.now + 2000.0, lambda: wanted <= village.estimated.keys()), village.phases()
+    village.judge(also=village.trained_in_turn())
+    truth_n = village.weighted()
+    plain_n = torch.stack(list(village.start.values())).double().mean(0)
+    assert float((truth_n - plain_n).abs().max()) > 1e-2, "the weights matter"
+    for peer, round in sorted(wanted):
+        error = float((village.estimated[peer, round] - truth_n).abs().max())
+        assert error <= HULL_SLACK, f"{peer} is {error} from the weighted mean after round {round}"

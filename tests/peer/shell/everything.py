@@ -1,0 +1,46 @@
+"""An algorithm whose updates and servers have all that can be wrong with one, for a peer that shall refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.mocha.linear import number_of
+from fedpeer.algorithms.servers.fedavg import FedAvg
+from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.updates import Fault
+
+#: What no number of a server reaches.
+FAR = 1e6
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A model (..., n), n_k (...), a precision (...), and the client's number (...)."""
+
+    model_n: Tensor
+    examples: Tensor
+    precision: Tensor
+    number: Tensor
+
+
+@dataclass(frozen=True)
+class Everything(FedAvg):
+    """FedAvg with more words."""
+
+    positive = ("precision",)
+    numbered = "number"
+
+    def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Any]:
+        kept, sent = super().train(client, broadcast, batches, keys)
+        precision = torch.ones_like(sent.examples, dtype=torch.float32)
+        return kept, Sent(sent.model_n, sent.examples, precision, number_of(batches))
+
+    def server_fault(self, server: Model) -> Fault | None:
+        far = float(server.model_n.abs().max()) > FAR
+        return Fault("bad_task_matrix", "the tasks cannot be related so") if far else None
