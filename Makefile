@@ -43,7 +43,7 @@ format: $(READY)  ## rewrite the code in its one format
 	$(BIN)/ruff check --fix .
 
 quick: $(READY)  ## the tests that take a moment
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not soak"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not soak"
 
 test: $(READY)   ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not soak"

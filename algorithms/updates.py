@@ -2,8 +2,8 @@
 
 An update and its template, any update of the same algorithm, are leaves by name (`leaves.py`). Alone it is checked when
 it comes (`fault`); its length can be judged beside the others of its round only, when that closes (`strayed`), and is
-where the federation asks for it (`learning.farthest`). What is found is a code of the table of refusals and a sentence for the one who sent it. Nothing here raises: what comes from
-others is data.
+where the federation asks for it (`learning.farthest`). What is found is a code of the table of refusals and a sentence
+for the one who sent it. Nothing here raises: what comes from others is data.
 
 These checks find broken peers and blunt lies. A lie that looks like an update passes them all; how far it can go is
 the business of the robust rules (`aggregation.py`).

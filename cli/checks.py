@@ -23,6 +23,7 @@ from fedpeer.cli.errors import Path, Problem, shown
 from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS
+from fedpeer.gossip.noise import PHASES, Noise, NoiseError, unfit
 from fedpeer.networks.registry import NETWORKS
 from fedpeer.peer.core.capacity import crowding
 from fedpeer.peer.core.choice import Choice, ChoiceError, bind, called, lookup, nearest
@@ -96,6 +97,7 @@ def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
         ("learning", "aggregation"): ("aggregation", AGGREGATIONS),
         ("learning", "privacy"): ("privacy", PRIVACIES),
         ("gossip", "topology"): ("topology", GRAPHS),
+        ("gossip", "privacy"): ("privacy of gossip", PHASES),
         ("simulation", "dataset"): ("data set", {**DATASETS, **OWN}),
     }
     return known[path]
@@ -115,6 +117,7 @@ CHOICES: tuple[Path, ...] = (
     ("learning", "aggregation"),
     ("learning", "privacy"),
     ("gossip", "topology"),
+    ("gossip", "privacy"),
     ("simulation", "dataset"),
 )
 
@@ -128,6 +131,7 @@ def contradictions(federation: Federation, data: Mapping[str, Any]) -> list[Prob
         *_privacy(federation),
         *_split(federation.simulation.split),
         *_gossip(federation, data),
+        *_noise(federation),
         *_wire(federation.gossip.wire),
         *_passes(federation),
         *_mode(federation),
@@ -146,6 +150,9 @@ def between_peers(federation: Federation) -> list[Problem]:
     if method.keeps_state and federation.learning.mode != "synchronous":
         text = f"{federation.learning.algorithm} begins each averaging anew, by weights of its own"
         return [Problem(("learning", "mode"), f"{text}; write mode: synchronous")]
+    if method.served and federation.gossip.privacy.name != "none":
+        text = f"{federation.learning.algorithm} has a coordinator, whom nobody tells noise; write privacy: none"
+        return [Problem(("gossip", "privacy"), f"{text}, and learning.privacy for what updates are to hide")]
     for name, plain in (("aggregation", "mean"), ("privacy", "none")):
         if not method.served and getattr(federation.learning, name).name != plain:
             text = f"{federation.learning.algorithm} has no coordinator, to whom this belongs; write {name}: {plain}"
@@ -281,6 +288,22 @@ def _gossip(federation: Federation, data: Mapping[str, Any]) -> Iterator[Problem
     if "topology" in written and choice_problem(path, gossip.topology) is None:
         for text in _topology(gossip.topology, peers):
             yield Problem(path, text)
+
+
+def _noise(federation: Federation) -> Iterator[Problem]:
+    """Settings of a phase of noise out of range, and what has no room for one."""
+    gossip, place = federation.gossip, ("gossip", "privacy")
+    if choice_problem(place, gossip.privacy) is not None:
+        return
+    try:
+        noise: Noise | None = called(gossip.privacy, PHASES, "privacy of gossip")()
+    except NoiseError as error:
+        yield Problem(place, str(error))
+        return
+    asynchronous, forms = federation.learning.mode == "asynchronous", [each.name for each in gossip.wire]
+    problem = noise and unfit(gossip.protocol, asynchronous=asynchronous, forms=forms)
+    if problem:
+        yield Problem(place, problem)
 
 
 def _wire(chain: tuple[Choice, ...]) -> Iterator[Problem]:

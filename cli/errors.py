@@ -26,6 +26,7 @@ _USERS_MISTAKES = {
     "fedpeer.algorithms.privacy.PrivacyError",
     "fedpeer.algorithms.aggregation.RobustError",
     "fedpeer.data.dataset.DataError",
+    "fedpeer.gossip.noise.NoiseError",
     "fedpeer.gossip.reductions.FormError",
     "fedpeer.networks.registry.NetworkError",
     "fedpeer.peer.core.choice.ChoiceError",

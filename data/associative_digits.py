@@ -35,15 +35,16 @@ def sparse(image_NHW: NDArray[np.generic]) -> NDArray[np.float32]:
     count, height, width = image_NHW.shape
     blocks = image_NHW.reshape(count, height // BLOCK, BLOCK, width // BLOCK, BLOCK).swapaxes(2, 3)
     shown_NB = (blocks.reshape(count, -1, BLOCK * BLOCK) != 0) @ 2 ** np.arange(BLOCK * BLOCK)
-    return (shown_NB[..., None] == np.arange(1, BITS + 1)).reshape(count, -1).astype(np.float32)
+    bit_NB15 = shown_NB[..., None] == np.arange(1, BITS + 1)
+    return np.asarray(bit_NB15.reshape(count, -1), np.float32)
 
 
 def image(bit_NF: NDArray[np.generic], side: int) -> NDArray[np.bool_]:
     """(N, side/2 * side/2 * 15) -> (N, side, side): a pixel is black where a bit is set that shows it so."""
     blocks = side // BLOCK
     black = (np.arange(1, BITS + 1)[:, None] >> np.arange(BLOCK * BLOCK)) & 1
-    seen = (bit_NF.reshape(len(bit_NF), -1, BITS) > 0).astype(np.int64) @ black > 0
-    return seen.reshape(-1, blocks, blocks, BLOCK, BLOCK).swapaxes(2, 3).reshape(-1, side, side)
+    seen = (bit_NF.reshape(len(bit_NF), -1, BITS) != 0).astype(np.int64) @ black > 0
+    return np.asarray(seen.reshape(-1, blocks, blocks, BLOCK, BLOCK).swapaxes(2, 3).reshape(-1, side, side))
 
 
 def associative_digits(

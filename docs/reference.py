@@ -21,6 +21,7 @@ from fedpeer.cli.checks import OPTIMIZERS, registry
 from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS
+from fedpeer.gossip.noise import PHASES
 from fedpeer.gossip.reductions import FORMS, PACKERS
 from fedpeer.networks.registry import NETWORKS
 from fedpeer.peer.core.choice import Choice
@@ -38,6 +39,7 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "`learning.privacy`": PRIVACIES,
     "`learning.start`": registry(("learning", "start"))[1],
     "`gossip.topology`": GRAPHS,
+    "`gossip.privacy`": PHASES,
     "`gossip.wire`: the first piece": FORMS,
     "`gossip.wire`: the pieces after it": PACKERS,
     "`simulation.dataset`: known data sets": DATASETS,

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from fedpeer.gossip.noise import Noise
 from fedpeer.topology.mixing import Protocol, carrier, effective_matrix, exchange_matrices
 from fedpeer.topology.overlay import Overlay
 from fedpeer.topology.prediction import predicted_rounds
@@ -61,6 +62,8 @@ class Averaging:
     exchanges   in one averaging; 0 in a group of one
     draws       for push-pull's matchings
     every       rounds from one averaging to the next
+    noise       of the phase that each averaging begins with; None: of none
+    veiled      how many of the exchanges are that phase's, in which nobody gives a true share
     """
 
     overlay: Overlay
@@ -68,6 +71,8 @@ class Averaging:
     exchanges: int
     draws: Draws
     every: int = 1
+    noise: Noise | None = None
+    veiled: int = 0
 
     @staticmethod
     def of(
@@ -78,8 +83,11 @@ class Averaging:
         tolerance: float | None = None,
         exchanges: int | None = None,
         every: int = 1,
+        noise: Noise | None = None,
     ) -> Averaging:
         """With a number of exchanges, or with those that the tolerance takes on this overlay: one of the two is given.
+
+        A phase of noise comes before these exchanges, and makes them more where they follow from a tolerance.
 
         Raises:
             TopologyError: if the tolerance takes more exchanges than anybody wants; the message names the way out.
@@ -90,9 +98,10 @@ class Averaging:
         elif protocol == "exact" or protocol == "coordinator":
             exchanges = 1
         elif tolerance is not None:
-            exchanges = predicted_rounds(overlay, protocol, tolerance)
+            exchanges = predicted_rounds(overlay, protocol, noise.tolerance(tolerance) if noise else tolerance)
         assert exchanges is not None
-        return Averaging(overlay, protocol, exchanges, draws, every)
+        veiled = _veiled(overlay, noise.pushes, exact=protocol == "exact") if noise and exchanges else 0
+        return Averaging(overlay, protocol, veiled + exchanges, draws, every, noise, veiled)
 
     def due(self, round: int) -> bool:
         """Whether there is an averaging in round 0, 1, ..."""
@@ -124,21 +133,27 @@ class Averaging:
 
     def matrix(self, round: int) -> NDArray[np.float64] | csr_array:
         """(P, P) column-stochastic: after the averaging of a round values are `matrix @ values`, weights likewise.
+        Where it begins with a phase of noise, of what they are behind that.
 
         Sparse where there is one exchange. Push-sum's is the same whenever a round begins with the same phase, and is
         then computed once.
         """
         if self.protocol != "push-sum":
             return self._product(round)
-        phase = self._first(round) % len(self.overlay.phases)
+        phase = (self._first(round) + self.veiled) % len(self.overlay.phases)
         if phase not in self._products:
             self._products[phase] = self._product(round)
         return self._products[phase]
 
+    def veil_matrices(self, round: int) -> list[csr_array]:
+        """(P, P) of each exchange of the phase of noise: what the weights do in it."""
+        return exchange_matrices(self.overlay, self.mixing, self.veiled, first=self._first(round), draws=self._keyed)
+
     def _product(self, round: int) -> NDArray[np.float64] | csr_array:
-        if self.exchanges == 1:
-            return self.matrices(round)[0]
-        return effective_matrix(self.overlay, self.mixing, self.exchanges, first=self._first(round), draws=self._keyed)
+        exchanges, first = self.exchanges - self.veiled, self._first(round) + self.veiled
+        if exchanges == 1:
+            return exchange_matrices(self.overlay, self.mixing, 1, first=first, draws=self._keyed)[0]
+        return effective_matrix(self.overlay, self.mixing, exchanges, first=first, draws=self._keyed)
 
     @cached_property
     def _products(self) -> dict[int, NDArray[np.float64] | csr_array]:
@@ -152,6 +167,24 @@ class Averaging:
         return self.draws(*divmod(running, self.exchanges))
 
 
+def _veiled(overlay: Overlay, pushes: int, *, exact: bool) -> int:
+    """Exchanges after which all have given to so many different neighbours, or to all they have, wherever among the
+    phases the averaging begins."""
+    if exact or len(overlay.phases) == 1:
+        return 1
+    phases, count = overlay.phases, len(overlay.phases)
+
+    def enough(exchanges: int) -> bool:
+        return all(
+            len(set().union(*(phases[(first + number) % count].neighbors(member) for number in range(exchanges))))
+            >= min(pushes, len(set(overlay.union.neighbors(member))))
+            for first in range(count)
+            for member in overlay.union
+        )
+
+    return next(exchanges for exchanges in range(1, count + 1) if enough(exchanges))
+
+
 def turn(policy: Averaging, peer: str, round: int, exchange: int) -> Turn:
     """What `peer` does in one exchange; of a coordinator's averaging there is no such thing."""
     assert policy.coordinator is None, "to a coordinator values travel, not shares"
@@ -163,6 +196,14 @@ def turn(policy: Averaging, peer: str, round: int, exchange: int) -> Turn:
     to = sorted(graph.neighbors(me))
     expect = sorted(graph.predecessors(me)) if graph.is_directed() else to
     return Turn(tuple(members[i] for i in to), 1 / (len(to) + 1), tuple(members[i] for i in expect))
+
+
+def neighbours(policy: Averaging, peer: str) -> tuple[str, ...]:
+    """All to whom `peer` gives in some exchange."""
+    members = policy.overlay.members
+    if policy.exact:
+        return tuple(member for member in members if member != peer)
+    return tuple(members[i] for i in sorted(policy.overlay.union.neighbors(members.index(peer))))
 
 
 def traffic(policy: Averaging, length: int, round: int = 0, *, wire_bytes: int = 4) -> list[tuple[int, int]]:

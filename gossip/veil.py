@@ -20,6 +20,7 @@ Source: Bouchra Pilet, Frey, Taiani, Robust Privacy-Preserving Gossip Averaging,
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -78,6 +79,20 @@ def push(
     for share in sent.values():
         held = held - share
     return held, veil.after(sent), sent
+
+
+def key_of(secret: bytes, *what: object) -> bytes:
+    """(32 bytes) of the made-up numbers of one time, which `what` names, by somebody's secret of up to 64 bytes."""
+    return hashlib.blake2b(repr(what).encode(), key=secret, digest_size=32).digest()
+
+
+def made_up(key: bytes, peer: str, length: int, scale: float) -> Tensor:
+    """(length,) float64 normal numbers for this neighbour, of this standard deviation; the same ones each time.
+
+    Who is told them knows the state of their stream, and by that nothing of the key or of another neighbour's.
+    """
+    stream = int.from_bytes(hashlib.blake2b(peer.encode(), key=key, digest_size=16).digest(), "little")
+    return torch.from_numpy(np.random.Generator(np.random.PCG64(stream)).normal(0.0, scale, length))
 
 
 def give_made_up(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.core.learner import Learner
 from fedpeer.peer.holdings import inputs_of
 from fedpeer.sims.world import World
+
+
+def secret_of(draws: Draws, peer: str) -> bytes:
+    """What the made-up shares of a simulated peer come from. A real one draws its own, which no seed tells."""
+    return draws.key("secret", peer).to_bytes(16, "little")
 
 
 def learners(world: World, device: str = "cpu") -> dict[str, Learner]:

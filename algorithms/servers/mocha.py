@@ -172,7 +172,7 @@ class Coupled:
         return Coupling(matrix_TT.to(w_TF.device), coupling.excess.new_tensor(excess), rounds)
 
     def coupling_fault(self, coupling: Coupling) -> Fault | None:
-        """What is wrong with a coupling of finite numbers: M is symmetric, of positive diagonal, positive semi-definite."""
+        """What is wrong with a coupling of finite numbers: M is symmetric, positive semi-definite, M_tt above 0."""
         matrix_TT = coupling.matrix_TT.cpu()
         largest = float(matrix_TT.abs().max())
         if float((matrix_TT - matrix_TT.T).abs().max()) > ROUNDING * largest:

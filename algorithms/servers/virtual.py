@@ -164,8 +164,8 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
         most = float((self.bench.lr * self.beta * precision / wide).max())
         if most >= 2:
             raise AlgorithmError(
-                f"steps overshoot: lr * beta * precision / n = {most:.3g} for a client with {int(wide.min())} examples, "
-                "and it must be below 2; write a smaller learning.optimizer lr or beta, or a larger sigma"
+                f"steps overshoot: lr * beta * precision / n = {most:.3g} for a client with {int(wide.min())} "
+                "examples, and it must be below 2; write a smaller learning.optimizer lr or beta, or a larger sigma"
             )
 
     def _share(self, examples: Tensor, dtype: torch.dtype) -> Tensor:

@@ -52,6 +52,7 @@ from fedpeer.peer.core.chamber import Chamber, Study, bound, called
 from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.entries import Stood, Stored, Sworn
 from fedpeer.peer.core.events import Conclude, Concluded
+from fedpeer.peer.core.former import attested
 from fedpeer.peer.core.gathering import Gathering
 from fedpeer.peer.core.leaf_bytes import content_of, parted
 from fedpeer.peer.core.life import Life
@@ -93,7 +94,7 @@ class Council:
         self, life: Life, group: str, course: Course, draws: np.random.Generator, sign: Sign, verify: Verify
     ) -> None:
         self.life, self.group, self.course = life, group, course
-        chamber = self.chamber
+        chamber, verify = self.chamber, attested(life, group, verify)
         scope = Scope(life.circle.roster.federation_id, group)
         election = Election(
             life.me,

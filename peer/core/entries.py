@@ -42,6 +42,7 @@ class Opened:
 
     start_weight   with which the averaging whose first exchange this is starts; None: what is held is carried on
     whole          all that is held and waits is given away: the peer leaves
+    noise_key, noise_scale   the shares are made up, of these numbers (`gossip/veil.py`); "": they are true
     """
 
     group: str
@@ -52,6 +53,8 @@ class Opened:
     fraction: float
     start_weight: float | None = None
     whole: bool = False
+    noise_key: bytes = b""
+    noise_scale: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,7 +167,7 @@ class GossipSettings(Strict):
 
     protocol: Literal["push-sum", "push-pull", "exact", "coordinator"] = Field(
         default="push-sum",
-        description="how an average is reached; a coordinator of each group is for the vector engine only",
+        description="how an average is reached: by gossip, or by a coordinator that each group elects",
     )
     topology: ChoiceField = Field(
         default="k-regular:4", validate_default=True, description="who talks to whom inside a group"
@@ -191,6 +191,12 @@ class GossipSettings(Strict):
         default="float32",
         validate_default=True,
         description="how values travel: float32, float64, bfloat16, int8 or top-k:SHARE, and behind it /zstd if wanted",
+    )
+    privacy: ChoiceField = Field(
+        default="none",
+        validate_default=True,
+        description="what neighbours are told before the first true share of an average: none, or noise,pushes=2,"
+        "scale=1.0",
     )
     deadline: float = Field(
         default=30.0, gt=0, le=86_400, description="seconds that a synchronous exchange waits for a late peer"

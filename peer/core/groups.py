@@ -19,6 +19,7 @@ from fedpeer.algorithms.confident_peers import base_and_head
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.registry import Method
 from fedpeer.gossip.averaging import Averaging
+from fedpeer.gossip.noise import PHASES, Noise, NoiseError, unfit
 from fedpeer.peer.core.choice import called
 from fedpeer.peer.core.federation import Federation, GossipSettings
 from fedpeer.slicing.assign import assign_all
@@ -111,12 +112,26 @@ def averaging_of(plan: Plan, federation: Federation, seed: int) -> dict[str, Ave
     return {group.id: averaging_among(group.members, group.id, gossip, seed) for group in plan.groups}
 
 
+def noise_of(gossip: GossipSettings) -> Noise | None:
+    """The phase that each averaging begins with; None: none.
+
+    Raises:
+        ChoiceError, NoiseError: unknown name or setting, one out of its range, or a protocol that has no room for it.
+    """
+    noise: Noise | None = called(gossip.privacy, PHASES, "privacy of gossip")()
+    problem = noise and unfit(gossip.protocol, asynchronous=False, forms=[each.name for each in gossip.wire])
+    if problem:
+        raise NoiseError(f"gossip.privacy = noise: {problem}")
+    return noise
+
+
 def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, seed: int) -> Averaging:
     """How these members of one group average: their overlay drawn from the stream (seed, "overlay", group).
 
-    Raises TopologyError where the federation's own edges do not hold them together.
+    Raises TopologyError where the federation's own edges do not hold them together, NoiseError where a phase of noise
+    does not go with the protocol or with how values travel.
     """
-    draws = Draws(seed)
+    draws, noise = Draws(seed), noise_of(gossip)
 
     def matching(number: int, exchange: int) -> np.random.Generator:
         return draws.numpy(f"matching {exchange}", group, number)
@@ -131,6 +146,7 @@ def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, 
         tolerance=gossip.tolerance if gossip.exchanges is None else None,
         exchanges=gossip.exchanges,
         every=gossip.every,
+        noise=noise,
         draws=matching,
     )
 

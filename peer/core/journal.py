@@ -185,6 +185,7 @@ def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -
         "into": into,
         "at": holding.at,
         "expect": holding.expect,
+        "told": sorted(holding.told),
         "put": holding.put,
         "written_off": holding.written_off,
     }
@@ -217,6 +218,7 @@ def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tenso
         into,
         at=fields["at"],
         expect=fields["expect"],
+        told=frozenset(fields.get("told", ())),
         put=fields["put"],
         written_off=fields["written_off"],
     )

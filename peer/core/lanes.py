@@ -59,7 +59,8 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, G
         return refuse("epoch_too_early", f"round {parcel.round}, and the last is {last}")
     if gauges[group].ready:
         implied = implied_D(lane, parcel, life.ledger.rules.form, len(life.ledger.index[group]))
-        absurd = gauges[group].absurd(implied, holding.held.estimate_D)
+        noise = life.circle.averaging[group].noise
+        absurd = gauges[group].absurd(implied, holding.held.estimate_D, noise.scale if noise else 0.0)
         if absurd is not None:
             return refuse("implausible", absurd)
     other.begun = True

@@ -25,6 +25,7 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import absorb
 from fedpeer.gossip.reductions import Form
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, take
+from fedpeer.gossip.veil import Veil, give_made_up, made_up
 from fedpeer.peer.core.chamber import Chamber
 from fedpeer.peer.core.entries import (
     Acked,
@@ -64,6 +65,7 @@ class Holding:
     out, into    the lanes to and from each neighbour that it ever exchanged with, by id
     at           (round, exchange) that it is in, or waits to open
     expect       whose shares of this exchange it waits for; None between two exchanges
+    told         who was sent made-up shares in the averaging of `at`, and has them (`gossip/veil.py`)
     put          weight put in by this incarnation
     written_off  weight that went to, less weight that came from, earlier incarnations of neighbours
     """
@@ -74,6 +76,7 @@ class Holding:
     into: Mapping[str, Incoming] = field(default_factory=dict)
     at: tuple[int, int] = (0, 0)
     expect: tuple[str, ...] | None = None
+    told: frozenset[str] = frozenset()
     put: float = 1.0
     written_off: float = 0.0
 
@@ -98,6 +101,7 @@ class Rules:
     form          how values travel
     eager         asynchronous: what arrives is added at once
     start_weight  of this peer when it comes in: 1, or its number of examples
+    veiled        averagings begin with a phase of noise, in and behind which estimates may mean nothing
     """
 
     me: str
@@ -105,6 +109,7 @@ class Rules:
     form: Form
     eager: bool = False
     start_weight: float = 1.0
+    veiled: bool = False
 
 
 @dataclass
@@ -206,7 +211,10 @@ class Ledger:
             case Reborn():
                 self.x_n = self.x_n if self.trained else self._assembled()
                 for group, holding in self.groups.items():
-                    held = Mass.of(holding.held.estimate_D, self.rules.start_weight)
+                    # What was told the others of noise is gone with the old account: only the model itself is left.
+                    noisy = self.rules.veiled and self.trained
+                    value_D = self.x_n[self.index[group]] if noisy else holding.held.estimate_D
+                    held = Mass.of(value_D, self.rules.start_weight)
                     self.groups[group] = Holding(held, at=holding.at, put=self.rules.start_weight)
                 self.incarnation, self.met, self.met_as, self.left = entry.incarnation, {}, {}, False
             case Adopted():
@@ -218,7 +226,9 @@ class Ledger:
                 lane = holding.out[entry.peer]
                 held, _ = reopened(holding.held, lane, Incoming(), self.rules.form)
                 self.groups[entry.group] = replace(
-                    holding.with_lane(entry.peer, replace(lane, made=lane.acked, open=())), held=held
+                    holding.with_lane(entry.peer, replace(lane, made=lane.acked, open=())),
+                    held=held,
+                    told=holding.told - {entry.peer},
                 )
             case Left():
                 self.left = True
@@ -260,19 +270,20 @@ class Ledger:
             put += entry.start_weight - float(held.weight)
             held = Mass.of(held.estimate_D, entry.start_weight)
         lanes = {peer: holding.out.get(peer, Outgoing()) for peer in entry.to}
+        told = holding.told if holding.at[0] == entry.round else frozenset()
         purpose = f"wire {entry.group} {self.incarnation} {sum(lane.made for lane in lanes.values())}"
-        held, lanes, parcels = give(
-            held,
-            lanes,
-            entry.fraction,
-            self.rules.form,
-            at,
-            self.rules.draws.numpy(purpose, self.rules.me, entry.round),
-            whole=entry.whole,
-        )
-        self.groups[entry.group] = replace(
-            holding, held=held, put=put, out={**holding.out, **lanes}, at=at, expect=entry.expect
-        )
+        draws = self.rules.draws.numpy(purpose, self.rules.me, entry.round)
+        if entry.noise_key:
+            length = held.value_D.shape[-1]
+            vectors = {peer: made_up(entry.noise_key, peer, length, entry.noise_scale) for peer in entry.to}
+            held, veil, lanes, parcels = give_made_up(
+                held, Veil(len(told), told), lanes, entry.fraction, self.rules.form, at, draws, vectors
+            )
+            told = veil.told
+        else:
+            held, lanes, parcels = give(held, lanes, entry.fraction, self.rules.form, at, draws, whole=entry.whole)
+        out = {**holding.out, **lanes}
+        self.groups[entry.group] = replace(holding, held=held, put=put, out=out, at=at, expect=entry.expect, told=told)
         return parcels
 
     def _take(self, entry: Took) -> None:
@@ -301,6 +312,7 @@ class Ledger:
                 held=held,
                 out={peer: lane for peer, lane in holding.out.items() if peer != entry.peer},
                 into={peer: lane for peer, lane in holding.into.items() if peer != entry.peer},
+                told=holding.told - {entry.peer},
                 written_off=holding.written_off + lost,
             )
         self.met[entry.peer], self.met_as[entry.peer] = entry.incarnation, (entry.life, entry.nonce)

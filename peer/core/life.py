@@ -10,11 +10,14 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
+
+from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.membership import Advert, Membership
 from fedpeer.gossip.transfers import Parcel
+from fedpeer.gossip.veil import key_of
 from fedpeer.peer.core.acquaintance import Acquaintance
 from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.entries import Entry, Kept, Learnt, Started, Stored, Studied, Took
@@ -77,6 +80,7 @@ class Setup:
                  while; none: all at once
     nonce        drawn at this start
     keeps        what its algorithm says of the state that it keeps of its own; None where it keeps none
+    secret       what made-up shares come from; b"" where there are none
     part         what it does in the councils of its circle: it is the client of a server, or one of the equals of
                  groups that are averaged by coordinators; None: there are no councils
     """
@@ -92,6 +96,7 @@ class Setup:
     seeds: frozenset[str] = frozenset()
     nonce: int = 0
     keeps: Keeps | None = None
+    secret: bytes = b""
     part: Literal["client", "fellow"] | None = None
 
     def ticks(self, seconds: float) -> int:
@@ -125,6 +130,7 @@ class Life:
     expectable: dict[tuple[str, str], bool] = field(default_factory=dict)
     living: dict[str, Averaging] = field(default_factory=dict)
     gates: dict[str | None, Gate] = field(default_factory=dict)
+    averages: dict[str, Tensor] = field(default_factory=dict)  # of each group, as its last averaging left it
     score: float | None = None
     courses: dict[str, Course] = field(default_factory=dict)  # of the councils, by group
     new: bool = False  # this process found an empty disk
@@ -273,6 +279,21 @@ class Life:
             parts = self.setup.contract + (council or self.circle.groups[group]).digest
             self.digests[group] = hashlib.blake2b(parts, digest_size=32).digest()
         return self.digests[group]
+
+    def shown(self, group: str) -> Tensor | None:
+        """(D,) what others may be told of a group's average; None: nothing yet.
+
+        With phases of noise an estimate is a peer's own before the phase, and means nothing in it.
+        """
+        if self.circle.averaging[group].noise is None:
+            return self.ledger.estimate_D(group)
+        return self.averages.get(group)
+
+    def made_up(self, group: str, round: int, exchange: int, scale: float) -> dict[str, Any]:
+        """Fields of an `Opened` by which its shares are made up, from numbers that only this peer can tell."""
+        assert self.setup.secret, "made-up numbers come from a secret"
+        time = (group, round, exchange, self.ledger.incarnation, self.setup.nonce)
+        return {"noise_key": key_of(self.setup.secret, *time), "noise_scale": scale}
 
     def advertise(self, score: float | None = None, state: Literal["alive", "finished", "left"] = "alive") -> None:
         """Let the others know how far this peer is."""

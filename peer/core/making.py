@@ -27,7 +27,7 @@ from fedpeer.peer.core.doors import WEIGHT_MAX
 from fedpeer.peer.core.entries import Entry
 from fedpeer.peer.core.events import Persist
 from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.groups import averaging_among, enrolled, peer_plan, plan_for
+from fedpeer.peer.core.groups import averaging_among, enrolled, noise_of, peer_plan, plan_for
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import Ledger, Rules
 from fedpeer.peer.core.life import Circle, Setup
@@ -69,6 +69,7 @@ def rules_of(federation: Federation, seed: int, me: str, examples: int) -> Rules
         form=form_of(federation.gossip.wire),
         eager=federation.learning.mode == "asynchronous",
         start_weight=float(examples) if by_examples else 1.0,
+        veiled=noise_of(federation.gossip) is not None,
     )
 
 

@@ -446,8 +446,9 @@ class Node:
     def _give_value(self, peer: str, group: str) -> None:
         life = self.life
         if group in life.ledger.groups and group in life.others[peer].agreed and life.ledger.round > 0:
-            value_D = life.ledger.estimate_D(group).to(torch.float32)
-            life.send(peer, Value(group=group, round=life.ledger.round, value_D=value_D))
+            value_D = life.shown(group)
+            if value_D is not None:
+                life.send(peer, Value(group=group, round=life.ledger.round, value_D=value_D.to(torch.float32)))
 
     def _refused(self, peer: str, refused: Refused) -> None:
         """A neighbour did not take something. Whatever has to do with memory or lives is cleared up by a Hello."""

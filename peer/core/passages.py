@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.gossip.transfers import Outgoing, resting
+from fedpeer.gossip.veil import Veil
 from fedpeer.peer.core.entries import Adopted, Left, Opened
 from fedpeer.peer.core.lanes import ship
 from fedpeer.peer.core.life import Life
@@ -156,10 +157,17 @@ def leave(work: Work) -> None:
         free = tuple(p for p in there if not resting(holding.out.get(p, Outgoing())))
         if holding.weight > 0 and free and not over:
             round, exchange = holding.at
-            opened = Opened(
-                group=group, round=max(round, ledger.round), exchange=exchange, to=free, expect=(),
-                fraction=1 / len(free), whole=True,
-            )  # fmt: skip
+            noise, told = life.circle.averaging[group].noise, holding.told if round == ledger.round else frozenset()
+            if noise is not None and not Veil(noise.pushes, told).among(free).lifted:
+                opened = Opened(
+                    group=group, round=max(round, ledger.round), exchange=exchange, to=free, expect=(),
+                    fraction=1 / (len(free) + 1), **life.made_up(group, ledger.round, exchange, noise.scale),
+                )  # fmt: skip
+            else:
+                opened = Opened(
+                    group=group, round=max(round, ledger.round), exchange=exchange, to=free, expect=(),
+                    fraction=1 / len(free), whole=True,
+                )  # fmt: skip
             ship(life, work.repeats, group, life.write(opened))
     open_ = any(lane.open for holding in ledger.groups.values() for lane in holding.out.values())
     held = {group: holding.weight for group, holding in ledger.groups.items() if holding.weight > 1e-12}

@@ -17,6 +17,9 @@ from torch import Tensor
 ROUNDS = 10
 #: Times the largest change.
 FACTOR = 100.0
+#: Times the standard deviation of made-up numbers: a peer of a hundred neighbours holds ten times one's noise, and two
+#: of them are compared.
+NOISY = 30.0
 
 
 @dataclass
@@ -34,8 +37,12 @@ class Gauge:
         """Whether there is anything to judge by."""
         return len(self.changes) == ROUNDS
 
-    def absurd(self, implied_D: Tensor, estimate_D: Tensor) -> str | None:
-        """Why this cannot be, if so; asked only when `ready`."""
+    def absurd(self, implied_D: Tensor, estimate_D: Tensor, noise: float = 0.0) -> str | None:
+        """Why this cannot be, if so; asked only when `ready`.
+
+        `noise`: the standard deviation of what averages begin with (`gossip/noise.py`), of which a peer that told
+        many neighbours holds the sum.
+        """
         distance = float((implied_D - estimate_D).norm())
-        most = max(FACTOR * max(self.changes), float(estimate_D.norm()))
+        most = max(FACTOR * max(self.changes), float(estimate_D.norm())) + NOISY * noise * len(estimate_D) ** 0.5
         return f"{distance:.3g} away, and {most:.3g} is the most" if distance > most else None

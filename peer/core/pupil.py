@@ -1,8 +1,9 @@
 """The work of one peer under an algorithm with a server: training, closing a round, settling.
 
-All of it is functions of what is handed in, states as bytes (`leaf_bytes.py`), so it may be done in any thread, one
-job at a time, and repeated. A job says who the clients of its round are: when the roster changes their number does, and
-with it the algorithm that was built for so many. The numbers are those of the vector engine: the same batches, keys and order of clients.
+All of it is functions of what is handed in, states as bytes (`leaf_bytes.py`), so it may be done in any thread, one job
+at a time, and repeated. A job says who the clients of its round are: when the roster changes their number does, and
+with it the algorithm that was built for so many. The numbers are those of the vector engine: the same batches, keys and
+order of clients.
 """
 
 from __future__ import annotations

@@ -9,14 +9,16 @@ are.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import networkx as nx
 from torch import Tensor
 
-from fedpeer.gossip.averaging import Averaging, Turn, turn
+from fedpeer.gossip.averaging import Averaging, Turn, neighbours, turn
 from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, resting
+from fedpeer.gossip.veil import Veil
 from fedpeer.peer.core.entries import Began, Closed, Learnt, Opened
 from fedpeer.peer.core.events import Evaluate, Train, Trained
 from fedpeer.peer.core.lanes import ship
@@ -62,6 +64,11 @@ def begin(life: Life, rounds: Rounds, gauges: dict[str, Gauge], round: int) -> N
     done = round - 1
     for group, place_D in ledger.index.items():
         gauges[group].moved(before[group], ledger.x_n[place_D])
+    life.averages |= {
+        group: ledger.x_n[place_D]
+        for group, place_D in ledger.index.items()
+        if done and life.circle.averaging[group].due(done - 1)
+    }
     if done:
         weights = {group: float(holding.held.weight) for group, holding in ledger.groups.items()}
         life.note(
@@ -260,10 +267,27 @@ def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: in
         expect=plan.expect,
         fraction=plan.fraction,
         start_weight=anew if exchange == 0 else None,
+        **_noise(life, policy, group, exchange, cut),
     )
     rounds.opened_at[group] = life.now
     ship(life, repeats, group, life.write(opened))
     return True
+
+
+def _noise(life: Life, policy: Averaging, group: str, exchange: int, cut: Collection[str]) -> dict[str, Any]:
+    """Fields of an `Opened` by which its shares are made up; none where true ones may be given.
+
+    They may when the phase of noise is over for all, and this peer has told as many as it was to: of those whom it can
+    reach, or everybody would wait for who is cut off.
+    """
+    noise, round, holding = policy.noise, life.ledger.round, life.ledger.groups[group]
+    if noise is None:
+        return {}
+    told = holding.told if holding.at[0] == round else frozenset()
+    reached = {p for p in neighbours(policy, life.me) if not resting(holding.out.get(p, Outgoing())) and p not in cut}
+    if exchange >= policy.veiled and Veil(noise.pushes, told).among(reached).lifted:
+        return {}
+    return life.made_up(group, round, exchange, noise.scale)
 
 
 def _begins_with(life: Life, group: str) -> float | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.groups import plan_for
+from fedpeer.peer.core.groups import noise_of, plan_for
 from fedpeer.peer.core.keeper import Keeper
 from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.peer_file import PeerFile
@@ -81,6 +81,7 @@ def prepare(file: PeerFile, federation: Federation) -> Prepared:
         identity=identity,
         outfit=outfit(file, federation, device),
         device=device,
+        secret=b"" if noise_of(federation.gossip) is None else secret_in(Path(file.state or f"{file.id}-state")),
     )
     algorithm = federation.learning.algorithm
     method, assembly = method_of(algorithm), prepared.outfit.assembly

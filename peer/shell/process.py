@@ -159,7 +159,7 @@ class Process:
         )
         sign, verify = signatures(prepared, self._members)
         return node_of(
-            replace(setup, keeps=prepared.keeper),
+            replace(setup, keeps=prepared.keeper, secret=prepared.secret),
             rules_of(assembly.federation, assembly.seed, file.id, learner.examples),
             recovered,
             start_n=learner.start(),

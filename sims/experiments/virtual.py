@@ -244,6 +244,7 @@ TABLE3 = Experiment(
         above("75 % pruned: MT is within 1.5 points of unpruned", "75 % pruned", ("0 % pruned",), "MT", by=-1.5),
         above("50 % pruned: MT is within 1.5 points of unpruned", "50 % pruned", ("0 % pruned",), "MT", by=-1.5),
         above("90 % pruned: MT is far below (more than 5 points)", "0 % pruned", ("90 % pruned",), "MT", by=5.0),
+        above("90 % pruned: MT is within 1.5 points all the same", "90 % pruned", ("0 % pruned",), "MT", by=-1.5),
         part_of(
             "75 % pruned: an update needs at most half of the bytes", "75 % pruned", "0 % pruned", "update", most=0.5
         ),
@@ -251,6 +252,9 @@ TABLE3 = Experiment(
     notes=(
         "QMNIST by writer stands in for the digits of FEMNIST. No layer is exempt from pruning here; in the paper's "
         "program the last one is. An update is what one client sends in one round: mean and precision of each kept "
-        "weight and the places of these, at the least."
+        "weight and the places of these, at the least. What a client stores is what it has sent, so the server stays "
+        "the product of its clients' factors however much is pruned; the paper's program stores the factor before "
+        "pruning, and at 90 % its accuracy collapses. Pruned updates reach the same accuracy later: after 10 rounds of "
+        "2 passes the distance is still some points."
     ),
 )

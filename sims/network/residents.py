@@ -53,7 +53,7 @@ from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Entry, Roster
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.sims.network.craft import Craft, Machine
-from fedpeer.sims.peers import learners
+from fedpeer.sims.peers import learners, secret_of
 from fedpeer.sims.world import World, plan_of
 
 #: Seconds of virtual time that an update takes on a peer whose pace is 1: a small network on a plain processor.
@@ -165,7 +165,7 @@ class Residents:
     def node(self, peer: str, recovered: Recovered) -> Node:
         """The peer as it is after a start on this disk."""
         learner = self.learners[peer]
-        setup, course = self.setups[peer], None
+        setup, course = replace(self.setups[peer], secret=secret_of(self.world.draws, peer)), None
         if self.pupils is not None:
             # Two processes of one identity are told apart by what each draws at its start.
             self.begun[peer] += 1

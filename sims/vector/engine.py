@@ -25,8 +25,10 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.gossip.averaging import Averaging, traffic
+from fedpeer.gossip.veil import key_of, made_up
 from fedpeer.peer.core.assembly import Equals, equals_of
 from fedpeer.peer.core.choice import Choice
+from fedpeer.sims.peers import secret_of
 from fedpeer.sims.vector.clients import Examined, Score, emptied, joined, two_sides, workbench, write_rows
 from fedpeer.sims.vector.equals import Advance, Appraise, states
 from fedpeer.sims.vector.pool import Pool, Stopped
@@ -86,6 +88,7 @@ class VectorEngine:
         self.round = 0  # rounds finished
         self._trained = False  # whether the next round's training is done and its averaging is not
         self._side = self._s_side = 0
+        self._noise: dict[str, NDArray[np.float64]] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -169,6 +172,7 @@ class VectorEngine:
             source = 1 - self._side
             mixes: list[Task] = [Mix(group, a, b, source) for group, a, b in self._mixes]
             self._run(mixes + [Keep(index, source) for index in self._keeps])
+            self._add_noise()
             self.weights = self._mixed_weights
         else:
             self._side = 1 - self._side
@@ -288,22 +292,58 @@ class VectorEngine:
         return mixes, [name for name in self.workspace.index if name.startswith("local ")]
 
     def _prepare_mixing(self, number: int) -> None:
-        """Tell the workers this round's matrices T = diag(1 / w') M diag(w), which act on estimates."""
+        """Tell the workers this round's matrices T = diag(1 / w') M diag(w), which act on estimates; what a phase of
+        noise leaves in these, diag(1 / w') M B, is added behind them.
+        """
         self._mixed_weights = {}
+        self._noise = {}
         for group in self._plan.groups:
             policy, weights = self._averaging[group.id], self._start_weights(group)
             mixing: Mixing
-            if policy.exact:
+            if policy.exact:  # all made-up shares come together in every mean
                 after, mixing = weights, weights / weights.sum()
             else:
                 matrix = policy.matrix(number - 1)  # gossip counts rounds from 0
-                after = matrix @ weights
+                veiled, made_up_MD = self._made_up(group, policy, number, weights)
+                after = matrix @ veiled
                 mixing = _scaled(matrix, 1.0 / after, weights)
+                if made_up_MD is not None:
+                    self._noise[group.id] = (matrix @ made_up_MD) / after[:, None]
             self._mixed_weights[group.id] = after
             if self._pool is not None:
                 self._pool.tell_mixing(group.id, mixing)
             else:
                 self._bench.mixing[group.id] = mixing
+
+    def _made_up(
+        self, group: Group, policy: Averaging, number: int, weights: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """The weights (M,) behind the phase of noise of a round, and B (M, D): what each was sent less what it sent."""
+        if policy.noise is None or not policy.veiled:
+            return weights, None
+        noise_MD = np.zeros((len(group.members), group.length))
+        for exchange, matrix in enumerate(policy.veil_matrices(number - 1)):
+            for sender, peer in enumerate(group.members):
+                key = key_of(secret_of(self._job.draws, peer), group.id, number, exchange, 1, 0)
+                column = matrix[:, [sender]].tocoo()
+                for receiver, fraction in zip(column.row.tolist(), column.data.tolist(), strict=True):
+                    if receiver != sender:
+                        drawn_D = made_up(key, group.members[receiver], group.length, policy.noise.scale)
+                        share_D = (drawn_D * weights[sender] * fraction).float().numpy()
+                        noise_MD[sender] -= share_D
+                        noise_MD[receiver] += share_D
+            weights = np.asarray(matrix @ weights)
+        return weights, noise_MD
+
+    def _add_noise(self) -> None:
+        target = self.workspace.x[self._side]
+        for group in self._plan.groups:
+            if group.id in self._noise:
+                for row, member, noise_D in zip(
+                    self._members[group.id], group.members, self._noise[group.id], strict=True
+                ):
+                    index_D = torch.from_numpy(group.indices[member]).to(target.device)
+                    target[row, index_D] += torch.from_numpy(noise_D).to(target)
 
 
 def cut(job: Job, peers: Iterable[int]) -> list[tuple[int, ...]]:

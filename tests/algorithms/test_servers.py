@@ -184,7 +184,7 @@ def test_control_variates_are_mean_gradients_and_take_the_drift_away() -> None:
     for algorithm in algorithms:
         server: Any = algorithm.start_server(w0_D)
         clients = {peer: algorithm.start_client(w0_D, torch.tensor(1)) for peer in asked}
-        for _ in range(60):
+        for _ in range(35):
             server = played(algorithm, server, clients, lambda peer: world.batches(int(peer), 5), asked)
         ends.append(float((server.model_n - world.optimum()).norm()))
     assert ends[0] > 1e-2

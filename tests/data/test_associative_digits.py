@@ -16,7 +16,7 @@ from fedpeer.data.dataset import DataError, Dataset
 
 
 @given(arrays(np.int8, st.sampled_from([(1, 2, 2), (3, 4, 4), (2, 6, 6)]), elements=st.integers(0, 1)))
-def test_an_image_comes_back_and_no_block_has_two_bits(image_NHW: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_an_image_comes_back_and_no_block_has_two_bits(image_NHW: np.ndarray) -> None:
     count, side, _ = image_NHW.shape
     bit_NF = sparse(image_NHW)
     assert bit_NF.shape == (count, (side // 2) ** 2 * 15)
@@ -37,7 +37,7 @@ def test_several_bits_of_a_block_are_drawn_over_one_another() -> None:
     assert image(bits, 2).tolist() == [[[True, False], [False, True]]]
 
 
-def shown(dataset: Dataset, user: int, *, test: bool) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def shown(dataset: Dataset, user: int, *, test: bool) -> tuple[np.ndarray, np.ndarray]:
     assert dataset.user_N is not None
     assert dataset.test_N is not None
     rows = (dataset.user_N == user) & (dataset.test_N == test)

@@ -21,6 +21,7 @@ from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.companies import COMPANIES
 from tests.faults.sessions import SESSIONS
 from tests.faults.trusting import Trust, judge
+from tests.faults.veiled import Veiled, veiled_world
 from tests.faults.village import Village, world
 
 #: Ticks in which all meet and begin; messages are lost, repeated and late from the first one on.
@@ -217,6 +218,14 @@ def trusting(seed: int) -> None:
     judge(village)
 
 
+def veiled(seed: int) -> None:
+    """P17: masses are exact through phases of noise, whatever happens, and what is used is the mean."""
+    made = veiled_world()
+    village = Veiled(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
+    village.town.start()
+    village.judge_means()
+
+
 def leaving(seed: int) -> None:
     """P18: who leaves hands everything over, and who comes back joins late."""
     village, draws = calm(seed)
@@ -403,7 +412,7 @@ def calm(seed: int) -> tuple[Village, np.random.Generator]:
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
-        truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, leaving, joining,
+        truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, veiled, leaving, joining,
         slow_asynchronous, slow_synchronous, roster_changes, detection, replayed, *SESSIONS.values(),
         *COMPANIES.values(),
     )

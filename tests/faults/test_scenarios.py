@@ -30,6 +30,7 @@ SEEDS: dict[str, tuple[range, range]] = {
     "stumbling": (range(0), range(1)),
     "pausing": (range(0), range(2)),
     "trusting": (range(1, 2), range(8)),
+    "veiled": (range(1, 2), range(8)),
     "leaving": (range(1), range(1, 3)),
     "joining": (range(0), range(2)),
     "slow_asynchronous": (range(0), range(1)),

@@ -20,9 +20,10 @@ TOLERANCE = 1e-4
 def worst_left(drawn: Overlay, exchanges: int, first: int = 0) -> float:
     """The largest ||z - mean|| / ||x - mean|| over all starts: every unit start played with values and weights."""
     count = len(drawn.members)
-    matrices = [push_sum_matrix(drawn.phases[(first + e) % len(drawn.phases)]).toarray() for e in range(exchanges)]
+    matrices = [push_sum_matrix(phase).toarray() for phase in drawn.phases]
     value, weight = np.eye(count), np.ones((count, 1))
-    for matrix in matrices:
+    for exchange in range(first, first + exchanges):
+        matrix = matrices[exchange % len(matrices)]
         value, weight = matrix @ value, matrix @ weight
     return float(np.linalg.svd(value / weight - 1 / count, compute_uv=False)[0])
 

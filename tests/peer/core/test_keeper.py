@@ -14,7 +14,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.entries import Began, Learnt, Opened
+from fedpeer.peer.core.entries import Began, Entry, Learnt, Opened
 from fedpeer.peer.core.framing import FrameError, frame
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.core.keeper import Keeper
@@ -78,7 +78,7 @@ def test_a_ledger_holds_it_through_a_journal_and_a_snapshot() -> None:
     rules, index = Rules("peer2", Draws(0), FLOAT32), {"everyone": torch.arange(len(x_n))}
     ledger = Ledger.blank(rules, index, one.start(), one.state_size)
     blank = snapshot_bytes(ledger, {})
-    entries = [Began(round=1), Learnt(round=1, x_n=x_n, s_k=s_k)]
+    entries: list[Entry] = [Began(round=1), Learnt(round=1, x_n=x_n, s_k=s_k)]
     entries.append(
         Opened(group="everyone", round=1, exchange=0, to=("peer1",), expect=(), fraction=0.25, start_weight=30.0)
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from fedpeer.gossip.claims import Advert, Claim, claim_text
 from fedpeer.peer.core import codec
@@ -33,7 +33,6 @@ from tests.peer.shell.port import Port, request, serving
 from tests.peer.shell.whole import PATIENCE, Whole, whole
 from tests.sims import worlds
 
-AnyBob = TypeVar("AnyBob", bound="Bob")
 #: In which incarnation each of them speaks.
 INCARNATIONS = {"ann": 1, "cas": 1, "dan": 2}
 #: Start of the process as which all of them speak.
@@ -230,7 +229,7 @@ def answer(connection: socket.socket) -> Refused | None:
 
 
 @contextmanager
-def bob_at(folder: Path, federation: Federation | None = None, kind: type[AnyBob] = Bob) -> Iterator[AnyBob]:
+def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] = Bob) -> Iterator[Bob]:
     """bob in this federation, or in one of equals with a group of all and one with eve."""
     people = People.at(folder / "people")
     ports = {peer: bind("127.0.0.1", 0) for peer in ("ann", "bob", "cas", "dan")}

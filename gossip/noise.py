@@ -1,0 +1,65 @@
+"""What is asked for of a phase of noise before each average (`veil.py`), and whether it fits how values are averaged.
+
+Nothing here needs torch, so that a federation file is checked without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+class NoiseError(ValueError):
+    """A phase of noise that cannot be played; the message says what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """A phase of noise.
+
+    pushes   p: to how many different neighbours, at least, a peer sends made-up shares before the first true one
+    scale    the standard deviation of the numbers in them, in the units of the parameters
+    """
+
+    pushes: int
+    scale: float
+
+    def __post_init__(self) -> None:
+        if self.pushes < 1:
+            raise NoiseError(f"noise: pushes = {self.pushes}: write 1 or more neighbours")
+        if not (self.scale > 0 and math.isfinite(self.scale)):
+            raise NoiseError(f"noise: scale = {self.scale:g}: write a number above 0, as large as what it is to hide")
+
+    def tolerance(self, asked: float) -> float:
+        """For which relative disagreement exchanges are counted, so that what is left of the noise is below `asked`, in
+        the units of the parameters."""
+        return asked / (1 + self.scale)
+
+
+def none() -> None:
+    """Shares are true from the first one on."""
+
+
+def noise(*, pushes: int = 2, scale: float = 1.0) -> Noise:
+    """Before each average a peer sends made-up shares to so many neighbours at least, which averages away.
+
+    Bouchra Pilet, Frey, Taiani 2019.
+    """
+    return Noise(pushes, scale)
+
+
+PHASES: Mapping[str, Callable[..., Noise | None]] = {"none": none, "noise": noise}
+
+
+def unfit(protocol: str, *, asynchronous: bool, forms: Sequence[str]) -> str | None:
+    """Why a phase of noise does not go with this protocol, mode and these forms of values (by name), if so."""
+    if protocol == "push-pull":
+        return "with push-pull whom a peer meets is drawn anew each time; write push-sum or exact"
+    if protocol == "coordinator":
+        return "a coordinator is sent all values, and neighbours none; write push-sum or exact"
+    if asynchronous:
+        return "asynchronous peers have no beginning of an average; write learning.mode: synchronous"
+    if "top-k" in forms:
+        return "top-k sends what is news to a neighbour, and noise is no news; write another gossip.wire"
+    return None

@@ -1,0 +1,97 @@
+"""Phases of noise in the engines: the same numbers from matrices and from whole peers; what is left of the noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.methods import method_of
+from fedpeer.sims.network.engine import NetworkEngine
+from fedpeer.sims.world import plan_of
+from tests.sims.worlds import engine, federation, relative, same_bits, world
+
+PARITY = 1e-5
+METHOD = "full-averaging"
+#: Five peers who hold differently much.
+UNEVEN: dict[str, Any] = {"simulation__split": "slicing:10", "simulation__peers": 5, "gossip__deadline": 120.0}
+
+
+def asked(privacy: str = "none", **gossip: Any) -> Any:
+    return world(
+        federation(**UNEVEN, gossip__privacy=privacy, **{f"gossip__{key}": each for key, each in gossip.items()})
+    )
+
+
+def averaged(privacy: str, rounds: int = 1, **gossip: Any) -> Tensor:
+    with engine(asked(privacy, **gossip), METHOD) as running:
+        for _ in range(rounds):
+            running.step()
+        return running.x_Pn.clone()
+
+
+@pytest.mark.parametrize(
+    ("gossip", "learning"),
+    [
+        pytest.param({"topology": "star", "exchanges": 3}, {}, id="star"),
+        pytest.param({"topology": "one-peer-exponential", "exchanges": 4}, {}, id="phases"),
+        pytest.param({"topology": "ring", "exchanges": 3}, {"learning__weights": "samples"}, id="samples"),
+        pytest.param({"protocol": "exact"}, {}, id="exact"),
+    ],
+)
+def test_whole_peers_give_the_numbers_of_matrices(gossip: dict[str, Any], learning: dict[str, Any]) -> None:
+    settings = {f"gossip__{key}": each for key, each in gossip.items()}
+    made = world(federation(**UNEVEN, **settings, **learning, gossip__privacy="noise,pushes=2,scale=0.5"))
+    choice = parse(METHOD)
+    with engine(made, METHOD) as expected, NetworkEngine(made, plan_of(made, method_of(choice)), choice) as found:
+        for _ in range(2):
+            expected.step()
+            found.step()
+            found.evaluate()
+            assert relative(found.x_Pn, expected.x_Pn) < PARITY
+            assert found.traffic[0] >= expected.traffic[0]
+    if gossip.get("protocol") != "exact":
+        assert relative(expected_without(gossip, learning), found.x_Pn) > 1e-2, "so few exchanges leave some noise"
+
+
+def expected_without(gossip: dict[str, Any], learning: dict[str, Any]) -> Tensor:
+    settings = {f"gossip__{key}": each for key, each in gossip.items()}
+    with engine(world(federation(**UNEVEN, **settings, **learning)), METHOD) as running:
+        for _ in range(2):
+            running.step()
+        return running.x_Pn.clone()
+
+
+def test_what_is_left_of_the_noise_is_below_the_tolerance() -> None:
+    gossip: dict[str, Any] = {"topology": "ring", "exchanges": None, "tolerance": 1e-4}
+    exact = averaged("none", protocol="exact")
+    for scale in (0.5, 5.0):
+        noisy = averaged(f"noise,scale={scale}", **gossip)
+        assert float((noisy - exact).abs().max()) <= 1e-4
+    assert not torch.equal(averaged("noise,scale=5.0", **gossip), averaged("none", **gossip))
+
+
+def test_a_phase_is_an_exchange_more() -> None:
+    counts = []
+    for privacy in ("none", "noise"):
+        with engine(asked(privacy, topology="ring", exchanges=3), METHOD) as running:
+            running.step()
+            counts.append(running.traffic[0][0])
+    assert counts == [6, 8]
+
+
+def test_neither_workers_nor_a_stop_change_a_bit() -> None:
+    made = asked("noise,scale=0.5", topology="ring", exchanges=3)
+    with engine(made, METHOD, workers=2) as running:
+        running.step()
+        tensors, state = running.snapshot()
+        kept = {name: value.clone() for name, value in tensors.items()}
+        running.step()
+        whole = running.x_Pn.clone()
+    with engine(made, METHOD) as again:
+        again.restore(kept, state)
+        again.step()
+        assert same_bits(again.x_Pn, whole)
