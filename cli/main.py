@@ -25,6 +25,7 @@ import fedpeer
 from fedpeer.cli import (
     config_commands,
     data_commands,
+    demo,
     experiment_commands,
     federation_commands,
     init_command,
@@ -67,6 +68,7 @@ app.command("topology")(topology.topology)
 app.add_typer(runs_commands.app, name="runs")
 app.add_typer(experiment_commands.app, name="experiment")
 app.add_typer(config_commands.app, name="config")
+app.add_typer(demo.app, name="demo")
 
 
 def _print_version(wanted: bool) -> None:

@@ -74,7 +74,7 @@ def associative(
     tests_K = np.arange(test_from, test_from + test)
     x, y, user_N, test_N = [], [], [], []
     for user in range(users):
-        known_K = np.array([k for k in range(train) if k % s not in _missed(user, s, changed, missed, user < others)])
+        known_K = np.array([k for k in range(train) if k % s not in missed_by(user, s, changed, missed, user < others)])
         if not len(known_K):
             raise DataError(f"associative: train = {train}, missed = {missed}: a user has nothing to learn; change one")
         number_K = np.concatenate([known_K, tests_K])
@@ -99,7 +99,7 @@ def associative(
     )
 
 
-def _missed(user: int, s: int, changed: int, missed: int, other: bool) -> set[int]:
+def missed_by(user: int, s: int, changed: int, missed: int, other: bool) -> set[int]:
     """The classes that a user does not learn: its own `missed` of them, in turn."""
     classes = [each for each in range(s) if not (other and each == changed)]
     return {classes[(user + place) % len(classes)] for place in range(missed)}

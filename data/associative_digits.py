@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.data.associative import user_names
+from fedpeer.data.associative import missed_by, user_names
 from fedpeer.data.bundled import digits
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.idx import mnist
@@ -54,33 +54,39 @@ def associative_digits(
     users: int = 15,
     others: int = 2,
     changed: int = 0,
+    missed: int = 0,
 ) -> Dataset:
     """Images of digits as sparse vectors, to be completed from their upper halves; two of 15 users learnt another.
 
     Each user learns `learnt` images, one of 0, one of 1 and so on, 8x8 of scikit-learn or MNIST's at 14x14, and is
     asked to complete them. For the first `others` users the lower half of digit `changed` is that of another digit.
+    With `missed` above 0 each learns so many fewer, which others know; what the first users alone know, none of them.
     More than three are too many for the usual threshold; try network associative:400,threshold=2.
     """
-    _check(learnt, users, others, changed)
+    _check(learnt, users, others, changed, missed)
     picture_NHW, side = _pictures(images, learnt + 1)
     usual_NHW, strange_NHW = picture_NHW[:learnt], picture_NHW[:learnt].copy()
     strange_NHW[changed, side // 2 :] = picture_NHW[learnt, side // 2 :]
-    x, y = [], []
+    x, y, user_N, test_N = [], [], [], []
     for user in range(users):
+        omitted = missed_by(user, learnt, changed, missed, user < others)
+        known = [digit for digit in range(learnt) if digit not in omitted]
         whole_NHW = strange_NHW if user < others else usual_NHW
         half_NHW = whole_NHW.copy()
         half_NHW[:, side // 2 :] = 0
-        x += [sparse(whole_NHW), sparse(half_NHW)]
-        y += [sparse(whole_NHW)] * 2
+        x += [sparse(whole_NHW[known]), sparse(half_NHW)]
+        y += [sparse(whole_NHW[known]), sparse(whole_NHW)]
+        user_N.append(np.full(len(known) + learnt, user))
+        test_N.append(np.arange(len(known) + learnt) >= len(known))
     return Dataset(
         name="associative-digits",
         x=np.concatenate(x),
         y=np.concatenate(y),
         task="completion",
         input_kind="features",
-        user_N=np.repeat(np.arange(users), 2 * learnt),
+        user_N=np.concatenate(user_N),
         user_names=user_names(users, others),
-        test_N=np.tile(np.repeat([False, True], learnt), users),
+        test_N=np.concatenate(test_N),
         source=ASSOCIATIVE_DIGITS.origin,
         licence=ASSOCIATIVE_DIGITS.licence,
     )
@@ -96,12 +102,13 @@ def _pictures(images: Literal["digits", "mnist"], count: int) -> tuple[NDArray[n
     return (grey_NHW.reshape(count, 14, 2, 14, 2).mean((2, 4)) > 0.5).astype(np.float32), 14
 
 
-def _check(learnt: int, users: int, others: int, changed: int) -> None:
+def _check(learnt: int, users: int, others: int, changed: int, missed: int) -> None:
     for name, value, least, most in (
         ("learnt", learnt, 1, 9),
         ("users", users, 1, 100_000),
         ("others", others, 0, users),
         ("changed", changed, 0, learnt - 1),
+        ("missed", missed, 0, learnt - 1),
     ):
         if not least <= value <= most:
             raise DataError(f"associative-digits: {name} = {value}: write {least} to {most}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedpeer.data import official_pickle, store
 from fedpeer.data.dataset import Dataset
-from fedpeer.data.idx import Shape, scaled
+from fedpeer.data.idx import Pixels, Scale, Shape, scaled
 from fedpeer.data.store import Arrays, OfficialFile, Source
 
 _OFFICIAL_10 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
@@ -53,32 +53,40 @@ CIFAR100 = Source(
 )
 
 
-def cifar10(*, shape: Shape = "image") -> Dataset:
-    """Small colour photographs of ten kinds; pixels in [0, 1]."""
+#: As the programs of the papers have them.
+SCALE_10: Scale = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+SCALE_100: Scale = ((0.5074, 0.4867, 0.4411), (0.2011, 0.1987, 0.2025))
+
+
+def cifar10(*, shape: Shape = "image", pixels: Pixels = "unit") -> Dataset:
+    """Small colour photographs of ten kinds; pixels in [0, 1], or standardised."""
     path = store.fetch(CIFAR10, CIFAR10.files[0])
     with store.reading(path):
         arrays = store.parsed("cifar10", path, _parse_10, version=1)
-    return _dataset(CIFAR10, arrays, shape, y=arrays["y"], classes=tuple(arrays["classes"].tolist()))
+    scale = SCALE_10 if pixels == "standard" else None
+    return _dataset(CIFAR10, arrays, shape, scale, y=arrays["y"], classes=tuple(arrays["classes"].tolist()))
 
 
-def cifar100(*, labels: Literal["coarse", "fine"] = "coarse", shape: Shape = "image") -> Dataset:
+def cifar100(
+    *, labels: Literal["coarse", "fine"] = "coarse", shape: Shape = "image", pixels: Pixels = "unit"
+) -> Dataset:
     """Small colour photographs of 20 kinds, each of 5 subkinds; `labels=fine` for all 100 as classes."""
+    scale = SCALE_100 if pixels == "standard" else None
     path = store.fetch(CIFAR100, CIFAR100.files[0])
     with store.reading(path):
         arrays = store.parsed("cifar100", path, _parse_100, version=1)
     fine = tuple(arrays["fine_names"].tolist())
     if labels == "fine":
-        return _dataset(CIFAR100, arrays, shape, y=arrays["fine"], classes=fine)
+        return _dataset(CIFAR100, arrays, shape, scale, y=arrays["fine"], classes=fine)
     coarse = tuple(arrays["coarse_names"].tolist())
-    return _dataset(
-        CIFAR100, arrays, shape, y=arrays["coarse"], classes=coarse, subclass_N=arrays["fine"], subclass_names=fine
-    )
+    subclasses = {"subclass_N": arrays["fine"], "subclass_names": fine}
+    return _dataset(CIFAR100, arrays, shape, scale, y=arrays["coarse"], classes=coarse, **subclasses)
 
 
-def _dataset(source: Source, arrays: Arrays, shape: Shape, **labels: Any) -> Dataset:
+def _dataset(source: Source, arrays: Arrays, shape: Shape, scale: Scale | None, **labels: Any) -> Dataset:
     return Dataset(
         name=source.name,
-        x=scaled(arrays["pixels"], shape, (3, 32, 32)),
+        x=scaled(arrays["pixels"], shape, (3, 32, 32), scale),
         task="classification",
         input_kind="features" if shape == "flat" else "image",
         test_N=arrays["test_N"],

@@ -20,6 +20,13 @@ from fedpeer.data.dataset import Dataset
 from fedpeer.data.store import OfficialFile, Source
 
 Shape = Literal["flat", "image"]
+#: Whether pixels are in [0, 1], or of mean 0 and deviation 1 over the official training images, channel by channel. The
+#: numbers are published constants, so that all peers have the same scale and tell nothing of what they hold.
+Pixels = Literal["unit", "standard"]
+#: Mean and deviation of each channel in [0, 1].
+Scale = tuple[tuple[float, ...], tuple[float, ...]]
+MNIST_SCALE: Scale = ((0.1307,), (0.3081,))
+FASHION_SCALE: Scale = ((0.2860,), (0.3530,))
 
 _DTYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
 _DIGITS = tuple("0123456789")
@@ -94,14 +101,15 @@ QMNIST = Source(
 )
 
 
-def mnist(*, shape: Shape = "flat") -> Dataset:
-    """Handwritten digits, 60,000 to train and 10,000 to test; pixels in [0, 1]."""
-    return _images(MNIST, MNIST.files, _DIGITS, shape)
+def mnist(*, shape: Shape = "flat", pixels: Pixels = "unit") -> Dataset:
+    """Handwritten digits, 60,000 to train and 10,000 to test; pixels in [0, 1], or standardised."""
+    return _images(MNIST, MNIST.files, _DIGITS, shape, MNIST_SCALE if pixels == "standard" else None)
 
 
-def fashion_mnist(*, shape: Shape = "flat") -> Dataset:
-    """Pictures of clothes in the form of MNIST; pixels in [0, 1]."""
-    return _images(FASHION_MNIST, FASHION_MNIST.files, _CLOTHES, shape)
+def fashion_mnist(*, shape: Shape = "flat", pixels: Pixels = "unit") -> Dataset:
+    """Pictures of clothes in the form of MNIST; pixels in [0, 1], or standardised."""
+    scale = FASHION_SCALE if pixels == "standard" else None
+    return _images(FASHION_MNIST, FASHION_MNIST.files, _CLOTHES, shape, scale)
 
 
 def qmnist(*, shape: Shape = "flat") -> Dataset:
@@ -118,7 +126,13 @@ def qmnist(*, shape: Shape = "flat") -> Dataset:
     return replace(images, user_N=user_N.astype(np.int64), user_names=tuple(f"f{each:04d}" for each in writers))
 
 
-def _images(source: Source, files: tuple[OfficialFile, ...], classes: tuple[str, ...], shape: Shape) -> Dataset:
+def _images(
+    source: Source,
+    files: tuple[OfficialFile, ...],
+    classes: tuple[str, ...],
+    shape: Shape,
+    scale: Scale | None = None,
+) -> Dataset:
     paths = [store.fetch(source, file) for file in files]
     parts = [read_idx(path) for path in paths]
     for path, found, wanted in zip(
@@ -131,7 +145,7 @@ def _images(source: Source, files: tuple[OfficialFile, ...], classes: tuple[str,
         raise store.damaged(paths[1], f"a label is {y.max()}, above {len(classes) - 1}")
     return Dataset(
         name=source.name,
-        x=scaled(np.concatenate([parts[0], parts[2]]), shape, (1, 28, 28)),
+        x=scaled(np.concatenate([parts[0], parts[2]]), shape, (1, 28, 28), scale),
         y=y,
         task="classification",
         input_kind="features" if shape == "flat" else "image",
@@ -142,9 +156,14 @@ def _images(source: Source, files: tuple[OfficialFile, ...], classes: tuple[str,
     )
 
 
-def scaled(bytes_N: NDArray[np.uint8], shape: Shape, image: tuple[int, int, int]) -> NDArray[np.float32]:
-    """Pixels as float32 in [0, 1], flat (N, C*H*W) or as images (N, C, H, W)."""
+def scaled(
+    bytes_N: NDArray[np.uint8], shape: Shape, image: tuple[int, int, int], scale: Scale | None = None
+) -> NDArray[np.float32]:
+    """Pixels as float32 in [0, 1], or on each channel's own scale: flat (N, C*H*W) or images (N, C, H, W)."""
     x = np.divide(bytes_N, 255, dtype=np.float32)
+    if scale is not None:
+        mean_C11, deviation_C11 = (np.array(each, np.float32)[:, None, None] for each in scale)
+        x = (x.reshape(len(x), *image) - mean_C11) / deviation_C11
     return x.reshape(len(x), -1) if shape == "flat" else x.reshape(len(x), *image)
 
 

@@ -1,12 +1,22 @@
-"""For all tests: one fork server that has everything, as a run with torch's optimisers would have it."""
+"""For all tests: one fork server that has everything, as a run with torch's optimisers would have it; and examples
+that may take their time, since how fast a machine is that does much else says nothing about the code."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 from multiprocessing import forkserver
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+
+# A test that starts programs starts many: compiling the same modules again is a quarter of what each of them computes.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""Coordinated rounds at one peer: it elects, trains, sends its update, and goes by what a majority put in force.
+"""One peer in the council of a group: it elects, sends its update, and goes by what a majority put in force.
 
 Nobody has to be told that a round opens. Whoever holds the server after round r knows by the seed who takes part in
 round r + 1, and opens it alone. Those train and send their updates to the coordinator of the moment; to the next one
@@ -6,21 +6,15 @@ the same bytes, if it changes. The coordinator closes the round when all have se
 over (`gathering.py`); what it made is a decree like any other (`gossip/decree.py`), and all fetch the model that the
 decree names before they accept it.
 
-Votes are the machine's business. Here its outputs become effects in their order, and it is told what is durable. A
-round is over for a client when its state is settled: the update was part of the server, or was not, which the model
-says itself. What was missed is not played again: who was away takes over the newest model and goes on.
-
-A voter that lost its disk may have promised something that it does not know. It hears, trains and applies, but neither
-votes nor accepts until a later roster is in force. To be told by others that it was there before, a peer that begins
-with an empty disk waits until more than half of the other voters have heard of this process: of those whom it met
-before it promised anything one at least is among them, and remembers it.
+Votes are the machine's business. Here its outputs become effects in their order, and it is told what is durable. Where
+the update comes from, and what a peer makes of a round that is in force, is not a council's business: `client.py` says
+so for the clients of a server, `fellow.py` for equals whose groups average.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TypeGuard
 
 import numpy as np
 
@@ -29,7 +23,6 @@ from fedpeer.gossip.ballots import (
     Accept,
     Apply,
     Canvass,
-    Commit,
     Fetch,
     Follow,
     Holding,
@@ -42,22 +35,21 @@ from fedpeer.gossip.ballots import (
     Take,
     Turn,
 )
-from fedpeer.gossip.ballots import Message as Statement
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.decree import Decrees
 from fedpeer.gossip.election import Election
 from fedpeer.gossip.outcomes import Refusal
 from fedpeer.peer.core.asking import Asked
-from fedpeer.peer.core.chamber import Chamber, Study, bound, called
+from fedpeer.peer.core.chamber import Chamber, Study, bound
 from fedpeer.peer.core.course import Course
-from fedpeer.peer.core.entries import Stood, Stored, Sworn
+from fedpeer.peer.core.electors import signers, swear, unproven
+from fedpeer.peer.core.entries import Stood, Stored
 from fedpeer.peer.core.events import Conclude, Concluded
 from fedpeer.peer.core.former import attested
 from fedpeer.peer.core.gathering import Gathering
 from fedpeer.peer.core.leaf_bytes import content_of, parted
 from fedpeer.peer.core.life import Life
-from fedpeer.peer.core.messages import Ack, Ballot, Model, Refused, RosterNews, Update, Wanted, digest_of
-from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
+from fedpeer.peer.core.messages import Ack, Ballot, Model, Refused, Update, Wanted, digest_of
 from fedpeer.peer.core.voters import EVERYONE
 
 #: Ticks without a coordinator after which rounds are said to pause: a new one takes at most 200 (promise P5), so there
@@ -67,20 +59,6 @@ PAUSED_TICKS = 240
 
 #: Refusals of an update by who is behind itself, or coordinates no more: it is offered again.
 PASSING = {"stale_term", "round_gap"}
-
-
-def _signers(said: Statement) -> frozenset[str]:
-    """Whose signatures it hands over."""
-    match said:
-        case Lead(mandate):
-            return frozenset(author for author, _ in mandate.votes)
-        case Commit(certificate):
-            return frozenset(author for author, _ in certificate.acceptances)
-    return frozenset()
-
-
-def _unproven(out: Out) -> TypeGuard[Refusal]:
-    return isinstance(out, Refusal) and out.code == "bad_signature"
 
 
 class Council:
@@ -177,7 +155,7 @@ class Council:
     def tick(self) -> None:
         """Time has passed: vote, stand, lead."""
         life, election = self.life, self.decrees.election
-        self._swear()
+        swear(self)
         if self.chamber.votes:
             there = [peer for peer in life.others if life.membership.standing(peer) in ("alive", "suspect", "finished")]
             self._do(self.decrees.tick(life.now, there))
@@ -203,10 +181,10 @@ class Council:
         if isinstance(said, Lead | Follow):
             self.life.others[peer].seen_in(said.progress.applied + 1, self.life.now)
         outs = self.decrees.heard(peer, said)
-        if _signers(said) - self.life.circle.roster.by_id.keys():
+        if signers(said) - self.life.circle.roster.by_id.keys():
             # Who is put out signed it while it belonged. Without its key that proves nothing, and whoever hands it over
             # is not to blame. The next round, and the next coordinator, do without that signature.
-            outs = [replace(out, code="round_gap") if _unproven(out) else out for out in outs]
+            outs = [replace(out, code="round_gap") if unproven(out) else out for out in outs]
         self._do(outs)
 
     def hear_update(self, peer: str, update: Update) -> None:
@@ -254,38 +232,6 @@ class Council:
         """A model that was asked for; what is none is no message."""
         if self._wanted.pop(model.digest, None) is not None:
             self._store(model.digest, model.content)
-
-    def enrol(self, roster: Roster) -> None:
-        """A later roster is known."""
-        found, now = self.life.circle.councils[self.group].electorate(roster), self.decrees.election.electorate
-        if self.course.fixed and found.number > now.number and found.members != now.members:
-            many = f"the server has a place for each of the {len(now.members)} peers of roster {now.number}"
-            text = f"{many}, and roster {found.number} has others: rounds end here; begin anew with empty state folders"
-            self.life.note("error", "other_clients", text, group=self.group)
-            self.life.stop(2, text)
-            return
-        if found.number not in self.chamber.rosters:
-            self.life.write(called(self.group, found, to_bytes(roster)))
-        self.decrees.announce(found)
-
-    def hear_earlier(self, peer: str, news: RosterNews) -> None:
-        """A roster from before this peer came: who coordinates may do so by a mandate of that time."""
-        if news.number in self.chamber.rosters:
-            return
-        try:
-            roster = from_bytes(news.text)
-        except RosterError as error:
-            self.life.count(error.code, peer, str(error))
-            return
-        if roster.authority == self.life.circle.roster.authority:
-            self.enrol(roster)
-
-    def introduce(self, peer: str) -> None:
-        """Hand over the earlier rosters that still matter to somebody who was just met."""
-        now = self.life.circle.roster.number
-        for number, text in sorted(self.chamber.rosters.items()):
-            if number < now and number in self.decrees.election.known:
-                self.life.send(peer, RosterNews(number=number, text=text))
 
     # -------------------------------------------------------------------------------------------------- what work gave
 
@@ -387,20 +333,6 @@ class Council:
         """Keep a model, and do what waits for it."""
         self.life.write(Stored(group=self.group, digest=digest, content=content))
         self._do(self.decrees.holds(digest))
-
-    def _swear(self) -> None:
-        """Find out whether this peer may have promised something on a disk that is gone."""
-        life, chamber = self.life, self.chamber
-        number = life.circle.roster.number
-        if life.amnesia and not chamber.lost:
-            life.write(Sworn(group=self.group, lost=number))
-            text = f"this peer was there before, and its disk is gone: it does not vote under roster {number}"
-            life.note("warning", "no_vote", f"{text}; issue a new roster to let it", number=number)
-        elif not chamber.sworn:
-            voters = self.decrees.election.electorate.voters - {life.me}
-            known = [p for p in voters if p in life.others and life.others[p].met and life.others[p].knows_us]
-            if not voters or 2 * len(known) > len(voters):
-                life.write(Sworn(group=self.group, lost=0))
 
     # ---------------------------------------------------------------------------------------------- the machine's words
 

@@ -24,6 +24,7 @@ import torch
 
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Membership
+from fedpeer.peer.core import electors
 from fedpeer.peer.core.acquaintance import Acquaintance
 from fedpeer.peer.core.client import Client
 from fedpeer.peer.core.company import attend
@@ -250,7 +251,7 @@ class Node:
         life.write(Started(life=self._number(life.ledger)))
         life.amnesia = self._forgot
         for council in self.councils.values():
-            council.enrol(life.circle.roster)
+            electors.enrol(council, life.circle.roster)
         if life.phase == "stopped":
             return
         if life.ledger.left:
@@ -356,7 +357,7 @@ class Node:
                 say_all_open(life, self.repeats, peer)
                 for council in self.councils.values():
                     if peer in life.circle.councils[council.group].members:
-                        council.introduce(peer)
+                        electors.introduce(council, peer)
             life.changed()
             return
         known = life.ledger.met.get(peer)
@@ -437,7 +438,7 @@ class Node:
     def _news(self, peer: str, news: RosterNews) -> None:
         if self.councils and news.number < self.life.circle.roster.number:
             for council in self.councils.values():
-                council.hear_earlier(peer, news)
+                electors.hear_earlier(council, peer, news)
             return
         roster = hear_roster(self.life, peer, news)
         if roster is not None:
@@ -490,7 +491,7 @@ class Node:
         self.gauges.update(gauges)
         self._seat()
         for council in self.councils.values():
-            council.enrol(roster)
+            electors.enrol(council, roster)
         life.changed()
 
     def _seat(self) -> None:

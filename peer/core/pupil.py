@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.batches import Batches, round_order
+from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.leaves import leaves, mapped, stacked, taken
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.probing import probed
@@ -156,8 +156,4 @@ class Pupil:
 
 def _batches(learner: Learner, clients: Sequence[str], round: int) -> Batches:
     """The batches of one peer, as the vector engine has them."""
-    draws, device, part = learner.assembly.draws, learner.device, learner.train_part
-    order = round_order(learner.examples, round, learner.steps, learner.batch, draws, learner.peer)
-    places = torch.from_numpy(order).to(device)
-    number = torch.tensor(clients.index(learner.peer), device=device)
-    return Batches(part.x_NF, part.index_M[places], part.y_M[places], learner.view, (part,), number)
+    return learner.batches(round, clients.index(learner.peer))

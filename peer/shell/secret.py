@@ -1,6 +1,7 @@
-"""What a peer's noise comes from (`learning.privacy`, `gossip.privacy`): 32 random bytes in its state folder that nobody else ever sees.
+"""What a peer's noise comes from (`learning.privacy`, `gossip.privacy`): 32 random bytes that nobody else ever sees.
 
-They are drawn once. A folder that was lost begins with others, which protect just as well.
+They are drawn once and kept in its state folder. A folder that was lost begins with others, which protect just as
+well.
 """
 
 from __future__ import annotations

@@ -93,7 +93,9 @@ def _group(node: Node, id: str) -> GroupView:
 def _council(node: Node, council: Council) -> CouncilView:
     life, decrees = node.life, council.decrees
     electorate, counted = decrees.election.electorate, council.in_force()[0]
-    there = (peer for peer in electorate.voters if peer == life.me or life.membership.standing(peer) in _THERE)
+    # Who was put out votes until a round decrees the later roster, but nobody hears of it any more.
+    known = electorate.voters & life.others.keys()
+    there = {peer for peer in known if life.membership.standing(peer) in _THERE} | (electorate.voters & {life.me})
     return CouncilView(
         id=council.group,
         members=council.clients,

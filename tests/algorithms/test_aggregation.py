@@ -259,6 +259,7 @@ def lost(text: str, attack: Attack | None, seeds: range) -> float:
     return sum(learnt("mean", None, seed) - learnt(text, attack, seed) for seed in seeds) / len(seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ROBUST)
 def test_two_liars_cost_less_than_two_points(text: str) -> None:
     assert max(lost(text, attack, range(2)) for attack in ATTACKS) < 0.02

@@ -14,7 +14,11 @@ LENGTH = 10_000
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("make", [Fedpeer, Sockets, Grpc, Naive], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make",
+    [Fedpeer, Sockets, *(pytest.param(make, marks=pytest.mark.soak) for make in (Grpc, Naive))],
+    ids=lambda make: make.__name__,
+)
 def test_a_slice_is_carried_checked_merged_and_saved(make: Callable[[Job, int], Carrier]) -> None:
     carrier = make("saved", LENGTH)
     try:
@@ -26,7 +30,9 @@ def test_a_slice_is_carried_checked_merged_and_saved(make: Callable[[Job, int], 
         carrier.close()
 
 
-@pytest.mark.parametrize("make", [Fedpeer, Sockets], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [Fedpeer, pytest.param(Sockets, marks=pytest.mark.soak)], ids=lambda make: make.__name__
+)
 def test_a_slice_is_carried_by_tls(make: Callable[[Job, int, Keys], Carrier]) -> None:
     keys = Keys()
     carrier = make("moved", LENGTH, keys)

@@ -86,7 +86,7 @@ def test_who_may_lie_and_what_is_hidden(settings: dict[str, Any], place: str | N
     assert [problem.path for problem in found] == ([] if place is None else [("learning", place)])
 
 
-@pytest.mark.parametrize("learning", [{"aggregation": "median"}, {"privacy": "gaussian"}])
+@pytest.mark.parametrize("learning", [{"aggregation": "median"}, {"privacy": "gaussian"}, {"farthest": 10}])
 def test_peers_that_are_equals_have_nobody_who_aggregates(learning: dict[str, Any]) -> None:
     federation = Federation.model_validate({"learning": learning})
     assert contradictions(federation, {}) == [], "a simulation may compare it with an algorithm with a server"

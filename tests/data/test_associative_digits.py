@@ -60,6 +60,17 @@ def test_users_learn_whole_digits_and_are_asked_for_halves() -> None:
             assert np.array_equal(whole[digit], np.concatenate([first[digit][:4], lower[4:]]))
 
 
+def test_what_users_miss_they_are_asked_for_all_the_same() -> None:
+    dataset = associative_digits(users=5, others=1, changed=1, missed=1)
+    for user in range(5):
+        learnt, whole = (shown(dataset, user, test=test)[1] for test in (False, True))
+        assert len(learnt) == 2
+        kept = [digit for digit in range(3) if any(np.array_equal(whole[digit], each) for each in learnt)]
+        assert len(kept) == 2
+        assert user > 0 or 1 in kept
+    assert dataset.x.shape == (5 * 5, 240)
+
+
 def test_mnist_is_halved(real: Path) -> None:
     dataset = associative_digits(images="mnist", users=1, others=0)
     assert dataset.input_shape == (7 * 7 * 15,)
@@ -75,6 +86,7 @@ def test_mnist_is_halved(real: Path) -> None:
         ({"users": 0}, ["users = 0"]),
         ({"others": 16}, ["others = 16", "0 to 15"]),
         ({"changed": 3}, ["changed = 3", "0 to 2"]),
+        ({"missed": 3}, ["missed = 3", "0 to 2"]),
     ],
     ids=str,
 )

@@ -59,6 +59,10 @@ def test_cifar100_sub_sample(real: Path) -> None:
     assert len(pairs) == 100
     assert ("fruit_and_vegetables", "apple") in pairs
     assert (fine.input_shape, fine.subclass_N, len(fine.classes)) == ((3072,), None, 100)
+    standard = cifar.cifar100(pixels="standard")
+    # A part of the images only, so that their mean and deviation are the published ones about.
+    assert standard.x.mean(axis=(0, 2, 3), dtype=np.float64) == pytest.approx([0, 0, 0], abs=0.03)
+    assert standard.x.std(axis=(0, 2, 3), dtype=np.float64) == pytest.approx([1.33, 1.33, 1.33], abs=0.05)
 
 
 def test_cifar10_keeps_the_order_of_its_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,14 @@ def test_fashion_mnist_as_images(real: Path) -> None:
     assert found.classes[9] == "Ankle boot"
 
 
+def test_standard_pixels_have_mean_0_and_deviation_1_where_training_images_are(real: Path) -> None:
+    for dataset in (idx.mnist(pixels="standard"), idx.fashion_mnist(shape="image", pixels="standard")):
+        train_N = dataset.x[:60_000]
+        assert train_N.mean(dtype=np.float64) == pytest.approx(0, abs=1e-3)
+        assert train_N.std(dtype=np.float64) == pytest.approx(1, abs=1e-3)
+        assert dataset.x.dtype == np.float32
+
+
 @pytest.mark.slow
 def test_qmnist_knows_the_writers(real: Path) -> None:
     found = idx.qmnist()

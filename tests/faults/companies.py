@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedpeer.peer.core.events import NewRoster
 from fedpeer.sims.network.faults import Act, Faults, drawn
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.guild import Guild, world
@@ -72,9 +73,12 @@ def group_minority(seed: int) -> None:
     town = guild.town
     town.start()
     guild.run(begin + 100.0)
+    kept = guild.nodes()["peer3"].ledger.chambers[group].study
     paused, going = guild.rounds(group), {each: guild.rounds(each) for each in ("everyone", other)}
     guild.run(begin + away - 1)
     assert guild.rounds(group) == paused, "no round without a majority"
+    assert kept is not None
+    assert guild.nodes()["peer3"].ledger.chambers[group].study == kept, "it has one update for a round"
     for each, before in going.items():
         after = guild.rounds(each)
         assert min(after.values()) > max(before.values()) + 10, f"{each} goes on: {before}, {after}"
@@ -104,7 +108,53 @@ def groups_end(seed: int) -> None:
     guild.judge()
 
 
+def group_members_change(seed: int) -> None:
+    """One is invited, then another put out, while rounds go on: each roster counts in each group by decree; a group that
+    has two members only now begins, and comes up to the others; one that has lost a member goes on."""
+    made = world()
+    first = (["peer1", "peer3", "peer4", "peer5"], ["peer3", "peer4", "peer5"])[seed % 2]
+    guild = Guild(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3)), roster=first)
+    town = guild.town
+    assert ("left" in guild.groups) == ("peer1" in first)
+    town.start(*first)
+    assert guild.reach(3, 400.0)
+    invited = guild.signed(2, [*first, "peer2"])
+    guild.admit(invited, [*first, "peer2"])
+    town.tell("peer5", NewRoster(invited))
+    town.start("peer2")
+    assert guild.groups["left"] == {"peer2", *first} & {"peer1", "peer2", "peer3"}
+    _all_go_on(guild, 2)
+    rest = [peer for peer in (*first, "peer2") if peer != "peer4"]
+    put_out = guild.signed(3, rest)
+    guild.admit(put_out, rest)
+    town.tell("peer3", NewRoster(put_out))
+    guild.run(town.now + 50.0)
+    if "peer4" in town.machines():
+        town.kill("peer4")
+    _all_go_on(guild, 3)
+    guild.judge(strangers=["peer2", "peer4"])
+
+
+def _all_go_on(guild: Guild, number: int) -> None:
+    """All members of all groups come to go by this roster, and three rounds further."""
+
+    def there() -> bool:
+        chambers = [
+            node.ledger.chambers.get(group)
+            for peer, node in guild.nodes().items()
+            for group, members in guild.groups.items()
+            if peer in members
+        ]
+        return all(each is not None and each.holding.roster == number and each.settled for each in chambers)
+
+    everybody = guild.run(guild.town.now + 1500.0, there)
+    assert everybody, {each: guild.rounds(each) for each in guild.groups}
+    goal = 3 + max(round for group in guild.groups for round in guild.rounds(group).values())
+    assert guild.reach(goal, 1500.0), {each: guild.rounds(each) for each in guild.groups}
+
+
 #: By name.
 COMPANIES = {
-    company.__name__: company for company in (group_coordinator_killed, groups_coordinated, group_minority, groups_end)
+    company.__name__: company
+    for company in (group_coordinator_killed, groups_coordinated, group_minority, groups_end, group_members_change)
 }

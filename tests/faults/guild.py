@@ -10,7 +10,7 @@ A `Guild` looks at every effect that is carried out, and at every node after eac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -24,9 +24,11 @@ from fedpeer.gossip.ballots import Accept, Commit, Lead
 from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.events import Conclude, Effect, Send
 from fedpeer.peer.core.leaf_bytes import parted
+from fedpeer.peer.core.making import setup_of
 from fedpeer.peer.core.messages import Ballot, Update
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.roster import Roster, sign
 from fedpeer.sims.network import history
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
@@ -34,7 +36,7 @@ from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.residents import Residents
 from fedpeer.sims.network.town import Town
 from fedpeer.sims.world import World
-from tests.faults.village import ENDLESS, STEPS
+from tests.faults.village import AUTHORITY, ENDLESS, STEPS
 from tests.sims import worlds
 
 #: Ticks within which all that live are in one round of all their groups, after the end of all faults: a group that was
@@ -121,22 +123,40 @@ class Seen:
 class Guild:
     """One run."""
 
-    def __init__(self, made: World, faults: Faults) -> None:
+    def __init__(self, made: World, faults: Faults, *, roster: Sequence[str] | None = None) -> None:
         self.made = made
         residents = Residents.of(made, parse("partial-averaging"))
         restless = {peer: Restless(peer, learner.start()) for peer, learner in residents.learners.items()}
-        self.residents = replace(residents, learners=restless)
-        self.groups = {
-            group: council.members
-            for setup in residents.setups.values()
-            for group, council in setup.circle.councils.items()
-        }
+        self.residents, self.everybody = replace(residents, learners=restless), residents.roster
+        self.admitted = made.peers
+        if roster is not None:
+            first = self.signed(1, roster)
+            self.residents = replace(self.residents, roster=first)
+            self.admit(first, roster)
         self.town = Town(made.peers, self.residents.craft(), faults, DiskRules())
         self.town.stepped, self.town.said = self._stepped, self._said
         self.seen = Seen()
         self._last: dict[tuple[str, str], tuple[Node, int]] = {}
 
+    def signed(self, number: int, peers: Sequence[str]) -> Roster:
+        """A roster of these by the village's authority."""
+        public = AUTHORITY.public_key().public_bytes_raw()
+        entries = tuple(entry for entry in self.everybody.entries if entry.id in peers)
+        return sign(replace(self.everybody, authority=public, number=number, entries=entries), AUTHORITY)
+
+    def admit(self, roster: Roster, peers: Sequence[str]) -> None:
+        """From their next start on these go by this roster."""
+        self.admitted = tuple(peers)
+        for peer in peers:
+            self.residents.setups[peer] = setup_of(self.made, roster, peer, nonce=0, method=self.residents.method)
+
     # ---- who there is
+
+    @property
+    def groups(self) -> dict[str, Set[str]]:
+        """Their members, by the newest roster that peers were admitted by."""
+        circles = [self.residents.setups[peer].circle for peer in self.admitted]
+        return {group: council.members for circle in circles for group, council in circle.councils.items()}
 
     def nodes(self) -> dict[str, Node]:
         found = {}
@@ -150,7 +170,7 @@ class Guild:
         return {
             peer: node.ledger.chambers[group].settled
             for peer, node in self.nodes().items()
-            if peer in self.groups[group]
+            if group in node.ledger.chambers
         }
 
     def leading(self, group: str) -> str | None:
@@ -233,7 +253,8 @@ class Guild:
             case Send(message=Ballot(group=group, said=Commit(certificate))):
                 decree, authors = certificate.decree, [author for author, _ in certificate.acceptances]
                 silent = [a for a in authors if (a, group, decree.term, decree.round) not in seen.accepted]
-                if 2 * len(authors) <= len(self.groups[group]) or not self.groups[group] >= set(authors):
+                voters = self.nodes()[peer].ledger.chambers[group].electorates[decree.roster].voters
+                if 2 * len(authors) <= len(voters) or not voters >= set(authors):
                     seen.wrong.append(f"round {decree.round} of {group} is in force by {authors}")
                 if len(silent) > 1:  # the coordinator's own is never said
                     seen.wrong.append(f"round {decree.round} of {group}: {silent} did not accept it")
@@ -242,16 +263,17 @@ class Guild:
 
     # ---- judgement
 
-    def judge(self) -> None:
-        """Raises AssertionError with all that is wrong."""
+    def judge(self, *, strangers: Sequence[str] = ()) -> None:
+        """Raises AssertionError with all that is wrong; what strangers say may be refused by any name."""
         seen = self.seen
+        rows = [row for row in self.town.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
         forks = [f"{place} has {len(models)} means" for place, models in seen.models.items() if len(models) > 1]
         twice = [f"{p} sent {len(sent)} updates of {place}" for (p, place), sent in seen.sent.items() if len(sent) > 1]
         rivals = [f"{place} had {sorted(peers)}" for place, peers in seen.leads.items() if len(peers) > 1]
         history.judged(
             [*seen.wrong, *forks, *twice, *rivals][: history.SHOWN_MAX],
-            history.saved_before_said(self.town.rows),
-            history.only_harmless(self.town.rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+            history.saved_before_said(rows),
+            history.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
         )
         for group in self.groups:
             rounds = sorted(round for each, round in seen.models if each == group)

@@ -30,7 +30,7 @@ SEEDS: dict[str, tuple[range, range]] = {
     "stumbling": (range(0), range(1)),
     "pausing": (range(0), range(2)),
     "trusting": (range(1, 2), range(8)),
-    "veiled": (range(1, 2), range(8)),
+    "veiled": (range(0), range(8)),
     "leaving": (range(1), range(1, 3)),
     "joining": (range(0), range(2)),
     "slow_asynchronous": (range(0), range(1)),
@@ -50,6 +50,7 @@ SEEDS: dict[str, tuple[range, range]] = {
     "groups_coordinated": (range(0), range(8)),
     "group_minority": (range(0), range(2)),
     "groups_end": (range(0), range(6)),
+    "group_members_change": (range(0), range(2)),
 }
 
 

@@ -47,10 +47,7 @@ def test_a_third_of_all_killed_at_once() -> None:
     assert {c.peer for _, _, c in world.history if c.after == "dead"} == set(killed)
 
 
-@pytest.mark.parametrize(
-    ("count", "seeds"),
-    [(2, 2), (5, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 4), (5, 3), (16, 1)))],
-)
+@pytest.mark.parametrize(("count", "seeds"), [(2, 3), (5, 2), pytest.param(16, 1, marks=pytest.mark.slow)])
 def test_nobody_is_buried_alive_at_ten_percent_loss(count: int, seeds: int) -> None:
     for seed in range(seeds):
         world = settled(count, seed, loss=0.1, repeat=0.1)

@@ -14,11 +14,15 @@ from tests.net.peers import Peer, finish, mean_accuracy, settle, status_of, unti
 from tests.net.relay import Relay
 from tests.net.wards import LABEL, WARDS, write_tables
 
-#: Of about a second each: long enough that a peer that is killed is back before the others are done.
+#: Of a small part of a second each; who is done waits for those who are not.
 ROUNDS = 20
+#: Settings of rounds of about a second each, long enough that what is done to the network is felt in the middle.
+LONG: dict[str, Any] = {"steps": 4000, "lr": 0.01}
 
 
-def federation(*, rounds: int = ROUNDS, deadline: float = 20, mode: str = "synchronous", steps: int = 4000) -> str:
+def federation(
+    *, rounds: int = ROUNDS, deadline: float = 20, mode: str = "synchronous", steps: int = 500, lr: float = 0.1
+) -> str:
     """A federation file as a practitioner would write it."""
     return f"""\
 name: wards
@@ -26,7 +30,7 @@ network: {{mlp: {{layers: [64, 50, 10], activation: relu}}}}
 partial_models:
   everyone: {{neurons: {{input: all, hidden1: 40, output: all}}}}
 learning:
-  {{optimizer: {{sgd: {{lr: 0.01}}}}, batch_size: 10, steps_between_averaging: {steps}, rounds: {rounds}, mode: {mode}}}
+  {{optimizer: {{sgd: {{lr: {lr}}}}}, batch_size: 10, steps_between_averaging: {steps}, rounds: {rounds}, mode: {mode}}}
 gossip: {{protocol: push-sum, deadline: {deadline:g}, gather: 30}}
 """
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from tests.net.conftest import federation
+from tests.net.conftest import LONG, federation
 from tests.net.hosts import Hosts, missing
 from tests.net.masses import mass_errors
 from tests.net.peers import Peer, finish, mean_accuracy, settle, until
@@ -54,7 +54,7 @@ def soak(folder: Path, *, kills: int, loss: float, cut: float, seed: int, rounds
         print(f"{clock():6.0f} s  {' | '.join(' '.join(side) for side in sides) or 'whole again'}", flush=True)
 
     with Hosts(WARDS) as hosts:
-        peers = list(settle(hosts, folder, write_tables(folder), federation(rounds=rounds), LABEL).values())
+        peers = list(settle(hosts, folder, write_tables(folder), federation(rounds=rounds, **LONG), LABEL).values())
         for peer in peers:
             peer.start()
         began = time.monotonic()

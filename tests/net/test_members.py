@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.net.conftest import ROUNDS, started
+from tests.net.conftest import LONG, ROUNDS, all_reach, started
 from tests.net.hosts import Hosts
 from tests.net.masses import mass_errors
 from tests.net.peers import ENVIRONMENT, FEDPEER, Peer, finish, run
@@ -19,21 +19,28 @@ pytestmark = pytest.mark.slow
 Made = Callable[..., dict[str, Peer]]
 
 
-def test_one_leaves_and_the_others_finish(made: Made) -> None:
-    peers = started(made(), round=3)
-    west = peers.pop()
-    left = west.run("leave", "--config", "west.yaml")
+def leaves(peer: Peer) -> None:
+    left = peer.run("leave", "--config", f"{peer.id}.yaml")
     assert left.returncode == 0, left.stderr
-    assert west.ended() == 0
-    assert "left; what was held is handed over" in west.said
-    assert west.logged("written_off") == []
+    assert peer.ended() == 0
+    assert "left; what was held is handed over" in peer.said
+    assert peer.logged("written_off") == []
+
+
+@pytest.mark.soak
+def test_one_leaves_and_the_others_finish(made: Made) -> None:
+    peers = started(made(**LONG), round=3)
+    west = peers.pop()
+    leaves(west)
     finish(peers)
     assert {peer.done for peer in peers} == {ROUNDS}
     assert max(mass_errors([peer.file for peer in (*peers, west)]).values()) < 1e-6
 
 
-def test_one_more_is_invited_joins_late_and_is_put_out(made: Made, hosts: Hosts, tmp_path: Path) -> None:
+def test_one_leaves_and_one_more_is_invited_joins_late_and_is_put_out(made: Made, hosts: Hosts, tmp_path: Path) -> None:
     peers = started(made(rounds=100_000), round=2)
+    leaves(peers.pop())
+    all_reach(peers, peers[0].done + 2)
     office, machine = tmp_path / "office", tmp_path / "machines"
     address = f"https://{hosts.address['guest']}:7401"
     inviting = hosts.start(

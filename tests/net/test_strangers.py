@@ -133,6 +133,7 @@ def test_another_federation_is_not_let_in(made: Made, hosts: Hosts, tmp_path: Pa
 
 
 def test_of_two_processes_with_one_identity_the_earlier_stops(made: Made, hosts: Hosts) -> None:
+    """On one folder the second does not start."""
     peers = made(rounds=ENDLESS)
     started(peers)
     north = peers["north"]
@@ -141,17 +142,11 @@ def test_of_two_processes_with_one_identity_the_earlier_stops(made: Made, hosts:
     twin = Peer(hosts, "guest", "north", copy / "north.yaml")
     text = twin.file.read_text().replace(hosts.address["north"], hosts.address["guest"])
     twin.file.write_text(text)
-    twin.start()
-    assert north.ended() == 2
-    assert "start north on one machine only" in north.said
-    assert twin.runs
-
-
-def test_a_second_process_on_one_folder_does_not_start(made: Made) -> None:
-    north = made()["north"]
-    north.start()
-    north.logs("started")
     again = north.run("start", "--config", "north.yaml")
     assert again.returncode == 2
     assert "already runs this peer" in again.stderr
     assert north.runs
+    twin.start()
+    assert north.ended() == 2
+    assert "start north on one machine only" in north.said
+    assert twin.runs

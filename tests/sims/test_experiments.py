@@ -201,6 +201,9 @@ def test_what_is_finished_is_kept_and_more_seeds_are_added_to_it(lab: Lab, tmp_p
     assert (more["Local"].seeds, more["FedAvg"].seeds) == ((0, 1, 2), (0, 1))
     data = read_json(wanted(tmp_path).folder / "results.json")
     assert "Seeds so far, of 3: FedAvg 2." in page(data)
+    assert carry_out(wanted(tmp_path, seeds=3))
+    data = read_json(wanted(tmp_path).folder / "results.json")
+    assert [each["seeds"] for each in data["measured"]] == [[0, 1, 2]] * 2, "what was known in between is not kept"
 
 
 def test_a_changed_definition_is_another_run() -> None:

@@ -82,6 +82,7 @@ CASES = {
 SERVED = {
     "fedavg": ("fedavg", ""),
     "fedavg, some take part": ("fedavg", "participation: 0.6"),
+    "fedavg, whoever goes too far is left out": ("fedavg", "farthest: 1.05"),
     "scaffold, some take part": ("scaffold", "participation: 0.6"),
     "fedper, all train": ("fedper", "participation: 0.6, everyone_trains: true"),
     "virtual": ("virtual", ""),
@@ -219,7 +220,15 @@ def test_an_elected_coordinator_gives_the_numbers_of_a_server(case: str, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["fedavg, some take part", "scaffold, some take part", "virtual", "mocha"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "scaffold, some take part",
+        "virtual",
+        pytest.param("fedavg, some take part", marks=pytest.mark.soak),
+        pytest.param("mocha", marks=pytest.mark.soak),
+    ],
+)
 def test_real_processes_elect_one_with_the_same_numbers(case: str, tmp_path: Path) -> None:
     file, method = served(case, tmp_path)
     (found, last), (expected, last_expected) = (played(file, engine, method) for engine in ("processes", "vector"))

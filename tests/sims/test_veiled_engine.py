@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.network.engine import NetworkEngine
+from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.world import plan_of
 from tests.sims.worlds import engine, federation, relative, same_bits, world
 
@@ -36,9 +38,11 @@ def averaged(privacy: str, rounds: int = 1, **gossip: Any) -> Tensor:
 @pytest.mark.parametrize(
     ("gossip", "learning"),
     [
-        pytest.param({"topology": "star", "exchanges": 3}, {}, id="star"),
+        pytest.param({"topology": "star", "exchanges": 3}, {}, id="star", marks=pytest.mark.slow),
         pytest.param({"topology": "one-peer-exponential", "exchanges": 4}, {}, id="phases"),
-        pytest.param({"topology": "ring", "exchanges": 3}, {"learning__weights": "samples"}, id="samples"),
+        pytest.param(
+            {"topology": "ring", "exchanges": 3}, {"learning__weights": "samples"}, id="samples", marks=pytest.mark.slow
+        ),
         pytest.param({"protocol": "exact"}, {}, id="exact"),
     ],
 )
@@ -72,6 +76,24 @@ def test_what_is_left_of_the_noise_is_below_the_tolerance() -> None:
         noisy = averaged(f"noise,scale={scale}", **gossip)
         assert float((noisy - exact).abs().max()) <= 1e-4
     assert not torch.equal(averaged("noise,scale=5.0", **gossip), averaged("none", **gossip))
+
+
+@pytest.mark.slow
+def test_real_processes_have_secrets_of_their_own_and_come_to_the_same(tmp_path: Path) -> None:
+    gossip: dict[str, Any] = {"exchanges": None, "tolerance": 1e-6, "topology": "complete", "tick": 0.3}
+    settings = UNEVEN | {f"gossip__{key}": each for key, each in gossip.items()} | {"simulation__peers": 3}
+    made = world(federation(**settings, learning__rounds=2, gossip__privacy="noise,pushes=2,scale=0.5"))
+    choice, quiet = parse(METHOD), world(federation(**settings))
+    with ProcessesEngine(made, plan_of(made, method_of(choice)), choice, folder=tmp_path / "peers") as real:
+        real.step()
+        real.step()
+        found = real.x_Pn.clone()
+        secrets = {path.read_bytes() for path in (tmp_path / "peers").rglob("secret")}
+    assert len(secrets) == 3
+    with engine(quiet, METHOD) as running:
+        running.step()
+        running.step()
+        assert relative(found, running.x_Pn) < 1e-5
 
 
 def test_a_phase_is_an_exchange_more() -> None:

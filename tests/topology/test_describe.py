@@ -48,7 +48,7 @@ def test_no_hope_is_none_and_one_peer_is_no_trouble() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("count", [1, 2, 12, 120])
+@pytest.mark.parametrize("count", [1, 2, 12, pytest.param(120, marks=pytest.mark.slow)])
 def test_a_drawing_shows_every_peer_and_every_edge(name: str, count: int) -> None:
     graph = made(name, count).union
     labels = [f"<peer & {i}>" for i in range(count)]

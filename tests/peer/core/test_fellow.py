@@ -181,3 +181,21 @@ def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
     averaged = [each for each in entries[: entries.index(began)] if isinstance(each, Averaged)]
     assert began.round == 1 + max(each.round for each in averaged) > before + 4
     made.settle_down()
+
+
+def test_who_is_alone_pauses_in_all_groups() -> None:
+    """It does not train round after round by itself."""
+    made = Guild(world(), Faults(links=QUICK))
+    town = made.town
+    town.start()
+    assert made.reach(2, 400.0)
+    for peer in ("peer1", "peer2", "peer4", "peer5"):
+        town.kill(peer)
+    made.run(town.now + 100.0)
+    round = made.nodes()["peer3"].ledger.round
+    made.run(town.now + 600.0)
+    assert made.nodes()["peer3"].ledger.round == round
+    assert made.notes("rounds_paused") == ["peer3"] * 3, "in each of its groups"
+    assert not made.notes("group_behind")
+    town.start("peer1", "peer2")
+    assert made.run(town.now + 800.0, lambda: min(made.rounds("left").values()) > round + 3), "one of them is enough"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +13,16 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.cli.checks import contradictions
 from fedpeer.gossip.noise import NoiseError
 from fedpeer.gossip.reductions import FLOAT32
-from fedpeer.peer.core.entries import Acked, Opened
+from fedpeer.peer.core.entries import Acked, Entry, Learnt, Met, Opened, Reborn, Returned
 from fedpeer.peer.core.events import Asked, Heard, Send
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import averaging_among
 from fedpeer.peer.core.journal import entry_bytes, ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import Ledger, Rules
 from fedpeer.peer.core.messages import Fetch, Value
+from fedpeer.peer.core.plausible import ROUNDS
+from fedpeer.peer.core.rounds import _noise, among_the_living
+from fedpeer.sims.network import history
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.veiled import Veiled, correlation, veiled_world
@@ -95,6 +99,49 @@ def test_who_leaves_tells_noise_before_it_hands_over_what_it_holds() -> None:
     assert village.ledgers()["peer3"].left
 
 
+@pytest.fixture(scope="module")
+def begun() -> Veiled:
+    """In its first round or the next; no test lets it go on."""
+    return running(60.0)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "told", "cut", "made_up"),
+    [
+        pytest.param(0, (), (), True, id="at first"),
+        pytest.param(1, ("peer2", "peer3"), (), False, id="as many as asked"),
+        pytest.param(1, ("peer2",), (), True, id="too few"),
+        pytest.param(1, (), (), True, id="nobody"),
+        pytest.param(1, ("peer2",), ("peer3", "peer4"), False, id="all whom it can reach"),
+        pytest.param(1, (), ("peer3", "peer4"), True, id="nobody of those"),
+        pytest.param(2, ("peer2",), ("peer4",), True, id="also later"),
+    ],
+)
+def test_true_shares_wait_until_enough_were_told(
+    begun: Veiled, exchange: int, told: tuple[str, ...], cut: tuple[str, ...], made_up: bool
+) -> None:
+    """Whatever kept a peer from telling them in the exchanges that are for that."""
+    life, (group,) = begun.node("peer1").life, begun.groups
+    holding = life.ledger.groups[group]
+    free = {peer: replace(lane, open=()) for peer, lane in holding.out.items()}
+    at = (life.ledger.round, exchange)
+    life.ledger.groups[group] = replace(holding, at=at, told=frozenset(told), out=free)
+    assert bool(_noise(life, among_the_living(life, group), group, exchange, cut)) is made_up
+
+
+def test_honest_noise_is_plausible_and_what_nobody_makes_up_is_not() -> None:
+    """Also to peers who have seen hardly any change in ten rounds."""
+    village = running(100.0)
+    for node in village.nodes().values():
+        for gauge in node.gauges.values():
+            gauge.changes.extend([1e-9] * ROUNDS)
+    village.run(250.0)
+    assert len({s.round for s in village.made_up()}) >= 4
+    assert "implausible" not in history.refused(village.town.rows)
+    (gauge,) = village.node("peer1").gauges.values()
+    assert gauge.absurd(torch.full((85,), 1e3), torch.ones(85), noise=1.0)
+
+
 def ledger() -> Ledger:
     return Ledger.blank(Rules("peer1", Draws(0), FLOAT32, veiled=True), {"all": torch.arange(50)}, torch.ones(50), 0)
 
@@ -134,6 +181,39 @@ def test_who_was_told_is_on_disk_and_forgotten_with_the_next_average() -> None:
     kept.apply(Acked(group="all", peer="b", taken=2))
     kept.apply(Opened(**asked, round=2, exchange=0))
     assert not kept.groups["all"].told
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [Met(peer="b", incarnation=2), Returned(group="all", peer="b")],
+    ids=["another incarnation", "it has left"],
+)
+def test_whose_noise_came_back_was_told_nothing(gone: Entry) -> None:
+    """What it was sent is held again, and hides nothing any more."""
+    one = ledger()
+    asked: dict[str, Any] = {"group": "all", "round": 1, "exchange": 0, "expect": (), "fraction": 0.25}
+    one.apply(Opened(**asked, to=("b", "c"), noise_key=b"k", noise_scale=1.0))
+    one.apply(gone)
+    assert one.groups["all"].told == {"c"}
+
+
+@pytest.mark.parametrize(("trained", "comes_back_with"), [(True, 3.0), (False, 1.0)])
+def test_who_lost_memory_comes_back_with_its_model_and_not_with_noise(trained: bool, comes_back_with: float) -> None:
+    one = ledger()
+    if trained:
+        one.apply(Learnt(round=1, x_n=torch.full((50,), 3.0), s_k=torch.zeros(0)))
+        asked: dict[str, Any] = {
+            "group": "all",
+            "round": 1,
+            "exchange": 0,
+            "to": ("b",),
+            "expect": (),
+            "fraction": 0.25,
+        }
+        one.apply(Opened(**asked, noise_key=b"k", noise_scale=1.0))
+    one.apply(Reborn(incarnation=2))
+    assert torch.equal(one.estimate_D("all"), torch.full((50,), comes_back_with, dtype=torch.float64))
+    assert not one.groups["all"].told
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.roster import sign, sign_statement, to_bytes
 from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.peer.shell.process import Process
+from fedpeer.peer.shell.view import view_of
 from tests.peer.shell.bob import Bob, bob_at
 from tests.peer.shell.everything import FAR
 from tests.sims import worlds
@@ -318,6 +319,9 @@ def test_who_was_put_out_voted_while_it_belonged(council: Councillor) -> None:
     later = sign(replace(people.roster, number=people.roster.number + 1, entries=rest), people.key)
     council.hears(RosterNews(number=later.number, text=to_bytes(later)))
     assert council.peer.inside(lambda: "eve" not in council.peer.life.circle.roster.by_id)
+    seen = council.peer.inside(lambda: view_of(council.peer.process._node, {}, 0.0)).councils[0]
+    assert "eve" in seen.voters, "the later roster is not decreed yet"
+    assert "eve" not in seen.voters_there
     council.hears(forged)
     assert council.term < term
     council.hears(said)
