@@ -82,11 +82,18 @@ def drawn(scene: Scene, *, ascii_only: bool, wide: bool) -> Table:
     for name, cells in columns.items():
         answers = name in scene.answers
         pictures.append(picture(cells, scene.expected if answers else cells, ascii_only=ascii_only, wide=wide))
-        wrong = int((cells != scene.expected).sum())
-        verdicts.append(Text("" if not answers else f"{wrong} wrong" if wrong else "all right", style="dim"))
+        verdicts.append(Text(verdict(scene, name) if answers else "", style="dim"))
     table.add_row(*pictures)
     table.add_row(*verdicts)
     return table
+
+
+def verdict(scene: Scene, method: str) -> str:
+    """Whether an answer passes, and what is wrong with it."""
+    answer, expected = scene.answers[method], scene.expected
+    too_much, missing = int((answer & ~expected).sum()), int((expected & ~answer).sum())
+    counts = [f"{count} {what}" for count, what in ((missing, "missing"), (too_much, "too much")) if count]
+    return "\n".join(["passes" if scene.passes[method] else "fails", *counts]) if counts else "all right"
 
 
 def picture(cells: Cells, expected: Cells, *, ascii_only: bool, wide: bool) -> Text:
@@ -111,6 +118,7 @@ def legend(*, ascii_only: bool) -> Text:
     for mark, words in ((RIGHT, "right"), (MISSING, "missing"), (WRONG, "too much"), (OFF, "rightly off")):
         text.append(mark[1] if ascii_only else mark[0], style=mark[2])
         text.append(f" {words}   ")
+    text.append("\nAn answer passes with at least as many ones right as missing and too much together.", style="dim")
     return text
 
 
@@ -124,7 +132,7 @@ def table(shown: Shown) -> Table:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("method", no_wrap=True)
-    for column in ("completed", f"by the {OTHERS} who learnt otherwise", "wrong units an answer"):
+    for column in ("passed", f"by the {OTHERS} who learnt otherwise", "wrong units an answer"):
         table.add_column(column, justify="right")
     for method, accuracy in shown.accuracy.items():
         others, wrong = score_text(shown.of_others[method], "accuracy"), f"{shown.wrong[method]:.1f}"
@@ -137,14 +145,14 @@ def lesson(shown: Shown) -> str:
     """One line, and only what came out."""
     if shown.best == "partial-averaging":
         return (
-            "Alone a peer cannot complete what it was never shown; averaging everything outvotes those who learnt "
-            "otherwise; averaging a part does justice to both."
+            "Alone a peer cannot complete what it was never shown; averaging everything, it is given the majority's "
+            "answer where it learnt otherwise; averaging a part brings the one without the other."
         )
     if shown.best is None:
         best = max(shown.accuracy.values())
         names = [NAMES[method] for method, accuracy in shown.accuracy.items() if accuracy == best]
-        return f"With this seed {_joined(names)} complete the same share; another seed may show a difference."
-    return f"With this seed {NAMES[shown.best]} completes most; another seed may come out otherwise."
+        return f"With this seed {_joined(names)} pass as often; another seed may show a difference."
+    return f"With this seed {NAMES[shown.best]} passes most often; another seed may come out otherwise."
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -45,6 +45,7 @@ class Scene:
 
     otherwise   it learnt another completion than most; else it was never shown the pattern
     answers     by method
+    passes      by method, whether at least as many ones are right as units are wrong (of images: as bits)
     """
 
     peer: str
@@ -52,6 +53,7 @@ class Scene:
     given: Cells
     expected: Cells
     answers: Mapping[str, Cells]
+    passes: Mapping[str, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,10 +138,10 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, torch.Tenso
             x_n = torch.cat([found[f"{peer}/{tensor.name}"].reshape(-1) for tensor in world.layout.tensors])
             answers[method].append(stepper.logits(x_n[None], torch.from_numpy(inputs)[None])[0].numpy())
 
-    def right(method: str) -> list[float]:
-        """Of each peer."""
+    def passed(method: str) -> list[NDArray[np.bool_]]:
+        """Of each peer, which tests."""
         pairs = zip(answers[method], expected, strict=True)
-        return [float(completed(torch.from_numpy(z), torch.from_numpy(y)).double().mean()) for z, y in pairs]
+        return [completed(torch.from_numpy(z), torch.from_numpy(y)).numpy() for z, y in pairs]
 
     def wrong(method: str) -> float:
         return float(np.mean([np.mean((z != y).sum(1)) for z, y in zip(answers[method], expected, strict=True)]))
@@ -156,6 +158,7 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, torch.Tenso
             given=cells(asked[peer][test]),
             expected=cells(expected[peer][test]),
             answers={method: cells(answers[method][peer][test]) for method in METHODS},
+            passes={method: bool(passes[method][peer][test]) for method in METHODS},
         )
 
     def known(peer: int) -> set[bytes]:
@@ -164,7 +167,8 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, torch.Tenso
     usual = {row.tobytes() for row in expected[OTHERS]}
     otherwise = next(test for test, row in enumerate(expected[0]) if row.tobytes() not in usual)
     never = next(test for test, row in enumerate(expected[OTHERS]) if row.tobytes() not in known(OTHERS))
-    scores = {method: right(method) for method in METHODS}
+    passes = {method: passed(method) for method in METHODS}
+    scores = {method: [float(each.mean()) for each in passes[method]] for method in METHODS}
     return Shown(
         peers=len(world.peers),
         accuracy={method: float(np.mean(each)) for method, each in scores.items()},

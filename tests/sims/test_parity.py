@@ -163,7 +163,15 @@ def test_normalisation_has_the_same_numbers_too(case: str, tmp_path: Path, image
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "case", ["exact", "push-sum", "several groups", "Adam", "associative", "coordinators of several groups"]
+    "case",
+    [
+        "push-sum",
+        "several groups",
+        "associative",
+        "coordinators of several groups",
+        pytest.param("exact", marks=pytest.mark.soak),
+        pytest.param("Adam", marks=pytest.mark.soak),
+    ],
 )
 def test_real_processes_give_the_numbers_of_both(case: str, tmp_path: Path) -> None:
     file = tmp_path / "federation.yaml"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.cli.checks import contradictions
+from fedpeer.cli.checks import between_peers, contradictions
 from fedpeer.gossip.noise import NoiseError
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.core.entries import Acked, Entry, Learnt, Met, Opened, Reborn, Returned
@@ -234,6 +234,12 @@ def test_what_makes_no_sense_is_said(gossip: dict[str, str], learning: dict[str,
     found = contradictions(Federation.model_validate(data), data)
     assert [problem.path for problem in found] == [("gossip", "privacy")]
     assert words in found[0].text
+
+
+def test_an_algorithm_with_a_server_has_nobody_to_tell_noise() -> None:
+    asked = Federation.model_validate({"learning": {"algorithm": "fedavg"}, "gossip": {"privacy": "noise"}})
+    assert [problem.path for problem in between_peers(asked)] == [("gossip", "privacy")]
+    assert not between_peers(Federation.model_validate({"gossip": {"privacy": "noise"}}))
 
 
 def test_a_file_that_nobody_checked_is_refused_too() -> None:
