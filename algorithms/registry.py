@@ -30,11 +30,13 @@ class Method:
 
     cross_model   whether weights between unrelated models are averaged too (Algorithm 2)
     head          of base and head: the head's layer by name; "" for the last one that has parameters
+    linear        of the data: lam and passes of a linear model that is solved; None for the network's own training
     """
 
     sharing: Sharing
     cross_model: bool = False
     head: str = ""
+    linear: tuple[float, float] | None = None
 
     @property
     def served(self) -> bool:
@@ -75,9 +77,12 @@ def full_averaging() -> Method:
     return Method("everything")
 
 
-def pooled() -> Method:
-    """One model trained on the examples of all peers in one place: what no federation can do, to compare with."""
-    return Method("the data")
+def pooled(*, lam: float | None = None, passes: float = 50.0) -> Method:
+    """One model trained on the examples of all peers in one place: what no federation can do, to compare with.
+
+    With `lam` a linear one with MOCHA's objective, by its solver, `passes` a round.
+    """
+    return Method("the data", linear=None if lam is None else (lam, passes))
 
 
 #: Algorithms of equals that keep a state of their own: where the class of each is, and the algorithm with a server as

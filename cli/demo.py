@@ -65,8 +65,8 @@ def associative(
 def heading(scene: Scene, shown: Shown) -> str:
     """Who is asked for what."""
     if scene.otherwise:
-        return f"{scene.peer} learnt another completion of this pattern than most of the {shown.peers} peers."
-    return f"{scene.peer} was never shown this pattern; others were."
+        return f"{scene.peer} learnt another completion of this half than most of the {shown.peers} peers."
+    return f"{scene.peer} was never shown what goes with this half; most of the others were."
 
 
 def drawn(scene: Scene, *, ascii_only: bool, wide: bool) -> Table:
@@ -145,8 +145,8 @@ def lesson(shown: Shown) -> str:
     """One line, and only what came out."""
     if shown.best == "partial-averaging":
         return (
-            "Alone a peer cannot complete what it was never shown; averaging everything, it is given the majority's "
-            "answer where it learnt otherwise; averaging a part brings the one without the other."
+            "Alone a peer makes up what it was never shown; after averaging everything it answers with the majority where "
+            "it learnt otherwise; after averaging a part it does neither."
         )
     if shown.best is None:
         best = max(shown.accuracy.values())

@@ -36,7 +36,7 @@ def list_experiments() -> None:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in ("name", "what", "data"):
-        table.add_column(column, no_wrap=column == "name")
+        table.add_column(column, no_wrap=True)
     for column in ("quick", "default", "full"):
         table.add_column(column, justify="right", no_wrap=True)
     paper, missing = "", False
@@ -49,7 +49,7 @@ def list_experiments() -> None:
             paper = its_paper
         here = {one: describe(one).here for one in each.data}
         missing = missing or not all(here.values())
-        data = ", ".join(f"[green]{one}" if found else f"[yellow]{one}*" for one, found in here.items())
+        data = "\n".join(f"[green]{one}" if found else f"[yellow]{one}*" for one, found in here.items())
         times = [lasting(60 * size.minutes).removesuffix(" 0 s").removesuffix(" 0 min") for size in each.sizes.values()]
         table.add_row(name, what, data, *times)
     console = Console()

@@ -1,8 +1,8 @@
 """The demonstration of the associative network: peers complete patterns, some of which others learnt for them.
 
 A simulation as any other, of local only, full and partial averaging: each peer misses one of the patterns, and the
-first two know another completion of one that the rest know too. What is shown are answers: of one who learnt
-otherwise, and of one who is asked for what it was never shown.
+first two know another completion of one that most of the rest know. What is shown are answers to the same half: of one
+who learnt otherwise, and of one who was never shown the pattern.
 """
 
 from __future__ import annotations
@@ -164,9 +164,15 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, torch.Tenso
     def known(peer: int) -> set[bytes]:
         return {row.tobytes() for row in world.dataset.y[world.split.shares[peer].train_M]}
 
+    # The same half for both scenes: the first peer learnt another completion of it, and somebody was never shown any.
     usual = {row.tobytes() for row in expected[OTHERS]}
     otherwise = next(test for test, row in enumerate(expected[0]) if row.tobytes() not in usual)
-    never = next(test for test, row in enumerate(expected[OTHERS]) if row.tobytes() not in known(OTHERS))
+    never, same = next(
+        (peer, test)
+        for peer in range(OTHERS, len(asked))
+        for test, row in enumerate(asked[peer])
+        if np.array_equal(row, asked[0][otherwise]) and expected[peer][test].tobytes() not in known(peer)
+    )
     passes = {method: passed(method) for method in METHODS}
     scores = {method: [float(each.mean()) for each in passes[method]] for method in METHODS}
     return Shown(
@@ -174,7 +180,7 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, torch.Tenso
         accuracy={method: float(np.mean(each)) for method, each in scores.items()},
         of_others={method: float(np.mean(each[:OTHERS])) for method, each in scores.items()},
         wrong={method: wrong(method) for method in METHODS},
-        scenes=(scene(0, otherwise, otherwise=True), scene(OTHERS, never, otherwise=False)),
+        scenes=(scene(0, otherwise, otherwise=True), scene(never, same, otherwise=False)),
     )
 
 

@@ -87,6 +87,11 @@ def prepare(
                 served.rehearsed(job, method, first.federation.learning, memory, first.drawn, stepper)
             else:
                 equals.rehearsed(job, method, plan, memory, first.drawn(""), stepper)
+        if found_method.linear is not None:
+            from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # compiles: half a second
+
+            memory = workspace_of(first, plans[str(method)], device)(0)
+            PooledLinearEngine(jobs[request.seeds[0]], memory, first.drawn(""), *found_method.linear)
     return Simulation(
         request=request, dataset=found, worlds=worlds, jobs=jobs, plans=plans, device=device, faults=faults
     )

@@ -196,8 +196,14 @@ def _engine_of(cell: _Cell, simulation: Simulation, run: RunFolder, tell: Tell, 
                 stop=stop,
             )
         case "vector" if method_of(method).pooled:
-            memory = workspace_of(world, plan, simulation.device)(0)
-            engine = PooledEngine(simulation.jobs[cell.seed], memory, world.drawn(""), stop=stop)
+            asked = simulation.jobs[cell.seed], workspace_of(world, plan, simulation.device)(0), world.drawn("")
+            linear = method_of(method).linear
+            if linear is None:
+                engine = PooledEngine(*asked, stop=stop)
+            else:
+                from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # compiles: half a second
+
+                engine = PooledLinearEngine(*asked, *linear, stop=stop)
         case "network":
             engine = NetworkEngine(world, plan, method, faults=simulation.faults, stop=stop)
         case "processes":

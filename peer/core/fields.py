@@ -64,12 +64,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, messages.Ballot):
         return (value.group, *ballot_bytes.flat(value.said))
     if is_dataclass(value):
-        return tuple([plain(getattr(value, name)) for name in _told(type(value))])
+        return tuple([plain(getattr(value, name)) for name in _told(value.__class__)])
     return tuple(value.shape) if isinstance(value, Tensor) else value
 
 
 @cache
-def _told(kind: type) -> tuple[str, ...]:
+def _told(kind: type[Any]) -> tuple[str, ...]:
     """Fields of a record that are metadata."""
     return tuple(each.name for each in fields(kind) if each.name not in _BESIDE)
 

@@ -1,7 +1,8 @@
 """MOCHA's table: one model for all, a model for each alone, and models whose relations are learned.
 
-All three are linear models with the hinge loss, trained by the same local solver; only the coupling of the tasks
-differs. lambda is searched on training examples kept back, over the published program's grid and the 1 that is missing
+All three are linear models with the hinge loss, trained by the same local solver. A model for each alone and MTL differ
+only in the coupling of the tasks; the one for all is solved with all examples in one place, for rounds of nodes end far
+from it. lambda is searched on training examples kept back, over the published program's grid and the 1 that is missing
 there, for each method on its own.
 
 Source: Smith, Chiang, Sanjabi, Talwalkar, Federated multi-task learning, NIPS 2017, section 5.2 (table 1).
@@ -24,8 +25,8 @@ _FEW = ("0.01", "0.001", "0.1")
 #: Passes that every node takes over its examples in a round: with ten, fifty rounds end far from the optimum.
 PASSES = 50
 
-#: What is learned -> how the tasks are coupled.
-_COUPLINGS = {"global": "global", "local": "local", "MTL": "trace-constrained"}
+#: What is learned -> the method, without its numbers.
+_METHODS = {"global": "global", "local": "mocha,omega=local", "MTL": "mocha,omega=trace-constrained"}
 
 #: Name -> data set, whether each peer puts its features on a common scale, and the errors that the paper has.
 _DATA: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
@@ -37,7 +38,7 @@ _DATA: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
 
 def _cells(size: Size) -> tuple[Cell, ...]:
     names, lambdas = (("HAR",), _FEW) if size.rounds < 100 else (tuple(_DATA), LAMBDAS)
-    return tuple(_cell(size, name, what, lambdas) for name in names for what in _COUPLINGS)
+    return tuple(_cell(size, name, what, lambdas) for name in names for what in _METHODS)
 
 
 def _cell(size: Size, name: str, what: str, lambdas: Sequence[str]) -> Cell:
@@ -46,7 +47,7 @@ def _cell(size: Size, name: str, what: str, lambdas: Sequence[str]) -> Cell:
     learning = {"loss": "binary", "steps_between_averaging": 1}  # its rounds take all of a client's examples
 
     def variant(lam: str) -> Any:
-        method = f"mocha,omega={_COUPLINGS[what]},lam={lam},passes={PASSES}"
+        method = f"{_METHODS[what]},lam={lam},passes={PASSES}"
         return asked(method, size, learning=learning, simulation=simulation, network="linear", evaluations=1)
 
     return Cell(
@@ -96,6 +97,7 @@ TABLE = Experiment(
         "on each node's own training examples. A linear SVM of each vehicle node alone reaches the paper's MTL error "
         "with standardised features, so that number proves nothing by itself. Of the rows of landmine 6.1 % are mines, "
         "so who never says mine errs by no more. The paper uses a part of these rows, so its numbers stand beside ours "
-        "for orientation."
+        "for orientation. The global model is solved with all examples in one place: MOCHA's own rounds, under a "
+        "coupling of ones, end far from it (on HAR with a duality gap of 0.9 of the objective and an error of 2.6)."
     ),
 )

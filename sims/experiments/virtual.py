@@ -175,7 +175,7 @@ TABLE2 = Experiment(
             passes=5,
             searches=True,
             minutes=10,
-            differs="20 clients instead of 100, 20 rounds of 5 passes instead of 23 to 250 of 20, 2 seeds, two rates.",
+            differs="20 clients instead of 100, 20 rounds of 5 passes instead of 23 to 250 of 20, two rates.",
         ),
         "full": Size(
             rounds=250,
@@ -235,7 +235,7 @@ TABLE3 = Experiment(
             seeds=3,
             passes=5,
             minutes=4,
-            differs="20 clients instead of 100, 20 rounds of 5 passes instead of 250 of 20, 3 seeds, nothing searched.",
+            differs="20 clients instead of 100, 20 rounds of 5 passes instead of 250 of 20, nothing searched.",
         ),
         "full": Size(rounds=250, seeds=5, passes=20, searches=True, minutes=3000),
     },

@@ -57,7 +57,7 @@ def test_answers_stand_side_by_side_under_their_names() -> None:
 
 def test_the_heading_says_who_is_asked_for_what() -> None:
     assert demo.heading(scene(), shown(1, 1, 1)) == (
-        "peer1 learnt another completion of this pattern than most of the 15 peers."
+        "peer1 learnt another completion of this half than most of the 15 peers."
     )
     assert "never shown" in demo.heading(scene(otherwise=False), shown(1, 1, 1))
 
@@ -65,7 +65,7 @@ def test_the_heading_says_who_is_asked_for_what() -> None:
 @pytest.mark.parametrize(
     ("accuracy", "words"),
     [
-        ((0.9, 0.95, 1.0), "brings the one without the other"),
+        ((0.9, 0.95, 1.0), "it does neither"),
         ((0.9, 1.0, 0.95), "full averaging passes most often"),
         ((1.0, 0.9, 1.0), "local only and partial averaging pass as often"),
     ],
@@ -88,7 +88,7 @@ def test_the_command_draws_two_scenes_a_table_and_a_lesson(fedpeer: Fedpeer, mon
     assert asked == {"peers": 7, "seed": 3, "images": True}
     lines = outcome.out.splitlines()
     assert max(map(len, lines)) <= 80
-    for words in ("another completion", "never shown", "right   ", "100.0 %", "brings the one"):
+    for words in ("another completion", "never shown", "right   ", "100.0 %", "does neither"):
         assert any(words in line for line in lines), words
 
 

@@ -109,8 +109,8 @@ def groups_end(seed: int) -> None:
 
 
 def group_members_change(seed: int) -> None:
-    """One is invited, then another put out, while rounds go on: each roster counts in each group by decree; a group that
-    has two members only now begins, and comes up to the others; one that has lost a member goes on."""
+    """One is invited, then another put out, while rounds go on: each roster counts in each group by decree; a group
+    that has two members only now begins, and comes up to the others; one that has lost a member goes on."""
     made = world()
     first = (["peer1", "peer3", "peer4", "peer5"], ["peer3", "peer4", "peer5"])[seed % 2]
     guild = Guild(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3)), roster=first)

@@ -102,7 +102,7 @@ def test_protocols_and_irregular_graphs_carry_their_weights_from_round_to_round(
 
 def test_averaging_every_third_round_is_averaging_after_rounds_three_times_as_long() -> None:
     long, short = (
-        world(federation(learning__steps_between_averaging=steps, gossip={"topology": "one-peer-exponential", **gossip}))
+        world(federation(learning__steps_between_averaging=steps, gossip={"topology": "exponential", **gossip}))
         for steps, gossip in ((9, {"exchanges": 2}), (3, {"exchanges": 2, "every": 3}))
     )
     assert same_bits(played(long, rounds=2), played(short, rounds=6))
