@@ -78,9 +78,8 @@ def full_averaging() -> Method:
 
 
 def pooled(*, lam: float | None = None, passes: float = 50.0) -> Method:
-    """One model trained on the examples of all peers in one place: what no federation can do, to compare with.
-
-    With `lam` a linear one with MOCHA's objective, by its solver, `passes` a round.
+    """One model trained on the examples of all peers in one place: what no federation can do, to compare with; where
+    lam is given a linear one with MOCHA's objective, by its solver.
     """
     return Method("the data", linear=None if lam is None else (lam, passes))
 

@@ -26,6 +26,8 @@ Full = Annotated[bool, typer.Option("--full", metavar="", help="The paper's own 
 @app.command("list")
 def list_experiments() -> None:
     """What there is, the data that it needs, and how long it takes on two cores, roughly."""
+    from itertools import groupby
+
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -34,26 +36,22 @@ def list_experiments() -> None:
     from fedpeer.data.registry import describe
     from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in ("name", "what", "data"):
-        table.add_column(column, no_wrap=True)
-    for column in ("quick", "default", "full"):
-        table.add_column(column, justify="right", no_wrap=True)
-    paper, missing = "", False
-    for name in EXPERIMENTS:
-        each = experiment(name)
-        its_paper, _, what = each.source.partition(", ")
-        if its_paper != paper:
-            table.add_section()
-            table.add_row(f"[bold]{its_paper}")
-            paper = its_paper
-        here = {one: describe(one).here for one in each.data}
-        missing = missing or not all(here.values())
-        data = "\n".join(f"[green]{one}" if found else f"[yellow]{one}*" for one, found in here.items())
-        times = [lasting(60 * size.minutes).removesuffix(" 0 s").removesuffix(" 0 min") for size in each.sizes.values()]
-        table.add_row(name, what, data, *times)
-    console = Console()
-    console.print(table)
+    console, missing = Console(), False
+    for paper, each_of in groupby(map(experiment, EXPERIMENTS), key=lambda each: each.source.partition(", ")[0]):
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, title=paper, title_justify="left")
+        for column, width in (("name", 16), ("what", 9), ("data", 15)):
+            table.add_column(column, no_wrap=True, min_width=width)
+        for column, width in (("quick", 6), ("default", 8), ("full", 12)):
+            table.add_column(column, justify="right", no_wrap=True, min_width=width)
+        for each in each_of:
+            here = {one: describe(one).here for one in each.data}
+            missing = missing or not all(here.values())
+            data = "\n".join(f"[green]{one}" if found else f"[yellow]{one}*" for one, found in here.items())
+            times = [
+                lasting(60 * size.minutes).removesuffix(" 0 s").removesuffix(" 0 min") for size in each.sizes.values()
+            ]
+            table.add_row(each.name, each.source.rpartition(", ")[2], data, *times)
+        console.print(table)
     if missing:
         console.print("* not on this machine; see fedpeer data prepare NAME")
     console.print(
