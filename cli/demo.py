@@ -145,8 +145,8 @@ def lesson(shown: Shown) -> str:
     """One line, and only what came out."""
     if shown.best == "partial-averaging":
         return (
-            "Alone a peer makes up what it was never shown; after averaging everything it answers with the majority where "
-            "it learnt otherwise; after averaging a part it does neither."
+            "Alone a peer makes up what it was never shown; after averaging everything it answers with the majority "
+            "where it learnt otherwise; after averaging a part it does neither."
         )
     if shown.best is None:
         best = max(shown.accuracy.values())

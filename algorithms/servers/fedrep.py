@@ -23,10 +23,18 @@ from fedpeer.algorithms.steppers import Stepper
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    """FedPer with the head trained first, and the base under it. head_share: of a round's steps that are the head's."""
+    """FedPer with the head trained first, and the base under it. head_share: of a round's steps that are the head's.
+
+    Head and base have a step each at the least; of a single batch both are trained.
+    """
 
     _: KW_ONLY
     head_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.head_share < 1:
+            raise AlgorithmError(f"head_share = {self.head_share:g}: write a number above 0 and below 1")
 
     @cached_property
     def _steppers(self) -> tuple[Stepper, Stepper]:
@@ -34,13 +42,9 @@ class FedRep(FedPer):
         return self.bench.training_only(self.bench.head_D(self.head)), self.bench.training_only(self.base_D)
 
     def learn(self, start_n: Tensor, batches: Batches, keys: Sequence[int]) -> Tensor:
-        steps = round(self.head_share * batches.steps)
-        if not 0 < steps < batches.steps:
-            raise AlgorithmError(
-                f"head_share = {self.head_share} of {batches.steps} steps leaves head or base without a step; "
-                "take more steps between averagings"
-            )
+        last = batches.steps - 1
+        steps = max(1, min(round(self.head_share * batches.steps), last))
         head, base = self._steppers
         with_head_n = fresh_steps(head, start_n, batches.taking(range(steps)), keys)
-        rest = batches.taking(range(steps, batches.steps))
+        rest = batches.taking(range(min(steps, last), batches.steps))
         return fresh_steps(base, with_head_n, rest, [branch(key, 1) for key in keys])

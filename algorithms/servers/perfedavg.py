@@ -14,7 +14,6 @@ from functools import cached_property
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import branch
 from fedpeer.algorithms.gradients import Gradient, gradient_of
 from fedpeer.algorithms.local_training import fresh_steps
@@ -42,24 +41,23 @@ class PerFedAvg(FedAvg):
         return gradient_of(self.bench.module, self.bench.layout, self.bench.loss)
 
     def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
-        if batches.steps < 3:
-            raise AlgorithmError("a step of the meta-model takes three batches; take more steps between averagings")
         start_n = broadcast.model_n.expand_as(client.model_n)
         adapted = Local(fresh_steps(self.bench.stepper, start_n, batches, keys), client.examples)
         single = start_n.dim() == 1
         block, meta_Bn = (batches.block(), start_n[None]) if single else (batches, start_n)
-        for first in range(0, block.steps - 2, 3):
+        for first in range(0, max(1, block.steps - 2), 3):
             meta_Bn = self._meta_step(meta_Bn, block, first, [branch(key, first) for key in keys])
         return adapted, Local(meta_Bn[0] if single else meta_Bn, client.examples)
 
     def _meta_step(self, x_Bn: Tensor, batches: Batches, first: int, keys: Sequence[int]) -> Tensor:
-        """Lines 7 and 8, with three batches D, D', D'' of their own."""
+        """Lines 7 and 8, with three batches D, D', D'' of their own; a client that has fewer takes them again."""
+        one, two, three = (place % batches.steps for place in range(first, first + 3))
 
         def gradient(x_Bn: Tensor, step: int) -> Tensor:
             return self._gradient(x_Bn, batches.inputs(step), batches.targets(step), keys)
 
-        ahead_Bn = x_Bn - self.alpha * gradient(x_Bn, first)
-        v_Bn = gradient(ahead_Bn, first + 1)
-        further, back = (gradient(x_Bn + sign * self.delta * v_Bn, first + 2) for sign in (1, -1))
+        ahead_Bn = x_Bn - self.alpha * gradient(x_Bn, one)
+        v_Bn = gradient(ahead_Bn, two)
+        further, back = (gradient(x_Bn + sign * self.delta * v_Bn, three) for sign in (1, -1))
         hessian_v_Bn = (further - back) / (2 * self.delta)
         return x_Bn - self.beta * (v_Bn - self.alpha * hessian_v_Bn)

@@ -79,7 +79,7 @@ def in_order(text: str, labels: Sequence[str], column: str, *, more: bool, p: fl
 def highest(
     text: str, labels: Sequence[str], others: Sequence[str], column: str, *, apart: bool = False, by: float = 0.0
 ) -> Claim:
-    """The best of some cells is above each of the others, by the medians of their runs.
+    """The best of some cells is above each of the others, by the medians of their runs; a tie is not above.
 
     apart   whether the bars, from 40 % to 60 % of the runs, must not touch
     by      points that it must be above; a negative number allows so many below
@@ -93,7 +93,7 @@ def highest(
         more = mine[best].median - theirs[nearest].median
         clear = mine[best].low > max(each.high for each in theirs.values())
         words = f"{more:+.1f} points, {best} to {nearest}" + ("" if clear or not apart else "; their bars touch")
-        return Verdict(more >= by and (clear or not apart), words)
+        return Verdict(more > by and (clear or not apart), words)
 
     return Claim(text, _told(check), (*labels, *others))
 

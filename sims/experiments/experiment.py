@@ -58,12 +58,14 @@ class Axes:
     """How an experiment is drawn: a point is the median of a cell's runs, its bar goes from 40 % to 60 % of them.
 
     number  the paper's, such as "17"; "" for a figure that the paper has not
+    runs    of the paper, for a point
     lines   what a line stands for
     x       what is on the axis
     log     whether the axis is logarithmic
     """
 
     number: str = ""
+    runs: int
     lines: str
     x: str
     log: bool = False

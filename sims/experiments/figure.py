@@ -117,6 +117,11 @@ class Figure:
             round=world.read,
         )
 
+    @property
+    def partly(self) -> bool:
+        """Whether the small size lacks some points."""
+        return len(self.cells(_ALL)) > len(self.cells(_SOME))
+
     def experiment(self) -> Experiment:
         """As it is played."""
         sizes = (
@@ -125,9 +130,9 @@ class Figure:
                 seeds=self.few_runs,
                 few=True,
                 minutes=self.minutes[0],
-                differs=f"Some points of the figure, {self.few_runs} runs instead of {self.runs}.",
+                differs="Some of the figure's points." if self.partly else "",
             ),
-            Size(rounds=1, seeds=3, minutes=self.minutes[1], differs=f"3 runs instead of {self.runs}."),
+            Size(rounds=1, seeds=3, minutes=self.minutes[1]),
             Size(rounds=1, seeds=self.runs, minutes=self.minutes[2]),
         )
         return Experiment(
@@ -143,11 +148,15 @@ class Figure:
             notes=self.notes,
             figure=Axes(
                 number=self.number,
+                runs=self.runs,
                 lines=self.setting if self.across else "averaging",
                 x="averaging level" if self.across else self.setting,
                 log=self.log,
             ),
         )
+
+
+_ALL, _SOME = (Size(rounds=1, seeds=1, minutes=0, few=few) for few in (False, True))
 
 
 def labelled(scheme: str, setting: str, value: int) -> str:

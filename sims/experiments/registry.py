@@ -35,6 +35,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "fig24": "fedpeer.sims.experiments.mnist_figures:FIG24",
     "fig25": "fedpeer.sims.experiments.mnist_figures:FIG25",
     "fig26": "fedpeer.sims.experiments.sensor_figures:FIG26",
+    "fig27": "fedpeer.sims.experiments.associative_figure:FIG27",
 }
 
 

@@ -157,8 +157,8 @@ def _legend(data: Mapping[str, Any], results: Results) -> str:
     several = data["seeds"] > 1
     if data.get("figure") is not None:
         return (
-            f"{words}. In percent: the median of {data['seeds']} runs and, in brackets and as bars, the points below "
-            "which 40 % and 60 % of them lie."
+            f"{words}. In percent: the median of {data['seeds']} run{'s' * (data['seeds'] > 1)} (the paper has "
+            f"{data['figure']['runs']}) and, in brackets and as bars, the points below which 40 % and 60 % of them lie."
         )
     said = f"{words}. Scores are in percent, in the last round"
     said += f", mean ± standard error over {data['seeds']} seeds" if several else ", of one seed"

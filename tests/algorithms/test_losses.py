@@ -31,7 +31,7 @@ def closed_form(loss: str, z: Tensor, y: Tensor) -> Tensor:
         return functional.mse_loss(torch.sigmoid(z), wanted, reduction="sum") / 2 / len(z)
     if loss == "completion":
         wrong = [(a > 0) != (b > 0) for a, b in zip(z.flatten().tolist(), y.flatten().tolist(), strict=True)]
-        return torch.tensor(sum(wrong) / len(wrong)).to(z)
+        return torch.tensor(sum(wrong) / len(wrong), dtype=z.dtype)
     numbers = {"mean-squared-error": functional.mse_loss, "mean-absolute-error": functional.l1_loss}
     return numbers.get(loss, functional.huber_loss)(z, y)
 

@@ -96,12 +96,18 @@ def test_fedper_trains_both_and_without_a_head_is_fedavg() -> None:
     assert torch.equal(sent.model_n, kept.model_n[:, BASE_D])
 
 
-def test_fedrep_trains_the_head_on_the_base_and_then_the_base_under_the_head() -> None:
-    algorithm = FedRep(bench_of("loop"), head_share=0.6)
-    (server_n, own_n), one = starts(MODULE, 2), batches(peers=1, steps=5).peer(0)
+@pytest.mark.parametrize(
+    ("share", "steps", "of_head", "of_base"),
+    [(0.6, 5, (0, 1, 2), (3, 4)), (0.1, 3, (0,), (1, 2)), (0.9, 3, (0, 1), (2,)), (0.5, 1, (0,), (0,))],
+)
+def test_fedrep_trains_the_head_on_the_base_and_then_the_base_under_the_head(
+    share: float, steps: int, of_head: tuple[int, ...], of_base: tuple[int, ...]
+) -> None:
+    algorithm = FedRep(bench_of("loop"), head_share=share)
+    (server_n, own_n), one = starts(MODULE, 2), batches(peers=1, steps=steps).peer(0)
     kept, _ = algorithm.train(Local(own_n, ONE), algorithm.start_server(server_n), one, (1,))
     module, x_n = copy.deepcopy(MODULE), torch.cat([server_n[BASE_D], own_n[-15:]])
-    for frozen, taken in ((("0", "2"), range(3)), (("4",), range(3, 5))):
+    for frozen, taken in ((("0", "2"), of_head), (("4",), of_base)):
         for name in ("0", "2", "4"):
             module.get_submodule(name).requires_grad_(name not in frozen)
         before_n, x_n = x_n, in_torch(module, x_n, [one.taking(taken)], LOSS, sgd)
@@ -157,16 +163,18 @@ def test_the_gradient_is_autograds_for_every_peer(peers: int, module: nn.Module)
         assert distance(found[p], (x_n - stepped) / LR) < 1e-4
 
 
-def test_per_fedavg_on_quadratics_is_the_closed_meta_gradient() -> None:
+@pytest.mark.parametrize(("steps", "meta_steps"), [(7, 2), (3, 1), (2, 1), (1, 1)])
+def test_per_fedavg_on_quadratics_is_the_closed_meta_gradient(steps: int, meta_steps: int) -> None:
+    """Seven batches are two threes; with fewer than three one is taken twice or more."""
     world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
     algorithm = PerFedAvg(world.bench(), alpha=0.2, beta=0.3)
-    kept, sent = algorithm.train(Local(-w_D, ONE), Model(w_D), world.batches(0, 7), (0,))
+    kept, sent = algorithm.train(Local(-w_D, ONE), Model(w_D), world.batches(0, steps), (0,))
     meta_D, eye_DD = w_D, torch.eye(3, dtype=torch.float64)
-    for _ in range(2):  # seven batches are two threes
+    for _ in range(meta_steps):
         v_D = world.gradient(0, meta_D - 0.2 * world.gradient(0, meta_D))
         meta_D = meta_D - 0.3 * (eye_DD - 0.2 * world.H_CDD[0]) @ v_D
     torch.testing.assert_close(sent.model_n, meta_D, rtol=0, atol=1e-10)
-    adapted, _ = FedAvg(world.bench()).train(Local(w_D, ONE), Model(w_D), world.batches(0, 7), (0,))
+    adapted, _ = FedAvg(world.bench()).train(Local(w_D, ONE), Model(w_D), world.batches(0, steps), (0,))
     assert torch.equal(kept.model_n, adapted.model_n)
 
 

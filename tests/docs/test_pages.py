@@ -23,6 +23,7 @@ from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.fields import KINDS
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.runs.folder import RunFolder
+from fedpeer.sims import associative
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
 
@@ -79,7 +80,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_command(
     page: Path, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is carried out as typed; `simulate` stops before the training, and before the data if that is a download."""
+    """It is carried out as typed; `simulate` stops before the training, and before the data if that is a download.
+
+    A demonstration plays one round.
+    """
     monkeypatch.chdir(folder)
     monkeypatch.delenv("FEDPEER_RUNS", raising=False)
 
@@ -90,6 +94,7 @@ def test_command(
         return 0
 
     monkeypatch.setattr(running, "carry_out", prepared)
+    monkeypatch.setattr(associative, "ROUNDS", 1)
     program, *arguments = shlex.split(command.partition(" > ")[0])
     if program == "make":
         assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)

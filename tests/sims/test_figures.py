@@ -180,6 +180,7 @@ def test_highest_compares_medians_and_if_asked_bars() -> None:
     results = cells(a=(0.90, 0.91, 0.10), b=(0.89, 0.90, 0.91), c=(0.80, 0.81, 0.82), d=(0.5, 0.89, 0.95))
     assert highest("", ["a"], ["c"], "PM").check(results).held, "the median is 0.90, whatever one run did"
     assert not highest("", ["c"], ["b"], "PM").check(results).held
+    assert highest("", ["a"], ["b"], "PM").check(results).held is False, "a tie is not above"
     assert highest("", ["a", "c"], ["c", "d"], "PM").check(results).held, "the best of several"
     assert highest("", ["b"], ["c"], "PM", apart=True).check(results).held
     verdict = highest("", ["b"], ["d"], "PM", apart=True).check(results)

@@ -12,6 +12,9 @@ import torch
 from sklearn.svm import LinearSVC
 
 from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.mocha.dual import Task
+from fedpeer.algorithms.mocha.losses import HINGE
+from fedpeer.algorithms.mocha.sdca import reshuffled, solve
 from fedpeer.data.binary import against_the_rest
 from fedpeer.data.dataset import Dataset
 from fedpeer.peer.core.choice import Choice, parse
@@ -96,15 +99,17 @@ def test_a_stop_leaves_the_state_before_the_round_and_a_checkpoint_goes_on() -> 
         assert same_bits(resumed.x_Pn, running.x_Pn)
 
 
-def test_the_order_of_a_round_is_its_own() -> None:
-    with linear(binary(), "global,lam=0.3,passes=0.5") as running:
-        found = []
-        for _ in range(2):
-            before = running.snapshot()[0]["alpha"]
+def test_a_round_is_its_passes_in_an_order_of_its_own() -> None:
+    made = binary()
+    x_SF, y_S = (torch.from_numpy(each).double() for each in seen(made))
+    task = Task(torch.cat([x_SF, torch.ones(240, 1)], dim=1), 2 * y_S - 1, 6 / 240)
+    alpha_S = torch.zeros(240, dtype=torch.float64)
+    with linear(made, f"global,lam={LAM},passes=0.5") as running:
+        for round in (1, 2):
             running.step()
-            found.append((running.snapshot()[0]["alpha"] != before).nonzero().squeeze(-1).tolist())
-    assert found[0] != found[1]
-    assert max(map(len, found)) <= 120, "half a pass over 240 examples"
+            order_H = reshuffled(240, 120, made.draws.numpy("order", "", round))
+            alpha_S, _ = solve(HINGE, task, alpha_S, task.v_F(alpha_S) / LAM, 1 / LAM, order_H)
+            torch.testing.assert_close(running.snapshot()[0]["alpha"], alpha_S)
 
 
 @pytest.mark.parametrize(

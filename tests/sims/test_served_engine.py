@@ -305,8 +305,7 @@ def test_a_readers_own_algorithm_is_played_like_any_other(tmp_path: Path, monkey
     ("algorithm", "learning", "words"),
     [
         ("scaffold", {"optimizer": "adam,lr=0.01"}, "plain gradient steps"),
-        ("fedrep", {"steps_between_averaging": 1}, "without a step"),
-        ("per-fedavg", {"steps_between_averaging": 2}, "three batches"),
+        ("fedrep,head_share=1", {}, "head_share = 1: write"),
         ("fedper,head=nobody", {}, 'no module "nobody"'),
         ("ifca,clusters=0", {}, "clusters = 0"),
         ("virtual", {"common_start": False}, "same parameters"),
