@@ -169,7 +169,7 @@ def cells(**values: tuple[float, ...]) -> dict[str, Measured]:
 
 def test_the_middle_of_many_runs() -> None:
     values = np.random.default_rng(0).normal(size=1001)
-    middle = Middle.of(values)
+    middle = Middle.of(values.tolist())
     assert (values < middle.low).mean() == pytest.approx(0.4, abs=2e-3)
     assert (values < middle.high).mean() == pytest.approx(0.6, abs=2e-3)
     assert middle.median == np.median(values)
