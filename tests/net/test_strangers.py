@@ -112,7 +112,8 @@ def test_forged_replayed_expired_and_foreign(made: Made, hosts: Hosts, tmp_path:
         then + timedelta(30),
     )
     speaker.certificate.write_bytes(pem(expired))
-    assert "expired" in speaker.say("east", Ack(group="everyone", taken=1, round=1))
+    said = speaker.say("east", Ack(group="everyone", taken=1, round=1))
+    assert said.startswith("no answer"), "the reason may arrive before the connection is closed, or not"
     assert "expired" in east.logs("tls_refused")
     west.start()
     assert west.ended() == 2
