@@ -11,6 +11,8 @@ noise. Source: Bouchra Pilet, Frey, Taiani, partial averaging, 2021, section V.5
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -85,17 +87,29 @@ def associative(
         y.append(whole_Kn)
         user_N.append(np.full(len(number_K), user))
         test_N.append(asked_K)
+    return patterns(ASSOCIATIVE, x, y, user_N, test_N, user_names(users, others))
+
+
+def patterns(
+    source: Source,
+    x: Sequence[Bits],
+    y: Sequence[Bits],
+    user_N: Sequence[NDArray[np.int64]],
+    test_N: Sequence[NDArray[np.bool_]],
+    names: tuple[str, ...],
+) -> Dataset:
+    """A data set of patterns to be completed, of parts that follow one another: shown, whole, whose, asked or not."""
     return Dataset(
-        name="associative",
+        name=source.name,
         x=np.concatenate(x).astype(np.float32),
         y=np.concatenate(y),
         task="completion",
         input_kind="features",
         user_N=np.concatenate(user_N),
-        user_names=user_names(users, others),
+        user_names=names,
         test_N=np.concatenate(test_N),
-        source=ASSOCIATIVE.origin,
-        licence=ASSOCIATIVE.licence,
+        source=source.origin,
+        licence=source.licence,
     )
 
 

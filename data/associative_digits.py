@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.data.associative import missed_by, user_names
+from fedpeer.data.associative import missed_by, patterns, user_names
 from fedpeer.data.bundled import digits
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.idx import mnist
@@ -78,18 +78,7 @@ def associative_digits(
         y += [sparse(whole_NHW[known]), sparse(whole_NHW)]
         user_N.append(np.full(len(known) + learnt, user))
         test_N.append(np.arange(len(known) + learnt) >= len(known))
-    return Dataset(
-        name="associative-digits",
-        x=np.concatenate(x),
-        y=np.concatenate(y),
-        task="completion",
-        input_kind="features",
-        user_N=np.concatenate(user_N),
-        user_names=user_names(users, others),
-        test_N=np.concatenate(test_N),
-        source=ASSOCIATIVE_DIGITS.origin,
-        licence=ASSOCIATIVE_DIGITS.licence,
-    )
+    return patterns(ASSOCIATIVE_DIGITS, x, y, user_N, test_N, user_names(users, others))
 
 
 def _pictures(images: Literal["digits", "mnist"], count: int) -> tuple[NDArray[np.float32], int]:
