@@ -1,11 +1,17 @@
-"""`fedpeer topology`: a graph, how fast it mixes, and how many exchanges an accuracy takes."""
+"""`fedpeer topology`: a graph, how fast it mixes, and how many exchanges an accuracy takes.
+
+`fedpeer topology NAME` is `fedpeer topology draw NAME`: what is not a command of this group is a graph to be drawn.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
+
+from fedpeer.cli import crowds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,6 +25,24 @@ TOLERANCES = (1e-1, 1e-2, 1e-4, 1e-6)
 DRAWN_MAX = 64
 
 
+class _Drawing(typer.core.TyperGroup):
+    """A group that draws when no command of it is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["draw", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Drawing,
+    help="Draw a graph (fedpeer topology NAME, or draw NAME), or let a crowd of peers average on it.",
+)
+app.command("simulate")(crowds.simulate)
+app.command("sweep")(crowds.sweep)
+
+
+@app.command("draw")
 def topology(
     name: Annotated[str, typer.Argument(help="A graph, such as ring or erdos-renyi:0.3.")] = "k-regular:4",
     peers: Annotated[str, typer.Option(metavar="N", help="Number of peers.")] = "16",
@@ -27,7 +51,7 @@ def topology(
         Path | None, typer.Option(metavar="FILE", help="Draw the graph into this file too.", show_default=False)
     ] = None,
 ) -> None:
-    """Draw a graph, its spectral gap, and how many gossip rounds a given accuracy takes."""
+    """Draw a graph, its spectral gap, and how many gossip rounds a given accuracy takes. The default."""
     from rich.console import Console
 
     from fedpeer.cli.asking import asked

@@ -51,9 +51,13 @@ def push_sum_matrix(graph: nx.Graph) -> csr_array:
     An undirected edge is one each way. Source: Kempe, Dobra, Gehrke, Gossip-based computation of aggregate information,
     2003, section 2, with equal shares.
     """
-    edges = adjacency(graph)
+    return shares_of(adjacency(graph))
+
+
+def shares_of(edges: csr_array) -> csr_array:
+    """The same from an adjacency matrix (P, P), [src, dst]."""
     share_P = 1 / (edges.sum(axis=1) + 1)
-    return ((edges.T + scipy.sparse.eye_array(len(graph))) @ scipy.sparse.diags_array(share_P)).tocsr()
+    return ((edges.T + scipy.sparse.eye_array(len(share_P))) @ scipy.sparse.diags_array(share_P)).tocsr()
 
 
 def adjacency(graph: nx.Graph) -> csr_array:

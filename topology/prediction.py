@@ -112,14 +112,18 @@ def _by_gap(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float) -
 
 
 def contraction(overlay: Overlay) -> float:
-    """The factor by which one period of push-sum shrinks the disagreement in the long run.
+    """The factor by which one period of push-sum shrinks the disagreement in the long run."""
+    return contraction_of([push_sum_matrix(phase) for phase in overlay.phases])
+
+
+def contraction_of(matrices: Sequence[csr_array]) -> float:
+    """The same from the matrices of one period.
 
     With D = out-degree + 1 the shares A of an undirected graph are similar to the symmetric matrix D^-1/2 A D^1/2, and
     those of the directed graphs of the registry are circulant. So the second largest modulus of their eigenvalues is
     the spectral norm of D^-1/2 A D^1/2 - v v', v the unit vector along D^1/2, which Lanczos finds without fail even
     where many eigenvalues share that modulus.
     """
-    matrices = [push_sum_matrix(phase) for phase in overlay.phases]
     root_P = np.sqrt(_size(matrices[0]))
     v_P = root_P / np.linalg.norm(root_P)
 

@@ -1,0 +1,244 @@
+"""`fedpeer topology simulate`: a crowd of up to ten million peers averages, and how long that takes beside the theory.
+`fedpeer topology sweep`: the same from a hundred peers to a million, on one page with pictures.
+
+The table goes to standard output, progress to standard error. The first Ctrl-C ends the exchanges and shows how far
+they came.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedpeer.sims.crowds import CrowdOutcome
+
+
+class Protocol(StrEnum):
+    """How a crowd averages."""
+
+    PUSH_SUM = "push-sum"
+    PUSH_PULL = "push-pull"
+
+
+def simulate(
+    graph: Annotated[str, typer.Option(metavar="NAME", help="A graph, such as ring or k-regular:4.")] = "k-regular:4",
+    peers: Annotated[int, typer.Option(metavar="N", help="Up to ten million.")] = 100_000,
+    protocol: Annotated[Protocol, typer.Option(help="How they average.")] = Protocol.PUSH_SUM,
+    loss: Annotated[float, typer.Option(metavar="R", help="Chance of each message to be lost.")] = 0.0,
+    no_lanes: Annotated[
+        bool, typer.Option("--no-lanes", metavar="", help="What is lost is gone, as in the textbook's push-sum.")
+    ] = False,
+    churn: Annotated[
+        float,
+        typer.Option(metavar="R", help="Share of the peers that leaves before each exchange; others take their seats."),
+    ] = 0.0,
+    gone: Annotated[
+        float, typer.Option(metavar="R", help="The same for peers that hand nothing over: their disks are lost.")
+    ] = 0.0,
+    to: Annotated[float, typer.Option(metavar="E", help="Relative disagreement at which they agree.")] = 1e-6,
+    exchanges_max: Annotated[int, typer.Option(metavar="N", help="Stop behind so many.")] = 10_000,
+    numbers: Annotated[int, typer.Option(metavar="D", min=1, help="Numbers a peer averages; for the bytes.")] = 10_000,
+    seed: Annotated[int, typer.Option(metavar="S", min=0, help="For all that is drawn.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="The result as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show no progress.")] = False,
+) -> int:
+    """Let a crowd of peers without networks average by gossip: exchanges, time, memory and bytes, beside the theory."""
+    import sys
+    import threading
+
+    from rich.console import Console
+
+    from fedpeer.cli.running import EXIT_STOPPED, stopping
+    from fedpeer.peer.core.choice import parse
+    from fedpeer.runs.disk import dumps
+    from fedpeer.sims.crowds import CrowdAsked, play
+
+    asked = CrowdAsked(
+        graph=parse(graph), peers=peers, protocol=protocol.value, loss=loss, lanes=not no_lanes, churn=churn, gone=gone,
+        to=to, seed=seed, exchanges_max=exchanges_max,
+    )  # fmt: skip
+    console, stop = Console(stderr=True), threading.Event()
+    with stopping(stop, console), _progress(console, to, quiet) as tell:
+        outcome = play(asked, tell, stop)
+    if as_json:
+        sys.stdout.write(json.dumps(json.loads(dumps(to_json(outcome)))) + "\n")
+    else:
+        Console().print(table(outcome, numbers))
+    return EXIT_STOPPED if stop.is_set() else 0
+
+
+def sweep(
+    to: Annotated[Path, typer.Option(metavar="DIR", help="For the page, its pictures and its numbers.")] = Path(),
+    most: Annotated[int, typer.Option(metavar="N", min=100, max=1_000_000, help="Peers of the largest.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(metavar="S", min=0, help="For all that is drawn.")] = 0,
+) -> int:
+    """Crowds from a hundred peers to a million, by graph, losses and churn: a page, scale.md. Ctrl-C is a pause."""
+    import shlex
+    import threading
+
+    from rich.console import Console
+
+    from fedpeer.cli.files import writable, write_text
+    from fedpeer.cli.running import EXIT_STOPPED, stopping
+    from fedpeer.cli.units import lasting
+    from fedpeer.runs.canvas import standalone
+    from fedpeer.runs.disk import dumps, read_json
+    from fedpeer.runs.environment import environment
+    from fedpeer.sims import scale
+    from fedpeer.sims.crowds import play
+
+    with writable(to, option="--to"):
+        to.mkdir(parents=True, exist_ok=True)
+    store, console, stop = to / "scale.json", Console(stderr=True), threading.Event()
+    before = {each["key"]: each for each in read_json(store)["cells"]} if store.exists() else {}
+    wanted, rows = scale.cells(most, seed), []
+    with stopping(stop, console):
+        for number, (line, asked) in enumerate(wanted, start=1):
+            found = before.get(scale.key(asked))
+            if found is None:
+                outcome = play(asked, stop=stop)
+                if stop.is_set():
+                    break
+                found = scale.row(line, outcome)
+                told = f"{number} of {len(wanted)}: {line.label}, {line.trouble}, {asked.peers:,} peers"
+                console.print(f"{told}: {outcome.exchanges:,} exchanges, {lasting(outcome.seconds)}", highlight=False)
+            rows.append(found)
+            write_text(store, dumps({"cells": rows}, indent=1) + "\n", option="--to")
+    if stop.is_set():
+        console.print("Paused; what is finished is kept, and the same command goes on.", highlight=False)
+        return EXIT_STOPPED
+    here = environment("cpu")
+    packages = ", ".join(f"{name} {here['packages'][name]}" for name in ("numpy", "scipy"))
+    command = ["fedpeer", "topology", "sweep", *(["--most", str(most)] if most < 1_000_000 else [])]
+    command += ["--seed", str(seed)] if seed else []
+    facts = f"a machine of {here['processors']} cores, {here['python']}, {packages}."
+    made = {"command": shlex.join(command), "facts": facts, "cells": rows}
+    write_text(store, dumps(made, indent=1) + "\n", option="--to")
+    write_text(to / "scale.md", scale.page(rows, shlex.join(command), facts), option="--to")
+    for name, picture in (("scale-graphs", scale.by_graph), ("scale-loss", scale.by_loss)):
+        write_text(to / f"{name}.svg", standalone(picture(rows)), option="--to")
+    print(f"Page: {to / 'scale.md'}")
+    return 0
+
+
+def to_json(outcome: CrowdOutcome) -> dict[str, object]:
+    """All that is known of a crowd, in plain types."""
+    from dataclasses import asdict
+
+    return {**asdict(outcome), "asked": {**asdict(outcome.asked), "graph": str(outcome.asked.graph)}}
+
+
+def table(outcome: CrowdOutcome, numbers: int) -> Table:
+    """What came of a crowd, for a terminal of 80 columns."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    from fedpeer.cli.units import lasting
+    from fedpeer.runs.summary import count_text
+
+    asked, known = outcome.asked, outcome.theory
+    shown = Table(box=SIMPLE, show_header=False, pad_edge=False)
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column()
+    phases = f" in {outcome.phases} phases" if outcome.phases > 1 else ""
+    shown.add_row("graph", f"{asked.graph}, {asked.peers:,} peers, {outcome.lanes:,} directed edges{phases}")
+    for remark in outcome.remarks:
+        shown.add_row("", remark)
+    shown.add_row("protocol", ", ".join([asked.protocol, *_troubles(outcome)]))
+    left = outcome.left[-1]
+    short = f"[bold]not to {asked.to:g}[/] within {outcome.exchanges:,}: {left:.2g} is left"
+    shown.add_row("exchanges", f"[bold]{outcome.exchanges:,}[/] to {left:.2g}" if outcome.agreed else short)
+    undisturbed = ", without losses" if asked.loss or asked.churn or asked.gone else ""
+    foretold = f"{_count(known.usual)} from a random start, {_count(known.worst)} from the worst{undisturbed}"
+    shown.add_row("in theory", foretold)
+    gap = "" if known.gap is None else f"spectral gap {known.gap:.3g}; "
+    shown.add_row("", f"{gap}{known.source}; log2 of the peers is {math.log2(asked.peers):.1f}")
+    shown.add_row("true mean", _truth(outcome))
+    shown.add_row(
+        "time", f"{lasting(outcome.seconds)} of processor time, {lasting(outcome.exchange_seconds)} an exchange"
+    )
+    shown.add_row("memory", count_text(outcome.peak_bytes, "B") + " in arrays at most")
+    repeats = f", {outcome.traffic.repeats / asked.peers:,.1f} of them repeats" if outcome.traffic.repeats else ""
+    shown.add_row("a peer sends", f"{outcome.messages():,.1f} shares{repeats}")
+    shown.add_row("", count_text(outcome.bytes_sent(numbers), "B") + f", where it averages {numbers:,} numbers")
+    return shown
+
+
+def _troubles(outcome: CrowdOutcome) -> Iterator[str]:
+    asked = outcome.asked
+    if asked.loss:
+        yield f"{100 * asked.loss:.3g}% of messages lost, " + ("and repeated" if asked.lanes else "for good")
+    if asked.churn:
+        yield f"{100 * asked.churn:.3g}% of peers leave each time"
+    if asked.gone:
+        yield f"{100 * asked.gone:.3g}% of disks lost each time"
+    if outcome.newcomers:
+        yield f"{outcome.newcomers:,} newcomers"
+
+
+def _truth(outcome: CrowdOutcome) -> str:
+    """How far what they agree on is from the mean of what they began with."""
+    moved = outcome.drift > 1e-9
+    words = (
+        f"off by {outcome.drift:.2g} standard deviations" if moved else "what they agree on is the mean of the start"
+    )
+    return words if abs(outcome.weight - 1) < 1e-9 else f"{words}; weight a peer {outcome.weight:.3g}"
+
+
+def _count(exchanges: float | None) -> str:
+    if exchanges is None:
+        return "unknown"
+    return (
+        "too many to count" if math.isinf(exchanges) else f"{exchanges:,.0f}" if exchanges < 1e6 else f"{exchanges:.1e}"
+    )
+
+
+#: Seconds between two lines of progress where there is no terminal.
+LINE_EVERY = 10.0
+
+
+@contextmanager
+def _progress(console: Console, to: float, quiet: bool) -> Iterator[Callable[[float], None]]:
+    """A bar on a terminal, now and then a line elsewhere; how far they are is told by the logarithm of what is left."""
+    if quiet:
+        yield lambda left: None
+        return
+    seen, last = 0, time.monotonic()
+    if not console.is_terminal:
+
+        def line(left: float) -> None:
+            nonlocal seen, last
+            seen += 1
+            if time.monotonic() - last >= LINE_EVERY:
+                last = time.monotonic()
+                console.print(f"exchange {seen:,}: {left:.2g} is left", highlight=False)
+
+        yield line
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TimeElapsedColumn())
+    with Progress(*columns, console=console, expand=True, transient=True) as bar:
+        task = bar.add_task("making the graph", total=1.0)
+
+        def advance(left: float) -> None:
+            nonlocal seen
+            seen += 1
+            part = math.log(max(left, 1e-300)) / math.log(to)
+            bar.update(task, description=f"exchange {seen:,}, {left:.2g} is left", completed=min(max(part, 0.0), 1.0))
+
+        yield advance

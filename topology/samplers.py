@@ -1,0 +1,102 @@
+"""Random graphs of a million members in seconds: edges as arrays, drawn in bulk, what does not fit drawn again.
+
+networkx draws edge by edge into dictionaries, which takes minutes and gigabytes at this size. The distributions here
+are the same: exactly for Erdos-Renyi, and up to terms that vanish with the number of members for the two others.
+
+Every function returns the two ends of each undirected edge, (E,) int64 each, the smaller end first; no edge twice, none
+from a member to itself. Whether the graph is connected is not their business (`wide.py`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ends = NDArray[np.int64]
+Edges = tuple[Ends, Ends]
+
+
+def regular_edges(members: int, degree: int, draws: np.random.Generator) -> Edges:
+    """A graph in which all have this degree; members times degree must be even.
+
+    Stubs are paired at random, and pairs that are loops or stand there twice are dissolved together with as many others
+    drawn at random, whose stubs are paired anew. Source: the pairing model, Bollobas 1980; switchings as in McKay,
+    Wormald, Uniform generation of random regular graphs of moderate degree, 1990, so uniform up to o(1).
+    For degrees well below the number of members, or pairs drawn anew would not fit either.
+    """
+    assert members * degree % 2 == 0, "stubs are paired"
+    stubs = draws.permutation(np.repeat(np.arange(members, dtype=np.int64), degree))
+    a_E, b_E = np.minimum(stubs[0::2], stubs[1::2]), np.maximum(stubs[0::2], stubs[1::2])
+    while len(bad := np.flatnonzero(_unfit(a_E, b_E, members))):
+        chosen = np.unique(np.concatenate([bad, draws.integers(len(a_E), size=len(bad))]))
+        ends = draws.permutation(np.concatenate([a_E[chosen], b_E[chosen]]))
+        half = len(chosen)
+        a_E[chosen], b_E[chosen] = np.minimum(ends[:half], ends[half:]), np.maximum(ends[:half], ends[half:])
+    return a_E, b_E
+
+
+def inserted(edges: Edges, node: int, pairs: int, draws: np.random.Generator) -> Edges:
+    """With one more member in the middle of so many edges without a common end, so that no other degree changes."""
+    a_E, b_E = edges
+    order = draws.permutation(len(a_E))
+    touched: set[int] = set()
+    split: list[int] = []
+    for edge in order:
+        if len(split) == pairs:
+            break
+        ends = {int(a_E[edge]), int(b_E[edge])}
+        if not ends & touched:
+            touched |= ends
+            split.append(int(edge))
+    rest = np.delete(np.arange(len(a_E)), split)
+    near = np.array(sorted(touched), dtype=np.int64)
+    return np.concatenate([a_E[rest], near]), np.concatenate([b_E[rest], np.full(len(near), node, dtype=np.int64)])
+
+
+def random_edges(members: int, probability: float, draws: np.random.Generator) -> Edges:
+    """Each pair with this probability: a binomial number of pairs, all different, each as likely as any other.
+
+    Source: Gilbert, Random graphs, 1959.
+    """
+    pairs = members * (members - 1) // 2
+    wanted = int(draws.binomial(pairs, probability))
+    chosen = np.unique(draws.integers(pairs, size=wanted))
+    while len(chosen) < wanted:
+        chosen = np.unique(np.concatenate([chosen, draws.integers(pairs, size=wanted - len(chosen))]))
+    return pair_of(chosen)
+
+
+def pair_of(number: Ends) -> Edges:
+    """Pair number b (b - 1) / 2 + a is (a, b), a < b; exact up to 2^50."""
+    b_E = ((1 + np.sqrt(8.0 * number + 1)) / 2).astype(np.int64)
+    b_E -= b_E * (b_E - 1) // 2 > number  # the root is rounded, by one at most
+    b_E += (b_E + 1) * b_E // 2 <= number
+    return number - b_E * (b_E - 1) // 2, b_E
+
+
+def small_world_edges(members: int, degree: int, rewire: float, draws: np.random.Generator) -> Edges:
+    """A ring with degree // 2 near neighbours on each side, a fraction of whose edges leads elsewhere.
+
+    An edge that is rewired keeps its first end, and gets a second at random until it is neither a loop nor there twice.
+    Source: Watts, Strogatz, Collective dynamics of small-world networks, 1998.
+    For degrees well below the number of members.
+    """
+    place_P = np.arange(members, dtype=np.int64)
+    first_E = np.tile(place_P, degree // 2)
+    second_E = np.concatenate([(place_P + step) % members for step in range(1, degree // 2 + 1)])
+    moved_E = draws.random(len(first_E)) < rewire
+    again = moved_E
+    while again.any():
+        second_E[again] = draws.integers(members, size=int(again.sum()))
+        a_E, b_E = np.minimum(first_E, second_E), np.maximum(first_E, second_E)
+        again = _unfit(a_E, b_E, members, stays=~moved_E)
+    return np.minimum(first_E, second_E), np.maximum(first_E, second_E)
+
+
+def _unfit(a_E: Ends, b_E: Ends, members: int, stays: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+    """(E,) whether an edge is a loop, or is there before: earlier in the list, or among those that stay."""
+    key_E = a_E * members + b_E
+    order = np.argsort(key_E, kind="stable") if stays is None else np.lexsort((~stays, key_E))
+    unfit: NDArray[np.bool_] = a_E == b_E
+    unfit[order[1:]] |= key_E[order[1:]] == key_E[order[:-1]]
+    return unfit

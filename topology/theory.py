@@ -1,0 +1,214 @@
+"""How many exchanges a crowd should need, from its graph alone: by closed forms where there are any.
+
+Two numbers. *worst* holds for every start: the smallest number of exchanges after which no start is left with more than
+the tolerance (the definition of `prediction.py`), or an upper bound of it. *usual* is for a start drawn at random, all
+peers alike and independent: then the square of the relative disagreement is, on average, the mean of the squares that
+the modes of the graph are left with, and in a large crowd it is hardly ever anything else.
+
+    every peer sees the same   (ring, torus, exponential, one-peer-exponential, complete)  the modes are waves, and what
+                               an exchange leaves of each is a Fourier transform of one peer's shares; both are exact
+    random regular graphs      in the limit of many members: the modes follow the law of Kesten and McKay, and the
+                               largest is 2 sqrt(degree - 1) (Friedman, A proof of Alon's second eigenvalue conjecture,
+                               2008); a self-loop added, (1 + x) / (degree + 1) is left of one. *usual* is exact in
+                               that limit; so is *worst*, but for a factor that a finite graph adds
+    other regular graphs       of up to SAME_MEMBERS_MAX members: all eigenvalues; both are exact
+    star                       what is left is half, at least: the leaves
+    others                     *worst* by Lanczos, up to LANCZOS_MEMBERS_MAX members
+
+Push-pull's numbers are upper bounds in root mean square over the matchings, as in `prediction.py`: two edges of which
+each comes first among its neighbours are taken, so with chance q = 1 / (2 degree - 1) at least. Only the complete
+graph's is exact: a matching leaves (P - 2) / (2 P - 2) of the square there, a half where P is odd.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpeer.topology.graphs import TopologyError
+from fedpeer.topology.mixing import Dense, eigenvalues, shares_of
+from fedpeer.topology.prediction import TOLERANCE_MIN, contraction_of
+from fedpeer.topology.wide import SAME_MEMBERS_MAX, WideGraph
+
+#: Lanczos takes some hundred products with the matrix: a second for this many members.
+LANCZOS_MEMBERS_MAX = 100_000
+#: What is beyond is not told apart from never.
+EXCHANGES_TOLD_MAX = 10**15
+
+
+@dataclass(frozen=True)
+class Theory:
+    """Exchanges to a tolerance; None where nothing is known, infinite where they are too many to count.
+
+    gap    share of the disagreement that one exchange takes away in the long run, from the worst start; None likewise
+    source what the numbers follow from, in a few words
+    """
+
+    usual: float | None
+    worst: float | None
+    gap: float | None
+    source: str
+
+
+def theory(graph: WideGraph, protocol: str, tolerance: float) -> Theory:
+    """What is known of push-sum or push-pull on this graph without losses.
+
+    Raises:
+        TopologyError: tolerance out of range.
+    """
+    if not TOLERANCE_MIN <= tolerance < 1:
+        raise TopologyError(f"tolerance = {tolerance}: write a number from {TOLERANCE_MIN} to below 1")
+    if graph.members == 1:
+        return Theory(0, 0, 1.0, "one peer is its own mean")
+    if graph.complete and protocol == "push-sum":
+        return Theory(1, 1, 1.0, "all tell all")
+    return _push_sum(graph, tolerance) if protocol == "push-sum" else _push_pull(graph, tolerance)
+
+
+def _push_sum(graph: WideGraph, tolerance: float) -> Theory:
+    if graph.shape is not None:
+        left_TJ = [np.abs(wave_J) for wave_J in waves(graph)]
+        period_J = np.prod(left_TJ, axis=0)
+        gap = 1 - float(period_J.max()) ** (1 / len(left_TJ))
+        usual = first_exchange(left_TJ, _root_mean_square, tolerance)
+        worst = max(
+            first_exchange(left_TJ[first:] + left_TJ[:first], _largest, tolerance) for first in range(len(left_TJ))
+        )
+        return Theory(usual, worst, gap, "eigenvalues by Fourier transform")
+    if graph.degree is not None and graph.degree >= 3:
+        x_J, chance_J = kesten_mckay(graph.degree)
+        left_J = np.abs(1 + x_J) / (graph.degree + 1)
+        edge = (1 + 2 * math.sqrt(graph.degree - 1)) / (graph.degree + 1)
+        usual = first_exchange([left_J], lambda left_J: math.sqrt(float(chance_J @ left_J**2)), tolerance)
+        return Theory(usual, _powers(edge, tolerance), 1 - edge, "Kesten and McKay's law, Friedman's bound")
+    if graph.members <= SAME_MEMBERS_MAX and _regular(graph):
+        left_J = np.abs(eigenvalues(shares_of(graph.phases[0]))[1:])
+        usual = first_exchange([left_J], _root_mean_square, tolerance)
+        worst = first_exchange([left_J], _largest, tolerance)
+        return Theory(usual, worst, 1 - float(left_J.max()), "all eigenvalues")
+    if graph.name == "star":
+        return Theory(None, _powers(0.5, tolerance * 2 / _mean_size(graph)), 0.5, "closed form")
+    if graph.members > LANCZOS_MEMBERS_MAX:
+        return Theory(None, None, None, f"no closed form, and more than {LANCZOS_MEMBERS_MAX:,} peers for Lanczos")
+    left = contraction_of([shares_of(phase) for phase in graph.phases])
+    least = min(float(np.diff(phase.indptr).min()) + 1 for phase in graph.phases)
+    return Theory(None, _powers(left, tolerance * least / _mean_size(graph)), 1 - left, "largest eigenvalue by Lanczos")
+
+
+def _push_pull(graph: WideGraph, tolerance: float) -> Theory:
+    if graph.complete:
+        left = 0.5 if graph.members % 2 else (graph.members - 2) / (2 * graph.members - 2)
+        return _of_squares(left, tolerance, "closed form")
+    if graph.shape is not None:
+        degree = len(_offsets(graph))
+        mu = (degree - float(_union_waves(graph).max())) / (2 * degree - 1)
+        return _of_squares(1 - mu / 2, tolerance, "eigenvalues by Fourier transform")
+    if graph.degree is not None and graph.degree >= 3:
+        mu = (graph.degree - 2 * math.sqrt(graph.degree - 1)) / (2 * graph.degree - 1)
+        return _of_squares(1 - mu / 2, tolerance, "Friedman's bound")
+    return Theory(None, None, None, "no closed form")
+
+
+def _of_squares(left: float, tolerance: float, source: str) -> Theory:
+    """Where one exchange leaves this part of the squared distance on average, whatever the start."""
+    count = _powers(left, tolerance**2)
+    return Theory(count, count, 1 - math.sqrt(left), source)
+
+
+# --------------------------------------------------------------------------------------------------------------- modes
+
+
+def waves(graph: WideGraph) -> Iterator[NDArray[np.complex128]]:
+    """For each phase what an exchange of push-sum makes of each wave but the constant one, (P - 1,) complex.
+
+    The graph looks the same from every member, so its matrix is a convolution, and these are its eigenvalues.
+    """
+    assert graph.shape is not None, "waves are modes where all members see the same"
+    for phase in graph.phases:
+        near = phase.indices[phase.indptr[0] : phase.indptr[1]]
+        column_P = np.zeros(graph.members)
+        column_P[[0, *near.tolist()]] = 1 / (len(near) + 1)
+        yield np.fft.fftn(column_P.reshape(graph.shape)).ravel()[1:]
+
+
+def kesten_mckay(degree: int, points: int = 20_000) -> tuple[Dense, Dense]:
+    """Eigenvalues of the adjacency matrix of large random regular graphs, and the share of them at each.
+
+    Density degree sqrt(4 (degree - 1) - x^2) / (2 pi (degree^2 - x^2)); Kesten 1959, McKay, The expected eigenvalue
+    distribution of a large regular graph, 1981. Points are those of Chebyshev's rule for that root.
+    """
+    angle_J = np.pi * np.arange(1, points + 1) / (points + 1)
+    x_J = 2 * math.sqrt(degree - 1) * np.cos(angle_J)
+    weight_J = np.sin(angle_J) ** 2 / (degree**2 - x_J**2)
+    return x_J, weight_J / weight_J.sum()
+
+
+def first_exchange(left_TJ: Sequence[Dense], size: Callable[[Dense], float], tolerance: float) -> float:
+    """The first exchange behind which `size` of what is left of the modes is at most the tolerance.
+
+    left_TJ: for each phase what it leaves of each mode, from 0 to 1. Periods by bisection, then phase by phase.
+    """
+    period_J = np.prod(left_TJ, axis=0)
+    low, high = -1, 1  # periods that do not suffice, and that do
+    while size(period_J**high) > tolerance:
+        low, high = high, 2 * high
+        if high > EXCHANGES_TOLD_MAX:
+            return math.inf
+    low = max(low, 0)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if size(period_J**middle) > tolerance else (low, middle)
+    left_J = period_J**low
+    for number, phase_J in enumerate(left_TJ, start=1):
+        left_J = left_J * phase_J
+        if size(left_J) <= tolerance:
+            return low * len(left_TJ) + number
+    return high * len(left_TJ)
+
+
+def _offsets(graph: WideGraph) -> list[int]:
+    """Where the neighbours of the first member are, both ways, over all phases."""
+    near: set[int] = set()
+    for phase in graph.phases:
+        near |= set(phase.indices[phase.indptr[0] : phase.indptr[1]].tolist())
+        incoming = phase.T.tocsr()
+        near |= set(incoming.indices[incoming.indptr[0] : incoming.indptr[1]].tolist())
+    return sorted(near - {0})
+
+
+def _union_waves(graph: WideGraph) -> Dense:
+    """Eigenvalues of the adjacency matrix of the union without directions, but that of the constant wave; (P - 1,)."""
+    near_P = np.zeros(graph.members)
+    near_P[_offsets(graph)] = 1.0
+    assert graph.shape is not None, "waves are modes where all members see the same"
+    return np.asarray(np.fft.fftn(near_P.reshape(graph.shape)).real.ravel()[1:])
+
+
+def _powers(left: float, tolerance: float) -> float:
+    if left <= tolerance:
+        return 1
+    count = math.inf if left >= 1 else math.ceil(math.log(tolerance) / math.log(left))
+    return count if count <= EXCHANGES_TOLD_MAX else math.inf
+
+
+def _root_mean_square(left_J: Dense) -> float:
+    return math.sqrt(float(np.mean(left_J**2)))
+
+
+def _largest(left_J: Dense) -> float:
+    return float(left_J.max())
+
+
+def _regular(graph: WideGraph) -> bool:
+    """Whether all members have equally many neighbours, both ways, so that the shares are symmetric."""
+    (phase, *more) = graph.phases
+    return not more and len(np.unique(np.diff(phase.indptr))) == 1 and not (phase - phase.T).nnz
+
+
+def _mean_size(graph: WideGraph) -> float:
+    """Out-degree + 1, on average."""
+    return graph.lanes / len(graph.phases) / graph.members + 1

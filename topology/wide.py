@@ -1,0 +1,286 @@
+"""The graphs of `graphs.py` for crowds: neighbours as arrays instead of objects, up to ten million members.
+
+Graphs without draws are made by index arithmetic; a test holds each of them against networkx, edge by edge. Where edges
+are drawn, a graph of up to SAME_MEMBERS_MAX members is the overlay itself, as a federation of that size and seed has
+it, and a larger one is drawn by `samplers.py`. What would have more than LANES_MAX directed edges is refused, with the
+largest size that is not.
+
+A phase is a scipy.sparse CSR array (P, P), 1.0 at [src, dst] for each directed edge; an undirected edge is two. The
+complete graph above COMPLETE_MEMBERS_MAX has none: what all do with all needs no edges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import connected_components
+
+from fedpeer.topology.graphs import GRAPHS, TopologyError
+from fedpeer.topology.mixing import adjacency
+from fedpeer.topology.overlay import overlay
+from fedpeer.topology.samplers import (
+    Edges,
+    inserted,
+    random_edges,
+    regular_edges,
+    small_world_edges,
+)
+
+#: Up to here networkx draws the very overlay of a federation, in half a second at most.
+SAME_MEMBERS_MAX = 500
+MEMBERS_MAX = 10_000_000
+#: Directed edges, of all phases: 12 bytes each, and where messages are lost some 60 for what is under way.
+LANES_MAX = 32_000_000
+COMPLETE_MEMBERS_MAX = math.isqrt(LANES_MAX)
+#: Graphs whose edges are drawn.
+DRAWN = ("k-regular", "erdos-renyi", "small-world")
+#: Of all pairs, one in so many may be edges where a degree is to be kept: what is drawn again would not fit either.
+SPARSE_PART = 8
+#: Random graphs of degree 3 and more that come out in parts are drawn again; so many in a row do not happen.
+DRAWN_MAX = 100
+
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class WideGraph:
+    """Who sends to whom, in arrays.
+
+    phases    (P, P) CSR each; exchange e goes along phases[e % len(phases)]; none where all talk with all
+    shape     where the graph looks the same from every member: members as places on a torus of this shape, in order,
+              so that eigenvalues are a Fourier transform
+    degree    of a random regular graph that was made by index arithmetic; else None
+    remarks   what a user should know, such as edges that were added
+    """
+
+    name: str
+    members: int
+    phases: tuple[csr_array, ...]
+    complete: bool = False
+    shape: tuple[int, ...] | None = None
+    degree: int | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def lanes(self) -> int:
+        """Directed edges, of all phases."""
+        return sum(phase.nnz for phase in self.phases) if self.phases else self.members * (self.members - 1)
+
+    @cached_property
+    def union(self) -> tuple[Index, Index]:
+        """(E,) each: the ends of every edge of every phase without their directions, the smaller one first, in the
+        order of `mixing.random_matching`."""
+        both = sum(self.phases[1:], self.phases[0])
+        both = (both + both.T).tocsr()
+        both.sort_indices()
+        edges = both.tocoo()
+        forward = edges.row < edges.col
+        return edges.row[forward].astype(np.int64), edges.col[forward].astype(np.int64)
+
+
+def wide(name: str, members: int, settings: Mapping[str, Any], draws: np.random.Generator) -> WideGraph:
+    """A graph of `GRAPHS` for so many members; settings as bound to its function.
+
+    Raises:
+        TopologyError: a setting out of range, or more members or edges than fit; the message names the largest size.
+    """
+    if not 1 <= members <= MEMBERS_MAX:
+        raise TopologyError(f"{members:,} peers: write a number from 1 to {MEMBERS_MAX:,}")
+    if name == "edges":
+        raise TopologyError("edges of your own are for a federation; a crowd needs a graph such as k-regular:4")
+    GRAPHS[name](("a", "b", "c"), np.random.default_rng(0), **settings)  # three are enough to have ranges checked
+    degree = settings.get("degree", 0)
+    if degree >= members > 1:
+        raise TopologyError(f"{name}: degree = {degree}: there are only {members} peers; use {members - 1} or less")
+    if name in _LANES_OF:
+        _check_size(name, members, settings)
+    if members == 1:
+        return WideGraph(name, 1, (csr_array((1, 1)),), complete=name == "complete")
+    if name in DRAWN and members <= SAME_MEMBERS_MAX:
+        ids = [f"peer{i + 1}" for i in range(members)]
+        made = overlay(lambda m, d: GRAPHS[name](m, d, **settings), ids, draws)
+        return WideGraph(name, members, tuple(map(adjacency, made.phases)), remarks=made.remarks)
+    if degree > members // SPARSE_PART:
+        raise TopologyError(
+            f"{name}: degree = {degree} is too much to be drawn for {members:,} peers; use {members // SPARSE_PART} or "
+            f"less, or up to {SAME_MEMBERS_MAX:,} peers"
+        )
+    if name == "complete":
+        phases = (_complete(members),) if members <= COMPLETE_MEMBERS_MAX else ()
+        return WideGraph(name, members, phases, complete=True, shape=(members,))
+    if name in _HOPS:
+        return WideGraph(name, members, tuple(_hops(members, each) for each in _HOPS[name](members)), shape=(members,))
+    edges, known = _EDGES[name](members, draws, **settings)
+    graph, remark = _joined(_both_ways(members, edges))
+    return WideGraph(name, members, (graph,), **known, remarks=remark)
+
+
+def matched(graph: WideGraph, draws: np.random.Generator) -> Index:
+    """A maximal matching: places in `graph.union` of the edges along which members meet.
+
+    The same edges as `mixing.random_matching` takes from the same draws, one after the other: an edge that comes before
+    all others at both of its ends is taken at once, and those that it touches are gone.
+    """
+    a_E, b_E = graph.union
+    edge_K = draws.permutation(len(a_E))
+    a_K, b_K = a_E[edge_K], b_E[edge_K]
+    busy_P = np.zeros(graph.members, dtype=bool)
+    first_P = np.empty(graph.members, dtype=np.int64)
+    taken = []
+    while len(edge_K):
+        place_K = np.arange(len(edge_K))
+        ends = np.stack([a_K, b_K], axis=1).ravel()[::-1]
+        first_P[ends] = np.repeat(place_K, 2)[::-1]  # of several, the last that is written stays: the first place
+        now = (first_P[a_K] == place_K) & (first_P[b_K] == place_K)
+        taken.append(edge_K[now])
+        busy_P[a_K[now]] = busy_P[b_K[now]] = True
+        free = ~(busy_P[a_K] | busy_P[b_K])
+        edge_K, a_K, b_K = edge_K[free], a_K[free], b_K[free]
+    return np.concatenate(taken) if taken else np.empty(0, dtype=np.int64)
+
+
+# -------------------------------------------------------------------------------------------------- by name, undirected
+
+_Made = tuple[Edges, dict[str, Any]]
+
+
+def _ring(members: int, draws: np.random.Generator) -> _Made:
+    place_P = np.arange(members, dtype=np.int64)
+    return (place_P, (place_P + 1) % members), {"shape": (members,)}
+
+
+def _torus(members: int, draws: np.random.Generator, *, rows: int | None = None) -> _Made:
+    limit = math.isqrt(members) if rows is None else rows
+    height = max(r for r in range(1, min(limit, members) + 1) if members % r == 0)
+    width = members // height
+    place_HW = np.arange(members, dtype=np.int64).reshape(height, width)
+    steps = [(place_HW, np.roll(place_HW, -1, axis)) for axis in (0, 1) if place_HW.shape[axis] > 1]
+    a_E, b_E = (np.concatenate([step[end].ravel() for step in steps]) for end in (0, 1))
+    return (a_E, b_E), {"shape": (height, width)}
+
+
+def _k_regular(members: int, draws: np.random.Generator, *, degree: int = 4) -> _Made:
+    if degree == 2:  # connected, all with two neighbours: one ring
+        order_P = draws.permutation(members)
+        return (order_P, np.roll(order_P, 1)), {"degree": 2}
+    odd = members * degree % 2
+    for _ in range(DRAWN_MAX):
+        edges = regular_edges(members - odd, degree, draws)
+        if odd:
+            edges = inserted(edges, members - 1, degree // 2, draws)
+        if degree == 1 or connected_components(_both_ways(members, edges), directed=False)[0] == 1:
+            break
+    return edges, {"degree": degree}
+
+
+def _erdos_renyi(members: int, draws: np.random.Generator, *, probability: float = 0.3) -> _Made:
+    return random_edges(members, probability, draws), {}
+
+
+def _small_world(members: int, draws: np.random.Generator, *, degree: int = 4, rewire: float = 0.2) -> _Made:
+    return small_world_edges(members, degree, rewire, draws), {}
+
+
+def _star(members: int, draws: np.random.Generator) -> _Made:
+    others = np.arange(1, members, dtype=np.int64)
+    return (np.zeros_like(others), others), {}
+
+
+def _hierarchy(members: int, draws: np.random.Generator, *, branching: int = 3) -> _Made:
+    below = np.arange(1, members, dtype=np.int64)
+    return ((below - 1) // branching, below), {}
+
+
+_EDGES: dict[str, Callable[..., _Made]] = {
+    "ring": _ring,
+    "torus": _torus,
+    "k-regular": _k_regular,
+    "erdos-renyi": _erdos_renyi,
+    "small-world": _small_world,
+    "star": _star,
+    "hierarchy": _hierarchy,
+}
+
+
+def _doubling(members: int) -> list[int]:
+    return [1 << i for i in range((members - 1).bit_length())]
+
+
+#: For each phase how many places further its messages go.
+_HOPS: dict[str, Callable[[int], list[list[int]]]] = {
+    "exponential": lambda members: [_doubling(members)],
+    "one-peer-exponential": lambda members: [[hop] for hop in _doubling(members)],
+}
+
+#: Directed edges to be expected where a setting makes them many: of members, and the settings.
+_LANES_OF: dict[str, Callable[..., float]] = {
+    "k-regular": lambda members, degree=4: members * degree,
+    "small-world": lambda members, degree=4, rewire=0.2: members * degree,
+    "erdos-renyi": lambda members, probability=0.3: members * (members - 1) * probability,
+    "exponential": lambda members: members * (members - 1).bit_length(),
+    "one-peer-exponential": lambda members: members * (members - 1).bit_length(),
+}
+
+
+def _check_size(name: str, members: int, settings: Mapping[str, Any]) -> None:
+    """Refuse what has too many edges, naming the largest number of members that has not."""
+    lanes = _LANES_OF[name]
+    if lanes(members, **settings) <= LANES_MAX:
+        return
+    low, high = 1, members
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if lanes(middle, **settings) <= LANES_MAX else (low, middle)
+    smaller = {"erdos-renyi": ", or a smaller probability", "k-regular": ", or a smaller degree"}.get(name, "")
+    raise TopologyError(
+        f"{name} of {members:,} peers has about {lanes(members, **settings):.2g} directed edges, and at most "
+        f"{LANES_MAX:,} fit; use {low:,} peers or fewer{smaller}"
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- arrays
+
+
+def _both_ways(members: int, edges: Edges) -> csr_array:
+    """(P, P) with 1.0 both ways; an edge that is listed twice, as in a ring of two, counts once."""
+    a_E, b_E = edges
+    ends = (np.concatenate([a_E, b_E]).astype(np.int32), np.concatenate([b_E, a_E]).astype(np.int32))
+    graph = coo_array((np.ones(len(ends[0])), ends), shape=(members, members)).tocsr()
+    graph.data[:] = 1.0
+    graph.sort_indices()
+    return graph
+
+
+def _hops(members: int, hops: list[int]) -> csr_array:
+    place_P = np.arange(members, dtype=np.int32)
+    dst_PH = np.sort(np.stack([(place_P + hop) % members for hop in hops], axis=1).astype(np.int32), axis=1)
+    first_P = np.arange(members + 1, dtype=np.int32) * np.int32(len(hops))
+    return csr_array((np.ones(dst_PH.size), dst_PH.ravel(), first_P), shape=(members, members))
+
+
+def _complete(members: int) -> csr_array:
+    place_P = np.arange(members, dtype=np.int32)
+    others = np.tile(np.arange(members - 1, dtype=np.int32), members)
+    others += others >= np.repeat(place_P, members - 1)
+    first_P = np.arange(members + 1, dtype=np.int32) * np.int32(members - 1)
+    return csr_array((np.ones(len(others)), others, first_P), shape=(members, members))
+
+
+def _joined(graph: csr_array) -> tuple[csr_array, tuple[str, ...]]:
+    """Connected as `overlay` does it: each part by an edge from its first member to the first of the next part."""
+    count, label_P = connected_components(graph, directed=False)
+    if count == 1:
+        return graph, ()
+    firsts = np.sort(np.unique(label_P, return_index=True)[1])
+    added = np.array(list(pairwise(firsts.tolist())), dtype=np.int64)
+    more = _both_ways(graph.shape[0], (added[:, 0], added[:, 1]))
+    return (graph + more).tocsr(), (f"the graph was in {count:,} parts; added {count - 1:,} edges",)
