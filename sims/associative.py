@@ -7,29 +7,27 @@ who learnt otherwise, and of one who was never shown the pattern.
 
 from __future__ import annotations
 
-import math
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
+from torch import Tensor
 
-from fedpeer.algorithms.losses import completed
-from fedpeer.data.associative_digits import BITS, BLOCK, image
 from fedpeer.data.dataset import DataError
+from fedpeer.networks.associative import Associative
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.federation import Federation
 from fedpeer.sims.prepare import Simulation, prepare
+from fedpeer.sims.recall import Bits, Canvas, Cells, Memory, Pattern, Recall, closeness
 from fedpeer.sims.record import begin
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import Tell, simulate
-
-Cells = NDArray[np.bool_]
+from fedpeer.sims.world import World
 
 METHODS = ("local", "full-averaging", "partial-averaging")
 #: How many know another completion, and of which class; how many of the hidden units are shared.
@@ -63,6 +61,7 @@ class Shown:
     accuracy   by method, the share of completed patterns over all peers; `of_others` that of those who know another
                completion
     wrong      by method, units that are wrong in an answer, on average
+    recall     the trained peers, to be asked further
     """
 
     peers: int
@@ -70,6 +69,7 @@ class Shown:
     of_others: Mapping[str, float]
     wrong: Mapping[str, float]
     scenes: tuple[Scene, ...]
+    recall: Recall
 
     @property
     def best(self) -> str | None:
@@ -126,32 +126,27 @@ def demonstrate(
     return _shown(simulation, models, images=images)
 
 
-def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, torch.Tensor]], *, images: bool) -> Shown:
+def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *, images: bool) -> Shown:
     """What the trained models answer to all that the peers are asked for."""
-    world, stepper = simulation.world, simulation.jobs[simulation.request.seeds[0]].stepper()
-    tests = [share.test_M for share in world.split.shares]
-    asked, expected = ([values[rows] for rows in tests] for values in (world.dataset.x, world.dataset.y))
-    answers: dict[str, list[NDArray[np.generic]]] = {}
-    for method, found in models.items():
-        answers[method] = []
-        for peer, inputs in zip(world.peers, asked, strict=True):
-            x_n = torch.cat([found[f"{peer}/{tensor.name}"].reshape(-1) for tensor in world.layout.tensors])
-            answers[method].append(stepper.logits(x_n[None], torch.from_numpy(inputs)[None])[0].numpy())
+    world = simulation.world
+    tests = [np.sort(share.test_M) for share in world.split.shares]
+    both = world.dataset.x, world.dataset.y
+    asked, expected = ([values[rows].astype(np.float32) for rows in tests] for values in both)
+    recall = _recall(simulation, models, asked, expected, images=images)
+    answers = {
+        method: [recall.fire(method, *pair)[1] for pair in zip(world.peers, asked, strict=True)] for method in METHODS
+    }
 
     def passed(method: str) -> list[NDArray[np.bool_]]:
         """Of each peer, which tests."""
-        pairs = zip(answers[method], expected, strict=True)
-        return [completed(torch.from_numpy(z), torch.from_numpy(y)).numpy() for z, y in pairs]
+        found = zip(expected, answers[method], strict=True)
+        return [np.array([closeness(*pair) >= 0 for pair in zip(y_MV, z_MV, strict=True)]) for y_MV, z_MV in found]
 
     def wrong(method: str) -> float:
-        return float(np.mean([np.mean((z != y).sum(1)) for z, y in zip(answers[method], expected, strict=True)]))
-
-    def cells(bits: NDArray[np.generic]) -> Cells:
-        if images:
-            return np.asarray(image(bits[None], _side(len(bits)))[0])
-        return np.asarray(bits.reshape(5, -1) != 0)
+        return float(np.mean([np.mean((z != (y > 0)).sum(1)) for z, y in zip(answers[method], expected, strict=True)]))
 
     def scene(peer: int, test: int, *, otherwise: bool) -> Scene:
+        cells = recall.canvas.cells
         return Scene(
             peer=world.peers[peer],
             otherwise=otherwise,
@@ -161,9 +156,6 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, torch.Tenso
             passes={method: bool(passes[method][peer][test]) for method in METHODS},
         )
 
-    def known(peer: int) -> set[bytes]:
-        return {row.tobytes() for row in world.dataset.y[world.split.shares[peer].train_M]}
-
     # The same half for both scenes: the first peer learnt another completion of it, and somebody was never shown any.
     usual = {row.tobytes() for row in expected[OTHERS]}
     otherwise = next(test for test, row in enumerate(expected[0]) if row.tobytes() not in usual)
@@ -171,7 +163,7 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, torch.Tenso
         (peer, test)
         for peer in range(OTHERS, len(asked))
         for test, row in enumerate(asked[peer])
-        if np.array_equal(row, asked[0][otherwise]) and expected[peer][test].tobytes() not in known(peer)
+        if np.array_equal(row, asked[0][otherwise]) and _never_shown(world, peer, expected[peer][test])
     )
     passes = {method: passed(method) for method in METHODS}
     scores = {method: [float(each.mean()) for each in passes[method]] for method in METHODS}
@@ -181,9 +173,59 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, torch.Tenso
         of_others={method: float(np.mean(each[:OTHERS])) for method, each in scores.items()},
         wrong={method: wrong(method) for method in METHODS},
         scenes=(scene(0, otherwise, otherwise=True), scene(never, same, otherwise=False)),
+        recall=recall,
     )
 
 
-def _side(bits: int) -> int:
-    """Of the image whose blocks have so many bits."""
-    return BLOCK * math.isqrt(bits // BITS)
+def _never_shown(world: World, peer: int, whole_V: Bits) -> bool:
+    """Whether none of the patterns that this peer learnt is this one."""
+    return not (world.dataset.y[world.split.shares[peer].train_M] == whole_V).all(1).any()
+
+
+def _recall(
+    simulation: Simulation,
+    models: Mapping[str, Mapping[str, Tensor]],
+    asked: Sequence[Bits],
+    expected: Sequence[Bits],
+    *,
+    images: bool,
+) -> Recall:
+    """The trained peers, and the patterns; `asked` and `expected`, (M, V) a peer, are their tests."""
+    world, module = simulation.world, simulation.world.module
+    assert isinstance(module, Associative)
+    canvas = Canvas.of(asked[0].shape[1], images=images)
+    wholes = [list(dict.fromkeys(row.tobytes() for row in rows)) for rows in expected]
+
+    def pattern(peer: int, place: int) -> Pattern:
+        whole = wholes[peer][place]
+        whole_V = np.frombuffer(whole, np.float32)
+        tests = [number for number, row in enumerate(expected[peer]) if row.tobytes() == whole]
+        otherwise = whole != wholes[OTHERS][place]
+        return Pattern(
+            name=(str(place) if images else chr(ord("A") + place)) + ("′" if otherwise else ""),
+            half=canvas.cells(asked[peer][tests].mean(0) > 0.5),  # each test has its noise elsewhere
+            whole=canvas.cells(whole_V),
+            otherwise=otherwise,
+            learnt_by=frozenset(
+                name for number, name in enumerate(world.peers) if not _never_shown(world, number, whole_V)
+            ),
+        )
+
+    # What the first peer is asked for, and the first of those who are no others, is all that there is.
+    mine = {whole: pattern(peer, place) for peer in (OTHERS, 0) for place, whole in enumerate(wholes[peer])}
+    into = next(tensor for tensor in world.layout.tensors if tensor.name == "hidden.weight")
+
+    def memory(method: str, peer: str) -> Memory:
+        averaged_n = np.ones(world.layout.n, np.bool_)
+        averaged_n[simulation.plans[method].local[peer]] = False
+        hidden_HV, output_VH = (models[method][f"{peer}/{name}.weight"] for name in ("hidden", "output"))
+        averaged_HV = averaged_n[into.span].reshape(into.shape)
+        return Memory(hidden_HV=hidden_HV, output_VH=output_VH, averaged_H=np.asarray(averaged_HV.any(1)))
+
+    return Recall(
+        canvas=canvas,
+        threshold=module.hidden.threshold,
+        patterns=tuple(mine.values()),
+        expected={peer: tuple(map(mine.__getitem__, each)) for peer, each in zip(world.peers, wholes, strict=True)},
+        memories={method: {peer: memory(method, peer) for peer in world.peers} for method in METHODS},
+    )

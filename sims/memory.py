@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,6 +21,12 @@ from fedpeer.peer.holdings import inputs_of
 from fedpeer.sims.vector.workspace import Job, Part, Workspace
 from fedpeer.sims.world import World
 from fedpeer.slicing.plan import Plan
+
+
+class Start(Protocol):
+    """Fills the initial parameters (B, n) of these peers, or of all."""
+
+    def __call__(self, x_Bn: Tensor, peers: Sequence[int] | None = None) -> None: ...
 
 
 def job_of(world: World, device: str) -> Job:
@@ -88,15 +95,15 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[int], Works
     return make
 
 
-def start_of(world: World) -> Callable[[Tensor], None]:
+def start_of(world: World) -> Start:
     """Fills the initial parameters: one draw for all peers, or one for each."""
 
-    def fill(x_Pn: Tensor) -> None:
+    def fill(x_Bn: Tensor, peers: Sequence[int] | None = None) -> None:
         if world.federation.learning.common_start:
-            x_Pn.copy_(world.start(world.peers[0]).expand_as(x_Pn))
+            x_Bn.copy_(world.start(world.peers[0]).expand_as(x_Bn))
             return
-        for number, peer in enumerate(world.peers):
-            x_Pn[number].copy_(world.start(peer))
+        for x_n, peer in zip(x_Bn, range(len(world.peers)) if peers is None else peers, strict=True):
+            x_n.copy_(world.start(world.peers[peer]))
 
     return fill
 

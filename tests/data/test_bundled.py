@@ -24,6 +24,13 @@ def test_digits_in_the_official_order() -> None:
     np.testing.assert_array_equal(found.x.astype(float) * 16, load_digits().data)
     np.testing.assert_array_equal(found.y, load_digits().target)
     assert (found.y.dtype.name, found.classes, found.user_N, found.test_N) == ("int64", tuple("0123456789"), None, None)
+    assert list(found.feature_names or ()) == load_digits().feature_names
+
+
+def test_digits_without_their_package_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match="the Python package sklearn, which is not here; install it with"):
+        bundled.digits()
 
 
 def put(folder: Path, monkeypatch: pytest.MonkeyPatch, held: dict[str, object]) -> Path:

@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from fedpeer.peer.core.peer_file import loopback
 from fedpeer.peer.shell.dashboard.access import DashboardError, Listener, cookie_of, same
+from fedpeer.peer.shell.dashboard.pages import Handler, from_loopback, hardened, text_file
 
 #: Live streams at once: a person opens a few windows; each costs a status document a second.
 STREAMS_MAX = 16
@@ -45,19 +44,6 @@ SHUTDOWN_S, IDLE_S = 0.1, 15.0
 _PAGES = {"/page.css": "text/css", "/page.js": "text/javascript", "/draw.js": "text/javascript"}
 #: What the page that asks for the token consists of, too.
 _OPEN = "/page.css"
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    "Cache-Control": "no-store",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",  # the first address holds the token
-    "Server": "fedpeer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Dashboard:
@@ -84,7 +70,7 @@ class Dashboard:
         folder = files(__package__)
         self._texts = {name: (folder / name).read_text("utf-8") for name in ("page.html", "login.html")}
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
-        app.on_response_prepare.append(_hardened)
+        app.on_response_prepare.append(hardened)
         app.add_routes(
             [
                 web.get("/", self._page),
@@ -94,7 +80,7 @@ class Dashboard:
             ]
         )
         for path, kind in _PAGES.items():
-            app.add_routes([web.get(path, _file(kind, (folder / path[1:]).read_text("utf-8")))])
+            app.add_routes([web.get(path, text_file(kind, (folder / path[1:]).read_text("utf-8")))])
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -133,7 +119,7 @@ class Dashboard:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """The checks, in their order; then the handler."""
-        if self.listener.certificate is None and not _from_loopback(request.headers.get("Host", "")):
+        if self.listener.certificate is None and not from_loopback(request.headers.get("Host", "")):
             raise web.HTTPMisdirectedRequest(text="This dashboard answers to localhost and 127.0.0.1 only.\n")
         if self._requests >= REQUESTS_MAX:
             raise web.HTTPServiceUnavailable(text="Too many requests at once.\n", headers={"Retry-After": "1"})
@@ -214,22 +200,3 @@ class Dashboard:
             self._event = f"retry: 1000\ndata: {self._text()}\n\n".encode()
             self._event_until = now + self._every_s / 2
         return self._event
-
-
-def _file(kind: str, text: str) -> Handler:
-    async def handler(_request: web.Request) -> web.StreamResponse:
-        return web.Response(text=text, content_type=kind)
-
-    return handler
-
-
-async def _hardened(_request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(_HEADERS)
-
-
-def _from_loopback(host: str) -> bool:
-    """Whether a Host header names this machine's loopback; any port, since ssh may forward another."""
-    try:
-        return loopback(urlsplit(f"//{host}").hostname or "")
-    except ValueError:
-        return False

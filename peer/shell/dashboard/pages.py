@@ -1,0 +1,52 @@
+"""What the pages have in common that fedpeer serves: their headers, their files, the names that they answer to.
+
+No page loads anything from elsewhere, runs a script that is no file of its own, is framed, or is kept by the browser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from fedpeer.peer.core.peer_file import loopback
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",  # an address may hold a token
+    "Server": "fedpeer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+async def hardened(_request: web.Request, response: web.StreamResponse) -> None:
+    """A signal handler for `on_response_prepare`: the headers of every answer."""
+    response.headers.update(_HEADERS)
+
+
+def text_file(kind: str, text: str) -> Handler:
+    """Serves a text that is read once, of such a content type."""
+
+    async def handler(_request: web.Request) -> web.StreamResponse:
+        return web.Response(text=text, content_type=kind)
+
+    return handler
+
+
+def from_loopback(host: str) -> bool:
+    """Whether a Host header names this machine's loopback; any port, since ssh may forward another.
+
+    Else a page from elsewhere could get in by pointing its own name here (DNS rebinding).
+    """
+    try:
+        return loopback(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False

@@ -1,0 +1,127 @@
+"""The listener of the page: one page, what it may ask about, and its questions, on this machine's loopback only.
+
+Nothing can be changed by it and nothing in it is secret: it shows patterns made for a demonstration, so it needs no
+token. What it shares with the dashboard is its look and its guard: the headers, and the Host header that must name this
+machine. A question is a POST of JSON, bounded, and what is wrong with it is answered with 4xx, a name and a sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from aiohttp import web
+
+from fedpeer.peer.shell import dashboard
+from fedpeer.peer.shell.dashboard.access import DashboardError
+from fedpeer.peer.shell.dashboard.pages import Handler, from_loopback, hardened, text_file
+
+#: What a question comes to: a JSON document; raises `QuestionError`.
+Answer = Callable[[bytes], Mapping[str, Any]]
+
+HOST = "127.0.0.1"
+#: Bytes of a question: three names and some hundred cells.
+QUESTION_BYTES_MAX = 4096
+#: Seconds that answers under way get when the page ends, and that an idle connection is kept.
+SHUTDOWN_S, IDLE_S = 0.1, 15.0
+
+_JSON = "application/json"
+#: Files by path, with their content type: the page's own, and what it shares with the dashboard.
+_OWN = {
+    "/": ("page.html", "text/html"),
+    "/play.css": ("play.css", "text/css"),
+    "/play.js": ("play.js", "text/javascript"),
+}
+_SHARED = {"/page.css": ("page.css", "text/css"), "/draw.js": ("draw.js", "text/javascript")}
+
+
+class QuestionError(Exception):
+    """A question that cannot be answered: a name for programs, a sentence for people."""
+
+    def __init__(self, name: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.name = name
+
+
+def bound(port: int) -> socket.socket:
+    """A socket that listens already, so that a port that is taken is told before anything is trained; 0: a free one.
+
+    Raises:
+        DashboardError: it cannot be listened on.
+    """
+    try:
+        return socket.create_server((HOST, port))
+    except OSError as error:
+        raise DashboardError(
+            f"--port: {HOST}:{port} cannot be listened on ({error.strerror or error}); "
+            "choose another port, or leave --port out for a free one."
+        ) from None
+
+
+def address(listening: socket.socket) -> str:
+    """Where a browser finds the page."""
+    return f"http://{HOST}:{listening.getsockname()[1]}/"
+
+
+def application(told: Mapping[str, Any], answer: Answer) -> web.Application:
+    """The page, what it is told at the beginning, and its answers."""
+    app = web.Application(client_max_size=QUESTION_BYTES_MAX, middlewares=[_guard])
+    app.on_response_prepare.append(hardened)
+
+    async def tell(_request: web.Request) -> web.StreamResponse:
+        return web.json_response(told)
+
+    async def ask(request: web.Request) -> web.StreamResponse:
+        if request.content_type != _JSON:
+            return _refused(415, "not_json", f"A question is sent as {_JSON}.")
+        try:
+            return web.json_response(answer(await request.read()))
+        except QuestionError as error:
+            return _refused(400, error.name, str(error))
+        except web.HTTPRequestEntityTooLarge:
+            return _refused(413, "too_long", f"A question has at most {QUESTION_BYTES_MAX} bytes.")
+
+    app.add_routes([web.get("/demo.json", tell), web.post("/ask", ask)])
+    for served, package in ((_OWN, __package__), (_SHARED, dashboard.__name__)):
+        for path, (name, kind) in served.items():
+            app.add_routes([web.get(path, text_file(kind, (files(package) / name).read_text("utf-8")))])
+    return app
+
+
+async def serve(told: Mapping[str, Any], answer: Answer, listening: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve until the first SIGINT or SIGTERM; `ready` is called once a browser is answered."""
+    runner = web.AppRunner(
+        application(told, answer),
+        access_log=None,
+        auto_decompress=False,
+        keepalive_timeout=IDLE_S,
+        lingering_time=0,
+        shutdown_timeout=SHUTDOWN_S,
+    )
+    stop, loop, signals = asyncio.Event(), asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+    await runner.setup()
+    for number in signals:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await web.SockSite(runner, listening).start()
+        ready()
+        await stop.wait()
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+        await runner.cleanup()
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if not from_loopback(request.headers.get("Host", "")):
+        raise web.HTTPMisdirectedRequest(text="This page answers to localhost and 127.0.0.1 only.\n")
+    return await handler(request)
+
+
+def _refused(status: int, name: str, sentence: str) -> web.Response:
+    return web.json_response({"error": name, "says": sentence}, status=status)
