@@ -1,0 +1,6 @@
+"""The ray engine: the peers of the vector engine spread over the processes of a Ray cluster, with the same numbers.
+
+`cluster.py` joins or starts the cluster, `shard.py` is what an actor does, `shards.py` keeps actors alive, `crew.py`
+hands them the vector engine's tasks; `equals.py` and `served.py` lead the rounds. Nothing imports these but a
+simulation that was asked for the ray engine; `asked.py` alone needs no Ray.
+"""

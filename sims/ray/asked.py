@@ -1,0 +1,36 @@
+"""What can be said of a wish for Ray without Ray: whether it is installed, whether somebody listens at an address."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+
+from fedpeer.peer.core.choice import ChoiceError
+
+#: Seconds in which a cluster's head takes a connection.
+ANSWER_SECONDS = 5.0
+HERE = "leave out --address for a cluster on this machine alone"
+
+
+def check_ray(address: str) -> None:
+    """Refuse what cannot come to anything.
+
+    Args:
+        address: HOST:PORT of a cluster's head, "auto" for the one that this machine is part of, "" for a new one.
+
+    Raises:
+        ChoiceError: Ray is not installed, the address is none, or nobody listens there.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise ChoiceError("the ray engine needs Ray; run pip install 'fedpeer[ray]', or use --engine vector")
+    if address in ("", "auto"):
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in address or not port.isdecimal() or not 0 < int(port) < 65536:
+        text = "write HOST:PORT of the cluster's head, such as 192.0.2.7:6379, or auto on one of its machines"
+        raise ChoiceError(f'--address "{address}" is no address; {text}')
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        way_out = f"begin one there with ray start --head --port={port}, or {HERE}"
+        raise ChoiceError(f"no Ray cluster answers at {address} ({error}); {way_out}") from None

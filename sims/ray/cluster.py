@@ -1,0 +1,136 @@
+"""A Ray cluster: joined, or started on this machine and stopped again, and kept from talking to the user.
+
+Its actors are shards (`shard.py`), one CPU each. They are reused from one method and seed to the next, since starting a
+process and importing torch takes longer than many a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import ray
+from numpy.typing import NDArray
+from ray._private import worker as ray_worker
+
+from fedpeer.peer.core.choice import ChoiceError
+from fedpeer.sims.ray.asked import HERE
+from fedpeer.sims.ray.shard import Shard
+from fedpeer.sims.request import cores
+
+#: How often a cluster of this machine is started: Ray waits half a minute for its own processes, and a machine that has
+#: much else to do needs longer.
+STARTS_MAX = 3
+
+
+class Cluster:
+    """The cluster that this process has joined. `close` ends the shards."""
+
+    def __init__(self, remark: Callable[[str], None]) -> None:
+        self.remark = remark
+        self._idle: list[Any] = []
+        self._actors: list[Any] = []
+        self._held: tuple[NDArray[Any], Any] | None = None
+
+    @property
+    def places(self) -> int:
+        """Shards that there is room for: CPUs, of all machines that are there."""
+        return int(ray.cluster_resources().get("CPU", 0))
+
+    def shards(self, asked: int | None) -> int:
+        """How many shards there may be: as many as were asked for, or one a CPU.
+
+        Raises:
+            ChoiceError: each shard takes a CPU, and there are not so many.
+        """
+        count = self.places
+        if max(asked or 1, 1) > count:
+            some = "no CPU" if count == 0 else f"{count} CPU{'s' if count > 1 else ''}"
+            raise ChoiceError(
+                f"the Ray cluster has {some} for {asked or 1} shards of one CPU each; take --shards {max(count, 1)}, "
+                "or add machines to it"
+            )
+        return asked or count
+
+    def take(self) -> Any:
+        """An actor without work; a new one may have to wait for a CPU."""
+        if self._idle:
+            return self._idle.pop()
+        options = {"num_cpus": 1, "num_gpus": 0, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        actor = ray.remote(Shard).options(**options).remote()
+        self._actors.append(actor)
+        return actor
+
+    def give_back(self, actors: Sequence[Any]) -> None:
+        """They have nothing to do any more."""
+        self._idle += actors
+
+    def end(self, actors: Sequence[Any]) -> None:
+        """End them, whatever they are doing."""
+        for actor in actors:
+            self._actors.remove(actor)
+            ray.kill(actor)
+
+    def close(self) -> None:
+        self._held = None
+        self.end(list(self._actors))
+
+    def hold(self, array: NDArray[Any]) -> Any:
+        """A reference to an array, which is put into the object store once if the same is asked for again and again."""
+        if self._held is None or not _same_memory(self._held[0], array):
+            self._held = array, ray.put(array)
+        return self._held[1]
+
+
+def _same_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return a.__array_interface__ == b.__array_interface__
+
+
+@contextlib.contextmanager
+def joined(address: str, shards: int | None, remark: Callable[[str], None]) -> Iterator[Cluster]:
+    """The cluster at this address ("auto": the one that this machine is part of), or a new one of this machine for that
+    many shards; or, where the caller's program has joined one already, that one.
+
+    Raises:
+        ChoiceError: it cannot be joined, with Ray's own reason.
+    """
+    own = not ray.is_initialized()
+    if own:
+        remark(f"joining Ray at {address} ..." if address else "starting Ray on this machine, some seconds ...")
+        _begin(address, shards)
+    cluster = Cluster(remark)
+    try:
+        yield cluster
+    finally:
+        with contextlib.suppress(Exception):  # what is lost anyway need not be ended
+            cluster.close()
+        if own:
+            ray.shutdown()
+
+
+def _begin(address: str, shards: int | None) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to Ray's makers
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns in every process
+    # A line on standard output for each dead actor, beside the exception: there is no public way to be spared of it.
+    ray_worker._worker_logs_enabled = False
+    told = {"include_dashboard": False, "num_cpus": shards or cores()} if not address else {}
+    before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
+    try:
+        for left in reversed(range(1 if address else STARTS_MAX)):
+            try:
+                ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **told)
+                return
+            except Exception as error:
+                ray.shutdown()
+                if not left:
+                    where, way_out = (f" at {address}", f"; {HERE}") if address else ("", "")
+                    reason = " ".join(str(error).split())[:300]
+                    raise ChoiceError(f"Ray{where} does not take us in: {reason}{way_out}") from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # whoever leads the run decides when it ends

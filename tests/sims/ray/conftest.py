@@ -1,0 +1,105 @@
+"""A Ray cluster of two machines' worth of processes, one for all tests of a file, and engines on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.groups import averaging_of
+from fedpeer.peer.core.methods import method_of
+from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
+from fedpeer.sims.vector.engine import VectorEngine
+from fedpeer.sims.vector.served import ServedEngine
+from fedpeer.sims.world import World, plan_of
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Two of two CPUs each, joined. `of_ray` is Ray's own, which can add machines and break them."""
+
+    of_ray: Any
+    cluster: Any
+
+    @property
+    def address(self) -> str:
+        return str(self.of_ray.address)
+
+    def engine(self, made: World, method: str, shards: int | None = None, **watched: Any) -> Any:
+        """The ray engine of one method in this world."""
+        from fedpeer.sims.ray.equals import RayEngine
+        from fedpeer.sims.ray.served import RayServedEngine
+
+        if method_of(parse(method)).served:
+            return RayServedEngine(self.cluster, shards, *of_clients(made, method), **watched)
+        positional, named = of_equals(made, method)
+        settings: dict[str, Any] = named | watched
+        return RayEngine(self.cluster, shards, *positional, **settings)
+
+
+def vector(made: World, method: str) -> Any:
+    """The vector engine of one method in this world."""
+    if method_of(parse(method)).served:
+        return ServedEngine(*of_clients(made, method))
+    positional, named = of_equals(made, method)
+    return VectorEngine(*positional, **named)
+
+
+def of_clients(made: World, method: str) -> tuple[Any, ...]:
+    choice = parse(method)
+    plan = plan_of(made, method_of(choice))
+    return job_of(made, "cpu"), choice, workspace_of(made, plan, "cpu"), made.drawn, made.federation.learning
+
+
+def of_equals(made: World, method: str) -> tuple[Any, dict[str, Any]]:
+    choice = parse(method)
+    plan = plan_of(made, method_of(choice))
+    averaging = averaging_of(plan, made.federation, made.seed)
+    positional = (job_of(made, "cpu"), plan, averaging, workspace_of(made, plan, "cpu"), start_of(made))
+    return positional, {
+        "algorithm": choice if method_of(choice).keeps_state else None,
+        "weights_P": sample_weights(made),
+    }
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    from fedpeer.sims.ray.cluster import joined
+
+    of_ray = Cluster()
+    try:
+        # Without what no test looks at, it starts in half the time.
+        of_ray.add_node(num_cpus=2, include_dashboard=False, no_monitor=True, include_log_monitor=False)
+        of_ray.add_node(num_cpus=2)
+        of_ray.wait_for_nodes()
+        with joined(str(of_ray.address), None, lambda text: None) as cluster:
+            yield Machines(of_ray, cluster)
+    finally:
+        of_ray.shutdown()
+
+
+@pytest.fixture
+def killing() -> Callable[[Any, str, int], None]:
+    """Makes an engine lose one of its shards' processes just before it makes calls of this method."""
+    import os
+    import signal
+
+    def prepare(running: Any, method: str, shard: int) -> None:
+        shards = running._crew.shards
+        run = shards.run
+
+        def deadly(calls: Any, **how: Any) -> Any:
+            if any(call.method == method for call in calls):
+                shards.run = run
+                os.kill(shards.process_ids[shard], signal.SIGKILL)
+            return run(calls, **how)
+
+        shards.run = deadly
+
+    return prepare

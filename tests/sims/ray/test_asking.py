@@ -1,0 +1,131 @@
+"""What is said without a cluster: what cannot be asked for, who is on which shard, and that nobody else meets Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedpeer.peer.core.choice import ChoiceError, parse
+from fedpeer.sims.prepare import prepare
+from fedpeer.sims.request import SimulationRequest
+from tests.sims.worlds import federation
+
+
+def request(method: str = "partial-averaging", **settings: Any) -> SimulationRequest:
+    return SimulationRequest(federation=federation(**settings), methods=(parse(method),), engine="ray")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (request(learning__mode="asynchronous"), "the ray engine does not play learning.mode = asynchronous"),
+        (request(gossip__wire="int8"), "the ray engine does not play gossip.wire = int8; use --engine network"),
+        (request(gossip__privacy="noise"), "the ray engine does not play gossip.privacy; use --engine vector"),
+        (request(gossip__drift=0.1), "the ray engine does not play gossip.drift; use --engine vector"),
+        (request("global"), "use --engine vector"),
+        (replace(request(), device="cuda"), "the ray engine trains on CPUs; leave out the device cuda"),
+        (replace(request(), faults="7"), "the ray engine has no network"),
+        (replace(request(), address="head"), '"head" is no address; write HOST:PORT'),
+        (replace(request(), address="ray://head:10001"), "is no address; write HOST:PORT"),
+        (replace(request(), engine="vector", shards=2), "not of the vector engine; use --engine ray"),
+        (replace(request(), engine="network", address="auto"), "not of the network engine; use --engine ray"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_with_the_way_out(wanted: SimulationRequest, words: str) -> None:
+    with pytest.raises(ChoiceError, match=words):
+        prepare(wanted)
+
+
+def test_who_has_no_ray_reads_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else there(name))
+    with pytest.raises(
+        ChoiceError, match=r"the ray engine needs Ray; run pip install 'fedpeer\[ray\]', or use --engine v"
+    ):
+        prepare(request())
+
+
+def test_an_address_at_which_nobody_listens_is_told_before_anything_begins() -> None:
+    pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "127.0.0.1:{1}".format(*server.getsockname())
+    with pytest.raises(ChoiceError, match=rf"no Ray cluster answers at {address} .*ray start --head"):
+        prepare(replace(request(), address=address))
+
+
+def test_a_request_keeps_its_cluster_and_others_know_of_none() -> None:
+    asked = replace(request(), address="192.0.2.7:6379", shards=3)
+    assert SimulationRequest.from_json(asked.to_json()) == asked
+    assert not {"address", "shards"} & replace(request(), engine="vector").to_json().keys()
+
+
+def test_ray_is_imported_by_nobody_who_did_not_ask_for_it() -> None:
+    """Finding out whether it is installed is not importing it."""
+    code = """
+import sys
+import fedpeer, fedpeer.sims.api, fedpeer.cli.simulate
+from fedpeer.sims.engine import check
+from fedpeer.sims.request import SimulationRequest
+from fedpeer.peer.core.federation import Federation
+fedpeer.simulate
+for engine in ("vector", "ray"):
+    check(SimulationRequest(federation=Federation(), engine=engine), ())
+print([name for name in sys.modules if name.split(".")[0] == "ray"])
+"""
+    pytest.importorskip("ray")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def job(steps: list[int], block: int) -> Any:
+    peers = tuple(f"peer{number}" for number in range(len(steps)))
+    return SimpleNamespace(peers=peers, steps_P=tuple(steps), batch_P=(1,) * len(steps), block=block)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize("block", [1, 2, 5])
+def test_shards_have_whole_blocks_and_about_as_much_to_do(shards: int, block: int) -> None:
+    pytest.importorskip("ray")
+    from fedpeer.sims.ray.crew import dealt
+    from fedpeer.sims.vector.engine import cut
+
+    asked = job([3] * 10 + [7] * 4 + [1] * 6, block)
+    blocks = cut(asked, range(20))
+    found = dealt(asked, shards)
+    assert sorted(peer for peers in found for peer in peers) == list(range(20))
+    assert len(found) == min(shards, len(blocks))
+    assert all(any(set(each) <= set(peers) for peers in found) for each in blocks)
+    work = [sum(asked.steps_P[peer] for peer in peers) for peers in found]
+    assert max(work) - min(work) <= max(asked.steps_P[each[0]] * len(each) for each in blocks)
+
+
+def test_parcels_hold_every_block_of_columns_once_and_are_neither_many_nor_large() -> None:
+    pytest.importorskip("ray")
+    from fedpeer.sims.ray.crew import PARCEL_SCALARS, parcelled
+
+    blocks = [("a", at, at + 1024) for at in range(0, 300 * 1024, 1024)] + [("b", 0, 7)]
+    members = {"a": 256, "b": 3}
+    for shards in (1, 4, 100):
+        parcels = parcelled(blocks, members, shards)
+        assert [(each.group, *span) for each in parcels for span in each.blocks] == blocks
+        sizes = [(each.span.stop - each.span.start) * members[each.group] for each in parcels]
+        assert max(sizes) <= PARCEL_SCALARS
+        assert len(parcels) >= min(shards, 300)
+    assert len(parcelled(blocks, members, 1)) < 50
+
+
+def test_patches_whose_clients_have_all_trained_again_are_let_go() -> None:
+    pytest.importorskip("ray")
+    from fedpeer.sims.ray.served import _needed
+
+    patches = [((0, 1, 2), (0, 0, 0), "a"), ((0, 1), (1, 1), "b"), ((1,), (0,), "c"), ((0, 2), (0, 1), "d")]
+    assert [each[2] for each in _needed(patches[:1])] == ["a"]
+    assert [each[2] for each in _needed(patches[:2])] == ["a", "b"]
+    assert [each[2] for each in _needed(patches)] == ["c", "d"]

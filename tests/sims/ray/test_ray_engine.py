@@ -1,0 +1,243 @@
+"""The ray engine on a cluster of two machines' worth of processes: the vector engine's numbers, whatever dies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from fedpeer.algorithms import steppers
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.federation import Federation
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.events import Event, Remark, RoundDone
+from fedpeer.sims.prepare import prepare
+from fedpeer.sims.request import EngineName, SimulationRequest
+from fedpeer.sims.simulate import simulate
+from fedpeer.sims.vector.pool import EngineError, Stopped
+from tests.sims.ray.conftest import Machines, vector
+from tests.sims.worlds import federation as small
+from tests.sims.worlds import relative, same_bits, world
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+PARITY = 1e-5
+ROUNDS = 3
+SEMI_LOCAL = {
+    "everyone": {"neurons": {"input": "all", "hidden1": 6, "output": "all"}},
+    "pair": {"depends_on": ["everyone"], "neurons": {"hidden1": 3}, "members": ["peer1", "peer2"]},
+    "three": {"neurons": {"hidden1": 2}, "members": ["peer2", "peer3", "peer4"]},
+}
+#: Method and settings.
+EQUALS: dict[str, tuple[str, dict[str, Any]]] = {
+    "momentum": ("partial-averaging", {"learning__optimizer": "sgd,lr=0.1,momentum=0.9"}),
+    "groups, weights": ("partial-averaging", {"partial_models": SEMI_LOCAL, "gossip": {"topology": "star"}}),
+    "every second round": ("full-averaging", {"gossip": {"protocol": "exact", "every": 2}}),
+    "nothing": ("local", {}),
+    "states": ("pfedvem-gossip,head_lr=0.001", {}),
+}
+SERVED: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedavg": ("fedavg", {}),
+    "scaffold, some take part": ("scaffold", {"learning__participation": 0.6}),
+    "fedper, all train": ("fedper", {"learning__participation": 0.5, "learning__everyone_trains": True}),
+}
+
+
+def federation(**settings: Any) -> Federation:
+    """Of eight peers, who are four blocks."""
+    return small(**{"simulation__peers": 8, **settings})
+
+
+def found(engine: Any, rounds: int = ROUNDS) -> dict[str, Any]:
+    """All that a simulation records of some rounds."""
+    with engine:
+        while engine.round < rounds:
+            engine.step()
+        return {
+            "x_Pn": engine.x_Pn.clone(),
+            "scores": engine.evaluate(),
+            "server": engine.evaluate_server(),
+            "statistics": engine.statistics(),
+            "disagreement": engine.disagreement(),
+            "traffic": engine.traffic,
+            "weights": {group: each.tolist() for group, each in engine.weights.items()},
+        }
+
+
+def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert same_bits(one.pop("x_Pn"), other.pop("x_Pn"))
+    assert one == other
+
+
+@pytest.mark.parametrize("case", EQUALS)
+def test_equals_have_the_vector_engines_numbers_on_any_number_of_shards(case: str, machines: Machines) -> None:
+    method, settings = EQUALS[case]
+    made = world(federation(**settings))
+    for shards in (1, 2, 4):
+        assert_equal(found(machines.engine(made, method, shards)), found(vector(made, method)))
+
+
+@pytest.mark.parametrize("case", SERVED)
+def test_a_server_and_its_clients_have_them_too(case: str, machines: Machines) -> None:
+    method, settings = SERVED[case]
+    made = world(federation(**settings))
+    expected = found(vector(made, method))
+    for shards in (1, 2, 4):
+        other = found(machines.engine(made, method, shards))
+        assert relative(other["x_Pn"], expected["x_Pn"]) < PARITY
+        assert other["traffic"] == expected["traffic"]
+        for what in ("scores", "server"):
+            for mine, theirs in zip(other[what] or (), expected[what] or (), strict=True):
+                assert mine == pytest.approx(theirs, rel=PARITY)
+
+
+def test_each_averaged_parameter_goes_out_once_and_comes_back_once(machines: Machines) -> None:
+    """However many exchanges the averaging takes."""
+    import ray
+
+    made, moved = world(federation(partial_models=SEMI_LOCAL, gossip__exchanges=5)), {"give": 0, "mix": 0}
+    with machines.engine(made, "partial-averaging", 4) as running:
+        run = running._crew.shards.run
+
+        def counting(calls: Any, **how: Any) -> Any:
+            found = run(calls, **how)
+            for call, (_, *values) in zip(calls, found, strict=True):
+                if call.method in moved:
+                    moved[call.method] += sum(ray.get(each).size for each in values)
+            return found
+
+        running._crew.shards.run = counting
+        running.step()
+        scalars = sum(len(group.members) * group.length for group in running._plan.groups)
+    assert moved == {"give": scalars, "mix": scalars}
+
+
+def test_shards_are_spread_over_both_machines(machines: Machines) -> None:
+    with machines.engine(world(federation()), "local") as running:
+        processes = running.process_ids
+        assert len(processes) == 4, "one a CPU"
+        assert len({psutil.Process(each).ppid() for each in processes}) == 2
+
+
+def test_a_shard_killed_at_any_moment_is_named_and_made_anew_and_the_result_is_the_same(
+    machines: Machines, killing: Callable[[Any, str, int], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = world(federation(learning__optimizer="sgd,lr=0.1,momentum=0.9"))
+    moments = ["do", "give", "mix", "take"]
+    expected = found(vector(made, "partial-averaging"), len(moments) + 1)
+    seen: list[tuple[str, str]] = []
+    with machines.engine(made, "partial-averaging", 2, replaced=lambda who, why: seen.append((who, why))) as running:
+        for number, moment in enumerate(moments):
+            killing(running, moment, number % 2)
+            running.step()
+        running.step()
+        assert same_bits(running.x_Pn, expected["x_Pn"])
+    assert seen == [("shard1", "its process ended"), ("shard2", "its process ended")] * 2
+    assert capfd.readouterr().out == "", "results stand there, and Ray must not speak of dead workers"
+
+
+def test_clients_are_made_anew_too(machines: Machines, killing: Callable[[Any, str, int], None]) -> None:
+    made = world(federation(learning__participation=0.6))
+    moments = ["do", "updates", "settle", "kept"]
+    with machines.engine(made, "scaffold", 2) as undisturbed:
+        for _ in moments:
+            undisturbed.step()
+        expected = undisturbed.x_Pn.clone()
+    seen: list[str] = []
+    with machines.engine(made, "scaffold", 2, replaced=lambda who, why: seen.append(who)) as running:
+        for number, moment in enumerate(moments):
+            killing(running, moment, number % 2)
+            running.step()
+        assert same_bits(running.x_Pn, expected)
+    assert seen == ["shard1", "shard2"] * 2
+
+
+@pytest.mark.parametrize(("module", "words"), [("Suicidal", "died 3 times in a round"), ("Faulty", "no such luck")])
+def test_a_task_that_cannot_be_done_ends_the_run_with_its_own_words(
+    module: str, words: str, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steppers, "mappable", lambda *_: False)
+    made = world(federation(network=f"python:tests.sims.test_vector_engine:{module}"))
+    with pytest.raises(EngineError, match=words), machines.engine(made, "local", 1) as running:
+        running.step()
+
+
+@pytest.mark.parametrize(
+    ("method", "moment"), [("partial-averaging", "do"), ("partial-averaging", "mix"), ("fedavg", "updates")]
+)
+def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(method: str, moment: str, machines: Machines) -> None:
+    made, stop = world(federation(learning__optimizer="sgd,lr=0.1,momentum=0.9")), threading.Event()
+    expected = found(vector(made, method))["x_Pn"]
+    with machines.engine(made, method, 2, stop=stop) as running:
+        running.step()
+        run = running._crew.shards.run
+
+        def stopping(calls: Any, **how: Any) -> Any:
+            if any(call.method == moment for call in calls):
+                stop.set()
+            return run(calls, **how)
+
+        running._crew.shards.run = stopping
+        with pytest.raises(Stopped):
+            running.step()
+        tensors, state = running.snapshot()
+        tensors = {name: value.clone() for name, value in tensors.items()}
+    assert state["round"] == 1
+    with machines.engine(made, method, 4) as again:
+        again.restore(tensors, state)
+        while again.round < ROUNDS:
+            again.step()
+        assert same_bits(again.x_Pn, expected)
+
+
+def request(engine: EngineName, **more: Any) -> SimulationRequest:
+    methods = (parse("partial-averaging"), parse("fedavg"))
+    wide = federation(network="mlp:64+2000+10")  # so much that Ray leaves it on the machine where it was made
+    return SimulationRequest(federation=wide, methods=methods, device="cpu", workers=1, engine=engine, **more)
+
+
+def recorded(asked: SimulationRequest, folder: Path, tell: Callable[[Event], None]) -> list[dict[str, Any]]:
+    """The rows of a whole simulation, but for the seconds."""
+    run = RunFolder.create(folder, name=asked.engine, settings=asked.to_json(), environment={})
+    simulate(prepare(asked), run, tell)
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in run.rows()]
+
+
+@pytest.mark.soak  # Ray takes half a minute to believe that a machine is gone
+def test_a_lost_machine_costs_the_rounds_since_the_last_checkpoint_and_changes_nothing(
+    machines: Machines, tmp_path: Path
+) -> None:
+    machines.cluster.close()  # its idle shards have CPUs
+    third = machines.of_ray.add_node(num_cpus=2)
+    machines.of_ray.wait_for_nodes()
+    events: list[Event] = []
+
+    def tell(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, RoundDone) and sum(isinstance(each, RoundDone) for each in events) == 2:
+            machines.of_ray.remove_node(third, allow_graceful=False)
+
+    found = recorded(request("ray", address=machines.address), tmp_path, tell)
+    assert found == recorded(request("vector"), tmp_path, lambda event: None)
+    said = [event.text for event in events if isinstance(event, Remark)]
+    assert "partial-averaging: a machine was lost with its peers' last round; going on from the start" in said
+
+
+def test_more_shards_than_there_are_cpus_are_refused(machines: Machines) -> None:
+    from fedpeer.peer.core.choice import ChoiceError
+
+    with pytest.raises(ChoiceError, match=r"has \d CPUs for 99 shards of one CPU each; take --shards \d"):
+        machines.cluster.shards(99)
+
+
+def test_the_examples_are_put_into_the_object_store_once(machines: Machines) -> None:
+    made = world(federation())
+    x_NF = torch.from_numpy(made.dataset.x)
+    first = machines.cluster.hold(x_NF.numpy())
+    assert machines.cluster.hold(x_NF.numpy()) is first
+    assert machines.cluster.hold(x_NF.clone().numpy()) is not first
