@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import torch
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Examples, View
@@ -21,10 +24,22 @@ def evaluate(
     the data.
     """
     score = total = 0.0
-    for first in range(0, len(examples), EVALUATED_AT_ONCE):
-        piece = examples.between(first, first + EVALUATED_AT_ONCE)
-        inputs = piece.inputs() if view is None else view(piece.inputs(), examples.x_NF.dim() - 1)
-        right, summed = score_sums(loss, stepper.logits(x_n.unsqueeze(0), inputs.unsqueeze(0))[0], piece.y_M)
+    for logits_MC, y_M in _pieces(stepper, x_n, examples, view):
+        right, summed = score_sums(loss, logits_MC, y_M)
         score, total = score + float(right), total + float(summed)
     mean = score / len(examples)
     return mean if loss.counts else mean**0.5 * score_scale, total / len(examples)
+
+
+def losses(stepper: Stepper, loss: Loss, x_n: Tensor, examples: Examples, view: View | None) -> Tensor:
+    """(M,) the loss of each example."""
+    pieces = _pieces(stepper, x_n, examples, view)
+    return torch.cat([loss.value(logits_MC.unsqueeze(1), y_M.unsqueeze(1)) for logits_MC, y_M in pieces])
+
+
+def _pieces(stepper: Stepper, x_n: Tensor, examples: Examples, view: View | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """The outputs for some examples, and their targets."""
+    for first in range(0, len(examples), EVALUATED_AT_ONCE):
+        piece = examples.between(first, first + EVALUATED_AT_ONCE)
+        inputs = piece.inputs() if view is None else view(piece.inputs(), examples.x_NF.dim() - 1)
+        yield stepper.logits(x_n.unsqueeze(0), inputs.unsqueeze(0))[0], piece.y_M

@@ -22,7 +22,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedpeer.algorithms import linear_stack, single_sample
+from fedpeer.algorithms import linear_stack
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.loop import Loop
@@ -115,6 +115,8 @@ class SingleSample(Stack):
         if correction is not None:
             super().train(x_Bn, s_Bk, fresh, batches, keys, correction)
             return
+        from fedpeer.algorithms import single_sample  # numba: half a second that all others need not wait for
+
         table = single_sample.table(self.layers)
         for number, x_n in enumerate(x_Bn):
             peer = batches.peer(number)

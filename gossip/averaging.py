@@ -10,12 +10,12 @@ Or one member, the coordinator, is sent all values, takes their exact mean and s
 the exact mean's with other messages, and there are no turns: what one peer would do is not a share for a share.
 
 How many exchanges: as many as the federation file says, or as `topology` predicts for its tolerance from the graph
-alone; nobody needs to see the spread.
+alone; nobody needs to see the spread. Where only those begin who have moved (`waking.py`), two at least.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -25,7 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from fedpeer.gossip.drift import EXCHANGES_MIN
 from fedpeer.gossip.noise import Noise
+from fedpeer.gossip.waking import Awake
 from fedpeer.topology.mixing import Protocol, carrier, effective_matrix, exchange_matrices
 from fedpeer.topology.overlay import Overlay
 from fedpeer.topology.prediction import predicted_rounds
@@ -64,6 +66,7 @@ class Averaging:
     every       rounds from one averaging to the next
     noise       of the phase that each averaging begins with; None: of none
     veiled      how many of the exchanges are that phase's, in which nobody gives a true share
+    drift       part of its length by which a slice must have moved for its peer to begin (`waking.py`); None: all do
     """
 
     overlay: Overlay
@@ -73,6 +76,7 @@ class Averaging:
     every: int = 1
     noise: Noise | None = None
     veiled: int = 0
+    drift: float | None = None
 
     @staticmethod
     def of(
@@ -84,6 +88,7 @@ class Averaging:
         exchanges: int | None = None,
         every: int = 1,
         noise: Noise | None = None,
+        drift: float | None = None,
     ) -> Averaging:
         """With a number of exchanges, or with those that the tolerance takes on this overlay: one of the two is given.
 
@@ -100,8 +105,10 @@ class Averaging:
         elif tolerance is not None:
             exchanges = predicted_rounds(overlay, protocol, noise.tolerance(tolerance) if noise else tolerance)
         assert exchanges is not None
+        if drift is not None and exchanges:
+            exchanges = max(exchanges, EXCHANGES_MIN)
         veiled = _veiled(overlay, noise.pushes, exact=protocol == "exact") if noise and exchanges else 0
-        return Averaging(overlay, protocol, veiled + exchanges, draws, every, noise, veiled)
+        return Averaging(overlay, protocol, veiled + exchanges, draws, every, noise, veiled, drift)
 
     def due(self, round: int) -> bool:
         """Whether there is an averaging in round 0, 1, ..."""
@@ -206,19 +213,28 @@ def neighbours(policy: Averaging, peer: str) -> tuple[str, ...]:
     return tuple(members[i] for i in sorted(policy.overlay.union.neighbors(members.index(peer))))
 
 
-def traffic(policy: Averaging, length: int, round: int = 0, *, wire_bytes: int = 4) -> list[tuple[int, int]]:
+def traffic(
+    policy: Averaging, length: int, round: int = 0, *, wire_bytes: int = 4, awake: Sequence[Awake] = ()
+) -> list[tuple[int, int]]:
     """(messages, bytes) that each member sends in the averaging of one round, in peer order.
 
     A message is `length` scalars of `wire_bytes` and MESSAGE_HEAD_BYTES. Only push-pull's traffic differs between
     rounds. The weight travels in the head even on regular graphs, where it stays 1. Each member sends a coordinator its
-    values, and is sent the mean: 2 (P - 1) messages.
+    values, and is sent the mean: 2 (P - 1) messages. `awake` says who was in each exchange, where some were not: the
+    messages of the others have a head and nothing else.
     """
     members = policy.overlay.members
-    sent_P = np.zeros(len(members), dtype=np.int64)
+    sent_P, full_P = np.zeros((2, len(members)), dtype=np.int64)
     if policy.coordinator is not None:
         sent_P += 1
         sent_P[members.index(policy.coordinator)] = len(members) - 1
+        full_P = sent_P
     else:
-        for matrix in policy.matrices(round):
-            sent_P += (matrix != 0).sum(axis=0) - 1
-    return [(int(count), int(count) * (length * wire_bytes + MESSAGE_HEAD_BYTES)) for count in sent_P]
+        for exchange, matrix in enumerate(policy.matrices(round)):
+            to_P = np.asarray((matrix != 0).sum(axis=0)) - 1
+            sent_P += to_P
+            full_P += to_P * awake[exchange] if awake else to_P
+    return [
+        (int(count), int(count) * MESSAGE_HEAD_BYTES + int(full) * length * wire_bytes)
+        for count, full in zip(sent_P, full_P, strict=True)
+    ]

@@ -241,6 +241,31 @@ class Zstd:
         return _bytes(plain).view(self.inner.dtype) if len(plain) == wanted else None
 
 
+@dataclass(frozen=True)
+class Nothing:
+    """No numbers at all: what travels where there is nothing to give (`waking.py`). Its weight is 0."""
+
+    name: str = "nothing"
+    dtype: torch.dtype = torch.uint8
+    relative: bool = False
+    pace: float = 1.0
+
+    def bytes_bounds(self, length: int) -> tuple[int, int]:
+        return 0, 0
+
+    def pack(self, value_D: Tensor, draws: np.random.Generator) -> Tensor:
+        return torch.empty(0, dtype=self.dtype)
+
+    def unpack(self, payload: Tensor, length: int) -> Tensor:
+        return torch.zeros(length, dtype=torch.float64)
+
+    def fault(self, payload: Tensor, length: int) -> str | None:
+        return None if payload.shape == (0,) else "wrong_shape"
+
+
+NOTHING = Nothing()
+
+
 def pack(form: Form, share_D: Tensor, weight: float, reference_D: Tensor | None, draws: np.random.Generator) -> Tensor:
     """The payload for a share of value (D,) float64 and this weight, on a lane with this reference."""
     if not form.relative:

@@ -25,20 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpeer.gossip.limits import REST_BELOW, UNDER_WAY_MAX
+from fedpeer.gossip.limits import WINDOW as WINDOW
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.reductions import FLOAT32, Form, as_reference, pack, restore
-
-#: Transfers that a lane may have open before it rests. With one, a lane rests while an answer travels; with more than
-#: two, a cut edge takes more than its peer can spare.
-WINDOW = 2
-
-#: A peer with less than this part of the weight it started with waits until it has received. Its estimate is a
-#: quotient of two small numbers by then, and the shares it could give would not help anybody.
-REST_BELOW = 1 / 16
-
-
-#: Weight under way, as a part of what is held, above which a peer waits: it then has at least two thirds of its own.
-UNDER_WAY_MAX = 1 / 2
+from fedpeer.gossip.reductions import FLOAT32, NOTHING, Form, as_reference, pack, restore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,8 +37,8 @@ class Parcel:
 
     seq        1, 2, 3, ... on this lane and incarnation; never used for two different shares
     round, exchange    for which averaging it was made; never smaller than in the transfer before it
-    weight     push-sum weight, finite, > 0
-    form       name of the form of the payload: the group's, or "float32"
+    weight     push-sum weight, finite, > 0; 0 where the form is "nothing"
+    form       name of the form of the payload: the group's, or "float32", or "nothing": a share that is not given
     payload    what travels, in the wire's own type: (D,) for plain types, else (bytes,) uint8
     """
 
@@ -58,6 +48,11 @@ class Parcel:
     weight: float
     form: str
     payload: Tensor
+
+    @property
+    def nothing(self) -> bool:
+        """Whether it says only that there is nothing to come."""
+        return self.form == NOTHING.name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,6 +180,18 @@ def give(
     return _debited(held, lanes, parcels, form), opened, parcels
 
 
+def give_nothing(lanes: Mapping[str, Outgoing], at: tuple[int, int]) -> tuple[dict[str, Outgoing], dict[str, Parcel]]:
+    """Say on each of these lanes, none of which rests, that nothing comes at this time: (lanes, parcels by peer)."""
+    assert not any(resting(lane) for lane in lanes.values()), "a lane whose window is full rests"
+    payload = torch.empty(0, dtype=NOTHING.dtype)
+    parcels = {
+        peer: Parcel(seq=lane.made + 1, round=at[0], exchange=at[1], weight=0.0, form=NOTHING.name, payload=payload)
+        for peer, lane in lanes.items()
+    }
+    opened = {peer: replace(lane, made=lane.made + 1, open=(*lane.open, parcels[peer])) for peer, lane in lanes.items()}
+    return opened, parcels
+
+
 def _debited(held: Mass, lanes: Mapping[str, Outgoing], parcels: Mapping[str, Parcel], form: Form) -> Mass:
     """What is left when these parcels, all of one weight, are gone, each as its receiver will restore it."""
     values: dict[str, Tensor] = {}
@@ -251,7 +258,8 @@ def take(lane: Incoming, parcel: Parcel, form: Form, length: int) -> tuple[Incom
 
 
 def implied_D(lane: Incoming, parcel: Parcel, form: Form, length: int) -> Tensor:
-    """(D,) float64: the estimate that a transfer implies, before it is taken."""
+    """(D,) float64: the estimate that a transfer implies, before it is taken; one of nothing implies none."""
+    assert not parcel.nothing, "nothing implies nothing"
     return carried(parcel, form, length, lane.reference_D)[0] / parcel.weight
 
 
@@ -289,6 +297,8 @@ def _chosen(form: Form, reference_D: Tensor | None, whole: bool) -> Form:
 
 def carried(parcel: Parcel, form: Form, length: int, reference_D: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The value (D,) float64 of a parcel on a lane of this form, and the reference behind it."""
+    if parcel.nothing:
+        return NOTHING.unpack(parcel.payload, length), reference_D
     if parcel.form == form.name:
         return restore(form, parcel.payload, length, parcel.weight, reference_D)
     assert parcel.form == FLOAT32.name, "a lane knows its form and float32"

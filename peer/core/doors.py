@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpeer.gossip.reductions import FLOAT32
+from fedpeer.gossip.reductions import FLOAT32, NOTHING
 from fedpeer.peer.core.gate import CouncilSpec, Gate, GroupSpec
 from fedpeer.peer.core.leaf_bytes import content_bytes
 from fedpeer.peer.core.life import Life
@@ -17,7 +17,7 @@ def gate_of(life: Life, other: str | None) -> Gate:
     """What a message from this other peer (None: not known without certificates) is held against now."""
     neighbours = {group: _neighbours(life, group) for group in life.circle.groups}
     form = life.ledger.rules.form
-    forms = {each.name: each for each in (FLOAT32, form)}
+    forms = {each.name: each for each in (FLOAT32, form, *([NOTHING] if life.ledger.rules.drifts else []))}
     carried_on = life.setup.federation.learning.weights == "uniform" and life.setup.keeps is None
     scale = 1.0 if carried_on else WEIGHT_MAX
     groups = {

@@ -43,6 +43,7 @@ class Opened:
     start_weight   with which the averaging whose first exchange this is starts; None: what is held is carried on
     whole          all that is held and waits is given away: the peer leaves
     noise_key, noise_scale   the shares are made up, of these numbers (`gossip/veil.py`); "": they are true
+    asleep         the peer has not moved and is not woken (`gossip/waking.py`): it says so, and gives nothing
     """
 
     group: str
@@ -55,6 +56,7 @@ class Opened:
     whole: bool = False
     noise_key: bytes = b""
     noise_scale: float = 0.0
+    asleep: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

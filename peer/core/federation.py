@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
+from fedpeer.algorithms.assignment import ASSIGNMENTS
 from fedpeer.peer.core.choice import Choice, chain, from_data
 from fedpeer.slicing.models import Claim, PartialModel
 
@@ -46,6 +49,23 @@ ChainField = Annotated[
     WithJsonSchema({"type": ["string", "object", "array"], "description": "choices joined by /, or a list of choices"}),
 ]
 
+
+def _assignment(found: object) -> str:
+    """The words of a choice, in one spelling; which there are is for `algorithms/assignment.py` to say."""
+    if isinstance(found, (str, Choice, Mapping)):
+        choice = from_data(found)
+        if choice.name in ASSIGNMENTS:
+            return _spelled(choice)
+    raise PydanticCustomError("assignment_type", "alike is expected")
+
+
+#: How members are found who are not written down.
+Assigned = Annotated[
+    str,
+    BeforeValidator(_assignment),
+    WithJsonSchema({"type": ["string", "object"], "description": "alike, or alike,key=value"}),
+]
+
 #: Neurons of one part: a count, or all of them, or an explicit list of indices.
 Neurons = Annotated[int, Field(ge=0)] | Literal["all"] | list[Annotated[int, Field(ge=0)]]
 
@@ -67,7 +87,16 @@ class PartialModelSettings(Strict):
         description='for each part a number of neurons, "all", or a list of indices; "all" alone: every part',
     )
     modules: list[str] = Field(default=[], description="modules owned whole, by name, sliceable or not")
-    members: list[str] | Literal["all"] = Field(default="all", description="ids of the peers that implement it")
+    members: list[str] | Literal["all"] | Assigned = Field(
+        default="all",
+        description='ids of the peers that implement it; "all"; or alike,after=20: the peers find groups themselves, '
+        "each with a model of its own (simulations)",
+    )
+
+    @property
+    def undecided(self) -> bool:
+        """Whether its members are still to be found."""
+        return isinstance(self.members, str) and self.members != "all"
 
 
 class LearningSettings(Strict):
@@ -187,6 +216,15 @@ class GossipSettings(Strict):
         le=10_000,
         description="rounds of training from one averaging to the next (algorithms without a server)",
     )
+    drift: float | None = Field(
+        default=None,
+        gt=0,
+        le=10,
+        allow_inf_nan=False,
+        description="part of its length by which a slice must have moved since its peer last averaged it for the peer "
+        "to begin; who has not moved and is not woken sends nothing (algorithms without a server); default: all "
+        "average",
+    )
     wire: ChainField = Field(
         default="float32",
         validate_default=True,
@@ -241,17 +279,36 @@ class Federation(Strict):
     simulation: SimulationSettings = Field(default=SimulationSettings(), description="read by `simulate` only")
 
     def models(self) -> tuple[PartialModel, ...]:
-        """The partial models as `slicing` takes them."""
+        """The partial models as `slicing` takes them; without one whose members are still to be found."""
         return tuple(
             PartialModel(
                 name,
                 tuple(each.depends_on),
                 each.neurons if each.neurons == "all" else {part: _claim(of) for part, of in each.neurons.items()},
                 tuple(each.modules),
-                each.members if each.members == "all" else tuple(each.members),
+                "all" if isinstance(each.members, str) else tuple(each.members),
             )
             for name, each in self.partial_models.items()
+            if not each.undecided
         )
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """The partial models whose members are still to be found."""
+        return tuple(name for name, each in self.partial_models.items() if each.undecided)
+
+    def decided(self, name: str, groups: Sequence[Sequence[str]] | Literal["all"]) -> Federation:
+        """With a model of that kind for each group of peers in place of it: `name1`, `name2`, ...; or with everyone."""
+        each = self.partial_models[name]
+        if groups == "all":
+            found = {name: each.model_copy(update={"members": "all"})}
+        else:
+            found = {
+                f"{name}{number}": each.model_copy(update={"members": list(group)})
+                for number, group in enumerate(groups, 1)
+            }
+        rest = {other: model for other, model in self.partial_models.items() if other != name}
+        return self.model_copy(update={"partial_models": {**rest, **found}})
 
     def digest(self) -> str:
         """Hex BLAKE2b-256 of the learning contract: everything but `simulation`.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from fedpeer.algorithms.updates import Fault
-from fedpeer.gossip.reductions import FLOAT32, Form
+from fedpeer.gossip.reductions import FLOAT32, NOTHING, Form
 from fedpeer.peer.core.ballot_bytes import SIGNATURES_BYTES, has_signatures
 from fedpeer.peer.core.fields import PLAIN
 from fedpeer.peer.core.messages import (
@@ -192,7 +192,7 @@ def _grouped(opening: Opening, gate: Gate) -> Opening | Rejected:
     if isinstance(shaped, Rejected):
         return shaped
     weight = opening.fields["weight"]
-    if not 0 < weight <= spec.weight_max:  # false for NaN too
+    if not (weight == 0 if form is NOTHING else 0 < weight <= spec.weight_max):  # false for NaN too
         return about(opening, "bad_weight", f"{weight}; at most {spec.weight_max:g}")
     return shaped
 

@@ -19,6 +19,8 @@ from fedpeer.algorithms.confident_peers import base_and_head
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.registry import Method
 from fedpeer.gossip.averaging import Averaging
+from fedpeer.gossip.drift import DriftError
+from fedpeer.gossip.drift import unfit as drift_unfit
 from fedpeer.gossip.noise import PHASES, Noise, NoiseError, unfit
 from fedpeer.peer.core.choice import called
 from fedpeer.peer.core.federation import Federation, GossipSettings
@@ -74,7 +76,7 @@ def plan_for(federation: Federation, network: NetworkMap, peers: Sequence[str], 
     if method.sharing == "everything":
         models = (PartialModel("everyone", (), "all"),)
     elif method.sharing == "partial models":
-        models = federation.models() or default_models(network)
+        models = federation.models() if federation.partial_models else default_models(network)
     elif method.sharing == "base and head":
         models = base_and_head(method.head or _last_layer(network))
     if federation.learning.buffers == "local":
@@ -128,10 +130,13 @@ def noise_of(gossip: GossipSettings) -> Noise | None:
 def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, seed: int) -> Averaging:
     """How these members of one group average: their overlay drawn from the stream (seed, "overlay", group).
 
-    Raises TopologyError where the federation's own edges do not hold them together, NoiseError where a phase of noise
-    does not go with the protocol or with how values travel.
+    Raises TopologyError where the federation's own edges do not hold them together, NoiseError and DriftError where a
+    phase of noise, or averaging by drift, does not go with the protocol or with how values travel.
     """
     draws, noise = Draws(seed), noise_of(gossip)
+    problem = gossip.drift and drift_unfit(gossip.protocol, exchanges=gossip.exchanges, noise=noise is not None)
+    if problem:
+        raise DriftError(f"gossip.drift = {gossip.drift:g}: {problem}")
 
     def matching(number: int, exchange: int) -> np.random.Generator:
         return draws.numpy(f"matching {exchange}", group, number)
@@ -147,6 +152,7 @@ def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, 
         exchanges=gossip.exchanges,
         every=gossip.every,
         noise=noise,
+        drift=gossip.drift,
         draws=matching,
     )
 

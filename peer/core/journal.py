@@ -154,6 +154,8 @@ def ledger_of(
 
 def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     tensors[f"{prefix}held"] = holding.held.value_D
+    if holding.settled_D is not None:
+        tensors[f"{prefix}settled"] = holding.settled_D
     waiting = []
     for number, (place, mass) in enumerate(holding.waiting.items()):
         tensors[f"{prefix}waiting {number}"] = mass.value_D
@@ -186,6 +188,8 @@ def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -
         "at": holding.at,
         "expect": holding.expect,
         "told": sorted(holding.told),
+        "nothing": sorted(holding.nothing),
+        "awake": holding.awake,
         "put": holding.put,
         "written_off": holding.written_off,
     }
@@ -219,6 +223,9 @@ def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tenso
         at=fields["at"],
         expect=fields["expect"],
         told=frozenset(fields.get("told", ())),
+        nothing=frozenset(tuple(place) for place in fields.get("nothing", ())),
+        awake=fields.get("awake", False),
+        settled_D=tensors.get(f"{prefix}settled"),
         put=fields["put"],
         written_off=fields["written_off"],
     )

@@ -57,7 +57,7 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, G
     last = life.setup.federation.learning.rounds
     if parcel.round > last + 1:
         return refuse("epoch_too_early", f"round {parcel.round}, and the last is {last}")
-    if gauges[group].ready:
+    if gauges[group].ready and not parcel.nothing:
         implied = implied_D(lane, parcel, life.ledger.rules.form, len(life.ledger.index[group]))
         noise = life.circle.averaging[group].noise
         absurd = gauges[group].absurd(implied, holding.held.estimate_D, noise.scale if noise else 0.0)

@@ -24,7 +24,7 @@ from fedpeer.gossip.incarnations import reopened
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import absorb
 from fedpeer.gossip.reductions import Form
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, take
+from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, give_nothing, take
 from fedpeer.gossip.veil import Veil, give_made_up, made_up
 from fedpeer.peer.core.chamber import Chamber
 from fedpeer.peer.core.entries import (
@@ -66,6 +66,10 @@ class Holding:
     at           (round, exchange) that it is in, or waits to open
     expect       whose shares of this exchange it waits for; None between two exchanges
     told         who was sent made-up shares in the averaging of `at`, and has them (`gossip/veil.py`)
+    nothing      places for which somebody has said that nothing will come
+    awake        whether it gives in the averaging of `at`: it has moved, or was woken (`gossip/waking.py`)
+    settled_D    (D,) float32 as the last averaging in which it took part left it, where averages go by drift; None: not
+                 known
     put          weight put in by this incarnation
     written_off  weight that went to, less weight that came from, earlier incarnations of neighbours
     """
@@ -77,13 +81,17 @@ class Holding:
     at: tuple[int, int] = (0, 0)
     expect: tuple[str, ...] | None = None
     told: frozenset[str] = frozenset()
+    nothing: frozenset[Place] = frozenset()
+    awake: bool = False
+    settled_D: Tensor | None = None
     put: float = 1.0
     written_off: float = 0.0
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Those whose share of this exchange has not come."""
-        return tuple(peer for peer in self.expect or () if (*self.at, peer) not in self.waiting)
+        here = {place[2] for place in (*self.waiting, *self.nothing) if place[:2] == self.at}
+        return tuple(peer for peer in self.expect or () if peer not in here)
 
     @property
     def weight(self) -> float:
@@ -102,6 +110,7 @@ class Rules:
     eager         asynchronous: what arrives is added at once
     start_weight  of this peer when it comes in: 1, or its number of examples
     veiled        averagings begin with a phase of noise, in and behind which estimates may mean nothing
+    drifts        averagings are begun by who has moved only
     """
 
     me: str
@@ -110,6 +119,7 @@ class Rules:
     eager: bool = False
     start_weight: float = 1.0
     veiled: bool = False
+    drifts: bool = False
 
 
 @dataclass
@@ -204,6 +214,10 @@ class Ledger:
             case Began():
                 self.x_n = self._assembled()
                 self.round, self.trained = entry.round, False
+                for group, holding in self.groups.items():
+                    if self.rules.drifts and holding.awake:
+                        settled_D = self.x_n[self.index[group]]
+                        self.groups[group] = replace(holding, awake=False, settled_D=settled_D)
             case Started():
                 self.life = entry.life
             case Met():
@@ -273,7 +287,9 @@ class Ledger:
         told = holding.told if holding.at[0] == entry.round else frozenset()
         purpose = f"wire {entry.group} {self.incarnation} {sum(lane.made for lane in lanes.values())}"
         draws = self.rules.draws.numpy(purpose, self.rules.me, entry.round)
-        if entry.noise_key:
+        if entry.asleep:
+            lanes, parcels = give_nothing(lanes, at)
+        elif entry.noise_key:
             length = held.value_D.shape[-1]
             vectors = {peer: made_up(entry.noise_key, peer, length, entry.noise_scale) for peer in entry.to}
             held, veil, lanes, parcels = give_made_up(
@@ -283,7 +299,10 @@ class Ledger:
         else:
             held, lanes, parcels = give(held, lanes, entry.fraction, self.rules.form, at, draws, whole=entry.whole)
         out = {**holding.out, **lanes}
-        self.groups[entry.group] = replace(holding, held=held, put=put, out=out, at=at, expect=entry.expect, told=told)
+        awake = not entry.asleep or (holding.awake and entry.exchange > 0)
+        self.groups[entry.group] = replace(
+            holding, held=held, put=put, out=out, at=at, expect=entry.expect, told=told, awake=awake
+        )
         return parcels
 
     def _take(self, entry: Took) -> None:
@@ -293,8 +312,13 @@ class Ledger:
         if parcel.payload.dtype == mass.value_D.dtype:  # nothing was converted: it is the message's own buffer
             mass = Mass(mass.value_D.clone(), mass.weight)
         holding = replace(holding, into={**holding.into, entry.sender: lane})
-        if self.rules.eager or entry.at_once or (parcel.round, parcel.exchange) < holding.at:
-            holding = replace(holding, held=holding.held + mass)
+        if parcel.nothing:
+            place = (parcel.round, parcel.exchange, entry.sender)
+            waits = place[:2] >= holding.at and not entry.at_once
+            holding = replace(holding, nothing=holding.nothing | ({place} if waits else set()))
+        elif self.rules.eager or entry.at_once or (parcel.round, parcel.exchange) < holding.at:
+            late = parcel.round == self.round == holding.at[0]  # in this averaging: who gave it waits for ours
+            holding = replace(holding, held=holding.held + mass, awake=holding.awake or late)
         else:
             place = (parcel.round, parcel.exchange, entry.sender)
             before = holding.waiting.get(place)
@@ -319,12 +343,15 @@ class Ledger:
 
 
 def _entered(estimate_D: Tensor, rules: Rules) -> Holding:
-    return Holding(Mass.of(estimate_D, rules.start_weight), put=rules.start_weight)
+    held, settled_D = Mass.of(estimate_D, rules.start_weight), estimate_D if rules.drifts else None
+    return Holding(held, settled_D=settled_D, put=rules.start_weight)
 
 
 def _added(holding: Holding, at: tuple[int, int], *, everything: bool = False) -> Holding:
-    """What waits for exchanges before `at` is added, in the order of exchanges and of ids."""
+    """What waits for exchanges before `at` is added, in the order of exchanges and of ids, and wakes."""
     held, waiting = holding.held, dict(holding.waiting)
     for place in sorted(place for place in holding.waiting if everything or place[:2] < at):
         held = held + waiting.pop(place)
-    return replace(holding, held=held, waiting=waiting)
+    nothing = frozenset(place for place in holding.nothing if place[:2] >= at)
+    awake = holding.awake or len(waiting) < len(holding.waiting)
+    return replace(holding, held=held, waiting=waiting, nothing=nothing, awake=awake)

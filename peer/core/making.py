@@ -70,6 +70,7 @@ def rules_of(federation: Federation, seed: int, me: str, examples: int) -> Rules
         eager=federation.learning.mode == "asynchronous",
         start_weight=float(examples) if by_examples else 1.0,
         veiled=noise_of(federation.gossip) is not None,
+        drifts=federation.gossip.drift is not None and federation.learning.mode == "synchronous",
     )
 
 

@@ -2,9 +2,9 @@
 
 No socket, file, clock or thread is in it, and no draw that was not handed in, so a real process, a simulated one and
 a test run the same code. What must survive is in the `Ledger`; each change of it is persisted before anything that
-follows from it is said. The rest may be forgotten and is in `Life` and beside it: who has been met (`meeting.py`), what
-is open on the lanes and for how long (`lanes.py`), where the rounds stand (`rounds.py`), who is there (`company.py`),
-how the peer comes and goes (`passages.py`).
+follows from it is said. The rest may be forgotten and is in `Life` and beside it: what others say (`hearing.py`), who
+has been met (`meeting.py`), what is open on the lanes and for how long (`lanes.py`), where the rounds stand
+(`rounds.py`), who is there (`company.py`), how the peer comes and goes (`passages.py`).
 
 A step takes the event in and then goes on as far as it can.
 
@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Literal, assert_never
 
 import numpy as np
-import torch
 
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Membership
@@ -48,52 +47,23 @@ from fedpeer.peer.core.events import (
 )
 from fedpeer.peer.core.fellow import Fellow
 from fedpeer.peer.core.gate import Gate
-from fedpeer.peer.core.lanes import hear_ack, hear_transfer, say_again, say_all_open
+from fedpeer.peer.core.hearing import Hearing
+from fedpeer.peer.core.lanes import say_again
 from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.life import Life, Phase, Setup
-from fedpeer.peer.core.meeting import born_again, enrol, greet, hear_contract, hear_hello, hear_roster
-from fedpeer.peer.core.messages import (
-    Ack,
-    Ballot,
-    Contract,
-    Fetch,
-    Hello,
-    Message,
-    Model,
-    Ping,
-    PingRequest,
-    Pong,
-    Refused,
-    RosterNews,
-    Transfer,
-    Update,
-    Value,
-    Wanted,
-)
+from fedpeer.peer.core.meeting import born_again, enrol, greet
+from fedpeer.peer.core.messages import Message, Ping, PingRequest, Pong
 from fedpeer.peer.core.passages import Passage, Work, gather, join, leave, linger
 from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
-from fedpeer.peer.core.roster import AUTHORITY, Roster
+from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.rounds import Rounds, average, begin, push, train, trained
 from fedpeer.peer.core.voters import EVERYONE, PeerCouncil
 
-#: Peers that have to say that a later process has our identity before we believe it: one alone might lie.
-OUTLIVED_MIN = 2
 #: Ticks for which only the seeds are greeted: they tell who else is there within that time.
 SEEDS_FIRST_TICKS = 100
-#: Refusals that say no more than that somebody is a little ahead or behind.
-USUAL = {"early", "repeated", "round_closed", "round_gap", "stale_term"}
 #: A process that finds an empty disk takes its number from below this one, drawn; a second one does not get the same.
 LIFE_LEAP = 2**31
-#: Refusals that come from different memories of lanes, lives and edges.
-CLEARED_UP_BY_HELLO = {
-    "stale_incarnation",
-    "early",
-    "sequence_reused",
-    "sequence_jump",
-    "duplicate_peer",
-    "not_a_neighbour",
-}
 
 
 class Node:
@@ -159,9 +129,9 @@ class Node:
         if setup.part is not None:
             fellow = setup.part == "fellow"
             self.part = Fellow(self.life, self.councils) if fellow else Client(self.life, self.councils[EVERYONE])
+        self._hearing = Hearing(self.work, self.councils, self._enrol)
         self._awake = False
         self._reacquainted = False
-        self._outlived_by: set[str] = set()  # those who say that a later process has our identity
 
     @property
     def _stated(self) -> Literal["alive", "finished", "left"]:
@@ -209,7 +179,7 @@ class Node:
                     for council in self.councils.values():
                         council.tick()
             case Heard():
-                self._hear(event)
+                self._hearing.hear(event)
             case Trained() if isinstance(self.part, Fellow):
                 self.part.trained(event)
             case Trained():
@@ -338,92 +308,6 @@ class Node:
             self._reacquainted = over or not expected
         return not self._reacquainted
 
-    # ---------------------------------------------------------------------------------------------------------- hear
-
-    def _hear(self, heard: Heard) -> None:
-        life, peer = self.life, heard.sender
-        if peer == AUTHORITY and isinstance(heard.message, RosterNews):
-            self._news(peer, heard.message)
-            return
-        if peer not in life.others:
-            life.count("unknown_peer", peer)
-            return
-        if not life.listens(peer):
-            return
-        life.others[peer].heard_at = life.now
-        message = heard.message
-        if isinstance(message, Hello):
-            if hear_hello(life, heard, message):
-                say_all_open(life, self.repeats, peer)
-                for council in self.councils.values():
-                    if peer in life.circle.councils[council.group].members:
-                        electors.introduce(council, peer)
-            life.changed()
-            return
-        known = life.ledger.met.get(peer)
-        if known is not None and heard.incarnation < known:
-            life.refuse("stale_incarnation", peer, f"incarnation {heard.incarnation}, and {known} is known")
-            return
-        if heard.incarnation != known:
-            life.others[peer].greet_soon(life.now)
-            if not isinstance(message, Ping | PingRequest | Pong | Refused | RosterNews):
-                return
-        self._dispatch(peer, message)
-
-    def _dispatch(self, peer: str, message: Message) -> None:
-        life = self.life
-        match message:
-            case Transfer():
-                if message.group in life.ledger.groups and hear_transfer(life, peer, message, self.gauges):
-                    self.rounds.news.add(message.group)
-            case Ack() if message.group in self.councils:
-                self.councils[message.group].hear_ack(peer, message)
-            case Ack():
-                if message.group in life.ledger.groups:
-                    hear_ack(life, self.repeats, peer, message)
-            case Ping():
-                attend(life, life.membership.heard_ping(peer, message.number, message.claims))
-            case PingRequest():
-                attend(life, life.membership.heard_ping_request(peer, message.number, message.target, message.claims))
-            case Pong():
-                attend(
-                    life,
-                    life.membership.heard_pong(peer, message.number, message.target, message.heard, message.claims),
-                )
-            case Fetch():
-                self._give_value(peer, message.group)
-            case Value():
-                if life.phase == "joining" and message.group in self.work.passage.values:
-                    self.work.passage.values[message.group][peer] = message.value_D.clone()
-                    life.others[peer].seen_in(message.round, life.now)
-            case Contract():
-                hear_contract(life, peer, message)
-            case RosterNews():
-                self._news(peer, message)
-            case Refused():
-                self._refused(peer, message)
-            case Ballot() | Update() | Wanted() | Model():
-                self._sit(peer, message)
-            case Hello():
-                raise AssertionError("a Hello is heard before")
-            case _:
-                assert_never(message)
-
-    def _sit(self, peer: str, message: Ballot | Update | Wanted | Model) -> None:
-        """Something about coordinated rounds, by somebody who learns the same."""
-        council = self.councils.get(message.group)
-        if council is None or message.group not in self.life.others[peer].agreed:
-            return
-        match message:
-            case Ballot():
-                council.hear_ballot(peer, message)
-            case Update():
-                council.hear_update(peer, message)
-            case Wanted():
-                council.hear_wanted(peer, message)
-            case Model():
-                council.hear_model(message)
-
     def _studied(self, event: Practised | Concluded | Settled) -> None:
         if isinstance(event, Concluded):
             if event.group in self.councils:
@@ -435,48 +319,7 @@ class Node:
         else:
             self.part.settled(event)
 
-    def _news(self, peer: str, news: RosterNews) -> None:
-        if self.councils and news.number < self.life.circle.roster.number:
-            for council in self.councils.values():
-                electors.hear_earlier(council, peer, news)
-            return
-        roster = hear_roster(self.life, peer, news)
-        if roster is not None:
-            self._enrol(roster)
-
-    def _give_value(self, peer: str, group: str) -> None:
-        life = self.life
-        if group in life.ledger.groups and group in life.others[peer].agreed and life.ledger.round > 0:
-            value_D = life.shown(group)
-            if value_D is not None:
-                life.send(peer, Value(group=group, round=life.ledger.round, value_D=value_D.to(torch.float32)))
-
-    def _refused(self, peer: str, refused: Refused) -> None:
-        """A neighbour did not take something. Whatever has to do with memory or lives is cleared up by a Hello."""
-        life = self.life
-        if refused.group in self.councils:
-            self.councils[refused.group].hear_refused(peer, refused)
-        text = f"{peer} refused what this peer sent: {refused.code}. {refused.text}"
-        life.note(
-            "debug" if refused.code in USUAL else "warning",
-            "refused",
-            text,
-            peer=peer,
-            code=refused.code,
-        )
-        if refused.code == "duplicate_peer" and life.young:
-            life.outdone(life.ledger.life + 1)  # they know a life of ours with the same number
-            life.advertise()
-        elif refused.code == "duplicate_peer":
-            self._outlived_by.add(peer)
-            if len(self._outlived_by) >= min(OUTLIVED_MIN, len(life.mates)):
-                text = f"another process with the identity of {life.me} started after this one, so this one stops"
-                life.note("error", "duplicate_peer", text)
-                life.stop(2, f"{text}; start {life.me} on one machine only")
-        if refused.code == "early":
-            self.repeats.missed(peer, refused.group, refused.seq)
-        if refused.code in CLEARED_UP_BY_HELLO:
-            life.others[peer].greet_soon(life.now)
+    # ------------------------------------------------------------------------------------------------------- the roster
 
     def _enrol(self, roster: Roster) -> None:
         life = self.life

@@ -19,9 +19,11 @@ from torch import Tensor
 from fedpeer.gossip.averaging import Averaging, Turn, neighbours, turn
 from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, resting
 from fedpeer.gossip.veil import Veil
+from fedpeer.gossip.waking import moved
 from fedpeer.peer.core.entries import Began, Closed, Learnt, Opened
 from fedpeer.peer.core.events import Evaluate, Train, Trained
 from fedpeer.peer.core.lanes import ship
+from fedpeer.peer.core.ledger import Holding
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
@@ -31,6 +33,9 @@ from fedpeer.topology.repair import repaired
 AHEAD_PARTS = 10
 #: Ticks between two pushes of an asynchronous peer: an answer takes a few, and a lane rests until it is there.
 PUSH_EVERY = 4
+#: Trainings after which an asynchronous peer that averages by drift pushes though it has hardly moved, so that weight
+#: comes back to those who move more than others.
+QUIET_TRAININGS = 8
 
 
 @dataclass
@@ -42,6 +47,7 @@ class Rounds:
                  rounds do too
     silent       by group, whose share did not come, and since when they were waited for, until they acknowledge ours
     pushed_at    tick of each group's last push; `news`: groups with something that was not pushed yet
+    pushed_D     by group, what it held at its last push, where averages go by drift, and how many trainings ago
     training     whether a `Train` is out
     """
 
@@ -50,6 +56,7 @@ class Rounds:
     silent: dict[str, dict[str, int]] = field(default_factory=dict)
     pushed_at: dict[str, int] = field(default_factory=dict)
     news: set[str] = field(default_factory=set)
+    pushed_D: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
     training: bool = False
     disagreement: dict[str, float] = field(default_factory=dict)
 
@@ -119,6 +126,7 @@ def trained(life: Life, rounds: Rounds, event: Trained) -> None:
         life.note("info", "caught_up", text, round=round)
     life.write(Learnt(round=round, x_n=event.x_n, s_k=event.s_k))
     rounds.news |= set(life.ledger.groups)
+    rounds.pushed_D = {group: (before_D, count + 1) for group, (before_D, count) in rounds.pushed_D.items()}
 
 
 def _ahead(life: Life) -> int:
@@ -242,7 +250,8 @@ def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: in
     # Whose averagings begin anew is drained for one of them at most; and where weights differ widely, who starts with
     # much comes down to the mean, which may be a small part of that.
     tired = anew is None and exhausted(holding.held, life.ledger.rules.start_weight)
-    lanes = {peer: holding.out.get(peer, Outgoing()) for peer in plan.to if not tired}
+    asleep = policy.drift is not None and (tired or not _awake(holding, exchange, policy.drift))
+    lanes = {peer: holding.out.get(peer, Outgoing()) for peer in plan.to if asleep or not tired}
     # Between us and who is silent there may be a cut, for hours, and what is under way to the other side is missed on
     # this one: who has not acknowledged the last share gets no second one, nor a first who may be over there too.
     cut = {
@@ -267,11 +276,20 @@ def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: in
         expect=plan.expect,
         fraction=plan.fraction,
         start_weight=anew if exchange == 0 else None,
+        asleep=asleep,
         **_noise(life, policy, group, exchange, cut),
     )
     rounds.opened_at[group] = life.now
     ship(life, repeats, group, life.write(opened))
     return True
+
+
+def _awake(holding: Holding, exchange: int, drift: float) -> bool:
+    """Whether this peer gives in an exchange: it has moved since it last averaged, or was woken in this averaging. Who
+    does not know what it had then gives."""
+    if exchange > 0 or holding.settled_D is None:
+        return exchange == 0 or holding.awake
+    return bool(moved(holding.held.estimate_D, holding.settled_D.to(holding.held.value_D.dtype), drift))
 
 
 def _noise(life: Life, policy: Averaging, group: str, exchange: int, cut: Collection[str]) -> dict[str, Any]:
@@ -317,6 +335,8 @@ def _measure(life: Life, rounds: Rounds, group: str, *, last: bool) -> None:
         return
     own_D = holding.held.estimate_D
     shares = [mass for place, mass in holding.waiting.items() if place[:2] == holding.at]
+    if not shares and life.ledger.rules.drifts:  # nobody has moved: it is as it was
+        return
     far = max((float((mass.estimate_D - own_D).norm()) for mass in shares), default=0.0)
     rounds.disagreement[group] = far / max(float(own_D.norm()), 1e-30)
 
@@ -325,7 +345,8 @@ def _measure(life: Life, rounds: Rounds, group: str, *, last: bool) -> None:
 
 
 def push(life: Life, rounds: Rounds, repeats: Repeats) -> None:
-    """Give shares to all neighbours whose lanes are free, where there is news and the last push is a while ago."""
+    """Give shares to all neighbours whose lanes are free, where there is news and the last push is a while ago. By
+    drift, there is news where a group has moved, by training or by what came, since it was last pushed."""
     for group in sorted(rounds.news):
         if life.now - rounds.pushed_at.get(group, -PUSH_EVERY) < PUSH_EVERY:
             continue
@@ -336,9 +357,24 @@ def push(life: Life, rounds: Rounds, repeats: Repeats) -> None:
         tired = exhausted(holding.held, life.ledger.rules.start_weight) or overdrawn(holding.held, holding.out.values())
         if not free or tired:
             continue
+        if policy.drift is not None and not _worth_telling(life, rounds, group, policy.drift):
+            rounds.news.discard(group)
+            continue
+        # What was trained meanwhile is added to what came. Who keeps less than a half is moved past the others by that:
+        # where training goes far from where it began, peers then swing about the mean, further each time.
         opened = Opened(
-            group=group, round=life.ledger.round, exchange=0, to=free, expect=(), fraction=1 / (len(neighbours) + 1)
+            group=group, round=life.ledger.round, exchange=0, to=free, expect=(), fraction=1 / (2 * len(neighbours))
         )
         ship(life, repeats, group, life.write(opened))
+        if policy.drift is not None:
+            rounds.pushed_D[group] = life.ledger.estimate_D(group), 0
         rounds.pushed_at[group] = life.now
         rounds.news.discard(group)
+
+
+def _worth_telling(life: Life, rounds: Rounds, group: str, drift: float) -> bool:
+    """Whether a group has moved since it was last pushed, or that is long ago, or was in another life."""
+    before_D, trainings = rounds.pushed_D.get(group, (None, 0))
+    if before_D is None or trainings >= QUIET_TRAININGS:
+        return True
+    return bool(moved(life.ledger.estimate_D(group), before_D, drift))

@@ -31,6 +31,8 @@ from fedpeer.slicing.plan import Plan
 
 T = TypeVar("T")
 
+#: The name of what it tells of each peer.
+SECONDS = "virtual seconds"
 #: Ticks in which a peer that is there has evaluated itself.
 EVALUATION_TICKS = 200.0
 #: Ticks between two looks at whether somebody asked to stop.
@@ -47,6 +49,7 @@ class _Seen:
     done: int = 0
     weights: dict[int, Mapping[str, float]] = field(default_factory=dict)
     models: dict[int, Tensor] = field(default_factory=dict)
+    moments: dict[int, float] = field(default_factory=dict)
     results: dict[int, tuple[float, float]] = field(default_factory=dict)
     servers: dict[int, tuple[float, float]] = field(default_factory=dict)
 
@@ -61,16 +64,11 @@ class NetworkEngine:
         method: Choice,
         *,
         faults: Faults | None = None,
-        pace: Mapping[str, float] | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        """
-        Args:
-            pace: by peer, how many times as long as others it takes to train; 1 where nothing is said.
-        """
         self._world, self._plan = world, plan
         self._stop = stop or threading.Event()
-        residents = Residents.of(world, method, dict(pace or {}))
+        residents = Residents.of(world, method, dict(faults.paces) if faults else {})
         self._town = Town(world.peers, residents.craft(self._evaluated), faults)
         self._town.said = self._said
         self._seen = {peer: _Seen() for peer in world.peers}
@@ -117,9 +115,10 @@ class NetworkEngine:
 
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
         """(score, loss) of each peer on its own test part, as its node evaluated itself after this round; or before it,
-        if it was killed just then."""
+        if it was killed just then or skipped this one; or, if it was never evaluated yet, the next time."""
         within = self._town.now + EVALUATION_TICKS
         self._town.run(within, lambda: all(max(seen.results, default=0) >= self.round for seen in self._seen.values()))
+        self._go_on(lambda: all(seen.results for seen in self._seen.values()))
         return [_latest(seen.results, self.round) for seen in self._seen.values()]
 
     def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
@@ -129,7 +128,8 @@ class NetworkEngine:
         return [_latest(seen.servers, self.round) for seen in self._seen.values()]
 
     def statistics(self) -> dict[str, list[float]]:
-        return {}
+        """When each peer had finished this round, in virtual seconds after the start: where nobody waits, apart."""
+        return {SECONDS: [_latest(seen.moments, self.round) for seen in self._seen.values()]}
 
     @property
     def relations_PP(self) -> None:
@@ -183,6 +183,7 @@ class NetworkEngine:
                 seen = self._seen[peer]
                 seen.done = max(seen.done, round)
                 seen.weights[round] = weights
+                seen.moments[round] = self._town.now * self._world.federation.gossip.tick
             case Evaluate(round=round, x_n=x_n):
                 self._seen[peer].models[round] = x_n
             case Stop(code=code, text=text) if code:
@@ -196,8 +197,8 @@ class NetworkEngine:
 
 
 def _latest(by_round: dict[int, T], round: int) -> T:
-    """What was said in this round, or last before it; what is older is forgotten."""
-    last = max(each for each in by_round if each <= round)
+    """What was said in this round, or last before it, and of who came in later, first; what is older is forgotten."""
+    last = max((each for each in by_round if each <= round), default=min(by_round))
     for old in [each for each in by_round if each < last]:
         del by_round[old]
     return by_round[last]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from fedpeer.algorithms.draws import Draws
+from fedpeer.data.dataset import DataError
+from fedpeer.data.splits.differences import peer_numbers
 from fedpeer.peer.core.choice import ChoiceError, called, parse
 from fedpeer.sims.network.links import Cut, LinkRules, partition
 
@@ -29,6 +31,8 @@ Kind = Literal["kill", "flip", "old", "lose", "pause", "step", "full"]
 
 #: Ticks that a process is away, stands still, leaps or cannot save: from a moment to half a minute.
 TICKS_MAX = 1200.0
+#: Times as long as others that a peer may take to train.
+PACE_MAX = 1e4
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Faults:
     """Everything that goes wrong.
 
     rates    speed of each peer's clock; 1 where nothing is said
+    paces    how many times as long as others a peer takes to train; 1 where nothing is said, and nothing heals it
     heal     tick from which on nothing goes wrong any more; never, where nothing is said
     """
 
@@ -54,6 +59,7 @@ class Faults:
     cuts: tuple[Cut, ...] = ()
     acts: tuple[Act, ...] = ()
     rates: tuple[tuple[str, float], ...] = ()
+    paces: tuple[tuple[str, float], ...] = ()
     heal: float = math.inf
 
     def line(self) -> str:
@@ -73,12 +79,14 @@ def parsed(line: str) -> Faults:
         ),
         acts=tuple(Act(**each) for each in data["acts"]),
         rates=tuple((peer, rate) for peer, rate in data["rates"]),
+        paces=tuple((peer, pace) for peer, pace in data.get("paces", ())),  # older lines have none
         heal=data["heal"],
     )
 
 
 def asked(text: str, peers: Sequence[str]) -> Faults:
-    """What a user asks for: a seed, a choice of `FAULTS`, or a line that a run printed.
+    """What a user asks for: choices of `FAULTS` joined by `/`, of which a seed may be a number alone, or a line that a
+    run printed.
 
     Raises:
         ChoiceError: it is none of them; the message has the way out.
@@ -88,18 +96,22 @@ def asked(text: str, peers: Sequence[str]) -> Faults:
             return parsed(text)
         except (ValueError, KeyError, TypeError, AssertionError):
             raise ChoiceError("the line of faults is damaged; copy all of it, or write a seed") from None
-    made: Faults = called(parse(f"seed:{text}" if text.isdecimal() else text), FAULTS, "kind of faults")(peers)
+    made = Faults()
+    for piece in text.split("/"):
+        choice = parse(f"seed:{piece}" if piece.isdecimal() else piece)
+        made = called(choice, FAULTS, "kind of faults")(made, peers)
     return made
 
 
-def _seed(peers: Sequence[str], *, seed: int, heal: float = 1200.0) -> Faults:
-    """A mix drawn from the seed, until tick `heal`."""
+def _seed(before: Faults, peers: Sequence[str], *, seed: int, heal: float = 1200.0) -> Faults:
+    """a mix drawn from the seed, until tick heal: bad links, cuts, peers that die or pause, clocks that leap"""
     if seed < 0 or heal < 0:
         raise ChoiceError(f"faults: seed = {seed}, heal = {heal:g}: write numbers of 0 or more")
-    return drawn(seed, peers, heal)
+    return replace(drawn(seed, peers, heal), paces=before.paces)
 
 
 def _links(
+    before: Faults,
     peers: Sequence[str],
     *,
     loss: float = 0.0,
@@ -107,21 +119,38 @@ def _links(
     reorder: float = 0.0,
     delay: float = 0.1,
     jitter: float = 0.0,
+    bytes_per_tick: float | None = None,
     heal: float = math.inf,
 ) -> Faults:
-    """The same links for all peers; delays in ticks, until tick `heal` if one is given."""
+    """the same links between all: shares of messages lost, repeated, overtaken; ticks that each takes; bytes carried"""
     shares = {"loss": loss, "repeat": repeat, "reorder": reorder}
     for name, share in shares.items():
         if not 0 <= share < 1:
             raise ChoiceError(f"faults: {name} = {share:g}: write a part of 1, such as 0.3")
     if delay <= 0 or jitter < 0:
         raise ChoiceError(f"faults: delay = {delay:g}, jitter = {jitter:g}: write ticks of more than 0")
-    rules = LinkRules(**shares, delay=delay, jitter=jitter)
-    return Faults(links=rules, heal=heal)
+    if bytes_per_tick is not None and bytes_per_tick < 1:
+        raise ChoiceError(f"faults: bytes_per_tick = {bytes_per_tick:g}: write 1 or more")
+    carried = math.inf if bytes_per_tick is None else bytes_per_tick
+    rules = LinkRules(**shares, delay=delay, jitter=jitter, bytes_per_tick=carried)
+    return replace(before, links=rules, heal=heal)
 
 
-#: `seed:7` and `links,loss=0.3`: the kinds of faults that a user can ask for.
-FAULTS: Mapping[str, Callable[..., Faults]] = {"seed": _seed, "links": _links}
+def _slow(before: Faults, peers: Sequence[str], *, on: tuple[str, ...], times: float = 10.0) -> Faults:
+    """peers (slow:1-4, slow:2+5) that take so many times as long as the others to train"""
+    if not 0 < times <= PACE_MAX:
+        raise ChoiceError(f"faults: times = {times:g}: write a number from above 0 to {PACE_MAX:g}")
+    try:
+        chosen = peer_numbers(on, len(peers), "slow")
+    except DataError as error:
+        raise ChoiceError(f"faults: {error}") from None
+    paces = dict(before.paces) | {peers[number]: times for number in sorted(chosen)}
+    return replace(before, paces=tuple(paces.items()))
+
+
+#: `7` or `seed:7`, `links,loss=0.3` and `slow:1-4`: the kinds of faults that a user can ask for. Each is laid over
+#: those before it.
+FAULTS: Mapping[str, Callable[..., Faults]] = {"seed": _seed, "links": _links, "slow": _slow}
 
 
 def drawn(seed: int, peers: Sequence[str], heal: float, kinds: Sequence[Kind] = ("kill", "pause", "step")) -> Faults:

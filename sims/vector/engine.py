@@ -24,14 +24,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves
+from fedpeer.algorithms.steppers import Stepper
 from fedpeer.gossip.averaging import Averaging, traffic
 from fedpeer.gossip.veil import key_of, made_up
 from fedpeer.peer.core.assembly import Equals, equals_of
 from fedpeer.peer.core.choice import Choice
 from fedpeer.sims.peers import secret_of
 from fedpeer.sims.vector.clients import Examined, Score, emptied, joined, two_sides, workbench, write_rows
+from fedpeer.sims.vector.drifting import Drifting
 from fedpeer.sims.vector.equals import Advance, Appraise, states
-from fedpeer.sims.vector.pool import Pool, Stopped
+from fedpeer.sims.vector.pool import Hands, Pool, Stopped
 from fedpeer.sims.vector.tasks import Bench, Evaluate, Keep, Mix, Mixing, Spread, Task, Train
 from fedpeer.sims.vector.workspace import Job, Keeping, Workspace, WorkspaceHandles, on_disk
 from fedpeer.slicing.plan import Group, Plan
@@ -89,17 +91,13 @@ class VectorEngine:
         self._trained = False  # whether the next round's training is done and its averaging is not
         self._side = self._s_side = 0
         self._noise: dict[str, NDArray[np.float64]] = {}
+        self._drifting: Drifting | None = None
+        self._pool: Hands | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        job = self._job
-        stepper = job.stepper()
-        plain = self._memory(stepper.state_size if self._choice is None else 0)
-        if self._choice is not None:
-            self._algorithm = equals_of(self._choice, workbench(job, stepper, plain))
-            state = self._algorithm.start(self._plan, torch.zeros(job.layout.n, device=job.device))
-            self._job = job = replace(job, keeping=Keeping(self._choice, emptied(state)))
-            plain.leaves = two_sides(job, state)
+        stepper = self._job.stepper()
+        plain, job = self._prepared(stepper), self._job
         self._handles: WorkspaceHandles | None = None
         if job.device == "cpu":
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="work-", dir=self._folder)))
@@ -108,6 +106,8 @@ class VectorEngine:
         else:
             self.workspace = plain
         self._start(self.workspace.x[0])
+        if any(policy.drift is not None for policy in self._averaging.values()):
+            self._drifting = Drifting(self.workspace.x[0], self._plan, self._averaging)
         self._blocks = cut(job, range(len(job.peers)))
         if self._algorithm is not None:
             for block in self._blocks:
@@ -116,11 +116,8 @@ class VectorEngine:
         self._mixes, self._keeps = self._cut_columns()
         if self._handles is not None:
             workers = max(1, min(self._workers, max(len(self._blocks), len(self._mixes))))
-            self._pool: Pool | None = self._stack.enter_context(
-                Pool(job, self._handles, workers, self._replaced, self._stop)
-            )
+            self._pool = self._stack.enter_context(Pool(job, self._handles, workers, self._replaced, self._stop))
         else:
-            self._pool = None
             self._bench = Bench(job, self.workspace, stepper)
         return self
 
@@ -144,11 +141,17 @@ class VectorEngine:
         return self.workspace.x[self._side]
 
     @property
+    def trained_Pn(self) -> Tensor | None:
+        """With what all peers went into the averaging of the round just finished; None where it had none."""
+        return self.workspace.x[1 - self._side] if self._averages(self.round) else None
+
+    @property
     def traffic(self) -> tuple[list[int], list[int]]:
         """Messages and bytes that each peer would send in the averaging of the last finished round."""
         messages, amount = [0] * len(self._job.peers), [0] * len(self._job.peers)
         for group in self._plan.groups if self._averages(self.round) else ():
-            sent = traffic(self._averaging[group.id], group.length, self.round - 1)
+            awake = self._drifting.awake[group.id] if self._drifting is not None else ()
+            sent = traffic(self._averaging[group.id], group.length, self.round - 1, awake=awake)
             for row, (count, size) in zip(self._members[group.id], sent, strict=True):
                 messages[row] += count
                 amount[row] += size
@@ -173,6 +176,8 @@ class VectorEngine:
             mixes: list[Task] = [Mix(group, a, b, source) for group, a, b in self._mixes]
             self._run(mixes + [Keep(index, source) for index in self._keeps])
             self._add_noise()
+            if self._drifting is not None:
+                self._drifting.settle(self.workspace.x[self._side])
             self.weights = self._mixed_weights
         else:
             self._side = 1 - self._side
@@ -220,7 +225,10 @@ class VectorEngine:
         tensors = {"x": self.workspace.x[side], "s": self.workspace.s[self._s_side]}
         tensors |= {f"state {name}": leaf for name, leaf in self._leaves(self._s_side).items()}
         weights = {group: value.tolist() for group, value in self.weights.items()}
-        return tensors, {"round": self.round, "trained": self._trained, "weights": weights}
+        state = {"round": self.round, "trained": self._trained, "weights": weights}
+        if self._drifting is not None:
+            tensors, state = tensors | {"last": self._drifting.x_Pn}, state | {"awake": self._drifting.snapshot()}
+        return tensors, state
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Go on from a snapshot, to the very numbers of an uninterrupted run."""
@@ -230,8 +238,21 @@ class VectorEngine:
         self.workspace.s[0].copy_(tensors["s"])
         for name, leaf in self._leaves(0).items():
             leaf.copy_(tensors[f"state {name}"])
+        if self._drifting is not None:
+            self._drifting.restore(tensors["last"], state["awake"])
         self._examined = {}
         self.weights = {group: np.array(value) for group, value in state["weights"].items()}
+
+    def _prepared(self, stepper: Stepper) -> Workspace:
+        """Everything but memory for parameters and states, which are named; the job says what peers keep."""
+        plain = self._memory(stepper.state_size if self._choice is None else 0)
+        if self._choice is not None:
+            job = self._job
+            self._algorithm = equals_of(self._choice, workbench(job, stepper, plain))
+            state = self._algorithm.start(self._plan, torch.zeros(job.layout.n, device=job.device))
+            self._job = job = replace(job, keeping=Keeping(self._choice, emptied(state)))
+            plain.leaves = two_sides(job, state)
+        return plain
 
     @property
     def _s_finished(self) -> int:
@@ -265,13 +286,19 @@ class VectorEngine:
 
     def _start_weights(self, group: Group) -> NDArray[np.float64]:
         """(M,) the weights with which the members begin this round's averaging, in units of their mean."""
-        rows, weights_P = self._members[group.id], None
-        if self._algorithm is not None:
-            weights_P = self._algorithm.weights(self._states(self._s_side), group.indices[group.members[0]])
-        if weights_P is not None:
-            weights = weights_P.cpu().numpy()[rows]
-            return np.asarray(weights / weights.mean())
-        return self.weights[group.id] if self._sample_weights is None else self._sample_weights[rows]
+        own_M = self._own_weights(group)
+        if own_M is not None:
+            return np.asarray(own_M / own_M.mean())
+        if self._sample_weights is not None:
+            return self._sample_weights[self._members[group.id]]
+        return self.weights[group.id]
+
+    def _own_weights(self, group: Group) -> NDArray[np.float64] | None:
+        """(M,) those that the algorithm gives the members after their training, where it does."""
+        if self._algorithm is None:
+            return None
+        weights_P = self._algorithm.weights(self._states(self._s_side), group.indices[group.members[0]])
+        return None if weights_P is None else weights_P.cpu().numpy()[self._members[group.id]]
 
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
         if self._pool is not None:
@@ -297,13 +324,17 @@ class VectorEngine:
         """
         self._mixed_weights = {}
         self._noise = {}
+        if self._drifting is not None:
+            self._drifting.look(self.workspace.x[1 - self._side], number - 1)
         for group in self._plan.groups:
             policy, weights = self._averaging[group.id], self._start_weights(group)
             mixing: Mixing
-            if policy.exact:  # all made-up shares come together in every mean
+            if self._drifting is not None and self._drifting.asleep(group.id):
+                after, mixing = weights, scipy.sparse.csr_array(scipy.sparse.eye_array(len(weights)))
+            elif policy.exact:  # all made-up shares come together in every mean
                 after, mixing = weights, weights / weights.sum()
             else:
-                matrix = policy.matrix(number - 1)  # gossip counts rounds from 0
+                matrix = self._matrix(group.id, number - 1)  # gossip counts rounds from 0
                 veiled, made_up_MD = self._made_up(group, policy, number, weights)
                 after = matrix @ veiled
                 mixing = _scaled(matrix, 1.0 / after, weights)
@@ -314,6 +345,11 @@ class VectorEngine:
                 self._pool.tell_mixing(group.id, mixing)
             else:
                 self._bench.mixing[group.id] = mixing
+
+    def _matrix(self, group: str, round: int) -> Any:
+        if self._drifting is not None:
+            return self._drifting.matrix(group, round)
+        return self._averaging[group].matrix(round)
 
     def _made_up(
         self, group: Group, policy: Averaging, number: int, weights: NDArray[np.float64]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -32,8 +32,25 @@ class EngineError(RuntimeError):
     """The engine cannot go on: a task failed in every worker that took it. The message holds the worker's own words."""
 
 
+class StateLostError(EngineError):
+    """What the engine held of its peers is lost; a checkpoint may have it."""
+
+
 class Stopped(Exception):  # noqa: N818 - not an error: somebody asked
     """The run was asked to stop in the middle of a phase."""
+
+
+class Hands(Protocol):
+    """Whoever does an engine's tasks: the workers here, or shards on other machines."""
+
+    @property
+    def process_ids(self) -> tuple[int, ...]: ...
+
+    def tell_mixing(self, group: str, mixing: Mixing) -> None:
+        """From now on the group averages by this matrix."""
+
+    def run(self, tasks: Sequence[Task]) -> list[Any]:
+        """Do all tasks, each once as far as anyone can tell; results in the order of the tasks."""
 
 
 @dataclass

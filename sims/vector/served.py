@@ -48,7 +48,7 @@ from fedpeer.sims.vector.clients import (
     write_rows,
 )
 from fedpeer.sims.vector.engine import RoundTimes, cut
-from fedpeer.sims.vector.pool import Pool, Stopped
+from fedpeer.sims.vector.pool import Hands, Pool, Stopped
 from fedpeer.sims.vector.tasks import Bench, Several, Task
 from fedpeer.sims.vector.workspace import Job, Served, Workspace, WorkspaceHandles, on_disk
 
@@ -91,18 +91,14 @@ class ServedEngine:
         self._sent: list[int] = []
         self._examined: dict[tuple[int, bool], Examined] = {}
         self.weights: dict[str, NDArray[Any]] = {}
+        self.server: Any = None
         self.round = 0  # rounds finished
+        self._pool: Hands | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        plain = self._memory(0)
         stepper = self._job.stepper()
-        self._algorithm, states = rehearsed(self._job, self._choice, self._learning, plain, self._further, stepper)
-        self.server: Any = states["server"]
-        forms = {name: emptied(each) for name, each in states.items()}
-        self._job = replace(self._job, served=Served(self._choice, self._learning, **forms))
-        plain.leaves = self._room(states)
-        self._pool: Pool | None = None
+        plain = self._prepared(stepper)
         if self._job.device == "cpu":
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="work-", dir=self._folder)))
             handles: WorkspaceHandles = on_disk(plain, folder)
@@ -113,8 +109,8 @@ class ServedEngine:
             self.workspace = plain
         self._bench = Bench(self._job, self.workspace, stepper)
         for rows in self._slices():
-            client = self._begun(self.workspace, rows)
-            write_rows(self.workspace, client, range(rows.start, rows.stop), [0] * (rows.stop - rows.start))
+            peers = range(rows.start, rows.stop)
+            write_rows(self.workspace, self._begun(self.workspace, peers), peers, [0] * len(peers))
         self._tell("server", self.server)
         return self
 
@@ -242,9 +238,18 @@ class ServedEngine:
         peers = len(self._job.peers)
         yield from (slice(at, min(at + ROWS_AT_ONCE, peers)) for at in range(0, peers, ROWS_AT_ONCE))
 
-    def _begun(self, workspace: Workspace, rows: slice) -> Any:
+    def _prepared(self, stepper: Stepper) -> Workspace:
+        """Everything but memory for states, which are named; the job says what they are like."""
+        plain = self._memory(0)
+        self._algorithm, states = rehearsed(self._job, self._choice, self._learning, plain, self._further, stepper)
+        self.server = states["server"]
+        forms = {name: emptied(each) for name, each in states.items()}
+        self._job = replace(self._job, served=Served(self._choice, self._learning, **forms))
+        plain.leaves = self._room(states)
+        return plain
+
+    def _begun(self, workspace: Workspace, peers: Sequence[int]) -> Any:
         """The first states of some clients."""
-        peers = range(rows.start, rows.stop)
         if self._learning.common_start:
             values_Bn = self._drawn("").expand(len(peers), -1)
         else:

@@ -7,11 +7,11 @@ reads one side and writes the other, so a task that was cut short (its worker di
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from fedpeer.algorithms.steppers import Stepper, Way, build
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.federation import LearningSettings
 from fedpeer.slicing.flat import FlatLayout
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -220,20 +222,21 @@ class WorkspaceHandles:
     tree: Any
 
     def open(self) -> Workspace:
-        return Workspace(**{name: _open(value) for name, value in self.tree.items()})
+        return Workspace(**mapped(self.tree, Handle, Handle.open))
 
 
-def _open(value: Any) -> Any:
-    if isinstance(value, Handle):
-        return value.open()
+def mapped(value: Any, kind: type[T], function: Callable[[T], Any]) -> Any:
+    """A field of a workspace with everything of this kind in it, however deep, replaced by the function of it."""
+    if isinstance(value, kind):
+        return function(value)
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(_open(each) for each in value)
-    if isinstance(value, dict):
-        return {name: _open(each) for name, each in value.items()}
+        return tuple(mapped(each, kind, function) for each in value)
+    if isinstance(value, Mapping):
+        return {name: mapped(each, kind, function) for name, each in value.items()}
     if isinstance(value, Part):
-        return Part(_open(value.index_T), _open(value.y_T), value.first_P1)
+        return Part(mapped(value.index_T, kind, function), mapped(value.y_T, kind, function), value.first_P1)
     if isinstance(value, View):
-        return View(*map(_open, value.fields()))
+        return View(*(mapped(each, kind, function) for each in value.fields()))
     return value
 
 

@@ -19,6 +19,7 @@ from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.faults import Act, Faults, Kind, drawn
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.companies import COMPANIES
+from tests.faults.drifting import Drifting, drifting_world
 from tests.faults.sessions import SESSIONS
 from tests.faults.trusting import Trust, judge
 from tests.faults.veiled import Veiled, veiled_world
@@ -226,6 +227,14 @@ def veiled(seed: int) -> None:
     village.judge_means()
 
 
+def drifting(seed: int) -> None:
+    """P1, P2 where averages go by drift: nothing is lost, and nobody is further away than the threshold allows."""
+    made = drifting_world(4 + seed % 3, gossip__wire=("float32", "int8")[seed // 3 % 2])
+    village = Drifting(made, stormy(seed, made.peers, ("kill", "flip", "pause", "step", "full")))
+    village.town.start()
+    village.judge_drift(20)
+
+
 def leaving(seed: int) -> None:
     """P18: who leaves hands everything over, and who comes back joins late."""
     village, draws = calm(seed)
@@ -297,7 +306,7 @@ def slow_asynchronous(seed: int) -> None:
     def rounds(pace: dict[str, float]) -> dict[str, int]:
         village = Village(made, Faults(seed=seed, links=links), pace=pace)
         village.town.start()
-        village.run(1500.0)
+        village.run(800.0)  # some 75 rounds of who is not slow
         village.judge()
         return {peer: node.ledger.round for peer, node in village.nodes().items()}
 
@@ -412,8 +421,8 @@ def calm(seed: int) -> tuple[Village, np.random.Generator]:
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
-        truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, veiled, leaving, joining,
-        slow_asynchronous, slow_synchronous, roster_changes, detection, replayed, *SESSIONS.values(),
+        truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, veiled, drifting, leaving,
+        joining, slow_asynchronous, slow_synchronous, roster_changes, detection, replayed, *SESSIONS.values(),
         *COMPANIES.values(),
     )
 }  # fmt: skip

@@ -60,7 +60,9 @@ def test_an_update_is_kept_before_it_is_sent() -> None:
 
     def saving(peer: str, persist: Persist) -> bytes:
         if isinstance(persist.content, Studied):
-            kept.add((peer, persist.content.group, persist.content.round, persist.content.update))
+            place = peer, persist.content.group, persist.content.round
+            assert place not in {each[:3] for each in kept}, "what is kept for a round is made once"
+            kept.add((*place, persist.content.update))
         return save(peer, persist)
 
     sent = 0

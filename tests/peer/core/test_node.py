@@ -37,6 +37,12 @@ def met() -> tuple[Village, Node, str]:
     return village, village.node(me), other
 
 
+@pytest.fixture(scope="module")
+def running() -> tuple[Village, Node, str]:
+    """Such a run for all who are refused, which changes nothing."""
+    return met()
+
+
 def given(village: Village, node: Node, other: str, **changed: Any) -> Transfer:
     """What this neighbour could give next, with anything changed; `ahead` numbers further on."""
     group = village.groups[0]
@@ -73,7 +79,6 @@ def test_what_could_be_given_next_is_taken() -> None:
     assert node.ledger.groups[village.groups[0]].into[other].taken == taken + 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "changed"),
     [
@@ -85,8 +90,10 @@ def test_what_could_be_given_next_is_taken() -> None:
         pytest.param("epoch_too_early", {"round": ENDLESS + 2}, id="S11"),
     ],
 )
-def test_out_of_order_is_refused_by_name(code: str, changed: dict[str, Any]) -> None:
-    village, node, other = met()
+def test_out_of_order_is_refused_by_name(
+    running: tuple[Village, Node, str], code: str, changed: dict[str, Any]
+) -> None:
+    village, node, other = running
     assert heard(node, other, given(village, node, other, **changed)) == [code]
 
 
@@ -120,8 +127,8 @@ def test_another_plan_is_refused() -> None:  # S03
         pytest.param("incarnation_jump", INCARNATION_AHEAD_MAX + 2, id="E13"),
     ],
 )
-def test_incarnations_are_fenced(code: str, incarnation: int) -> None:
-    _, node, other = met()
+def test_incarnations_are_fenced(running: tuple[Village, Node, str], code: str, incarnation: int) -> None:
+    _, node, other = running
     life = node.life.others[other]
     hello = Hello(
         life=life.life, nonce=life.nonce, known_life=0, contract=bytes(32), groups=(), lanes=(), round=1, begun=True,
@@ -145,8 +152,8 @@ def test_who_is_known_to_all_yields_to_a_later_process_and_who_has_just_come_may
         assert (node.ledger.life > mine.advert.life + 1) is not stops
 
 
-def test_who_is_no_neighbour_gives_nothing() -> None:  # S12
-    village, node, other = met()
+def test_who_is_no_neighbour_gives_nothing(running: tuple[Village, Node, str]) -> None:  # S12
+    village, node, other = running
     (stranger,) = (
         peer for peer in village.town.peers if peer != node.life.me and (peer, node.life.me) not in village.all_edges()
     )

@@ -5,18 +5,20 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from _pytest.mark.structures import ParameterSet
 
 from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.craft import Machine
-from fedpeer.sims.network.engine import NetworkEngine
+from fedpeer.sims.network.engine import SECONDS, NetworkEngine
 from fedpeer.sims.network.faults import Act, Faults, drawn
 from fedpeer.sims.network.links import LinkRules
 from fedpeer.sims.network.residents import Residents
@@ -109,19 +111,100 @@ def test_traffic_is_what_went_over_the_links() -> None:
 
 def test_a_slow_peer_makes_a_synchronous_round_wait_and_nothing_else() -> None:
     made = worlds.world(worlds.federation())
-    with network(made) as even, network(made, pace={"peer3": 10.0}) as uneven:
+    slow = Faults(paces=(("peer3", 10.0),))
+    with network(made) as even, network(made, faults=slow) as uneven:
         even.step()
         uneven.step()
         even.evaluate()
         uneven.evaluate()
         assert relative(uneven.x_Pn, even.x_Pn) < 1e-6
+        # Eight updates of a millisecond each, of the slow peer ten: the round lasts so much longer for all within two
+        # steps on the ring, which is how far two exchanges reach; the sixth is three steps away.
+        longer = np.array(uneven.statistics()[SECONDS]) - even.statistics()[SECONDS]
+        assert longer[:5] == pytest.approx(np.full(5, 8 * 0.009), abs=0.03), "a look comes every 25 ms"
+        assert longer[5] == pytest.approx(0.0, abs=0.03)
+
+
+def test_slow_peers_take_longer_and_the_others_do_not_where_nobody_waits() -> None:
+    made = worlds.world(worlds.federation(learning__mode="asynchronous", learning__steps_between_averaging=100))
+    with network(made, faults=Faults(paces=(("peer2", 10.0), ("peer5", 10.0)))) as nodes:
+        for _ in range(2):
+            nodes.step()
+        nodes.evaluate()
+        seconds = dict(zip(made.peers, nodes.statistics()[SECONDS], strict=True))
+        for peer in made.peers:
+            trained = 2 * 0.1 * (10 if peer in ("peer2", "peer5") else 1)
+            assert trained < seconds[peer] < trained + 0.1
+
+
+@pytest.mark.slow
+def test_who_waits_for_nobody_learns_nearly_as_well_as_who_does() -> None:
+    """Training that goes far, from a model that is averaged meanwhile: who gave more than a half away would be moved
+    past the others by what it learnt, and the peers would swing about their mean."""
+
+    def reached(mode: str) -> float:
+        federation = Federation.model_validate(
+            {
+                "network": "mlp:64+30+10",
+                "learning": {"rounds": 10, "evaluate_every": 10, "mode": mode},
+                "gossip": {"topology": "k-regular:4", "exchanges": 2, "tolerance": None},
+                "simulation": {"peers": 12, "split": "blocks:87"},
+            }
+        )
+        with network(worlds.world(federation), "full-averaging") as nodes:
+            for _ in range(10):
+                nodes.step()
+            return float(np.mean([score for score, _ in nodes.evaluate()]))
+
+    assert reached("asynchronous") > reached("synchronous") - 0.1
+
+
+def test_links_that_lose_a_third_cost_messages_and_time_and_hardly_change_the_average() -> None:
+    """A share that comes long after the others went on is added in the next round."""
+    made = worlds.world(worlds.federation())
+    lossy = Faults(seed=1, links=LinkRules(loss=0.3), heal=1e9)
+    with network(made) as clean, network(made, faults=lossy) as nodes:
+        for _ in range(2):
+            clean.step()
+            nodes.step()
+        clean.evaluate()
+        nodes.evaluate()
+        assert relative(nodes.x_Pn, clean.x_Pn) <= 0.01
+        assert sum(nodes.traffic[0]) > 1.2 * sum(clean.traffic[0]), "what is lost is said again"
+        assert min(nodes.statistics()[SECONDS]) > 1.5 * max(clean.statistics()[SECONDS])
+
+
+def test_who_came_in_later_is_there_with_what_it_said_first() -> None:
+    """At 30 % loss some peer meets the others when they are in their second or third round."""
+    quick = {"learning__mode": "asynchronous", "simulation__peers": 12, "learning__rounds": 6}
+    made = worlds.world(worlds.federation(**quick, learning__evaluate_every=3))
+    with network(made, faults=Faults(links=LinkRules(loss=0.5), heal=1e9)) as nodes:
+        for number in range(1, 7):
+            nodes.step()
+            if number % 3 == 0:
+                assert len(nodes.evaluate()) == 12
+                assert all(seconds > 0 for seconds in nodes.statistics()[SECONDS])
+
+
+def test_who_was_away_when_the_others_were_evaluated_is_waited_for_until_it_is() -> None:
+    """Training lasts for 320 ticks; the third peer dies at once, and comes back for a round that is not evaluated."""
+    settings: dict[str, Any] = {"learning__rounds": 8, "learning__evaluate_every": 4, "gossip__deadline": 1.0}
+    split = {"simulation__peers": 4, "simulation__split": "blocks:40,test=50"}
+    made = worlds.world(worlds.federation(network="mlp:64+3+10", gossip__gather=1.0, **settings, **split))
+    away = Faults(paces=tuple((peer, 1000.0) for peer in made.peers), acts=(Act(10.0, "kill", "peer3", 700.0),))
+    with network(made, faults=away) as nodes:
+        for _ in range(4):
+            nodes.step()
+        results, seconds = nodes.evaluate(), nodes.statistics()[SECONDS]
+        assert all(loss > 0 for _, loss in results)
+        assert seconds[2] > 700 * 0.025
 
 
 def test_asked_to_stop_it_stops() -> None:
     stop = threading.Event()
     stop.set()
-    slow = {f"peer{number}": 1e4 for number in range(1, 7)}
-    with network(worlds.world(worlds.federation()), stop=stop, pace=slow) as nodes, pytest.raises(Stopped):
+    slow = Faults(paces=tuple((f"peer{number}", 1e4) for number in range(1, 7)))
+    with network(worlds.world(worlds.federation()), stop=stop, faults=slow) as nodes, pytest.raises(Stopped):
         nodes.step()
 
 

@@ -20,6 +20,7 @@ from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.learner import Learner
 from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.network.engine import NetworkEngine
+from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.peers import learners
 from fedpeer.sims.world import World, plan_of
 from tests.sims import worlds
@@ -91,7 +92,8 @@ def played(
     made: World, method: str, pace: Mapping[str, float] | None = None
 ) -> tuple[NetworkEngine, dict[str, Tensor]]:
     choice = parse(method)
-    with NetworkEngine(made, plan_of(made, method_of(choice)), choice, pace=pace) as engine:
+    faults = Faults(paces=tuple((pace or {}).items()))
+    with NetworkEngine(made, plan_of(made, method_of(choice)), choice, faults=faults) as engine:
         for _ in range(ROUNDS):
             engine.step()
         engine.evaluate()

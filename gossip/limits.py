@@ -1,0 +1,14 @@
+"""When a lane rests, and when a peer does: the bounds of `transfers.py`, which crowds (`crowd_lanes.py`) keep too."""
+
+from __future__ import annotations
+
+#: Transfers that a lane may have open before it rests. With one, a lane rests while an answer travels; with more than
+#: two, a cut edge takes more than its peer can spare.
+WINDOW = 2
+
+#: A peer with less than this part of the weight it started with waits until it has received. Its estimate is a
+#: quotient of two small numbers by then, and the shares it could give would not help anybody.
+REST_BELOW = 1 / 16
+
+#: Weight under way, as a part of what is held, above which a peer waits: it then has at least two thirds of its own.
+UNDER_WAY_MAX = 1 / 2

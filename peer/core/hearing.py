@@ -1,0 +1,194 @@
+"""What a peer makes of what others say: whether it listens at all, and whom in it a message concerns.
+
+A message comes from somebody whom the connection has named, and has been read and held against the gate. What is left
+to see is memory: a Hello makes two peers acquainted, and from who is not, or lives in another life than the one that is
+known, only that is heard which needs no lanes. Everything else goes to who has its business: membership, lanes,
+councils, the rounds. A refusal that comes of different memories is cleared up by a Hello.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+import torch
+
+from fedpeer.peer.core import electors
+from fedpeer.peer.core.company import attend
+from fedpeer.peer.core.council import Council
+from fedpeer.peer.core.events import Heard
+from fedpeer.peer.core.lanes import hear_ack, hear_transfer, say_all_open
+from fedpeer.peer.core.meeting import hear_contract, hear_hello, hear_roster
+from fedpeer.peer.core.messages import (
+    Ack,
+    Ballot,
+    Contract,
+    Fetch,
+    Hello,
+    Message,
+    Model,
+    Ping,
+    PingRequest,
+    Pong,
+    Refused,
+    RosterNews,
+    Transfer,
+    Update,
+    Value,
+    Wanted,
+)
+from fedpeer.peer.core.passages import Work
+from fedpeer.peer.core.roster import AUTHORITY, Roster
+
+#: Peers that have to say that a later process has our identity before we believe it: one alone might lie.
+OUTLIVED_MIN = 2
+#: Refusals that say no more than that somebody is a little ahead or behind.
+USUAL = {"early", "repeated", "round_closed", "round_gap", "stale_term"}
+#: Refusals that come from different memories of lanes, lives and edges.
+CLEARED_UP_BY_HELLO = {
+    "stale_incarnation",
+    "early",
+    "sequence_reused",
+    "sequence_jump",
+    "duplicate_peer",
+    "not_a_neighbour",
+}
+
+
+class Hearing:
+    """See the top of this file.
+
+    councils   by group, those that the peer sits in; whoever changes the mapping changes who is asked
+    enrol      goes over to a roster that is news
+    """
+
+    def __init__(self, work: Work, councils: Mapping[str, Council], enrol: Callable[[Roster], None]) -> None:
+        self.work, self.councils, self._enrol = work, councils, enrol
+        self._outlived_by: set[str] = set()  # those who say that a later process has our identity
+
+    def hear(self, heard: Heard) -> None:
+        life, peer = self.work.life, heard.sender
+        if peer == AUTHORITY and isinstance(heard.message, RosterNews):
+            self._news(peer, heard.message)
+            return
+        if peer not in life.others:
+            life.count("unknown_peer", peer)
+            return
+        if not life.listens(peer):
+            return
+        life.others[peer].heard_at = life.now
+        message = heard.message
+        if isinstance(message, Hello):
+            if hear_hello(life, heard, message):
+                say_all_open(life, self.work.repeats, peer)
+                for council in self.councils.values():
+                    if peer in life.circle.councils[council.group].members:
+                        electors.introduce(council, peer)
+            life.changed()
+            return
+        known = life.ledger.met.get(peer)
+        if known is not None and heard.incarnation < known:
+            life.refuse("stale_incarnation", peer, f"incarnation {heard.incarnation}, and {known} is known")
+            return
+        if heard.incarnation != known:
+            life.others[peer].greet_soon(life.now)
+            if not isinstance(message, Ping | PingRequest | Pong | Refused | RosterNews):
+                return
+        self._dispatch(peer, message)
+
+    def _dispatch(self, peer: str, message: Message) -> None:
+        life = self.work.life
+        match message:
+            case Transfer():
+                if message.group in life.ledger.groups and hear_transfer(life, peer, message, self.work.gauges):
+                    self.work.rounds.news.add(message.group)
+            case Ack() if message.group in self.councils:
+                self.councils[message.group].hear_ack(peer, message)
+            case Ack():
+                if message.group in life.ledger.groups:
+                    hear_ack(life, self.work.repeats, peer, message)
+            case Ping():
+                attend(life, life.membership.heard_ping(peer, message.number, message.claims))
+            case PingRequest():
+                attend(life, life.membership.heard_ping_request(peer, message.number, message.target, message.claims))
+            case Pong():
+                attend(
+                    life,
+                    life.membership.heard_pong(peer, message.number, message.target, message.heard, message.claims),
+                )
+            case Fetch():
+                self._give_value(peer, message.group)
+            case Value():
+                if life.phase == "joining" and message.group in self.work.passage.values:
+                    self.work.passage.values[message.group][peer] = message.value_D.clone()
+                    life.others[peer].seen_in(message.round, life.now)
+            case Contract():
+                hear_contract(life, peer, message)
+            case RosterNews():
+                self._news(peer, message)
+            case Refused():
+                self._refused(peer, message)
+            case Ballot() | Update() | Wanted() | Model():
+                self._sit(peer, message)
+            case Hello():
+                raise AssertionError("a Hello is heard before")
+            case _:
+                assert_never(message)
+
+    def _sit(self, peer: str, message: Ballot | Update | Wanted | Model) -> None:
+        """Something about coordinated rounds, by somebody who learns the same."""
+        council = self.councils.get(message.group)
+        if council is None or message.group not in self.work.life.others[peer].agreed:
+            return
+        match message:
+            case Ballot():
+                council.hear_ballot(peer, message)
+            case Update():
+                council.hear_update(peer, message)
+            case Wanted():
+                council.hear_wanted(peer, message)
+            case Model():
+                council.hear_model(message)
+
+    def _news(self, peer: str, news: RosterNews) -> None:
+        if self.councils and news.number < self.work.life.circle.roster.number:
+            for council in self.councils.values():
+                electors.hear_earlier(council, peer, news)
+            return
+        roster = hear_roster(self.work.life, peer, news)
+        if roster is not None:
+            self._enrol(roster)
+
+    def _give_value(self, peer: str, group: str) -> None:
+        life = self.work.life
+        if group in life.ledger.groups and group in life.others[peer].agreed and life.ledger.round > 0:
+            value_D = life.shown(group)
+            if value_D is not None:
+                life.send(peer, Value(group=group, round=life.ledger.round, value_D=value_D.to(torch.float32)))
+
+    def _refused(self, peer: str, refused: Refused) -> None:
+        """A neighbour did not take something. Whatever has to do with memory or lives is cleared up by a Hello."""
+        life = self.work.life
+        if refused.group in self.councils:
+            self.councils[refused.group].hear_refused(peer, refused)
+        text = f"{peer} refused what this peer sent: {refused.code}. {refused.text}"
+        life.note(
+            "debug" if refused.code in USUAL else "warning",
+            "refused",
+            text,
+            peer=peer,
+            code=refused.code,
+        )
+        if refused.code == "duplicate_peer" and life.young:
+            life.outdone(life.ledger.life + 1)  # they know a life of ours with the same number
+            life.advertise()
+        elif refused.code == "duplicate_peer":
+            self._outlived_by.add(peer)
+            if len(self._outlived_by) >= min(OUTLIVED_MIN, len(life.mates)):
+                text = f"another process with the identity of {life.me} started after this one, so this one stops"
+                life.note("error", "duplicate_peer", text)
+                life.stop(2, f"{text}; start {life.me} on one machine only")
+        if refused.code == "early":
+            self.work.repeats.missed(peer, refused.group, refused.seq)
+        if refused.code in CLEARED_UP_BY_HELLO:
+            life.others[peer].greet_soon(life.now)

@@ -1,0 +1,250 @@
+"""Peers that find out themselves who is alike: the vector engine under one plan, and from then on under another.
+
+For `seeking.after` rounds the partial model whose members are sought is nobody's, and some of each peer's examples are
+kept back. Then groups are found as `algorithms/assignment.py` says, a plan is compiled with a model for each of them,
+and learning goes on from the present parameters, with all examples. What the search would send is counted with the
+round behind which it takes place; nothing of it is known to one peer that the others would not be told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpeer.algorithms.assignment import GAIN_BYTES, CountSketch, Gain, below, cut, groups, merges, told
+from fedpeer.algorithms.evaluation import losses
+from fedpeer.algorithms.registry import Method
+from fedpeer.algorithms.steppers import Stepper
+from fedpeer.gossip.averaging import traffic
+from fedpeer.gossip.spreading import spread
+from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.groups import averaging_among, averaging_of, plan_for
+from fedpeer.sims.memory import sample_weights, start_of, workspace_of
+from fedpeer.sims.vector.engine import RoundTimes, VectorEngine
+from fedpeer.sims.vector.sought import Indices, Sought, kinds, parted
+from fedpeer.sims.vector.workspace import Job, Part, Workspace
+from fedpeer.sims.world import World
+
+#: Told once: the federation with the groups that were found.
+Found = Callable[[Federation], None]
+
+
+class SeekingEngine:
+    """All peers of one method and seed, who seek with whom to share; an `Engine`."""
+
+    def __init__(
+        self,
+        job: Job,
+        world: World,
+        method: Method,
+        sought: Sought,
+        found: Found = lambda federation: None,
+        **asked: Any,
+    ) -> None:
+        """
+        Args:
+            found: told once.
+            asked: of the vector engine: workers, folder, replaced, stop.
+        """
+        self._job, self._world, self._method, self._sought = job, world, method, sought
+        self._found, self._asked = found, asked
+        length, size = sought.compared_PD.shape[1], sought.seeking.sketch
+        self._sketch = CountSketch.drawn(length, size, world.draws.numpy("sketch"))
+        self._sketch_PS = np.zeros((len(world.peers), self._sketch.size))
+        self._groups: tuple[tuple[int, ...], ...] | None = None  # numbers of peers; None: not found yet
+        self._spent_P2 = np.zeros((len(world.peers), 2), np.int64)  # messages and bytes of the round of the search
+        self._back: Part | None = None
+        self.round, self.weights = 0, dict[str, NDArray[np.float64]]()
+
+    def __enter__(self) -> Self:
+        self._engine = self._playing(self._world.federation, seeks=True).__enter__()
+        self._mirror()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._engine.__exit__(*raised)
+
+    def step(self) -> RoundTimes:
+        """One round; behind the last one of the search the groups are found."""
+        times = self._engine.step()
+        if self._groups is None:
+            self._add_up()
+            if self._engine.round == self._sought.seeking.after:
+                began = time.perf_counter()
+                self._groups = self._search()
+                federation = self._decided()
+                self._go_on(federation, *self._engine.snapshot())
+                self._found(federation)
+                times = replace(times, average=times.average + time.perf_counter() - began)
+        self._mirror()
+        return times
+
+    @property
+    def traffic(self) -> tuple[list[int], list[int]]:
+        """Messages and bytes that each peer sent in the last finished round: for averaging, and in the search."""
+        if self.round != self._sought.seeking.after:
+            return self._engine.traffic
+        return self._spent_P2[:, 0].tolist(), self._spent_P2[:, 1].tolist()
+
+    @property
+    def x_Pn(self) -> Tensor:
+        return self._engine.x_Pn
+
+    def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
+        return self._engine.evaluate(validation=validation)
+
+    def evaluate_server(self, *, validation: bool = False) -> None:
+        """Peers are equals."""
+
+    def statistics(self) -> dict[str, list[float]]:
+        """The number of each peer's group, 0 for none; and, where the simulation knows which peers see their data in
+        the same way, the adjusted Rand index of the groups with that (1: found all, 0: as chance has it)."""
+        if self._groups is None:
+            return {}
+        group_P = np.zeros(len(self._world.peers), np.int64)
+        for number, members in enumerate(self._groups, 1):
+            group_P[list(members)] = number
+        found = {"group": group_P.astype(float).tolist()}
+        hidden_P = kinds(self._world)
+        if len(set(hidden_P)) > 1:
+            from sklearn.metrics import adjusted_rand_score  # late: a second
+
+            alone_P = np.where(group_P > 0, group_P, -1 - np.arange(len(group_P)))
+            found["recovered"] = [float(adjusted_rand_score(hidden_P, alone_P))] * len(group_P)
+        return found
+
+    @property
+    def relations_PP(self) -> None:
+        """Peers are equals."""
+
+    def disagreement(self) -> dict[str, float]:
+        return self._engine.disagreement()
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """That of the vector engine, and where the search stands."""
+        tensors, state = self._engine.snapshot()
+        search = {"groups": self._groups, "spent": self._spent_P2.tolist()}
+        return {**tensors, "sketch": torch.from_numpy(self._sketch_PS)}, {**state, "search": search}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Go on from a snapshot, to the very numbers of an uninterrupted run."""
+        self._sketch_PS = tensors["sketch"].numpy().copy()
+        found = state["search"]["groups"]
+        self._spent_P2 = np.array(state["search"]["spent"], np.int64)
+        if found is None:
+            self._engine.restore(tensors, state)
+        else:
+            self._groups = tuple(map(tuple, found))
+            self._go_on(self._decided(), tensors, state)
+        self._mirror()
+
+    @cached_property
+    def _stepper(self) -> Stepper:
+        return self._job.stepper()
+
+    def _mirror(self) -> None:
+        self.round, self.weights = self._engine.round, self._engine.weights
+
+    def _playing(self, federation: Federation, *, seeks: bool = False) -> VectorEngine:
+        """The vector engine under this federation's plan; while peers seek, some examples are kept back."""
+        world = self._world
+        plan = plan_for(federation, world.network, world.peers, self._method)
+        memory = workspace_of(world, plan, self._job.device)
+
+        def partly(state_size: int) -> Workspace:
+            workspace = memory(state_size)
+            share = self._sought.seeking.kept_back
+            workspace.train, self._back = parted(workspace.train, share, world.draws, world.peers)
+            return workspace
+
+        return VectorEngine(
+            self._job,
+            plan,
+            averaging_of(plan, federation, world.seed),
+            partly if seeks else memory,
+            start_of(world),
+            weights_P=sample_weights(world),
+            **self._asked,
+        )
+
+    def _decided(self) -> Federation:
+        assert self._groups is not None, "groups are found"
+        peers = self._world.peers
+        named = [[peers[member] for member in members] for members in self._groups]
+        return self._world.federation.decided(self._sought.name, named)
+
+    def _go_on(self, federation: Federation, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Under another plan, from there."""
+        engine = self._playing(federation).__enter__()
+        weights = {id: state["weights"].get(id, value.tolist()) for id, value in engine.weights.items()}
+        engine.restore(tensors, {**state, "weights": weights})
+        self._engine.__exit__(None, None, None)
+        self._engine = engine
+
+    def _add_up(self) -> None:
+        """How what each peer trained differs from the average that came of it."""
+        before_Pn = self._engine.trained_Pn
+        if before_Pn is not None:
+            index_PD = torch.from_numpy(self._sought.compared_PD).to(before_Pn.device)
+            apart_PD = before_Pn.gather(1, index_PD) - self._engine.x_Pn.gather(1, index_PD)
+            self._sketch_PS += self._sketch(apart_PD.cpu().numpy().astype(np.float64))
+
+    def _search(self) -> tuple[tuple[int, ...], ...]:
+        """The groups; what the search sends is counted."""
+        everyone, overlay = range(len(self._world.peers)), self._sought.overlay
+        self._spend(everyone, *map(np.array, self._engine.traffic))
+        flood, words = spread(overlay), told(self._sketch_PS)
+        self._spend(everyone, flood.messages_P, flood.bytes_of(words[0].nbytes))
+        tree = merges(words)
+        nodes = below(tree)
+        tried = [self._trial(members) for members in nodes]
+        gains = [
+            Gain.all(Gain.of(tried[node][peer], tried[merge][peer]) for node in pair for peer in nodes[node])
+            for merge, pair in enumerate(tree, len(everyone))
+        ]
+        self._spend(everyone, flood.messages_P, flood.bytes_of(0))  # each peer's gains of all its trials are one thing
+        for members in nodes[len(everyone) :]:
+            gained_P = spread(overlay, members).items_P * GAIN_BYTES
+            self._spend(everyone, np.zeros_like(gained_P), gained_P)
+        return groups(tree, cut(gains))
+
+    def _trial(self, members: Sequence[int]) -> dict[int, NDArray[np.float64]]:
+        """The losses of each member on what it kept back, with the members' average in place of its own slice; of one
+        alone, as it is."""
+        world, x_Pn = self._world, self._engine.x_Pn
+        weights_P = sample_weights(world)
+        weights_M = np.ones(len(members)) if weights_P is None else weights_P[list(members)]
+        index_MD = torch.from_numpy(self._sought.slice_PD[list(members)]).to(x_Pn.device)
+        mean_D = torch.zeros(index_MD.shape[1], dtype=torch.float64)
+        for weight, peer, index_D in zip(weights_M / weights_M.sum(), members, index_MD, strict=True):
+            mean_D += weight * x_Pn[peer, index_D].cpu()
+        found = {}
+        for peer, index_D in zip(members, index_MD, strict=True):
+            x_n = x_Pn[peer].clone()
+            x_n[index_D] = mean_D.to(x_n)
+            found[peer] = self._losses(peer, x_n)
+        if len(members) == 1:
+            return found
+        names = [world.peers[peer] for peer in members]
+        policy = averaging_among(names, f"{self._sought.name} {names[0]}", world.federation.gossip, world.seed)
+        messages, amount = zip(*traffic(policy, len(mean_D)), strict=True)
+        self._spend(members, np.array(messages), np.array(amount))
+        return found
+
+    def _losses(self, peer: int, x_n: Tensor) -> NDArray[np.float64]:
+        workspace, view = self._engine.workspace, self._engine.workspace.seen_by([peer])
+        assert self._back is not None, "the search has begun"
+        examples = workspace.examples(self._back, peer)
+        found_M = losses(self._stepper, self._job.criterion, x_n, examples, None if view is None else view.of(0))
+        return found_M.cpu().numpy().astype(np.float64)
+
+    def _spend(self, peers: Sequence[int], messages: Indices, amount: Indices) -> None:
+        self._spent_P2[list(peers)] += np.stack([messages, amount], axis=1)

@@ -1,0 +1,122 @@
+"""What peers seek that find out themselves who is alike, and what they and a judge must have for it.
+
+The rules are in `algorithms/assignment.py`; `seeking.py` plays them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedpeer.algorithms.assignment import ASSIGNMENTS, AssignmentError, Seeking
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.registry import Method
+from fedpeer.peer.core.choice import called, parse
+from fedpeer.peer.core.groups import averaging_among, plan_for
+from fedpeer.sims.vector.workspace import Part
+from fedpeer.sims.world import World
+from fedpeer.slicing.plan import Group
+from fedpeer.topology.overlay import Overlay
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Sought:
+    """What is sought in a world.
+
+    name        of the partial model
+    slice_PD    where what its groups will average lies in each peer's x_n
+    compared_PD where that lies in which disagreement is looked at: what all average and leads to the outputs, whose
+                weights feel first what is asked of them; all that they average, where it has no such weights
+    overlay     of all peers, along which sketches and gains are spread
+    """
+
+    name: str
+    seeking: Seeking
+    slice_PD: Indices
+    compared_PD: Indices
+    overlay: Overlay
+
+
+def sought_in(world: World, method: Method) -> Sought | None:
+    """What is sought under this method; None: nothing.
+
+    Raises:
+        AssignmentError, ChoiceError, SlicingError: what does not fit, and what to change.
+    """
+    federation, peers = world.federation, world.peers
+    if method.sharing != "partial models" or not federation.undecided:
+        return None
+    name, *more = federation.undecided
+    place = f"partial_models.{name}.members"
+    if more:
+        raise AssignmentError(f"{place}: {more[0]} has members to be found too; the peers find those of one model")
+    seeking: Seeking = called(parse(str(federation.partial_models[name].members)), ASSIGNMENTS, "assignment")()
+    everyone, candidate = (
+        plan_for(each, world.network, peers, method) for each in (federation, federation.decided(name, "all"))
+    )
+    shared = [group for group in everyone.groups if group.members == peers]
+    own = [group for group in candidate.groups if name in group.models]
+    taken = [each for each in federation.partial_models if each.startswith(name) and each[len(name) :].isdecimal()]
+    problem = ""
+    if not shared:
+        problem = "peers compare what all of them average; add a partial model that everyone implements"
+    elif not own:
+        problem = "its groups would have nothing to average; give it neurons"
+    elif taken:
+        problem = f"the groups that are found will be {name}1, {name}2, ...; call {taken[0]} something else"
+    elif seeking.after >= world.federation.learning.rounds:
+        problem = f"after = {seeking.after} and there are {world.federation.learning.rounds} rounds; write fewer"
+    elif federation.gossip.drift is not None:
+        problem = "peers that sleep do not show how they disagree; leave out gossip.drift"
+    elif federation.gossip.topology.name == "edges":
+        problem = "your own edges need not hold groups together that are not known yet; choose another topology"
+    elif min(len(share.train_M) for share in world.split.shares) < 2:
+        problem = "a peer has one example only, and none to keep back; give each two or more"
+    if problem:
+        raise AssignmentError(f"{place}: {problem}")
+    slice_PD, shared_PD = (_stacked(groups, peers) for groups in (own, shared))
+    outputs = [part.name for part in world.network.parts].index(world.network.aliases.get("output", "output"))
+    telling_D = world.network.out_part_n[shared_PD[0]] == outputs
+    compared_PD = shared_PD[:, telling_D] if telling_D.any() else shared_PD
+    overlay = averaging_among(peers, shared[0].id, federation.gossip, world.seed).overlay
+    return Sought(name, seeking, slice_PD, compared_PD, overlay)
+
+
+def _stacked(groups: Sequence[Group], peers: Sequence[str]) -> Indices:
+    return np.concatenate([np.stack([group.indices[peer] for peer in peers]) for group in groups], axis=1)
+
+
+def parted(part: Part, share: float, draws: Draws, peers: Sequence[str]) -> tuple[Part, Part]:
+    """What peers train on in the meantime, and the share of each one's examples that it keeps back: one or more of
+    them, drawn from the stream (seed, peer, "kept back")."""
+    sides: tuple[list[Indices], list[Indices]] = ([], [])
+    for peer, (first, last) in zip(peers, zip(part.first_P1, part.first_P1[1:], strict=False), strict=True):
+        order = draws.numpy("kept back", peer).permutation(last - first)
+        kept = min(max(1, round(share * len(order))), len(order) - 1)
+        for side, chosen in zip(sides, (order[kept:], order[:kept]), strict=True):
+            side.append(first + np.sort(chosen))
+    train, back = (_rows(part, side) for side in sides)
+    return train, back
+
+
+def _rows(part: Part, rows: Sequence[Indices]) -> Part:
+    chosen = torch.from_numpy(np.concatenate(rows)).to(part.index_T.device)
+    first_P1 = np.cumsum([0, *map(len, rows)])
+    return Part(part.index_T[chosen], part.y_T[chosen], tuple(int(first) for first in first_P1))
+
+
+def kinds(world: World) -> list[int]:
+    """What the peers themselves are not told: those with the same number see labels and features in the same way."""
+    numbers: dict[tuple[bytes | None, ...], int] = {}
+    maps = [(share.label_map_C, share.feature_map_F) for share in world.split.shares]
+    return [numbers.setdefault(tuple(map(_words, pair)), len(numbers)) for pair in maps]
+
+
+def _words(map_C: Indices | None) -> bytes | None:
+    return None if map_C is None or np.array_equal(map_C, np.arange(len(map_C))) else map_C.tobytes()

@@ -1,0 +1,187 @@
+"""Sketches, trees and trials against slow and obvious counterparts; a search finds what was hidden in made-up peers."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedpeer.algorithms.assignment import AssignmentError, CountSketch, Gain, alike, below, cut, groups, merges, told
+
+Floats = NDArray[np.float64]
+
+
+def sketch(length: int, size: int, seed: int = 0) -> CountSketch:
+    return CountSketch.drawn(length, size, np.random.default_rng(seed))
+
+
+# ------------------------------------------------------------------------------------------------------------ sketches
+
+
+def test_a_sketch_adds_each_number_to_one_place_or_subtracts_it() -> None:
+    made, change_PD = sketch(50, 16), np.random.default_rng(1).normal(size=(3, 50))
+    expected_PS = np.zeros((3, 16))
+    for peer in range(3):
+        for d in range(50):
+            expected_PS[peer, made.place_D[d]] += made.sign_D[d] * change_PD[peer, d]
+    assert np.allclose(made(change_PD), expected_PS, rtol=0, atol=1e-12)
+    assert np.allclose(made(change_PD[1]), expected_PS[1], rtol=0, atol=1e-12)  # one peer as a block
+    assert set(made.sign_D) == {-1.0, 1.0}
+    assert len(set(made.place_D.tolist())) > 12
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000))
+def test_sketches_add_up(seed: int) -> None:
+    made, (a_D, b_D) = sketch(300, 32), np.random.default_rng(seed).normal(size=(2, 300))
+    assert np.allclose(made(a_D) + 2 * made(b_D), made(a_D + 2 * b_D), rtol=0, atol=1e-10)
+
+
+def test_what_is_short_is_its_own_sketch() -> None:
+    change_PD = np.random.default_rng(2).normal(size=(4, 64))
+    assert np.array_equal(sketch(64, 64)(change_PD), change_PD)
+
+
+def test_inner_products_are_right_in_the_mean_and_spread_as_is_said() -> None:
+    a_D, b_D = np.random.default_rng(3).normal(size=(2, 400))
+    a_D, b_D = a_D / np.linalg.norm(a_D), (a_D + b_D) / np.linalg.norm(a_D + b_D)
+    size, draws = 32, 500
+    found = np.array([sketch(400, size, seed)(np.stack([a_D, b_D])).prod(0).sum() for seed in range(draws)])
+    assert abs(found.mean() - a_D @ b_D) < 4 * np.sqrt(2 / size / draws)
+    assert found.var() < 2 / size
+
+
+def test_only_directions_are_told() -> None:
+    sketch_PS = np.array([[3.0, 4.0], [3e9, 4e9], [0.0, 0.0]])
+    assert told(sketch_PS).dtype == np.float16
+    assert np.allclose(told(sketch_PS), [[0.6, 0.8], [0.6, 0.8], [0.0, 0.0]], atol=1e-3)
+
+
+# ------------------------------------------------------------------------------------------------------------ the tree
+
+
+def slow_merges(sketch_PS: Floats) -> list[set[frozenset[int]]]:
+    """What is joined in each step: the two sets whose peers are nearest in the mean of 1 - cosine."""
+    unit = sketch_PS / np.linalg.norm(sketch_PS, axis=1, keepdims=True)
+    sets = [frozenset({peer}) for peer in range(len(unit))]
+    steps = []
+    while len(sets) > 1:
+        nearest = min(
+            combinations(sets, 2), key=lambda pair: np.mean([1 - unit[p] @ unit[q] for p in pair[0] for q in pair[1]])
+        )
+        steps.append(set(nearest))
+        sets = [each for each in sets if each not in nearest] + [nearest[0] | nearest[1]]
+    return steps
+
+
+@settings(max_examples=20)
+@given(peers=st.integers(2, 9), seed=st.integers(0, 1000))
+def test_the_most_alike_are_joined_first(peers: int, seed: int) -> None:
+    sketch_PS = told(np.random.default_rng(seed).normal(size=(peers, 20)))
+    tree = merges(sketch_PS)
+    nodes = [frozenset(each) for each in below(tree)]
+    assert [{nodes[a], nodes[b]} for a, b in tree] == slow_merges(sketch_PS.astype(np.float64))
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000))
+def test_the_tree_does_not_depend_on_who_has_which_number(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sketch_PS, order = told(rng.normal(size=(8, 20))), rng.permutation(8)
+    found = {frozenset(order[list(each)].tolist()) for each in below(merges(sketch_PS[order]))}
+    assert found == set(map(frozenset, below(merges(sketch_PS))))
+
+
+def test_one_peer_has_no_tree_and_who_never_disagreed_is_like_nobody() -> None:
+    assert merges(told(np.ones((1, 4)))) == ()
+    sketch_PS = told(np.array([[0.0, 0.0], [1.0, 0.2], [1.0, 0.1]]))
+    assert below(merges(sketch_PS))[3] == (1, 2)
+
+
+# ------------------------------------------------------------------------------------------------- the trials, the cut
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000))
+def test_a_gain_is_a_sum_and_its_variance(seed: int) -> None:
+    before, after = np.random.default_rng(seed).normal(size=(2, 3, 7))
+    gained = (before - after).ravel()
+    together = Gain.all(Gain.of(b, a) for b, a in zip(before, after, strict=True))
+    assert together.count == 21
+    assert np.isclose(together.total, gained.sum())
+    assert np.isclose(together.variance, 21 * gained.var(ddof=1))
+    assert Gain.of(before[0, :1], after[0, :1]).variance == 0
+
+
+def gain(total: float, error: float = 1.0) -> Gain:
+    """Of four examples, with this standard error of the sum."""
+    return Gain(4, total, total**2 / 4 + error**2 * 3 / 4)
+
+
+@pytest.mark.parametrize(
+    ("totals", "taken"),
+    [
+        ([], 0),
+        ([3, 2, 1], 3),
+        ([3, 2, -2, -2], 2),
+        ([3, -0.9, 2, -5], 3),  # one that lost by chance among others that gained
+        ([3, -5, 3, -5], 1),  # what follows does not make up for it
+        ([3, -0.9, -5], 2),  # within one standard error
+        ([3, -0.9, -0.6, -5], 2),  # two lose 1.5, beyond 1.41 of two
+        ([3, -0.9, -0.4, -5], 3),
+        ([3, -1.1, -0.2, -5], 3),
+        ([-2, -2], 0),
+        ([-0.5], 1),
+    ],
+    ids=str,
+)
+def test_the_tree_is_cut_where_gains_end(totals: list[float], taken: int) -> None:
+    assert cut([gain(total) for total in totals]) == taken
+
+
+def test_without_chance_every_loss_counts() -> None:
+    assert cut([gain(1, 0), gain(-0.01, 0)]) == 1
+
+
+def test_groups_are_what_is_below_the_cut() -> None:
+    tree = ((4, 5), (0, 1), (2, 3), (7, 8), (6, 9))  # ((0 1) (2 3)) (4 5)
+    assert below(tree)[6:] == ((4, 5), (0, 1), (2, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4, 5))
+    assert [groups(tree, taken) for taken in range(6)] == [
+        (),
+        ((4, 5),),
+        ((0, 1), (4, 5)),
+        ((0, 1), (2, 3), (4, 5)),
+        ((0, 1, 2, 3), (4, 5)),
+        ((0, 1, 2, 3, 4, 5),),
+    ]
+    assert groups((), 0) == ()
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 500), kinds=st.integers(1, 5))
+def test_hidden_kinds_are_found_whatever_the_numbers_of_the_peers(seed: int, kinds: int) -> None:
+    rng = np.random.default_rng(seed)
+    kind_P = rng.integers(kinds, size=12)
+    centre_KS = np.linalg.qr(rng.normal(size=(30, 5)))[0].T
+    tree = merges(told(centre_KS[kind_P] + 0.05 * rng.normal(size=(12, 30))))
+    gains = [gain(1.0 if len(set(kind_P[list(members)])) == 1 else -5.0) for members in below(tree)[12:]]
+    hidden = [tuple(np.flatnonzero(kind_P == kind).tolist()) for kind in range(kinds)]
+    assert groups(tree, cut(gains)) == tuple(sorted(each for each in hidden if len(each) > 1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"after": 0}, "after = 0"),
+        ({"kept_back": 0.0}, "kept_back = 0"),
+        ({"kept_back": 0.6}, "0.6"),
+        ({"sketch": 8}, "8"),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused(wrong: dict[str, float], word: str) -> None:
+    with pytest.raises(AssignmentError, match=word):
+        alike(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,259 @@
+"""Peers that find out who is alike: groups are found, learning goes on, a stop changes nothing, all is counted."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ruamel.yaml import YAML
+
+from fedpeer.algorithms.assignment import GAIN_BYTES, AssignmentError
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.evaluation import losses
+from fedpeer.algorithms.losses import LOSSES
+from fedpeer.cli.checks import between_peers
+from fedpeer.gossip.averaging import traffic
+from fedpeer.gossip.spreading import spread
+from fedpeer.peer.core.choice import ChoiceError, parse
+from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.groups import averaging_among
+from fedpeer.peer.core.methods import method_of
+from fedpeer.sims.api import simulate
+from fedpeer.sims.engine import check
+from fedpeer.sims.memory import job_of
+from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.vector.seeking import SeekingEngine
+from fedpeer.sims.vector.sought import kinds, parted, sought_in
+from fedpeer.sims.vector.workspace import Part
+from tests.sims.worlds import engine, federation, same_bits, world
+
+METHOD = method_of(parse("partial-averaging"))
+PAIR = {"neurons": {"input": "all", "hidden1": 8, "output": "all"}, "members": ["peer1", "peer2"]}
+FREE = {"neurons": {"hidden1": 4}, "members": "alike,after=6"}
+ONE_ORDER = "blocks:60,shuffle=true,test=50"
+SWAPPED = f"{ONE_ORDER}/swap:8+9,on=1-3/swap:6+7,on=1-3/swap:4+5,on=1-3"
+
+
+def asked(members: Any = "alike,after=6", **more: Any) -> Federation:
+    kin = {"depends_on": ["everyone"], "neurons": {"hidden1": 4}, "members": members}
+    settings: dict[str, Any] = {
+        "partial_models": {"everyone": {"neurons": {"input": "all", "hidden1": 8, "output": "all"}}, "kin": kin},
+        "learning__optimizer": "sgd,lr=0.5",
+        "learning__steps_between_averaging": 60,
+        "learning__rounds": 9,
+        "simulation__split": SWAPPED,
+    }
+    return federation(**{**settings, **more})
+
+
+class Seeking:
+    """An engine that remembers what it was told."""
+
+    def __init__(self, of: Federation, seed: int = 0, **more: Any) -> None:
+        self.world, self.told = world(of, seed), list[Federation]()
+        sought = sought_in(self.world, METHOD)
+        assert sought is not None
+        self.sought = sought
+        self.engine = SeekingEngine(job_of(self.world, "cpu"), self.world, METHOD, sought, self.told.append, **more)
+
+
+def test_hidden_groups_are_found_and_learning_goes_on_as_if_they_had_been_written_down() -> None:
+    made = Seeking(asked())
+    with made.engine as running:
+        for _ in range(6):
+            running.step()
+        (found,) = made.told
+        assert {name: each.members for name, each in found.partial_models.items()} == {
+            "everyone": "all",
+            "kin1": ["peer1", "peer2", "peer3"],
+            "kin2": ["peer4", "peer5", "peer6"],
+        }
+        assert running.statistics() == {"group": [1, 1, 1, 2, 2, 2], "recovered": [1.0] * 6}
+        tensors, state = running.snapshot()
+        tensors = {name: value.clone() for name, value in tensors.items()}
+        for _ in range(3):
+            running.step()
+        by_itself_Pn, sent = running.x_Pn.clone(), running.traffic
+    with engine(world(found)) as by_hand:
+        weights = {name: [1.0] * len(each) for name, each in by_hand.weights.items()}
+        by_hand.restore(tensors, {**state, "weights": {**weights, **state["weights"]}})
+        for _ in range(3):
+            by_hand.step()
+        assert same_bits(by_itself_Pn, by_hand.x_Pn)
+        assert sent == by_hand.traffic
+
+
+def test_until_then_it_is_the_global_model_alone_on_fewer_examples() -> None:
+    made = Seeking(asked())
+    with made.engine as running:
+        running.step()
+        assert running.statistics() == {}
+        assert set(running.weights) == {"everyone"}
+        train, back = running._engine.workspace.train, running._back
+        assert back is not None
+        assert [train.count(peer) for peer in range(6)] == [45] * 6
+        assert [back.count(peer) for peer in range(6)] == [15] * 6
+        # Disagreement is what one was before the averaging and is not behind it; of all peers it cancels out.
+        before_Pn = running._engine.trained_Pn
+        assert before_Pn is not None
+        apart_Pn = (before_Pn - running.x_Pn).double()
+        outputs = torch.from_numpy(made.sought.compared_PD[0])
+        assert np.allclose(running._sketch_PS, apart_Pn[:, outputs].numpy())
+        assert len(outputs) == 8 * 10 + 10  # global hidden neurons into the outputs, and their biases
+
+
+def test_where_nobody_differs_it_does_no_harm() -> None:
+    nobody: list[str] = []
+    found = Seeking(asked(simulation__split=ONE_ORDER)).engine
+    alone = engine(world(asked(nobody, simulation__split=ONE_ORDER)))
+    scores = []
+    for each in (found, alone):
+        with each as running:
+            for _ in range(9):
+                running.step()
+            scores.append(np.mean([score for score, _ in running.evaluate()]))
+            assert "recovered" not in running.statistics()  # there is nothing to judge by
+    assert scores[0] >= scores[1] - 0.02
+
+
+@pytest.mark.parametrize("stop", [3, 6])
+def test_a_stop_changes_nothing(stop: int) -> None:
+    with Seeking(asked()).engine as running:
+        for _ in range(8):
+            if running.round == stop:
+                (tensors, state), sent = running.snapshot(), running.traffic
+                tensors = {name: value.clone() for name, value in tensors.items()}
+            running.step()
+        undisturbed_Pn = running.x_Pn.clone()
+    again = Seeking(asked())
+    with again.engine as running:
+        running.restore(tensors, state)
+        assert (running.round, running.traffic) == (stop, sent)
+        for _ in range(8 - stop):
+            running.step()
+        assert same_bits(running.x_Pn, undisturbed_Pn)
+    assert len(again.told) == (stop < 6)
+
+
+def test_everything_that_the_search_says_is_counted() -> None:
+    made, of_all = Seeking(asked(gossip__protocol="exact")), list[tuple[int, ...]]()
+    with made.engine as running:
+        trial = running._trial
+        running._trial = lambda members: of_all.append(tuple(members)) or trial(members)  # type: ignore[method-assign, func-returns-value]
+        for _ in range(5):
+            running.step()
+        usual = np.array(running.traffic)
+        running.step()
+        spent = np.array(running.traffic) - usual
+    flood, length = spread(made.sought.overlay), made.sought.slice_PD.shape[1]
+    assert length == 4 * 64 + 4 + 4 * 10  # into the neurons, their own, and out of them
+    expected = np.stack([2 * flood.messages_P, flood.bytes_of(2 * 90) + flood.bytes_of(0)])
+    tried = [members for members in of_all if len(members) > 1]
+    assert len(tried) == 5  # one a merge
+    for members in tried:
+        expected[1] += spread(made.sought.overlay, members).items_P * GAIN_BYTES
+        names = [made.world.peers[peer] for peer in members]
+        policy = averaging_among(names, f"kin {names[0]}", made.world.federation.gossip, 0)
+        for peer, (count, amount) in zip(members, traffic(policy, length), strict=True):
+            expected[:, peer] += (count, amount)
+    assert spent.tolist() == expected.tolist()
+
+
+def test_a_trial_is_the_members_mean_in_place_of_their_own() -> None:
+    made = Seeking(asked(learning__weights="samples"))
+    with made.engine as running:
+        running.step()
+        x_Pn, index_D = running.x_Pn.clone(), torch.from_numpy(made.sought.slice_PD[0])
+        found = running._trial((1, 4))
+        mean_D = (x_Pn[1, index_D].double() + x_Pn[4, index_D].double()) / 2
+        assert running._back is not None
+        for peer in (1, 4):
+            x_n = x_Pn[peer].clone()
+            x_n[index_D] = mean_D.float()
+            examples = running._engine.workspace.examples(running._back, peer)
+            each_M = losses(running._stepper, LOSSES["cross-entropy"], x_n, examples, None)
+            assert np.allclose(found[peer], each_M.numpy(), rtol=1e-6)
+            logits_MC = running._stepper.logits(x_n.unsqueeze(0), examples.inputs().unsqueeze(0))[0]
+            mean = torch.nn.functional.cross_entropy(logits_MC, examples.y_M)
+            assert np.isclose(found[peer].mean(), float(mean), rtol=1e-6)
+
+
+def test_kept_back_examples_are_some_of_each_peers_own() -> None:
+    part = Part(torch.arange(10, 25), torch.arange(100, 115), (0, 2, 5, 15))
+    train, back = parted(part, 0.3, Draws(0), ("a", "b", "c"))
+    assert (train.first_P1, back.first_P1) == ((0, 1, 3, 10), (0, 1, 2, 5))
+    for peer, own in enumerate(((10, 12), (12, 15), (15, 25))):
+        rows = [each.index_T[each.first_P1[peer] : each.first_P1[peer + 1]].tolist() for each in (train, back)]
+        assert sorted(rows[0] + rows[1]) == list(range(*own))
+    assert all(torch.equal(each.y_T, each.index_T + 90) for each in (train, back))
+
+
+def test_kinds_are_by_labels_and_features() -> None:
+    assert kinds(world(asked())) == [0, 0, 0, 1, 1, 1]
+    assert kinds(world(asked(simulation__split=f"{ONE_ORDER}/pixels,on=2"))) == [0, 1, 0, 0, 0, 0]
+
+
+def test_what_was_found_can_be_pasted_into_a_federations_file(tmp_path: Path) -> None:
+    told: list[str] = []
+    settings = asked(learning__rounds=7)
+    methods = ("local", "partial-averaging")
+    run = simulate(
+        federation=settings,
+        methods=methods,
+        device="cpu",
+        workers=1,
+        out=tmp_path,
+        tell=lambda event: told.append(str(getattr(event, "text", ""))),
+    )
+    (text,) = [each for each in told if "kin1" in each]
+    path = run.folder / "models" / "partial-averaging-seed0-partial_models.yaml"
+    assert text.startswith("partial-averaging, seed 0: kin1 of peer1, peer2, peer3; kin2 of peer4, peer5, peer6;")
+    assert str(path) in text
+    pasted = YAML(typ="safe", pure=True).load(io.StringIO(path.read_text()))
+    written = Federation.model_validate({**settings.model_dump(mode="json"), **pasted})
+    assert written.partial_models["kin2"].members == ["peer4", "peer5", "peer6"]
+    assert not written.undecided
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"partial_models__everyone": PAIR, "partial_models__kin": FREE},
+            "add a partial model that everyone implements",
+        ),
+        ({"partial_models__kin": {"members": "alike"}}, "give it neurons"),
+        ({"partial_models__kin2": {"members": ["peer1"]}}, "call kin2 something else"),
+        ({"partial_models__other": {"members": "alike"}}, "those of one model"),
+        ({"learning__rounds": 6}, "after = 6 and there are 6 rounds"),
+        ({"gossip__drift": 0.1}, "leave out gossip.drift"),
+        ({"gossip__topology": "edges:peer1-peer2+peer2-peer3+peer3-peer4+peer4-peer5+peer5-peer6"}, "another topology"),
+        ({"simulation__split": "blocks:1,test=50"}, "two or more"),
+        ({"partial_models__kin": {"members": "alike,after=0"}}, "after = 0"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_sought_is_refused(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(AssignmentError, match=words):
+        sought_in(world(asked(**changed)), METHOD)
+
+
+def test_other_engines_and_methods() -> None:
+    found = world(asked())
+    assert sought_in(found, method_of(parse("full-averaging"))) is None
+    assert sought_in(world(asked("all")), METHOD) is None
+    for engine_name in ("network", "processes"):
+        request = SimulationRequest(federation=asked(), methods=(parse("partial-averaging"),), engine=engine_name)
+        with pytest.raises(ChoiceError, match=r"partial_models\.kin\.members: who is alike is found in the vector"):
+            check(request, [])
+
+
+def test_real_peers_want_members_written_down() -> None:
+    (problem,) = between_peers(asked())
+    assert problem.path == ("partial_models", "kin", "members")
+    assert "who is alike is found in simulations" in problem.text
+    assert between_peers(asked(learning__algorithm="full-averaging")) == []
