@@ -8,7 +8,7 @@ from typing import Any
 from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.federation import Federation
 from fedpeer.sims.experiments.experiment import Size
-from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.request import EngineName, SimulationRequest
 
 #: How often a run is evaluated, its last round always: tests are large, and the last round is what counts.
 EVALUATIONS = 10
@@ -24,8 +24,10 @@ def asked(
     partial_models: Mapping[str, Any] | None = None,
     gossip: Mapping[str, Any] | None = None,
     evaluations: int = EVALUATIONS,
+    engine: EngineName = "vector",
+    faults: str = "",
 ) -> SimulationRequest:
-    """One method at a size; the mappings as in a federation's file."""
+    """One method at a size; the mappings as in a federation's file, engine and faults as options of the command."""
     rounds = learning.get("rounds", size.rounds)
     federation = {
         "name": "experiment",
@@ -36,7 +38,11 @@ def asked(
         "simulation": {**({} if size.peers is None else {"peers": size.peers}), **simulation},
     }
     return SimulationRequest(
-        federation=Federation.model_validate(federation), methods=(parse(method),), seeds=tuple(range(size.seeds))
+        federation=Federation.model_validate(federation),
+        methods=(parse(method),),
+        seeds=tuple(range(size.seeds)),
+        engine=engine,
+        faults=faults,
     )
 
 

@@ -1,6 +1,8 @@
-"""All that was played on one page of HTML: every figure and table, which claims held, and how it was made.
+"""All that was played on one page of HTML: which claims held, every figure and table, and how it was made.
 
-One file with everything in it, as a run's report is (`runs/report.py`), in the same style.
+One file with everything in it, as a run's report is (`runs/report.py`), in the same style. The pages are those that
+stand alone in Markdown (`table.py`). Their tables get what that has no words for: row heads and, for narrow screens,
+the name of its column beside each number.
 """
 
 from __future__ import annotations
@@ -9,46 +11,124 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 from typing import Any
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from fedpeer.sims.experiments.pictures import picture
-from fedpeer.sims.experiments.table import page
+from fedpeer.sims.experiments.table import lasting, page
+
+Page = Mapping[str, Any]
+
+#: What this page has and a run's report has not: sentences in tables, and verdicts.
+_STYLE = """
+.wordy :is(th, td) { text-align: left; white-space: normal; vertical-align: top; font-weight: 400; }
+.wordy tbody :is(th, td) { padding-right: 24px; }
+.wordy tbody th { min-width: min(24em, 50vw); }
+.wordy thead th { font-weight: 500; }
+.index td { white-space: nowrap; }
+.results .group th { color: var(--soft); font-weight: 500; padding-top: 18px; }
+.held, .failed { white-space: nowrap; }
+.held { color: var(--m3); } .failed { color: var(--m2); }
+section { margin-top: 56px; } section h2 { margin-top: 0; }
+a { color: var(--m1); }
+@media (max-width: 640px) {
+  .results.wordy tr { grid-template-columns: minmax(0, 1fr); }
+  .results.wordy td { padding-right: 0; }
+  .results.index tr { grid-template-columns: 1fr 1fr 1fr; }
+  .results.index td { display: block; }
+  .results.index td::before { margin-right: .4em; }
+}
+"""
+_HELD = {"held": "held", "not held": "failed"}
 
 
-def book(pages: Sequence[Mapping[str, Any]]) -> str:
+def book(pages: Sequence[Page]) -> str:
     """The page of these experiments' data, in their order."""
-    style = (files("fedpeer.runs") / "report.css").read_text(encoding="utf-8")
-    judged = [claim["held"] for data in pages for claim in data["claims"] if claim["held"] is not None]
-    said = f"{len(pages)} experiments; {sum(judged)} of {len(judged)} claims held."
+    style = (files("fedpeer.runs") / "report.css").read_text(encoding="utf-8") + _STYLE
+    seconds = sum(map(_seconds, pages))
+    said = f"{len(pages)} experiments, {lasting(seconds)} of runs; {_held(pages)} claims held."
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>fedpeer: experiments</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>\n{style}</style>\n</head>\n<body>\n<h1>What the papers say, played on this machine</h1>\n"
+        f'<style>\n{style}</style>\n</head>\n<body>\n<h1 id="top">What the papers say, played on this machine</h1>\n'
         f"<p>{said}</p>\n{_contents(pages)}\n" + "\n".join(map(_section, pages)) + "\n</body>\n</html>\n"
     )
 
 
-def _contents(pages: Sequence[Mapping[str, Any]]) -> str:
+def _contents(pages: Sequence[Page]) -> str:
+    """A line an experiment, those of one paper together."""
     rows = []
-    for data in pages:
-        judged = [claim["held"] for claim in data["claims"] if claim["held"] is not None]
-        found = f"{sum(judged)} of {len(judged)}" if judged else "–"
-        link = f'<a href="#{_anchor(data)}">{escape(data["title"])}</a>'
-        rows.append(f"<tr><td>{link}</td><td>{escape(data['source'])}, {data['size']}</td><td>{found}</td></tr>")
-    head = "<tr><th>experiment</th><th>paper, size</th><th>claims held</th></tr>"
-    return f'<div class="scroll"><table class="pairs"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table></div>'
+    for paper, those in groupby(pages, key=lambda data: str(data["source"]).partition(", ")[0]):
+        rows.append(f'<tr class="group"><th colspan="4" scope="colgroup">{escape(paper)}</th></tr>')
+        for data in those:
+            link = f'<a href="#{_anchor(data)}">{escape(data["title"])}</a>'
+            cells = {"size": data["size"], "claims held": _held([data]), "runs": lasting(_seconds(data))}
+            numbers = "".join(f'<td data-label="{name}">{words}</td>' for name, words in cells.items())
+            rows.append(f'<tr><th scope="row"><code>{escape(data["name"])}</code> {link}</th>{numbers}</tr>')
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("experiment", "size", "claims held", "runs"))
+    return _scrolled(
+        f'<table class="results wordy index"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
 
 
-def _section(data: Mapping[str, Any]) -> str:
+def _section(data: Page) -> str:
     """One experiment: its page, with the picture in the place of the link to it."""
-    html = MarkdownIt("commonmark").enable("table").render(page(data))
     drawing = f"<figure>{picture(data)}</figure>" if data.get("figure") is not None and data["measured"] else ""
-    html = re.sub(r"<p><img [^>]*></p>", lambda found: drawing, html)
-    html = html.replace("<h1>", f'<h2 id="{_anchor(data)}">').replace("</h1>", "</h2>")
-    return html.replace("<table>", '<div class="scroll"><table class="results">').replace("</table>", "</table></div>")
+    html = re.sub(r"<p><img [^>]*></p>", lambda found: drawing, _rendered(page(data)))
+    html = html.replace("<h1>", "<h2>").replace("</h1>", "</h2>")
+    for words, name in _HELD.items():
+        html = html.replace(f"<strong>{words}</strong>", f'<strong class="{name}">{words}</strong>')
+    return f'<section id="{_anchor(data)}">\n{html}<p class="soft"><a href="#top">All experiments</a></p>\n</section>'
 
 
-def _anchor(data: Mapping[str, Any]) -> str:
+def _rendered(text: str) -> str:
+    """Markdown as HTML; tables of sentences begin with a claim or with settings, the others are numbers."""
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = markdown.parse(text)
+    heads: list[str] = []
+    table, column = tokens[0], 0
+    for at, token in enumerate(tokens):
+        if token.type == "table_open":
+            table, heads = token, []
+        elif token.type == "tr_open":
+            column = 0
+        elif token.type == "th_open":
+            heads.append(tokens[at + 1].content)
+            token.attrs = {"scope": "col"}
+            table.attrs = {"class": "results wordy" if heads[0] in ("claim", "settings") else "results"}
+        elif token.type == "td_open":
+            _cell(token, None if not column else heads[column])
+        elif token.type == "td_close":
+            token.tag = "td" if column else "th"
+            column += 1
+    html: str = markdown.renderer.render(tokens, markdown.options, {})
+    return re.sub(r"<table.*?</table>", lambda found: _scrolled(found[0]), html, flags=re.DOTALL)
+
+
+def _cell(token: Token, head: str | None) -> None:
+    """A cell with the name of its column; without one it is the head of its row."""
+    if head is None:
+        token.tag, token.attrs = "th", {"scope": "row"}
+    else:
+        token.attrs = {"data-label": head}
+
+
+def _scrolled(table: str) -> str:
+    return f'<div class="scroll">{table}</div>'
+
+
+def _held(pages: Sequence[Page]) -> str:
+    """How many claims held, of how many that were judged."""
+    judged = [claim["held"] for data in pages for claim in data["claims"] if claim["held"] is not None]
+    return f"{sum(judged)} of {len(judged)}" if judged else "–"
+
+
+def _seconds(data: Page) -> float:
+    return sum(float(cell["seconds"]) for cell in data["measured"])
+
+
+def _anchor(data: Page) -> str:
     return f"{data['name']}-{data['size']}"

@@ -92,7 +92,8 @@ def highest(
         nearest = max(theirs, key=lambda label: theirs[label].median)
         more = mine[best].median - theirs[nearest].median
         clear = mine[best].low > max(each.high for each in theirs.values())
-        words = f"{more:+.1f} points, {best} to {nearest}" + ("" if clear or not apart else "; their bars touch")
+        words = f"{more:+.1f} points" + (f", {best} to {nearest}" if len(mine) + len(theirs) > 2 else "")
+        words += "" if clear or not apart else "; their bars touch"
         return Verdict(more > by and (clear or not apart), words)
 
     return Claim(text, _told(check), (*labels, *others))

@@ -58,10 +58,11 @@ class Axes:
     """How an experiment is drawn: a point is the median of a cell's runs, its bar goes from 40 % to 60 % of them.
 
     number  the paper's, such as "17"; "" for a figure that the paper has not
-    runs    of the paper, for a point
+    runs    of the paper, for a point; of the largest size, where no paper has it
     lines   what a line stands for
     x       what is on the axis
     log     whether the axis is logarithmic
+    ticks   names of the places 0, 1, ... on the axis, whose points are not joined by lines; none: x is a number
     """
 
     number: str = ""
@@ -69,6 +70,7 @@ class Axes:
     lines: str
     x: str
     log: bool = False
+    ticks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,8 @@ class Cell:
     theirs    what the paper has for this line, by column, as it is printed
     place     where it stands in a figure
     round     after which it is read, where that is not the last: cells that ask for the same run share it
+    second    of virtual time after which it is read instead, whichever round each peer is in then
+    reach     mean accuracy, a fraction: it is read after the first round in which that is reached instead
     """
 
     label: str
@@ -88,6 +92,8 @@ class Cell:
     theirs: Mapping[str, str] = field(default_factory=dict)
     place: Place | None = None
     round: int | None = None
+    second: float | None = None
+    reach: float | None = None
 
     def searching(self, variant: str, seeds: int) -> SimulationRequest:
         """The variant as it is compared with others: some examples are kept back."""
@@ -111,6 +117,7 @@ class Experiment:
     claims    what the paper says of it, in sentences that can be checked
     notes     what a reader of the table should know
     figure    how it is drawn, if it is a figure; else it is a table
+    reads     names of experiments whose finished runs count as its own, at whatever size they were played
     """
 
     name: str
@@ -124,3 +131,4 @@ class Experiment:
     claims: tuple[Claim, ...]
     notes: str = ""
     figure: Axes | None = None
+    reads: tuple[str, ...] = ()

@@ -7,12 +7,13 @@ everything else. Cells that differ in the round after which they are read ask fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedpeer.sims.experiments.asking import asked
 from fedpeer.sims.experiments.experiment import Axes, Cell, Experiment, Place, Size
 from fedpeer.sims.experiments.results import Claim
+from fedpeer.sims.request import EngineName, SimulationRequest
 
 #: The paper's network for images; its k is 10 for digits.
 CLASSIC = "mlp:784+300+100+10"
@@ -22,12 +23,19 @@ Models = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Scheme:
-    """What is averaged with whom: a name in the figure, an algorithm, partial models as in a federation's file."""
+    """What is averaged with whom: a name in the figure, an algorithm, partial models as in a federation's file.
+
+    gossip, learning, faults   other settings of a federation's file, and what goes wrong, in which the lines of a
+                               figure differ; they go before the world's
+    """
 
     name: str
     method: str
     models: Models | None = None
     network: str = CLASSIC
+    gossip: Mapping[str, Any] = field(default_factory=dict)
+    learning: Mapping[str, Any] = field(default_factory=dict)
+    faults: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +46,10 @@ class World:
     rounds    of updates; `every`: how many of them from one averaging to the next
     read      after which round the figure reads it, where one run is read several times
     read_every   rounds between two evaluations then
+    second       after which second of virtual time it is read instead (network engine)
+    reach        at which mean accuracy, in percent, it is read instead
+    gossip       other settings of a federation's file; averages are exact means where nothing is said
+    engine, faults   as options of `fedpeer simulate`
     """
 
     dataset: str
@@ -48,9 +60,19 @@ class World:
     every: int = 1
     read: int | None = None
     read_every: int = 10
+    second: float | None = None
+    reach: float | None = None
     loss: str = "cross-entropy"
+    gossip: Mapping[str, Any] = field(default_factory=dict)
+    engine: EngineName = "vector"
+    faults: str = ""
 
-    def request(self, scheme: Scheme, size: Size) -> Any:
+    @property
+    def _read_within(self) -> bool:
+        """Whether it is read before its end."""
+        return any(each is not None for each in (self.read, self.second, self.reach))
+
+    def request(self, scheme: Scheme, size: Size) -> SimulationRequest:
         return asked(
             scheme.method,
             size,
@@ -58,28 +80,35 @@ class World:
                 "steps_between_averaging": self.updates,
                 "rounds": self.rounds,
                 "loss": self.loss,
-                "evaluate_every": self.rounds if self.read is None else self.read_every,
+                "evaluate_every": self.read_every if self._read_within else self.rounds,
+                **scheme.learning,
             },
             simulation={"dataset": self.dataset, "split": self.split, "peers": self.peers},
             network=scheme.network,
             partial_models=scheme.models,
-            gossip={"protocol": "exact", "every": self.every},
+            gossip={"protocol": "exact", "every": self.every, **self.gossip, **scheme.gossip},
+            engine=self.engine,
+            faults=scheme.faults or self.faults,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure of the paper.
+    """A figure of the paper, or one beyond the papers.
 
+    number     the paper's; "" for one that no paper has, which has a `name`, and a `source` for lists
     schemes    of a setting
     settings   along the axis; or, where `across`, one line each, and along the axis the averaging level
     setting    what they are, in the plural
     few        names of schemes, and settings, of the small size
     runs       of the paper
     minutes    of the three sizes, on two cores
+    columns    what is drawn, names of `results.COLUMNS`, each in a panel of its own
     """
 
-    number: str
+    number: str = ""
+    name: str = ""
+    source: str = ""
     title: str
     paper: str
     data: tuple[str, ...]
@@ -95,6 +124,7 @@ class Figure:
     runs: int = 10
     few_runs: int = 2
     notes: str = ""
+    columns: tuple[str, ...] = ("PM",)
 
     def cells(self, size: Size) -> tuple[Cell, ...]:
         """A cell a point."""
@@ -107,6 +137,11 @@ class Figure:
                 if scheme.name in names or not size.few:
                     yield self._cell(size, scheme, setting)
 
+    def cell(self, size: Size, scheme: str, setting: int) -> Cell:
+        """The point of that scheme at that setting."""
+        (found,) = [each for each in self.schemes(setting) if each.name == scheme]
+        return self._cell(size, found, setting)
+
     def _cell(self, size: Size, scheme: Scheme, setting: int) -> Cell:
         world = self.world(setting)
         place = Place(f"{setting:,}", float(scheme.name)) if self.across else Place(scheme.name, setting)
@@ -115,6 +150,8 @@ class Figure:
             variants={"": world.request(scheme, size)},
             place=place,
             round=world.read,
+            second=world.second,
+            reach=None if world.reach is None else world.reach / 100,
         )
 
     @property
@@ -136,12 +173,12 @@ class Figure:
             Size(rounds=1, seeds=self.runs, minutes=self.minutes[2]),
         )
         return Experiment(
-            name=f"fig{self.number}",
+            name=self.name or f"fig{self.number}",
             title=self.title,
-            source=f"partial averaging 2021, figure {self.number}",
+            source=self.source or f"partial averaging 2021, figure {self.number}",
             paper=self.paper,
             data=self.data,
-            columns=("PM",),
+            columns=self.columns,
             sizes=dict(zip(("quick", "default", "full"), sizes, strict=True)),
             cells=self.cells,
             claims=tuple(self.claims),

@@ -17,9 +17,12 @@ class Line:
     points: tuple[tuple[float, Middle], ...]
 
 
-def lines_of(data: Mapping[str, Any]) -> list[Line]:
-    """The lines of a page's data, in the order in which their first cells stand there."""
-    column = COLUMNS[data["columns"][0]]
+def lines_of(data: Mapping[str, Any], name: str = "") -> list[Line]:
+    """The lines of a page's data, in the order in which their first cells stand there.
+
+    name    of the column that they show; the first where nothing is said. Lines without it are left out.
+    """
+    column = COLUMNS[name or data["columns"][0]]
     found: dict[str, list[tuple[float, Middle]]] = {}
     for each in map(Measured.from_json, data["measured"]):
         place, values = data["places"][each.label], column.values(each)

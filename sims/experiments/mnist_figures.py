@@ -34,7 +34,7 @@ FIG17 = Figure(
     setting=MINI,
     world=lambda size: mnist(size, 30, f"swap:8+9,on={SEVEN}"),
     few=(("0", "60", "80", "100"), (100, 500)),
-    minutes=(2, 60, 200),
+    minutes=(3, 60, 200),
     across=True,
     claims=[
         *(best_is_partial(MINI, size, (60, 80), 100, apart=True) for size in (500, 1000, 2000, 3000)),

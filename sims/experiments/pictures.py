@@ -1,44 +1,63 @@
-"""The picture of a figure: a point is the median of a cell's runs, its bar goes from 40 % to 60 % of them."""
+"""The picture of a figure: a point is the median of a cell's runs, its bar goes from 40 % to 60 % of them.
+
+Each column that the figure shows has a panel of its own, one below the other, over the same axis.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-from fedpeer.runs.canvas import INK, MARKERS, PALETTE, drawn, method_colour
+from fedpeer.runs.canvas import INK, MARKERS, PALETTE, method_colour, panels
 from fedpeer.sims.experiments.figure_lines import Line, lines_of
+from fedpeer.sims.experiments.results import COLUMNS
+
+#: Units of one panel's height.
+HEIGHT = 280.0
 
 
 def picture(data: Mapping[str, Any]) -> str:
     """The figure as inline SVG (`runs/canvas.py`)."""
-    lines, figure = lines_of(data), data["figure"]
+    columns, figure = data["columns"], data["figure"]
+    lines_in = {name: lines_of(data, name) for name in columns}
+    lines = lines_in[columns[0]]
+    number_of = {line.name: number for number, line in enumerate(lines)}
+    ticks = figure.get("ticks") or ()
+    joined = not ticks
 
-    def draw(axes: Axes) -> None:
-        for number, line in enumerate(lines):
-            _line(axes, line, number)
+    def draw(axes: Axes, name: str) -> None:
+        for line in lines_in[name]:
+            number = number_of[line.name]
+            _line(axes, line, number, 0.0 if joined else 0.2 * (number - (len(lines) - 1) / 2), joined)
         places = sorted({x for line in lines for x, _ in line.points})
         if figure["log"]:
             axes.set_xscale("log")
-        if len(places) <= 8:
+        if ticks:
+            axes.set_xticks(range(len(ticks)), ticks)
+            axes.set_xlim(-0.5, len(ticks) - 0.5)
+        elif len(places) <= 8:
             axes.xaxis.set_major_locator(FixedLocator(places))
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.set_xlabel(figure["x"])
-        axes.set_ylabel("accuracy, %")
-        axes.legend(title=figure["lines"], title_fontsize=9, fontsize=9, frameon=False, labelcolor=INK, ncols=2)
+        axes.set_ylabel(COLUMNS[name].axis or COLUMNS[name].title)
+        if name == columns[0]:
+            axes.legend(title=figure["lines"], title_fontsize=9, fontsize=9, frameon=False, labelcolor=INK, ncols=2)
 
     said = "; ".join(
         f"{line.name}: {line.points[0][1].median:.1f} to {line.points[-1][1].median:.1f}" for line in lines
     )
-    return drawn(draw, 280, f"{data['title']}. {said}", right=10)
+    return panels([partial(draw, name=name) for name in columns], HEIGHT, f"{data['title']}. {said}", right=10)
 
 
-def _line(axes: Axes, line: Line, number: int) -> None:
+def _line(axes: Axes, line: Line, number: int, aside: float, joined: bool) -> None:
+    """`aside`: how far its points stand from their places, where they would hide those of other lines."""
     colour, marker = method_colour(number), MARKERS[number % PALETTE]
-    x = [place for place, _ in line.points]
+    x = [place + aside for place, _ in line.points]
     middle = [each for _, each in line.points]
     around = [[each.median - each.low for each in middle], [each.high - each.median for each in middle]]
     axes.errorbar(
@@ -49,6 +68,7 @@ def _line(axes: Axes, line: Line, number: int) -> None:
         marker=marker,
         markersize=5,
         capsize=2.5,
+        linestyle="-" if joined else "none",
         linewidth=1.6,
         label=line.name,
     )

@@ -16,6 +16,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "virtual-table2": "fedpeer.sims.experiments.virtual:TABLE2",
     "virtual-table3": "fedpeer.sims.experiments.virtual:TABLE3",
     "mocha-table": "fedpeer.sims.experiments.mocha:TABLE",
+    "fig7": "fedpeer.sims.experiments.summary_figure:FIG7",
     "fig8": "fedpeer.sims.experiments.writer_figures:FIG8",
     "fig9": "fedpeer.sims.experiments.writer_figures:FIG9",
     "fig10": "fedpeer.sims.experiments.writer_figures:FIG10",
@@ -36,6 +37,12 @@ EXPERIMENTS: Mapping[str, str] = {
     "fig25": "fedpeer.sims.experiments.mnist_figures:FIG25",
     "fig26": "fedpeer.sims.experiments.sensor_figures:FIG26",
     "fig27": "fedpeer.sims.experiments.associative_figure:FIG27",
+    "push-sum": "fedpeer.sims.experiments.gossip_figures:PUSH_SUM",
+    "message-loss": "fedpeer.sims.experiments.gossip_figures:MESSAGE_LOSS",
+    "stragglers": "fedpeer.sims.experiments.gossip_figures:STRAGGLERS",
+    "bytes": "fedpeer.sims.experiments.bytes_figure:BYTES",
+    "assignment": "fedpeer.sims.experiments.assignment_figure:ASSIGNMENT",
+    "lstm-slices": "fedpeer.sims.experiments.recurrent_figure:LSTM",
 }
 
 

@@ -24,7 +24,8 @@ class Measured:
     variant   the settings that were taken; tried: what each variant scored on what was kept back
     per_seed  metric (PM, MT, GM, S) -> last round, a fraction for each seed
     best      metric -> (mean, SEM or None) over seeds of the round that was best on what was kept back
-    statistics   of the algorithm -> mean over the peers that have it (it is not 0), in the last round, for each seed
+    statistics   of the algorithm or engine -> mean over the peers that have it (it is not 0), in the last round, for
+              each seed; "disagreement": how far peers were from the mean of a group, where that was furthest
     sent      bytes in a round, of all peers together
     seconds   that all its runs took, the search too
     """
@@ -113,12 +114,14 @@ class Column:
 
     metric   that it is made of, or a statistic; "" for the bytes of a round
     shown    of a fraction or of bytes, the number that is printed
+    axis     what is written at the axis of a figure; "": the title
     """
 
     title: str
     metric: str
     shown: Callable[[float], float]
     digits: int = 1
+    axis: str = ""
 
     def values(self, cell: Measured) -> tuple[float, ...] | None:
         """One a seed; None where the cell has no such number."""
@@ -140,10 +143,14 @@ def _percent(fraction: float) -> float:
 
 
 COLUMNS: Mapping[str, Column] = {
-    **{name: Column(name, name, _percent) for name in METRICS},
-    "error": Column("error", "PM", lambda fraction: 100 * (1 - fraction), digits=2),
+    **{name: Column(name, name, _percent, axis="accuracy, %") for name in METRICS},
+    "error": Column("error", "PM", lambda fraction: 100 * (1 - fraction), digits=2, axis="error, %"),
     "sent": Column("MB a round", "", lambda number: number / 1e6, digits=2),
     "update": Column("KB an update", "update bytes", lambda number: number / 1e3),
+    "megabytes": Column("MB in all", "megabytes", float, digits=1, axis="MB sent until then"),
+    "seconds": Column("virtual seconds", "virtual seconds", float, digits=2),
+    "recovered": Column("recovered", "recovered", float, digits=2, axis="adjusted Rand index"),
+    "disagreement": Column("disagreement, %", "disagreement", _percent, digits=2),
 }
 
 
@@ -186,7 +193,10 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...
     """Of the last rows, one a seed, in the order of the seeds."""
     rows = sorted(rows, key=lambda row: int(row["seed"]))
     names = rows[0].get("statistics", {})
-    return {name: tuple(_mean_where_it_is(row["statistics"][name]) for row in rows) for name in names}
+    found = {name: tuple(_mean_where_it_is(row["statistics"][name]) for row in rows) for name in names}
+    if all(row["disagreement"] for row in rows):
+        found["disagreement"] = tuple(max(row["disagreement"].values()) for row in rows)
+    return found
 
 
 def _mean_where_it_is(values: Sequence[float | None]) -> float:

@@ -16,8 +16,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -33,6 +34,7 @@ from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
 from fedpeer.sims.events import Event
 from fedpeer.sims.experiments.experiment import Cell, Experiment, Size, SizeName
+from fedpeer.sims.experiments.moments import at_accuracy, at_second
 from fedpeer.sims.experiments.results import Measured, Results, validation_score
 from fedpeer.sims.experiments.table import page_data
 from fedpeer.sims.prepare import prepare
@@ -67,6 +69,8 @@ class CellDone:
     measured: Measured
 
 
+#: What is known of an experiment, in its folder.
+RESULTS = "results.json"
 #: How a size whose search was left out differs from itself.
 UNSEARCHED = "No search: where none is shown below, the first settings of a method are taken."
 
@@ -155,10 +159,39 @@ def found(asked: Asked) -> Results:
     return _Player(asked, lambda event: None, threading.Event()).known()
 
 
+def refresh(experiment: Experiment, root: Path, sizes: Sequence[SizeName]) -> None:
+    """Write anew what an experiment that reads others' runs knows of them; of any other there is nothing to do.
+
+    At the largest of the sizes, in ascending order, at which any of them was played, and at those it has a page of.
+    """
+    pages = {size: _pages(root, experiment.reads, size) for size in sizes}
+    largest = [size for size in sizes if pages[size]][-1:]
+    for size in sizes:
+        own = _pages(root, (experiment.name,) if experiment.reads else (), size)
+        if size not in largest and not own:
+            continue
+        option = "" if size == "default" else f" --{size}"
+        command = f"fedpeer experiment run {experiment.name}{option}"
+        player = _Player(
+            Asked(experiment=experiment, size_name=size, root=root, command=command),
+            lambda event: None,
+            threading.Event(),
+        )
+        if player.known():
+            made = read_json((pages[size] or own)[0])
+            player.write({"environment": made["environment"], "workers": made["workers"]})
+
+
+def _pages(root: Path, names: Sequence[str], size: SizeName) -> list[Path]:
+    """What is known of those that were played at that size."""
+    paths = [folder_of(root, name, size) / RESULTS for name in names]
+    return [path for path in paths if path.exists()]
+
+
 class _Player:
     def __init__(self, asked: Asked, tell: Tell, stop: threading.Event) -> None:
         self.asked, self.tell, self.stop = asked, tell, stop
-        self.runs = dict(_runs(asked.folder))
+        self.runs = {**dict(_runs(asked.folder)), **dict(_played_elsewhere(asked))}
         self.cells_of = Counter(digest for cell in asked.cells for digest in self._all_digests(cell))
         self.finished: dict[str, Measured] = {}
         self.data: tuple[Choice, Dataset] | None = None
@@ -247,6 +280,10 @@ class _Player:
             return None
         if cell.round is not None:
             rows = [row for row in rows if row["round"] <= cell.round]
+        if cell.second is not None:
+            rows = at_second(rows, cell.second)
+        if cell.reach is not None:
+            rows = at_accuracy(rows, cell.reach)
         runs = [digest for _, request in self._runs_of(cell) if self._rows(digest := digest_of(request)) is not None]
         seconds = sum(_seconds(self.runs[digest]) / self.cells_of[digest] for digest in runs)
         return Measured.of(cell.label, rows, variant=variant, tried=scores, seconds=seconds)
@@ -291,15 +328,19 @@ class _Player:
         return self.data[1]
 
     def _write(self) -> None:
-        where = {
-            "command": self.asked.command,
-            "environment": environment(device_of(self.asked.device)),
-            "workers": self.asked.workers or cores(),
-        }
-        data = page_data(
-            self.asked.experiment, self.asked.size, self.asked.size_name, self.asked.cells, self.known(), where
-        )
-        write_json(self.asked.folder / "results.json", data)
+        self.write({"environment": self._environment, "workers": self.asked.workers or cores()})
+
+    @cached_property
+    def _environment(self) -> dict[str, Any]:
+        return environment(device_of(self.asked.device))
+
+    def write(self, where: Mapping[str, Any]) -> None:
+        """Keep what is known; `where` it was made: environment and workers."""
+        asked = self.asked
+        made = {"command": asked.command, **where}
+        data = page_data(asked.experiment, asked.size, asked.size_name, asked.cells, self.known(), made)
+        asked.folder.mkdir(parents=True, exist_ok=True)
+        write_json(asked.folder / RESULTS, data)
 
 
 def digest_of(request: SimulationRequest) -> str:
@@ -323,6 +364,15 @@ def _runs(folder: Path) -> Iterator[tuple[str, RunFolder]]:
             continue
         with contextlib.suppress(ValidationError):  # a version that has other settings made it
             yield digest_of(SimulationRequest.from_json(cell["asked"])), run
+
+
+def _played_elsewhere(asked: Asked) -> Iterator[tuple[str, RunFolder]]:
+    """Finished runs of the experiments that it reads."""
+    for name in asked.experiment.reads:
+        for size in get_args(SizeName):
+            for digest, run in _runs(folder_of(asked.root, name, size)):
+                if run.status == "finished":
+                    yield digest, run
 
 
 def _seconds(run: RunFolder) -> float:

@@ -21,7 +21,7 @@ from fedpeer.sims.experiments.schemes import (
 SEVEN = "1-7"
 
 _PAIRS = [(peer, peer + 1) for peer in range(1, 13, 2)]
-_GLOBAL_80: Models = {"everyone": {"neurons": neurons(80)}}
+GLOBAL_80: Models = {"everyone": {"neurons": neurons(80)}}
 _GLOBAL_70: Models = {"everyone": {"neurons": {"input": "all", "hidden1": 220, "hidden2": 70, "output": "all"}}}
 
 
@@ -29,7 +29,9 @@ def _semi_local(name: str, models: Models) -> Scheme:
     return Scheme(name, "partial-averaging", models)
 
 
-_IN_PAIRS: Models = {**_GLOBAL_80, **among(_PAIRS, hidden1=50, hidden2=20)}
+#: What a semi-local model has beside the global one.
+SEMI_LOCAL = {"hidden1": 50, "hidden2": 20}
+IN_PAIRS: Models = {**GLOBAL_80, **among(_PAIRS, **SEMI_LOCAL)}
 FIG20 = Figure(
     number="20",
     title="Semi-local models: MNIST, all orders of three digits, two peers each",
@@ -40,14 +42,14 @@ FIG20 = Figure(
         FULL,
         _semi_local("100 within an order", among(_PAIRS)),
         level(80),
-        _semi_local("80 + 20", _IN_PAIRS),
-        _semi_local("80 + 20 dependent", dependent(_IN_PAIRS)),
+        _semi_local("80 + 20", IN_PAIRS),
+        _semi_local("80 + 20 dependent", dependent(IN_PAIRS)),
     ),
     settings=(25, 50, 75, 100, 125, 150),
     setting=MINI,
     world=lambda size: mnist(size, 100, "permutations:3", peers=12, examples=200),
     few=(("0", "100", "100 within an order", "80", "80 + 20", "80 + 20 dependent"), (50, 150)),
-    minutes=(1, 15, 90),
+    minutes=(5, 20, 130),
     runs=20,
     claims=[
         each

@@ -81,8 +81,12 @@ def page(data: Mapping[str, Any]) -> str:
 
 def _fewer(seeds: int, results: Results) -> str:
     """Which cells have not all seeds yet."""
-    fewer = [f"{label} {len(cell.seeds)}" for label, cell in results.items() if len(cell.seeds) < seeds]
-    return f"Seeds so far, of {seeds}: {', '.join(fewer)}. Pairs are of the seeds that both have." if fewer else ""
+    fewer = {label: len(cell.seeds) for label, cell in results.items() if len(cell.seeds) < seeds}
+    if not fewer:
+        return ""
+    named = ", ".join(f"{label} {count}" for label, count in fewer.items())
+    said = named if len(fewer) <= 12 else f"{min(fewer.values())} or more, at {len(fewer)} points fewer than all"
+    return f"Seeds so far, of {seeds}: {said}. Pairs are of the seeds that both have."
 
 
 def _unfinished(missing: Sequence[str]) -> str:
@@ -93,19 +97,30 @@ def _unfinished(missing: Sequence[str]) -> str:
 
 def figure_table(data: Mapping[str, Any]) -> str:
     """The picture, which lies beside the page, and its points as a table: a line of the figure in a row."""
-    found = lines_of(data)
+    columns = data["columns"]
+    tables = [(f"{COLUMNS[name].title}:\n\n" if len(columns) > 1 else "") + _points(data, name) for name in columns]
+    return "\n\n".join([f"![{data['title']}]({data['name']}-{data['size']}.svg)", *tables])
+
+
+def _points(data: Mapping[str, Any], name: str) -> str:
+    """One column of a figure: its lines below each other, what is on the axis beside each other."""
+    found, digits = lines_of(data, name), COLUMNS[name].digits
     places = sorted({x for line in found for x, _ in line.points})
     shown = places if len(places) <= 12 else [x for x in places if not x % 5]
-    lines = [_line([f"{data['figure']['lines']} ↓, {data['figure']['x']} →", *(f"{x:,.0f}" for x in shown)])]
+    ticks = data["figure"].get("ticks") or ()
+    heads = [ticks[int(x)] if ticks else f"{x:,.0f}" for x in shown]
+    lines = [_line([f"{data['figure']['lines']} ↓, {data['figure']['x']} →", *heads])]
     lines.append(_line([":--", *["--:"] * len(shown)]))
     for line in found:
         points = dict(line.points)
-        lines.append(_line([line.name, *(_middle(points[x]) if x in points else _DASH for x in shown)]))
-    return f"![{data['title']}]({data['name']}-{data['size']}.svg)\n\n" + "\n".join(lines)
+        lines.append(_line([line.name, *(_middle(points[x], digits) if x in points else _DASH for x in shown)]))
+    return "\n".join(lines)
 
 
-def _middle(middle: Middle) -> str:
-    return f"{middle.median:.1f} ({middle.low:.1f}–{middle.high:.1f})"
+def _middle(middle: Middle, digits: int) -> str:
+    found = f"{middle.median:.{digits}f}"
+    alone = middle.low == middle.high
+    return found if alone else f"{found} ({middle.low:.{digits}f}–{middle.high:.{digits}f})"
 
 
 def _table(data: Mapping[str, Any], results: Results) -> str:
@@ -152,13 +167,21 @@ def _legend(data: Mapping[str, Any], results: Results) -> str:
         "error": "error: of the peers' own models, the plain mean over peers",
         "sent": "MB a round: all that is said in a round, by all together",
         "update": "KB an update: what a client sends in a round, mean over the clients that were asked",
+        "megabytes": "MB in all: what all peers together had sent until the mean accuracy was reached",
+        "seconds": "virtual seconds: until all rounds were done, mean over the peers",
+        "recovered": "recovered: adjusted Rand index of the groups that were found with those that were hidden",
+        "disagreement": "disagreement: the greatest distance of a peer from the mean, in percent of the mean's length",
     }
     words = "; ".join(meant[name] for name in data["columns"])
     several = data["seeds"] > 1
     if data.get("figure") is not None:
+        theirs = f" (the paper has {data['figure']['runs']})" if data["figure"]["number"] else ""
+        said = "In percent" if data["columns"] == ["PM"] else "Scores are in percent. Each number"
+        if not several:
+            return f"{words}. {said}, of one run{theirs}."
         return (
-            f"{words}. In percent: the median of {data['seeds']} run{'s' * (data['seeds'] > 1)} (the paper has "
-            f"{data['figure']['runs']}) and, in brackets and as bars, the points below which 40 % and 60 % of them lie."
+            f"{words}. {said}: the median of {data['seeds']} runs{theirs} and, in brackets and as bars, the points "
+            "below which 40 % and 60 % of them lie."
         )
     said = f"{words}. Scores are in percent, in the last round"
     said += f", mean ± standard error over {data['seeds']} seeds" if several else ", of one seed"
@@ -199,12 +222,12 @@ def _made(data: Mapping[str, Any], results: Results) -> str:
     commit = environment["git"] and environment["git"]["commit"][:12]
     return (
         f"```console\n$ {data['command']}\n```\n\n"
-        f"{_lasting(seconds)} of runs with {on} on a machine of {environment['processors']} cores; "
+        f"{lasting(seconds)} of runs with {on} on a machine of {environment['processors']} cores; "
         f"{environment['python']}, {versions}" + (f", revision {commit}" if commit else "") + "."
     )
 
 
-def _lasting(seconds: float) -> str:
+def lasting(seconds: float) -> str:
     """12 s, 3 min, 2 h 5 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
