@@ -16,6 +16,11 @@ export OMP_NUM_THREADS ?= 1
 # Without compiled files each worker rewrites every assertion, and each process that a test starts compiles fedpeer anew.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Whole files to each of two workers, in the order of tests/conftest.py: those with slow tests first.
+WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
+# What `make quick` tests: everything that opens no socket, starts no process and reads no data.
+CORE := $(addprefix tests/,algorithms peer/core gossip networks slicing topology)
+
 .PHONY: help install simulate check format quick test soak bench gpu golden clean
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -23,7 +28,7 @@ help:            ## this list
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,parquet,images,watch,discovery,onnx,privacy]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,parquet,images,watch,discovery,onnx,privacy,ray]'
 	@touch $@
 
 install: $(READY)  ## make .venv and install fedpeer in it
@@ -42,11 +47,11 @@ format: $(READY)  ## rewrite the code in its one format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-quick: $(READY)  ## the tests that take a moment
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not soak"
+quick: $(READY)  ## the tests of the pure core, in under a minute
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow and not gpu and not soak" $(CORE)
 
 test: $(READY)   ## all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not soak"
+	$(BIN)/python -m pytest $(WORKERS) -m "not gpu and not soak"
 
 soak: $(READY)   ## faults over ten thousand seeds, a million fuzzed messages, fifty kills between hosts
 	$(BIN)/python -m tests.faults.soak

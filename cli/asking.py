@@ -54,7 +54,11 @@ _NUMBERS = {
     "seed",
     "repeats",
     "workers",
+    "shards",
 }
+
+#: Where a run is played: what may change when it is gone on with.
+HERE = ("device", "workers", "address", "shards")
 
 NOTHING_STARTED = ", so nothing was started"
 
@@ -67,6 +71,8 @@ class RunOptions(Strict):
     workers: int | None = Field(default=None, ge=1, le=1_024)
     engine: EngineName = "vector"
     faults: str = ""
+    address: str = ""
+    shards: int | None = Field(default=None, ge=1, le=10_000)
 
 
 def asked(
@@ -101,25 +107,27 @@ def asked(
         workers=options.workers,
         engine=options.engine,
         faults=options.faults,
+        address=options.address,
+        shards=options.shards,
     )
 
 
 def asked_again(given: Mapping[str, str], config: Path | None) -> Callable[[dict[str, Any]], SimulationRequest]:
-    """For `--resume`: makes the request of a run folder's settings, with this machine's device and workers.
+    """For `--resume`: makes the request of a run folder's settings, with this machine's device, workers and cluster.
 
     Raises:
         ConfigError: options that would change what the run is.
     """
     text = "a resumed run keeps its settings; leave this out, or begin a new run without --resume"
-    kept = {*given, *(["config"] if config else [])} - {"resume", "device", "workers"}
+    kept = {*given, *(["config"] if config else [])} - {"resume", *HERE}
     source = Source()
-    options, problems = _run_options(source, {name: given[name] for name in ("device", "workers") if name in given})
+    options, problems = _run_options(source, {name: given[name] for name in HERE if name in given})
     refuse(source, [*problems, *(Problem((), text, flag(name)) for name in sorted(kept))], NOTHING_STARTED)
 
     def request(settings: dict[str, Any]) -> SimulationRequest:
         federation = {name: settings[name] for name in Federation.model_fields}
         before = SimulationRequest.from_json({**settings, "federation": federation})
-        return replace(before, **options.model_dump(include={"device", "workers"}, exclude_unset=True))
+        return replace(before, **options.model_dump(include=set(HERE), exclude_unset=True))
 
     return request
 

@@ -23,11 +23,12 @@ from fedpeer.cli.errors import Path, Problem, shown
 from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS
+from fedpeer.gossip.drift import unfit as drift_unfit
 from fedpeer.gossip.noise import PHASES, Noise, NoiseError, unfit
 from fedpeer.networks.registry import NETWORKS
 from fedpeer.peer.core.capacity import crowding
 from fedpeer.peer.core.choice import Choice, ChoiceError, bind, called, lookup, nearest
-from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.federation import Federation, GossipSettings
 from fedpeer.peer.core.methods import method_of
 from fedpeer.slicing.assign import assign
 from fedpeer.slicing.models import ModelGraph, SlicingError, problems
@@ -132,6 +133,7 @@ def contradictions(federation: Federation, data: Mapping[str, Any]) -> list[Prob
         *_split(federation.simulation.split),
         *_gossip(federation, data),
         *_noise(federation),
+        *_drift(federation.gossip),
         *_wire(federation.gossip.wire),
         *_passes(federation),
         *_mode(federation),
@@ -160,6 +162,10 @@ def between_peers(federation: Federation) -> list[Problem]:
     if not method.served and federation.learning.farthest is not None:
         text = f"{federation.learning.algorithm} has no coordinator, to whom this belongs; leave it out"
         return [Problem(("learning", "farthest"), text)]
+    if federation.undecided and method.sharing == "partial models":
+        name = federation.undecided[0]
+        text = "who is alike is found in simulations; write down the members, or the models that fedpeer simulate found"
+        return [Problem(("partial_models", name, "members"), text)]
     problem = crowding(federation.models(), method)
     return [] if problem is None else [Problem(_path(problem.place, federation), problem.message)]
 
@@ -304,6 +310,15 @@ def _noise(federation: Federation) -> Iterator[Problem]:
     problem = noise and unfit(gossip.protocol, asynchronous=asynchronous, forms=forms)
     if problem:
         yield Problem(place, problem)
+
+
+def _drift(gossip: GossipSettings) -> Iterator[Problem]:
+    """What averaging by drift does not go with."""
+    if gossip.drift is None:
+        return
+    problem = drift_unfit(gossip.protocol, exchanges=gossip.exchanges, noise=gossip.privacy.name != "none")
+    if problem:
+        yield Problem(("gossip", "drift"), problem)
 
 
 def _wire(chain: tuple[Choice, ...]) -> Iterator[Problem]:

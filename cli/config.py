@@ -44,6 +44,7 @@ _WANTED = {
     "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "letters, digits, dots and hyphens, at most 63",
     "too_long": "at most {max_length} of them",
+    "assignment_type": "alike",
 }
 
 

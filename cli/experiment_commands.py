@@ -36,11 +36,11 @@ def list_experiments() -> None:
     from fedpeer.data.registry import describe
     from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
 
-    console, missing = Console(), False
+    console, missing, readers = Console(), False, [each for each in map(experiment, EXPERIMENTS) if each.reads]
     for paper, each_of in groupby(map(experiment, EXPERIMENTS), key=lambda each: each.source.partition(", ")[0]):
         table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, title=paper, title_justify="left")
         for column, width in (("name", 16), ("what", 9), ("data", 15)):
-            table.add_column(column, no_wrap=True, min_width=width)
+            table.add_column(column, no_wrap=column != "what", min_width=width)
         for column, width in (("quick", 6), ("default", 8), ("full", 12)):
             table.add_column(column, justify="right", no_wrap=True, min_width=width)
         for each in each_of:
@@ -52,6 +52,9 @@ def list_experiments() -> None:
             ]
             table.add_row(each.name, each.source.rpartition(", ")[2], data, *times)
         console.print(table)
+    for each in readers:
+        behind = ", ".join(each.reads)
+        console.print(f"{each.name} is drawn from the runs of {behind}; it plays what they lack.", highlight=False)
     if missing:
         console.print("* not on this machine; see fedpeer data prepare NAME")
     console.print(
@@ -139,21 +142,19 @@ def report(
     """The tables of what was played: theirs beside ours, and which of the claims held."""
     from fedpeer.cli.errors import ConfigError, Problem
     from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
-    from fedpeer.sims.experiments.runner import folder_of
+    from fedpeer.sims.experiments.runner import RESULTS, folder_of, refresh
 
     size, root = _size(quick, full), runs_folder(out)
     names = list(EXPERIMENTS) if name is None else [experiment(name).name]
     sizes: tuple[SizeName, ...] = ("quick", "default", "full") if size is None else (size,)
+    for each in names:
+        refresh(experiment(each), root, sizes)
     folders = [folder_of(root, each, one) for each in names for one in sizes]
     played = [folder for folder in folders if (folder / RESULTS).exists()]
     if not played:
         text = f"nothing of it was played yet in {root}; begin with fedpeer experiment run {name or 'NAME'}"
         raise ConfigError("the command line", [Problem((), text, "NAME")])
     _show(played, to)
-
-
-#: The numbers of an experiment, in its folder.
-RESULTS = "results.json"
 
 
 def _size(quick: bool, full: bool) -> SizeName | None:
@@ -171,6 +172,7 @@ def _show(folders: Sequence[Path], to: Path | None) -> None:
     """Print the pages, and write each beside its numbers or, with them, into another folder; several on one more."""
     from fedpeer.cli.files import writable, write_text
     from fedpeer.runs.disk import dumps, read_json
+    from fedpeer.sims.experiments.runner import RESULTS
     from fedpeer.sims.experiments.table import page
 
     pages = []

@@ -56,12 +56,19 @@ def simulate(
     repeats: Annotated[Text, _opt("How many seeds: S, S+1, ...; default 1.", RUN, "N")] = None,
     device: Annotated[Text, _opt("auto (default), cpu, cuda or mps.", RUN, "NAME")] = None,
     engine: Annotated[
-        Text, _opt("vector (default), network: whole peers in virtual time, or processes: real ones.", RUN, "NAME")
+        Text,
+        _opt(
+            "vector (default), ray: on a cluster, network: whole peers in virtual time, processes: real.", RUN, "NAME"
+        ),
     ] = None,
     faults: Annotated[
-        Text, _opt("In the network: a seed, links,loss=0.3,delay=2, or a line that replays it.", RUN, "FAULTS")
+        Text, _opt("In the network: a seed, links,loss=0.3,delay=2, slow:1-4, several joined by /.", RUN, "FAULTS")
     ] = None,
     workers: Annotated[Text, _opt("Training processes; the numbers do not depend on it.", RUN, "N")] = None,
+    address: Annotated[
+        Text, _opt("Of a Ray cluster, HOST:PORT or auto; default: one of this machine.", RUN, "ADDRESS")
+    ] = None,
+    shards: Annotated[Text, _opt("Ray's processes; the numbers do not depend on it.", RUN, "N")] = None,
     config: Annotated[Path | None, _opt("A federation file; other options override it.", RUN, "FILE")] = None,
     out: Annotated[Path | None, _opt("Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", RUN, "DIR")] = None,
     resume: Annotated[Text, _opt("Go on with an interrupted run: its id, or last.", RUN, "RUN")] = None,
@@ -99,7 +106,7 @@ def _begun(
 def _resumed(
     root: Path, given: Mapping[str, str], config: Path | None
 ) -> tuple[SimulationRequest, Callable[[Simulation], RunFolder]]:
-    """An interrupted run as it was asked for; only on which device and with how many workers may change."""
+    """An interrupted run as it was asked for; only where it is played may change."""
     from fedpeer.cli.asking import asked_again
     from fedpeer.cli.errors import ConfigError, Problem
     from fedpeer.runs.folder import RunFolder

@@ -27,6 +27,7 @@ from fedpeer.networks.registry import NETWORKS
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.federation import Federation, PartialModelSettings
 from fedpeer.peer.core.peer_file import DataSettings, PeerFile
+from fedpeer.sims.network.faults import FAULTS
 from fedpeer.topology.graphs import GRAPHS
 
 PAGE = Path(__file__).parent / "configuration.md"
@@ -46,6 +47,7 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "`simulation.dataset`: your own": OWN,
     "`simulation.split`: who holds what, the first piece": SPLITS,
     "`simulation.split`: differences, the pieces after it": MODIFIERS,
+    "`--faults` of `fedpeer simulate --engine network`": FAULTS,
 }
 
 

@@ -1,4 +1,5 @@
-"""Pictures as SVG text: one axes each, drawn by matplotlib's object interface, with no window and no figure kept.
+"""Pictures as SVG text: one axes each, or a column of them, drawn by matplotlib's object interface, with no window and
+no figure kept.
 
 Colours are not chosen here: each is drawn in a stand-in colour, which is then replaced by a CSS variable of the page
 (`--m0`, `--m1`, ... for methods, `--line`) or by `currentColor`, so that one picture serves light, dark and paper.
@@ -59,13 +60,28 @@ def drawn(
     draw: Callable[[Axes], None], height: float, label: str, *, left: float = 46, right: float = 46, bottom: float = 38
 ) -> str:
     """The SVG of one axes; margins in units. `label` is read to those who cannot see it."""
+    return panels([draw], height, label, left=left, right=right, bottom=bottom)
+
+
+def panels(
+    draws: Sequence[Callable[[Axes], None]],
+    height: float,
+    label: str,
+    *,
+    left: float = 46,
+    right: float = 46,
+    bottom: float = 38,
+) -> str:
+    """The same of several axes, one below the other, each so high."""
+    whole = height * len(draws)
     with style.context(["default", STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has the fonts
-        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
+        figure = Figure(figsize=(WIDTH / 72, whole / 72), dpi=72)
         figure.patch.set_alpha(0)
-        box = (left / WIDTH, bottom / height, 1 - (left + right) / WIDTH, 1 - (bottom + 10) / height)
-        axes = figure.add_axes(box, facecolor="none")
-        draw(axes)
+        for place, draw in enumerate(reversed(draws)):
+            low = (place * height + bottom) / whole
+            box = (left / WIDTH, low, 1 - (left + right) / WIDTH, (height - bottom - 10) / whole)
+            draw(figure.add_axes(box, facecolor="none"))
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return inline(file.getvalue(), label)

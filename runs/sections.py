@@ -175,7 +175,7 @@ def gossip(run: Facts) -> str:
 
 
 def coordinated(run: Facts) -> str:
-    """What algorithms with a server tell of the peers: their own numbers, and how related their tasks are."""
+    """What algorithms and engines tell of the peers: their own numbers, and how related their tasks are."""
     figures = []
     for method, numbers in run.statistics.items():
         for name, values in numbers.items():
@@ -187,7 +187,7 @@ def coordinated(run: Facts) -> str:
         picture = plots.relations(np.array(relations["matrix"]), relations["peers"], title)
         caption = "Full: alike. Empty: not related. Crossed: opposite."
         figures.append(_figure(title, picture, caption, keys=_keys(run, [method])))
-    return f"<section><h2>Behind the server</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""
+    return f"<section><h2>Beyond the scores</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""
 
 
 def _shown(groups: int) -> str:

@@ -63,6 +63,8 @@ def simulate(
     workers: int | None = None,
     engine: EngineName = "vector",
     faults: str = "",
+    address: str = "",
+    shards: int | None = None,
     out: str | Path = "fedpeer-runs",
     tell: Tell = lambda event: None,
 ) -> Results:
@@ -74,9 +76,11 @@ def simulate(
         federation: what `federation.yaml` holds, as a mapping or a `Federation`.
         methods: algorithms to compare.
         seeds: one run of each method a seed.
-        engine: "vector"; "network": whole peers in virtual time; or "processes": real ones, which read their data and
-            network themselves.
+        engine: "vector"; "ray": the same on a Ray cluster; "network": whole peers in virtual time; or "processes": real
+            ones, which read their data and network themselves.
         faults: what goes wrong in the network, as `--faults` says it.
+        address: of the Ray cluster, HOST:PORT or "auto"; one of this machine alone where it is left out.
+        shards: of the ray engine; one a CPU of the cluster where it is left out.
         tell: called with each `fedpeer.sims.events` event.
 
     Returns:
@@ -102,6 +106,8 @@ def simulate(
         workers=workers,
         engine=engine,
         faults=faults,
+        address=address,
+        shards=shards,
     )
     module = network if isinstance(network, nn.Module) else None
     simulation = prepare(request, dataset=dataset, module=module)

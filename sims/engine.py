@@ -1,7 +1,8 @@
-"""What a simulation asks of an engine, and what each of the three cannot play.
+"""What a simulation asks of an engine, and what each of the four cannot play.
 
-An engine holds all peers of one method and seed. The vector engine multiplies matrices, the network engine plays whole
-peers in virtual time, the processes engine starts real ones; a simulation records them all alike.
+An engine holds all peers of one method and seed. The vector engine multiplies matrices, the ray engine spreads that
+over a cluster, the network engine plays whole peers in virtual time, the processes engine starts real ones; a
+simulation records them all alike.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fedpeer.peer.core.capacity import crowding
 from fedpeer.peer.core.choice import ChoiceError
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.methods import method_of
+from fedpeer.sims.ray.asked import check_ray
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.vector.engine import RoundTimes
 
@@ -77,11 +79,23 @@ def check(request: SimulationRequest, objects: Sequence[str]) -> None:
     """
     if request.faults and request.engine != "network":
         raise ChoiceError(f"faults are simulated, and the {request.engine} engine has no network; use --engine network")
+    if request.engine != "ray" and (request.address or request.shards):
+        raise ChoiceError(
+            f"--address and --shards are of a Ray cluster, not of the {request.engine} engine; use --engine ray"
+        )
+    if request.engine in ("vector", "ray"):
+        _check_products(request.federation, request.engine)
+    if request.engine == "ray":
+        _check_ray(request)
     if request.engine == "vector":
-        _check_vector(request.federation)
         return
+    if request.federation.undecided and any(method_of(each).sharing == "partial models" for each in request.methods):
+        text = f"partial_models.{request.federation.undecided[0]}.members: who is alike is found in the vector engine"
+        raise ChoiceError(f"{text}; let it find them, and write down the partial models that it leaves")
     if any(method_of(method).pooled for method in request.methods):
         raise ChoiceError("global pools the examples of all peers, and peers do not; use --engine vector")
+    if request.engine == "ray":
+        return
     served = [str(method) for method in request.methods if method_of(method).served]
     if served and request.federation.learning.mode != "synchronous":
         text = f"{', '.join(served)} goes round by round, with all who take part"
@@ -114,10 +128,21 @@ def check_peers(request: SimulationRequest, peers: int) -> None:
         )
 
 
-def _check_vector(federation: Federation) -> None:
-    """Its rounds are products of matrices."""
+def _check_products(federation: Federation, engine: str) -> None:
+    """Rounds that are products of matrices."""
     learning, wire = federation.learning, "/".join(map(str, federation.gossip.wire))
     asked = [f"learning.mode = {learning.mode}"] if learning.mode != "synchronous" else []
     asked += [f"gossip.wire = {wire}"] if wire != "float32" else []
     if asked:
-        raise ChoiceError(f"the vector engine does not play {' and '.join(asked)}; use --engine network")
+        raise ChoiceError(f"the {engine} engine does not play {' and '.join(asked)}; use --engine network")
+
+
+def _check_ray(request: SimulationRequest) -> None:
+    """Shards train on CPUs, and average what they have as it is."""
+    if request.device not in ("auto", "cpu"):
+        raise ChoiceError(f"the ray engine trains on CPUs; leave out the device {request.device}")
+    gossip = request.federation.gossip
+    asked = [f"gossip.{name}" for name in ("privacy", "drift") if str(getattr(gossip, name) or "none") != "none"]
+    if asked:
+        raise ChoiceError(f"the ray engine does not play {' and '.join(asked)}; use --engine vector")
+    check_ray(request.address)

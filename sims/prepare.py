@@ -22,6 +22,7 @@ from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.network.faults import Faults, asked
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.vector import equals, served
+from fedpeer.sims.vector.sought import sought_in
 from fedpeer.sims.vector.workspace import Job
 from fedpeer.sims.world import World, build, plan_of
 from fedpeer.slicing.plan import Plan
@@ -63,12 +64,12 @@ def prepare(
     """Load, build, trace, compile. `dataset` and `module` stand in for what the federation names.
 
     Raises:
-        DataError, NetworkError, SlicingError, TopologyError, ChoiceError, OptimizerError, AlgorithmError, DeviceError:
-            the user's mistakes, with the place and the way out.
+        DataError, NetworkError, SlicingError, TopologyError, ChoiceError, OptimizerError, AlgorithmError,
+        AssignmentError, DeviceError: the user's mistakes, with the place and the way out.
     """
     check(request, [name for name, given in (("data", dataset), ("network", module)) if given is not None])
     form_of(request.federation.gossip.wire)
-    device = "cpu" if request.engine == "network" else device_of(request.device)
+    device = "cpu" if request.engine in ("network", "ray") else device_of(request.device)
     found = dataset or load_dataset(request.federation.simulation.dataset)
     worlds = {seed: build(request.federation, found, seed, module) for seed in request.seeds}
     first = worlds[request.seeds[0]]
@@ -87,6 +88,7 @@ def prepare(
                 served.rehearsed(job, method, first.federation.learning, memory, first.drawn, stepper)
             else:
                 equals.rehearsed(job, method, plan, memory, first.drawn(""), stepper)
+        sought_in(first, found_method)
         if found_method.linear is not None:
             from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # compiles: half a second
 

@@ -15,8 +15,10 @@ from fedpeer.algorithms.coordinated import drawn_alike
 from fedpeer.algorithms.privacy import epsilon
 from fedpeer.data.splits import summary as split_summary
 from fedpeer.peer.core.assembly import privacy_of
+from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import averaging_of
 from fedpeer.peer.models import Card
+from fedpeer.runs.disk import dumps, write_text
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.summary import summarise
@@ -110,6 +112,22 @@ def describe_relations(run: RunFolder, engine: Engine, world: World, method: str
     if relations_PP is not None:
         known = run.read("relations") or {}
         run.describe("relations", known | {method: {"peers": list(world.peers), "matrix": relations_PP.tolist()}})
+
+
+def describe_groups(run: RunFolder, method: str, seed: int, world: World, decided: Federation) -> str:
+    """Who was found to be alike, in a sentence; the file that it names has the partial models for a federation's file
+    (each is written as JSON, which is YAML)."""
+    written = world.federation.partial_models
+    found = {name: each for name, each in decided.partial_models.items() if name not in written}
+    path = run.path / "models" / f"{method}-seed{seed}-partial_models.yaml"
+    path.parent.mkdir(exist_ok=True)
+    lines = [
+        f"  {dumps(name)}: {dumps(each.model_dump(mode='json', exclude_defaults=True))}"
+        for name, each in decided.partial_models.items()
+    ]
+    write_text(path, "\n".join(["partial_models:", *lines, ""]))
+    groups = [f"{name} of {', '.join(each.members)}" for name, each in found.items()]
+    return f"{method}, seed {seed}: {'; '.join(groups) or 'nobody is alike'}; as partial models in {path}"
 
 
 def _graphs(plan: Plan, simulation: Simulation) -> list[dict[str, Any]]:

@@ -13,8 +13,9 @@ from fedpeer.peer.core.federation import Federation
 DEFAULT_METHODS = ("local", "partial-averaging", "full-averaging")
 
 
-#: Who plays the peers: products of matrices, whole peers in virtual time, or real ones as processes of this machine.
-EngineName = Literal["vector", "network", "processes"]
+#: Who plays the peers: products of matrices, on this machine or on a Ray cluster; whole peers in virtual time; or real
+#: ones as processes of this machine.
+EngineName = Literal["vector", "ray", "network", "processes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class SimulationRequest:
     device     "cpu", "cuda", "mps" or "auto" (the fastest there is)
     workers    worker processes of the vector engine on a CPU; None: one a core
     faults     what goes wrong in the network engine, as `sims/network/faults.py` reads it; "" for nothing
+    address    of the Ray cluster, HOST:PORT or "auto"; "" for one of this machine alone
+    shards     of the ray engine; None: one a CPU of the cluster
     """
 
     federation: Federation
@@ -35,9 +38,12 @@ class SimulationRequest:
     workers: int | None = None
     engine: EngineName = "vector"
     faults: str = ""
+    address: str = ""
+    shards: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `settings.json`; `from_json` gives an equal request back."""
+        cluster = {"address": self.address, "shards": self.shards} if self.engine == "ray" else {}
         return {
             "federation": self.federation.model_dump(mode="json"),
             "methods": [str(method) for method in self.methods],
@@ -46,6 +52,7 @@ class SimulationRequest:
             "workers": self.workers,
             "engine": self.engine,
             "faults": self.faults,
+            **cluster,
         }
 
     @classmethod
@@ -58,6 +65,8 @@ class SimulationRequest:
             workers=data["workers"],
             engine=data["engine"],
             faults=data["faults"],
+            address=data.get("address", ""),  # of a Ray cluster only
+            shards=data.get("shards"),
         )
 
 

@@ -11,8 +11,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,13 +32,21 @@ from fedpeer.sims.prepare import Simulation
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.request import cores
 from fedpeer.sims.vector.engine import VectorEngine
-from fedpeer.sims.vector.pool import Stopped
+from fedpeer.sims.vector.pool import StateLostError, Stopped
 from fedpeer.sims.vector.pooled import PooledEngine
+from fedpeer.sims.vector.seeking import SeekingEngine
 from fedpeer.sims.vector.served import ServedEngine
+from fedpeer.sims.vector.sought import sought_in
+
+if TYPE_CHECKING:
+    from fedpeer.sims.ray.cluster import Cluster
 
 #: Seconds between two checkpoints; also at least CHECKPOINT_SHARE times what the last one took, so that saving large
 #: states never takes more than a twentieth of the time.
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 20.0
+
+#: Times that one method with one seed goes on from a checkpoint after machines were lost.
+LOSSES_MAX = 3
 
 #: A mean loss that no learning gives: a cross-entropy begins near 2, a squared error of numbers left in their own units
 #: may be millions.
@@ -50,6 +60,17 @@ Checkpoint = tuple[Mapping[str, Any], Mapping[str, Any]]
 class _Cell:
     method: str
     seed: int
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What all cells are played on."""
+
+    simulation: Simulation
+    cluster: Cluster | None
+    run: RunFolder
+    tell: Tell
+    stop: threading.Event
 
 
 def simulate(
@@ -71,33 +92,33 @@ def simulate(
     request, world = simulation.request, simulation.world
     for left_by_a_killed_process in run.path.glob("work-*"):
         shutil.rmtree(left_by_a_killed_process, ignore_errors=True)
-    cells = [_Cell(method, seed) for seed in request.seeds for method in simulation.plans]
+    cells = _cells(simulation)
     done, checkpoint = _progress(run, cells, request.federation.learning.rounds)
     record.describe_run(run, simulation)
     left = [cell for cell in cells if cell not in done]
-    tell(
-        SimulationStarted(
-            run=run.id,
-            dataset=simulation.dataset.name,
-            peers=len(world.peers),
-            rounds=request.federation.learning.rounds,
-            cells=tuple((cell.method, cell.seed) for cell in left),
-            parameters=world.layout.n,
-            workers=_workers(simulation),
-            device=simulation.device,
-            measure="error" if simulation.dataset.task == "regression" else "accuracy",
-        )
-    )
-    for text in dict.fromkeys(world.split.remarks):
-        tell(Remark(text=text))
     status: Status = "finished"
-    for cell in left:
-        resumed = checkpoint if checkpoint and _Cell(*checkpoint[1]["cell"]) == cell else None
-        try:
-            _play(cell, simulation, run, tell, stop, resumed)
-        except Stopped:
-            status = "interrupted"
-            break
+    with _cluster_of(simulation, tell) as cluster:
+        tell(
+            SimulationStarted(
+                run=run.id,
+                dataset=simulation.dataset.name,
+                peers=len(world.peers),
+                rounds=request.federation.learning.rounds,
+                cells=tuple((cell.method, cell.seed) for cell in left),
+                parameters=world.layout.n,
+                workers=_workers(simulation) if cluster is None else cluster.shards(request.shards),
+                device=simulation.device,
+                measure="error" if simulation.dataset.task == "regression" else "accuracy",
+            )
+        )
+        for text in dict.fromkeys(world.split.remarks):
+            tell(Remark(text=text))
+        for cell in left:
+            try:
+                _finish(_Stage(simulation, cluster, run, tell, stop), cell, _of_cell(checkpoint, cell))
+            except Stopped:
+                status = "interrupted"
+                break
     summary = record.summary(run, simulation)
     run.finish(summary, status)
     return summary
@@ -110,18 +131,38 @@ def _workers(simulation: Simulation) -> int:
     return (simulation.request.workers or cores()) if simulation.device == "cpu" else 0
 
 
-def _play(
-    cell: _Cell,
-    simulation: Simulation,
-    run: RunFolder,
-    tell: Tell,
-    stop: threading.Event,
-    resumed: Checkpoint | None,
-) -> None:
+def _cluster_of(simulation: Simulation, tell: Tell) -> AbstractContextManager[Cluster | None]:
+    """Ray is imported only if it is asked for."""
+    request = simulation.request
+    if request.engine != "ray":
+        return nullcontext()
+    from fedpeer.sims.ray.cluster import joined
+
+    return joined(request.address, request.shards, lambda text: tell(Remark(text=text)))
+
+
+def _finish(stage: _Stage, cell: _Cell, resumed: Checkpoint | None) -> None:
+    """One method with one seed, as often from its last checkpoint as whole machines are lost with what they held."""
+    for left in reversed(range(LOSSES_MAX)):
+        try:
+            _play(stage, cell, resumed)
+            return
+        except StateLostError:
+            if not left:
+                raise
+            rounds = stage.simulation.request.federation.learning.rounds
+            _, checkpoint = _progress(stage.run, _cells(stage.simulation), rounds)
+            resumed = _of_cell(checkpoint, cell)
+            where = f"round {resumed[1]['recorded']}, the last that was saved" if resumed else "the start"
+            text = f"{cell.method}: a machine was lost with its peers' last round; going on from {where}"
+            stage.tell(Remark(text=text))
+
+
+def _play(stage: _Stage, cell: _Cell, resumed: Checkpoint | None) -> None:
     """One method with one seed, from its start or from a checkpoint."""
-    world = simulation.worlds[cell.seed]
+    run, tell, world = stage.run, stage.tell, stage.simulation.worlds[cell.seed]
     learning = world.federation.learning
-    engine = _engine_of(cell, simulation, run, tell, stop)
+    engine = _engine_of(stage, cell)
     # A stop may come between a round's averaging and its evaluation: `recorded` may be one behind `engine.round`.
     recorded, seconds = 0, 0.0
     diverged: list[str] = []
@@ -170,8 +211,9 @@ def _play(
     tell(MethodDone(method=cell.method, seed=cell.seed))
 
 
-def _engine_of(cell: _Cell, simulation: Simulation, run: RunFolder, tell: Tell, stop: threading.Event) -> Engine:
+def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
     """Who plays the peers of this cell."""
+    simulation, run, tell, stop = stage.simulation, stage.run, stage.tell, stage.stop
     world, plan, method = simulation.worlds[cell.seed], simulation.plans[cell.method], parse(cell.method)
 
     def replaced(who: str, reason: str) -> None:
@@ -181,9 +223,10 @@ def _engine_of(cell: _Cell, simulation: Simulation, run: RunFolder, tell: Tell, 
         tell(Remark(text=f"{cell.method}: the update of {peer} in round {engine.round + 1} is left out: {reason}"))
 
     engine: Engine
+    of_equals, of_clients = _leaders(stage.cluster, simulation.request.shards)
     match simulation.request.engine:
-        case "vector" if method_of(method).served:
-            engine = ServedEngine(
+        case "vector" | "ray" if method_of(method).served:
+            engine = of_clients(
                 simulation.jobs[cell.seed],
                 method,
                 workspace_of(world, plan, simulation.device),
@@ -218,8 +261,20 @@ def _engine_of(cell: _Cell, simulation: Simulation, run: RunFolder, tell: Tell, 
                 replaced=replaced,
                 stop=stop,
             )
-        case "vector":
-            engine = VectorEngine(
+        case "vector" if (sought := sought_in(world, method_of(method))) is not None:
+            engine = SeekingEngine(
+                simulation.jobs[cell.seed],
+                world,
+                method_of(method),
+                sought,
+                lambda decided: tell(Remark(text=record.describe_groups(run, cell.method, cell.seed, world, decided))),
+                workers=_workers(simulation),
+                folder=run.path,
+                replaced=replaced,
+                stop=stop,
+            )
+        case "vector" | "ray":
+            engine = of_equals(
                 simulation.jobs[cell.seed],
                 plan,
                 averaging_of(plan, world.federation, cell.seed),
@@ -233,6 +288,26 @@ def _engine_of(cell: _Cell, simulation: Simulation, run: RunFolder, tell: Tell, 
                 stop=stop,
             )
     return engine
+
+
+def _leaders(cluster: Cluster | None, shards: int | None) -> tuple[Callable[..., Engine], Callable[..., Engine]]:
+    """Engines whose rounds are products of matrices, here or on a cluster: of equals, and of clients with a server."""
+    if cluster is None:
+        return VectorEngine, ServedEngine
+    from fedpeer.sims.ray.equals import RayEngine
+    from fedpeer.sims.ray.served import RayServedEngine
+
+    return partial(RayEngine, cluster, shards), partial(RayServedEngine, cluster, shards)
+
+
+def _cells(simulation: Simulation) -> list[_Cell]:
+    """All, in the order in which they are played."""
+    return [_Cell(method, seed) for seed in simulation.request.seeds for method in simulation.plans]
+
+
+def _of_cell(checkpoint: Checkpoint | None, cell: _Cell) -> Checkpoint | None:
+    """The checkpoint, where it is this cell's."""
+    return checkpoint if checkpoint and _Cell(*checkpoint[1]["cell"]) == cell else None
 
 
 def _save(run: RunFolder, cell: _Cell, engine: Engine, recorded: int, seconds: float) -> float:

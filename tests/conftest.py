@@ -1,11 +1,14 @@
-"""For all tests: one fork server that has everything, as a run with torch's optimisers would have it; and examples
-that may take their time, since how fast a machine is that does much else says nothing about the code."""
+"""For all tests: one fork server that has everything, as a run with torch's optimisers would have it; examples that
+may take their time, since how fast a machine is that does much else says nothing about the code; and files with slow
+tests first where several workers share them, so that none is left alone with a minute's work when the others are done.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import sys
+from collections import Counter
 from multiprocessing import forkserver
 
 import pytest
@@ -25,3 +28,10 @@ def _fork_server() -> None:
     if sys.platform != "win32":
         multiprocessing.get_context("forkserver").set_forkserver_preload(["fedpeer.sims.vector.preload_autograd"])
         forkserver.ensure_running()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Workers take whole files in this order: by how many slow tests are in them, and otherwise as they are found."""
+    if hasattr(config, "workerinput"):
+        slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+        items.sort(key=lambda item: -slow[item.path])

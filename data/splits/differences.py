@@ -119,13 +119,13 @@ def truncate(
 
 def _changed(split: Split, rule: str, on: tuple[str, ...], change: Callable[[Share, int], Share]) -> Split:
     """The split with `change(share, peer)` in the place of the shares that `on` names."""
-    chosen = _peer_numbers(on, len(split.shares), rule)
+    chosen = peer_numbers(on, len(split.shares), rule)
     shares = tuple(change(share, peer) if peer in chosen else share for peer, share in enumerate(split.shares))
     rule = f"{rule},on={'+'.join(on)}" if on else rule
     return replace(split, rule=f"{split.rule}/{rule}", shares=shares)
 
 
-def _peer_numbers(on: tuple[str, ...], peers: int, rule: str) -> set[int]:
+def peer_numbers(on: tuple[str, ...], peers: int, rule: str) -> set[int]:
     """`("1-7", "9")` to {0, ..., 6, 8}; nothing to all."""
     if not on:
         return set(range(peers))

@@ -10,6 +10,8 @@ import pytest
 from fedpeer.cli.asking import asked, asked_again
 from fedpeer.cli.errors import ConfigError
 from fedpeer.peer.core.choice import Choice
+from fedpeer.sims.prepare import prepare
+from fedpeer.sims.request import SimulationRequest
 
 
 def methods(given: dict[str, str], config: Path | None = None) -> list[str]:
@@ -25,6 +27,13 @@ def test_nothing_asked_is_the_default() -> None:
 
 def test_repeats_are_seeds_in_a_row() -> None:
     assert asked({"seed": "7", "repeats": "3"}).seeds == (7, 8, 9)
+
+
+def test_engine_and_faults_are_the_runs_and_are_kept() -> None:
+    request = asked({"engine": "network", "faults": "links,loss=0.1/slow:1-4", "compare": "local"})
+    assert (request.engine, request.faults) == ("network", "links,loss=0.1/slow:1-4")
+    assert SimulationRequest.from_json(request.to_json()) == request
+    assert prepare(request).faults.paces == tuple((f"peer{number}", 10.0) for number in (1, 2, 3, 4))
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_a_value_that_may_be_several_things_gives_one_problem() -> None:
         ("partial_models.a.neurons.hidden1", 'found 2.5; write a whole number or "all" or a list'),
         ("partial_models.a.neurons.hidden2.1", 'found "x" (text); write a whole number'),
         ("partial_models.a.neurons.hidden3", "found -1; write 0 or more"),
-        ("partial_models.a.members", 'found 3; write a list or "all"'),
+        ("partial_models.a.members", 'found 3; write a list or "all" or alike'),
     ]
 
 

@@ -55,6 +55,10 @@ def test_the_list_names_what_there_is_and_what_it_needs(fedpeer: Fedpeer) -> Non
         assert name in outcome.out
     assert "fashion-mnist" in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80
+    assert "…" not in outcome.out
+    heads = [line.split() for line in outcome.out.splitlines() if line.startswith(" name ")]
+    assert heads == [["name", "what", "data", "quick", "default", "full"]] * len(heads)
+    assert "fig7 is drawn from the runs of fig8" in outcome.out
 
 
 @pytest.mark.parametrize("command", ["list", "run", "report"])
@@ -76,6 +80,7 @@ def test_help_fits_a_small_terminal(fedpeer: Fedpeer, command: str) -> None:
         (["run", "tiny", "--device", "tpu"], ["tpu"]),
         (["report"], ["nothing", "fedpeer experiment run"]),
         (["report", "tiny", "--full"], ["fedpeer experiment run tiny"]),
+        (["report", "fig7"], ["nothing of it was played", "fedpeer experiment run fig7"]),
         (["report", "tinny"], ['did you mean "tiny"']),
     ],
     ids=" ".join,

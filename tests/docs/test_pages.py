@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from fedpeer.peer.core.capacity import METADATA_BYTES_MAX
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.fields import KINDS
 from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.shell.playground import server as playground
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import associative
 from fedpeer.sims.prepare import prepare
@@ -82,7 +84,7 @@ def test_command(
 ) -> None:
     """It is carried out as typed; `simulate` stops before the training, and before the data if that is a download.
 
-    A demonstration plays one round.
+    A demonstration plays one round, and its page ends when it is there.
     """
     monkeypatch.chdir(folder)
     monkeypatch.delenv("FEDPEER_RUNS", raising=False)
@@ -95,6 +97,12 @@ def test_command(
 
     monkeypatch.setattr(running, "carry_out", prepared)
     monkeypatch.setattr(associative, "ROUNDS", 1)
+
+    async def served(*arguments: Any) -> None:
+        arguments[-1]()
+
+    monkeypatch.setattr(playground, "serve", served)
+    monkeypatch.setattr("webbrowser.open", lambda url: True)
     program, *arguments = shlex.split(command.partition(" > ")[0])
     if program == "make":
         assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)

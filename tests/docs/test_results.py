@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedpeer.sims import scale
 from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.sims.experiments.results import Measured
 from fedpeer.sims.experiments.table import page
@@ -14,11 +15,14 @@ from fedpeer.sims.experiments.table import page
 from .pages import ROOT
 
 FOLDER = ROOT / "docs" / "results"
-NUMBERS = sorted(FOLDER.glob("*.json"))
+#: Of the sweep of crowds, which is no experiment.
+SCALE = FOLDER / "scale.json"
+NUMBERS = sorted(path for path in FOLDER.glob("*.json") if path != SCALE)
 
 
 def test_every_page_has_its_numbers() -> None:
-    assert [path.stem for path in sorted(FOLDER.glob("*.md"))] == [path.stem for path in NUMBERS]
+    pages, numbers = (sorted(path.stem for path in FOLDER.glob(f"*.{ending}")) for ending in ("md", "json"))
+    assert pages == numbers
 
 
 @pytest.mark.parametrize("path", NUMBERS, ids=lambda path: path.stem)
@@ -27,6 +31,12 @@ def test_a_page_is_that_of_its_numbers(path: Path) -> None:
     assert path.with_suffix(".md").read_text(encoding="utf-8") == page(data), "write it with fedpeer experiment report"
     assert path.stem == f"{data['name']}-{data['size']}"
     assert data["name"] in EXPERIMENTS
+
+
+def test_the_page_of_crowds_is_that_of_its_numbers() -> None:
+    data = json.loads(SCALE.read_text(encoding="utf-8"))
+    text = SCALE.with_suffix(".md").read_text(encoding="utf-8")
+    assert text == scale.page(data["cells"], data["command"], data["facts"]), "write it with fedpeer topology sweep"
 
 
 @pytest.mark.parametrize("path", NUMBERS, ids=lambda path: path.stem)

@@ -7,6 +7,7 @@ Nothing here sleeps for a time; it looks again until something is there, and a l
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,8 @@ FEDPEER = [sys.executable, "-m", "fedpeer"]
 PATIENCE_S = 120.0
 #: Seconds between two looks.
 LOOK_S = 0.05
+#: The niceness of who steps aside: a tenth of what others get, where they want it.
+ASIDE = 10
 #: Several peers share few cores; threads of the linear algebra would only be in each other's way.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 
@@ -76,6 +79,11 @@ class Peer:
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None, "it was started"
         self.process.send_signal(number)
+
+    def steps_aside(self) -> None:
+        """It goes on, and lets everything else go first: who learns without end takes all that a machine has."""
+        assert self.process is not None, "it was started"
+        os.setpriority(os.PRIO_PGRP, self.process.pid, ASIDE)
 
     def kill(self) -> None:
         """At once, as a power cut does."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,21 +15,48 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.messages import Ack, Envelope, Message, Transfer
+from fedpeer.peer.core.messages import Ack, Envelope, Message, Refused, Transfer
 from fedpeer.peer.shell.authority import open_authority
 from fedpeer.peer.shell.certificates import peer_certificate, pem
-from tests.net.conftest import federation, started
+from fedpeer.peer.shell.server import CONTENT_TYPE, ROUTE
+from tests.net.conftest import federation
 from tests.net.hosts import Hosts
 from tests.net.masses import ledger_in
-from tests.net.peers import Peer, settle
-from tests.net.wards import LABEL, write_tables
+from tests.net.peers import Peer, settle, until
+from tests.net.wards import LABEL, WARDS, write_tables
 
 pytestmark = pytest.mark.slow
 
-Made = Callable[..., dict[str, Peer]]
-REPOSITORY = Path(__file__).parents[2]
+STRANGER = str(Path(__file__).with_name("stranger.py"))
 #: Rounds that no test waits for.
 ENDLESS = 100_000
+
+
+@dataclass(frozen=True)
+class Town:
+    """One federation for all tests of this file: they disturb one peer of it, or put somebody beside it."""
+
+    hosts: Hosts
+    folder: Path
+    peers: dict[str, Peer]
+
+    def learning(self, *names: str) -> list[Peer]:
+        """These, once each learns; where nobody has been started yet, all are."""
+        begun = any(peer.process for peer in self.peers.values())
+        for peer in [self.peers[name] for name in (names if begun else self.peers)]:
+            if not peer.runs:
+                peer.start()
+        for name in names:
+            self.peers[name].reaches(1)
+            self.peers[name].steps_aside()
+        return [self.peers[name] for name in names]
+
+
+@pytest.fixture(scope="module")
+def town(can_have_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    folder = tmp_path_factory.mktemp("town")
+    with Hosts([*WARDS, "guest"]) as hosts:
+        yield Town(hosts, folder, settle(hosts, folder, write_tables(folder), federation(rounds=ENDLESS), LABEL))
 
 
 class Speaker:
@@ -53,12 +81,22 @@ class Speaker:
         words = [self.certificate, keys / f"{self._peer.id}.key", keys / "federation-ca.crt", frame]
         process = self._hosts.start(
             self._peer.host,
-            [sys.executable, "-m", "tests.net.stranger", self._hosts.address[to], "7401", *map(str, words)],
-            folder=REPOSITORY,
+            [sys.executable, STRANGER, self._hosts.address[to], "7401", ROUTE, CONTENT_TYPE, *map(str, words)],
+            folder=self._peer.folder,
             out=subprocess.PIPE,
             err=subprocess.STDOUT,
         )
-        return process.communicate(timeout=60)[0].decode().strip()
+        return self._meaning(process.communicate(timeout=60)[0].decode().strip())
+
+    def _meaning(self, told: str) -> str:
+        """The code and the sentence of the refusal, "taken", or why there was no answer."""
+        status, _, body = told.partition(" ")
+        if status == "204":
+            return "taken"
+        if not status.isdigit():
+            return told
+        said = codec.decode_answer(bytes.fromhex(body))
+        return f"{said.code}: {said.text}" if isinstance(said, Refused) else told
 
 
 def next_transfers(peer: Peer, to: str) -> list[Transfer]:
@@ -76,12 +114,11 @@ def next_transfers(peer: Peer, to: str) -> list[Transfer]:
     return [Transfer(group="everyone", parcel=parcel) for parcel in (*lane.open, share)]
 
 
-def test_forged_replayed_expired_and_foreign(made: Made, hosts: Hosts, tmp_path: Path) -> None:
-    peers = made(rounds=ENDLESS)
-    north, east, _, west = started(peers)
-    authority = open_authority(tmp_path / "office")
+def test_forged_replayed_expired_and_foreign(town: Town) -> None:
+    north, east, _, west = town.learning(*WARDS)
+    authority = open_authority(town.folder / "office")
     west.kill()
-    speaker = Speaker(hosts, west, authority.roster.federation_id)
+    speaker = Speaker(town.hosts, west, authority.roster.federation_id)
 
     # A message in another's name.
     said = speaker.say("north", Ack(group="everyone", taken=1, round=1), sender="east")
@@ -107,37 +144,38 @@ def test_forged_replayed_expired_and_foreign(made: Made, hosts: Hosts, tmp_path:
         authority.identity.key,
         "west",
         key.public_key(),
-        hosts.address["west"],
+        town.hosts.address["west"],
         then,
         then + timedelta(30),
     )
+    valid = speaker.certificate.read_bytes()
     speaker.certificate.write_bytes(pem(expired))
     said = speaker.say("east", Ack(group="everyone", taken=1, round=1))
     assert said.startswith("no answer"), "the reason may arrive before the connection is closed, or not"
     assert "expired" in east.logs("tls_refused")
     west.start()
     assert west.ended() == 2
-    assert "expired" in west.said
+    assert f"to {then + timedelta(30):%Y-%m-%d} only; set this machine's clock" in " ".join(west.said.split())
+    speaker.certificate.write_bytes(valid)
 
 
-def test_another_federation_is_not_let_in(made: Made, hosts: Hosts, tmp_path: Path) -> None:
+def test_another_federation_is_not_let_in(town: Town, tmp_path: Path) -> None:
     """With the same file, the same names and the same hosts, but an authority of its own."""
-    peers = made(rounds=ENDLESS)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    others = settle(hosts, elsewhere, write_tables(elsewhere), federation(), LABEL)
-    ours = [peers[peer] for peer in ("north", "east", "south")]
-    for peer in (*ours, others["west"]):
-        peer.start()
-    ours[0].logs("tls_refused", hosts.address["west"])
-    assert "authority" in others["west"].logs("link_down", "authority")
+    (north,), west = town.learning("north"), town.peers["west"]
+    if west.runs:
+        west.kill()
+    known = len(north.logged("tls_refused", town.hosts.address["west"]))
+    other = settle(town.hosts, tmp_path, write_tables(tmp_path), federation(), LABEL)["west"]
+    other.start()
+    assert "authority" in other.logs("link_down", "authority")
+    until(lambda: len(north.logged("tls_refused", town.hosts.address["west"])) > known, "north refuses the other one")
+    other.kill()
 
 
-def test_of_two_processes_with_one_identity_the_earlier_stops(made: Made, hosts: Hosts) -> None:
+def test_of_two_processes_with_one_identity_the_earlier_stops(town: Town) -> None:
     """On one folder the second does not start."""
-    peers = made(rounds=ENDLESS)
-    started(peers)
-    north = peers["north"]
+    north, _, _ = town.learning("north", "east", "south")
+    hosts = town.hosts
     copy = north.folder.parent / "copy"
     subprocess.run(["cp", "-r", north.folder, copy], check=True)
     twin = Peer(hosts, "guest", "north", copy / "north.yaml")
@@ -151,3 +189,4 @@ def test_of_two_processes_with_one_identity_the_earlier_stops(made: Made, hosts:
     assert north.ended() == 2
     assert "start north on one machine only" in north.said
     assert twin.runs
+    twin.kill()

@@ -240,5 +240,5 @@ def test_an_algorithm_with_a_server_shows_four_scores_its_numbers_and_its_relati
     assert "on the test data itself, which flatters" in parsed.text
     without, parsed_without = page(made(tmp_path / "other", methods=("local",)))
     check(without, parsed_without)
-    assert "Behind the server" not in parsed_without.text
+    assert "Beyond the scores" not in parsed_without.text
     assert "GM" not in parsed_without.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from dataclasses import replace
@@ -75,6 +76,20 @@ def test_faults_are_a_seed_a_choice_or_a_line() -> None:
     assert asked(drawn(3, PEERS, 100.0).line(), PEERS) == drawn(3, PEERS, 100.0)
 
 
+def test_faults_are_laid_over_one_another() -> None:
+    slow = (("peer1", 10.0), ("peer3", 10.0))
+    assert asked("slow:1+3", PEERS) == Faults(paces=slow)
+    both = Faults(links=LinkRules(loss=0.1, bytes_per_tick=1e5), paces=slow)
+    assert asked("links,loss=0.1,bytes_per_tick=1e5/slow:1+3", PEERS) == both
+    assert asked("slow:1+3/links,loss=0.1,bytes_per_tick=1e5", PEERS) == both
+    assert asked("slow:1-3,times=2/slow:2,times=7", PEERS).paces == (("peer1", 2.0), ("peer2", 7.0), ("peer3", 2.0))
+    assert asked("7/slow:1+3", PEERS) == asked("slow:1+3/7", PEERS) == replace(drawn(7, PEERS, 1200.0), paces=slow)
+    assert asked(both.line(), PEERS) == both
+    older = json.loads(both.line())
+    del older["paces"]
+    assert asked(json.dumps(older), PEERS) == replace(both, paces=()), "a line of an earlier version"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -87,6 +102,13 @@ def test_faults_are_a_seed_a_choice_or_a_line() -> None:
         ("seed:-1", "seed = -1"),
         ("-1", "no kind of faults"),
         ("seed", "needs seed"),
+        ("slow", "needs on"),
+        ("slow:1-4", "slow,on=1-4: the peers are 1 to 3"),
+        ("slow:x", "on=x: write peers by number"),
+        ("slow:1,times=0", "times = 0: write a number from above 0"),
+        ("slow:1,times=1e9", "times = 1e"),
+        ("links,bytes_per_tick=0", "bytes_per_tick = 0: write 1 or more"),
+        ("links/", "names nothing"),
     ],
 )
 def test_wrong_faults_are_the_users_mistake(text: str, words: str) -> None:
