@@ -99,6 +99,17 @@ def highest(
     return Claim(text, _told(check), (*labels, *others))
 
 
+def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], column: str) -> Claim:
+    """A line's mean over its points is above each other line's, by the medians of their runs; a tie is not above."""
+
+    def check(results: Results) -> Verdict:
+        mine, *theirs = (_mean_over(results, labels, column) for labels in (line, *others))
+        more = Middle.of(mine).median - max(Middle.of(each).median for each in theirs)
+        return Verdict(more > 0, f"{more:+.2f} points to the nearest")
+
+    return Claim(text, _told(check), tuple(label for labels in (line, *others) for label in labels))
+
+
 def falls(
     text: str,
     start: str,
@@ -163,6 +174,11 @@ def _values(results: Results, label: str, column: str) -> tuple[float, ...]:
     if found is None:
         raise _MissingError(f"{label} has no {column}")
     return found
+
+
+def _mean_over(results: Results, labels: Sequence[str], column: str) -> tuple[float, ...]:
+    """Of each run over the cells; all have the same seeds, since they read the same runs."""
+    return tuple(np.mean([_values(results, label, column) for label in labels], axis=0))
 
 
 def _differences(results: Results, label: str, other: str, column: str) -> Floats:

@@ -16,7 +16,7 @@ from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.experiments import runner
 from fedpeer.sims.experiments.book import book
-from fedpeer.sims.experiments.claims import falls, highest
+from fedpeer.sims.experiments.claims import falls, highest, leads
 from fedpeer.sims.experiments.experiment import Cell, Experiment, SizeName
 from fedpeer.sims.experiments.figure import Figure, Scheme, World, labelled
 from fedpeer.sims.experiments.figure_lines import lines_of
@@ -188,6 +188,15 @@ def test_highest_compares_medians_and_if_asked_bars() -> None:
     assert "bars touch" in verdict.words
     assert highest("", ["d"], ["b"], "PM", by=-2.5).check(results).held
     assert highest("", ["a"], ["nothing"], "PM").check(results).held is None
+
+
+def test_leads_compares_means_over_points_run_by_run() -> None:
+    results = cells(a1=(0.5, 0.9, 0.6), a2=(0.7, 0.5, 0.8), b1=(0.9, 0.9, 0.1), b2=(0.2, 0.5, 0.9), c=(0.69, 0.1, 0.1))
+    verdict = leads("", ["a1", "a2"], [["b1", "b2"], ["c"]], "PM").check(results)
+    assert (verdict.held, verdict.words) == (True, "+15.00 points to the nearest"), "0.70 to 0.55, of three runs"
+    assert leads("", ["b1", "b2"], [["a1", "a2"]], "PM").check(results).held is False
+    assert leads("", ["a1"], [["a1"]], "PM").check(results).held is False, "a tie does not lead"
+    assert leads("", ["a1", "gone"], [["b1"]], "PM").check(results).held is None
 
 
 def test_falls_in_points_and_in_percent() -> None:
