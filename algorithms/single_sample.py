@@ -3,6 +3,11 @@
 With one example an update, the time of a torch loop is spent in calls, not in arithmetic (114 us a sample against
 44 us compiled, for 784-300-100-10). This module holds that loop, compiled by numba and cached per user; the
 arithmetic is that of `linear_stack.train` with a batch of one.
+
+Where most inputs are zero, as of images with a dark ground, weights that read a zero neither add to a sum nor change.
+The first layer is then turned once, so that the weights of an input lie together, and those of zeros are not touched:
+a third of the time on MNIST, of whose pixels a fifth are not zero. `python -m benchmarks.run --only single_sample` has
+both.
 """
 
 from __future__ import annotations
@@ -15,6 +20,10 @@ from numpy.typing import NDArray
 
 from fedpeer.algorithms.linear_stack import Layer
 from fedpeer.algorithms.losses import Loss
+
+#: Of all inputs of a call so many may differ from zero for the first layer to be turned; with more of them, reading all
+#: weights in order is quicker.
+SPARSE_MOST = 0.5
 
 _CODES = {"identity": 0, "sigmoid": 1, "tanh": 2, "relu": 3}
 
@@ -35,6 +44,7 @@ def train(
     assert loss.code >= 0, f"{loss.name} has no compiled loop"
     numbers = np.zeros((1, 1), np.float32) if loss.classifies else np.ascontiguousarray(y_S, np.float32)
     classes = np.ascontiguousarray(y_S, np.int64) if loss.classifies else np.zeros(1, np.int64)
+    sparse = np.count_nonzero(inputs_SF) <= SPARSE_MOST * inputs_SF.size
     _train(
         layers,
         loss.code,
@@ -43,11 +53,15 @@ def train(
         classes,
         numbers.reshape(len(numbers), -1),
         np.float32(lr),
+        sparse,
     )
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, boundscheck=False, nogil=True)
-def _train(layers, code, x, inputs, classes, numbers, lr):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+_compiled = njit(cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, boundscheck=False, nogil=True)
+
+
+@_compiled
+def _train(layers, code, x, inputs, classes, numbers, lr, sparse):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
     depth = layers.shape[0]
     widest = 0
     for k in range(depth):
@@ -55,56 +69,134 @@ def _train(layers, code, x, inputs, classes, numbers, lr):  # type: ignore[no-un
     seen = np.zeros((depth + 1, widest), np.float32)
     delta = np.zeros(widest, np.float32)
     below = np.zeros(widest, np.float32)
+    features, hidden, first = layers[0, 0], layers[0, 1], layers[0, 2]
+    turned = np.empty((features, hidden) if sparse else (0, 0), np.float32)
+    if sparse:
+        _turn(x[first : first + features * hidden], turned)
+    active = np.empty(features, np.int64)
     for sample in range(inputs.shape[0]):
-        for i in range(layers[0, 0]):
+        for i in range(features):
             seen[0, i] = inputs[sample, i]
+        count = _not_zero(seen[0, :features], active) if sparse else 0
         for k in range(depth):
             fan_in, fan_out, at, bias, activation = layers[k]
-            a, result = seen[k, :fan_in], seen[k + 1]
+            a, result = seen[k, :fan_in], seen[k + 1, :fan_out]
             for o in range(fan_out):
-                row = x[at + o * fan_in : at + (o + 1) * fan_in]
-                z = np.float32(0.0) if bias < 0 else x[bias + o]
-                for i in range(fan_in):
-                    z += row[i] * a[i]
+                result[o] = np.float32(0.0) if bias < 0 else x[bias + o]
+            if k == 0 and sparse:
+                _add_active(turned, a, active[:count], result)
+            else:
+                for o in range(fan_out):
+                    row = x[at + o * fan_in : at + (o + 1) * fan_in]
+                    z = result[o]
+                    for i in range(fan_in):
+                        z += row[i] * a[i]
+                    result[o] = z
+            for o in range(fan_out):
                 if activation == 1:
-                    z = np.float32(1.0) / (np.float32(1.0) + np.exp(-z))
+                    result[o] = np.float32(1.0) / (np.float32(1.0) + np.exp(-result[o]))
                 elif activation == 2:
-                    z = np.tanh(z)
+                    result[o] = np.tanh(result[o])
                 elif activation == 3:
-                    z = max(z, np.float32(0.0))
-                result[o] = z
+                    result[o] = max(result[o], np.float32(0.0))
         outputs = layers[depth - 1, 1]
         _output_delta(code, seen[depth, :outputs], classes, numbers, sample, delta)
         for k in range(depth - 1, -1, -1):
             fan_in, fan_out, at, bias, _ = layers[k]
             a = seen[k, :fan_in]
-            if k > 0:
-                for i in range(fan_in):
-                    below[i] = 0.0
+            if bias >= 0:
+                for o in range(fan_out):
+                    x[bias + o] -= lr * delta[o]
+            if k == 0:
+                if sparse:
+                    _step_active(turned, a, active[:count], delta[:fan_out], lr)
+                else:
+                    for o in range(fan_out):
+                        row = x[at + o * fan_in : at + (o + 1) * fan_in]
+                        step = lr * delta[o]
+                        for i in range(fan_in):
+                            row[i] -= step * a[i]
+                continue
+            for i in range(fan_in):
+                below[i] = 0.0
             for o in range(fan_out):
                 row = x[at + o * fan_in : at + (o + 1) * fan_in]
                 d = delta[o]
                 step = lr * d
-                if k > 0:
-                    for i in range(fan_in):
-                        below[i] += d * row[i]
-                        row[i] -= step * a[i]
-                else:
-                    for i in range(fan_in):
-                        row[i] -= step * a[i]
-                if bias >= 0:
-                    x[bias + o] -= step
-            if k > 0:
-                activation = layers[k - 1, 4]
                 for i in range(fan_in):
-                    if activation == 1:
-                        delta[i] = below[i] * a[i] * (np.float32(1.0) - a[i])
-                    elif activation == 2:
-                        delta[i] = below[i] * (np.float32(1.0) - a[i] * a[i])
-                    elif activation == 3:
-                        delta[i] = below[i] if a[i] > 0 else np.float32(0.0)
-                    else:
-                        delta[i] = below[i]
+                    below[i] += d * row[i]
+                    row[i] -= step * a[i]
+            activation = layers[k - 1, 4]
+            for i in range(fan_in):
+                if activation == 1:
+                    delta[i] = below[i] * a[i] * (np.float32(1.0) - a[i])
+                elif activation == 2:
+                    delta[i] = below[i] * (np.float32(1.0) - a[i] * a[i])
+                elif activation == 3:
+                    delta[i] = below[i] if a[i] > 0 else np.float32(0.0)
+                else:
+                    delta[i] = below[i]
+    if sparse:
+        _turn_back(turned, x[first : first + features * hidden])
+
+
+#: Inputs whose weights are turned together: as many float32 as a cache line holds.
+_LINE = 16
+
+
+@_compiled
+def _turn(rows, turned):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    """(outputs * inputs,) -> (inputs, outputs)"""
+    inputs, outputs = turned.shape
+    for start in range(0, inputs, _LINE):
+        for o in range(outputs):
+            for i in range(start, min(start + _LINE, inputs)):
+                turned[i, o] = rows[o * inputs + i]
+
+
+@_compiled
+def _turn_back(turned, rows):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    inputs, outputs = turned.shape
+    for start in range(0, inputs, _LINE):
+        for o in range(outputs):
+            for i in range(start, min(start + _LINE, inputs)):
+                rows[o * inputs + i] = turned[i, o]
+
+
+@_compiled
+def _not_zero(a, active):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    """How many inputs are not zero; which, goes into `active`."""
+    count = 0
+    for i in range(len(a)):
+        if a[i] != 0:
+            active[count] = i
+            count += 1
+    return count
+
+
+@_compiled
+def _add_active(turned, a, active, result):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    """Four inputs at a time, so that sums are loaded and stored a quarter as often."""
+    fours = len(active) // 4 * 4
+    for j in range(0, fours, 4):
+        i0, i1, i2, i3 = active[j], active[j + 1], active[j + 2], active[j + 3]
+        row0, row1, row2, row3 = turned[i0], turned[i1], turned[i2], turned[i3]
+        a0, a1, a2, a3 = a[i0], a[i1], a[i2], a[i3]
+        for o in range(len(result)):
+            result[o] += a0 * row0[o] + a1 * row1[o] + a2 * row2[o] + a3 * row3[o]
+    for i in active[fours:]:
+        row = turned[i]
+        for o in range(len(result)):
+            result[o] += a[i] * row[o]
+
+
+@_compiled
+def _step_active(turned, a, active, delta, lr):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    for i in active:
+        row = turned[i]
+        step = lr * a[i]
+        for o in range(len(delta)):
+            row[o] -= step * delta[o]
 
 
 @njit(cache=True, boundscheck=False, nogil=True)

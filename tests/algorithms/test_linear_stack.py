@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -95,6 +96,27 @@ def test_the_compiled_loop_trains_one_output(loss: str) -> None:
     x_1n, block = starts(module, 1), batches(loss, peers=1, steps=6, size=1, outputs=1)
     found = compiled(module, x_1n[0], block.peer(0), LOSSES[loss])[None]
     assert agree(found, by_autograd(module, x_1n, block, LOSSES[loss]), x_1n)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("features", [3, 21])
+@pytest.mark.parametrize("loss", CLOSED)
+def test_the_compiled_loop_passes_over_inputs_that_are_zero(loss: str, features: int, bias: bool) -> None:
+    """Most are zero, each in some example another, and of one example all; the steps are those of autograd all the
+    same, and weights that read nothing stay as they are."""
+    module = mlp((features, 4, 3), bias=bias)
+    x_1n, block = starts(module, 1), batches(loss, peers=1, steps=8, size=1, features=(features,))
+    kept = torch.rand(block.x_NF.shape, generator=torch.Generator().manual_seed(1)) < 0.3
+    kept[:, 1] = False
+    kept[0] = False
+    block = replace(block, x_NF=block.x_NF * kept, index=torch.arange(8)[None, :, None])
+    assert 0 < np.count_nonzero(block.x_NF) <= single_sample.SPARSE_MOST * block.x_NF.numel()
+    found = compiled(module, x_1n[0], block.peer(0), LOSSES[loss])[None]
+    assert agree(found, by_autograd(module, x_1n, block, LOSSES[loss]), x_1n)
+    layers = linear_stack.recognise(module)
+    assert layers is not None
+    unread = slice(layers[0].weight + 1, layers[0].weight + 4 * features, features)
+    assert torch.equal(found[0, unread], x_1n[0, unread])
 
 
 def test_images_are_flattened_first() -> None:
