@@ -37,8 +37,10 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, G
         life.refuse(code, peer, text, group=group, seq=parcel.seq)
         return False
 
-    if life.ledger.left:
-        return refuse("early", "this peer has handed everything over and goes")
+    # Who leaves takes nothing, or it would never have given everything; but from one who leaves as well, since each
+    # would wait for the other. What is refused comes back to its sender when all is handed over.
+    if life.ledger.left or (life.phase == "leaving" and not life.parts(peer)):
+        return refuse("early", "this peer hands everything over and goes")
     if not other.met:
         other.greet_soon(life.now)
         return refuse("early", "we have not met in this life")
@@ -99,7 +101,8 @@ def hear_ack(life: Life, repeats: Repeats, peer: str, ack: Ack) -> None:
 def say_again(life: Life, repeats: Repeats) -> None:
     """Repeat what is overdue, the same bytes."""
     for peer, group, seq in repeats.due(life.now):
-        if group not in life.ledger.groups or not life.expected(peer, group):
+        waits = life.phase == "leaving" and life.parts(peer)
+        if group not in life.ledger.groups or not (waits or life.expected(peer, group)):
             continue
         lane = life.ledger.groups[group].out.get(peer, Outgoing())
         parcel = next((parcel for parcel in lane.open if parcel.seq == seq), None)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging
+from fedpeer.gossip.awareness import Timing
 from fedpeer.gossip.membership import Advert, Membership
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.gossip.veil import key_of
@@ -40,6 +41,9 @@ YOUNG_TICKS = 400
 #: Ticks for which one who is thought dead is still waited for, with a deadline as for anybody: within them a false
 #: death is refuted (P8); who believed it at once would go on alone, rounds ahead of those who only lost some packets.
 DOUBT_TICKS = 200
+#: More ticks at once than this mean that this process stood still, as membership takes it: the rest of them was no time
+#: in which others could have answered.
+PAUSE_TICKS = Timing().pause
 #: A journal may grow to so many times the size of a snapshot before the next one is taken, so that saving whole
 #: states costs at most a quarter more; and to this many bytes in any case, so that small peers save seldom.
 JOURNAL_TIMES, JOURNAL_BYTES_MIN = 4, 4 << 20
@@ -120,6 +124,7 @@ class Life:
     others: dict[str, Acquaintance]
     phase: Phase = "learning"
     now: int = 0
+    ran: int = 0  # ticks in which this process ran
     since: int | None = None
     effects: list[Effect] = field(default_factory=list)
     standing: dict[str, Standing] = field(default_factory=dict)
@@ -157,11 +162,16 @@ class Life:
         """Begin another phase."""
         self.phase, self.since = phase, None
 
+    def passes(self, now: int) -> None:
+        """Time has passed."""
+        self.ran += min(now - self.now, PAUSE_TICKS)
+        self.now = now
+
     def waited(self) -> int:
-        """Ticks since this was first asked in this phase."""
+        """Ticks since this was first asked in this phase, but for those in which this process stood still itself."""
         if self.since is None:
-            self.since = self.now
-        return self.now - self.since
+            self.since = self.ran
+        return self.ran - self.since
 
     def stop(self, code: int, text: str) -> None:
         """The last effect."""
@@ -246,6 +256,10 @@ class Life:
             )
         return self.expectable[key]
 
+    def parts(self, peer: str) -> bool:
+        """Whether it leaves, and has not said yet that it has handed everything over."""
+        return peer in self.others and self.others[peer].met and self.membership.standing(peer) == "left"
+
     def heard_since(self, peer: str, tick: int) -> bool:
         """Whether anything came from this peer itself since then."""
         return peer in self.others and self.others[peer].heard_at >= tick
@@ -295,10 +309,16 @@ class Life:
         time = (group, round, exchange, self.ledger.incarnation, self.setup.nonce)
         return {"noise_key": key_of(self.setup.secret, *time), "noise_scale": scale}
 
-    def advertise(self, score: float | None = None, state: Literal["alive", "finished", "left"] = "alive") -> None:
-        """Let the others know how far this peer is."""
+    def advertise(self, score: float | None = None) -> None:
+        """Let the others know how far this peer is, and whether they can still count on it.
+
+        Who leaves says so at once: as long as others give to it, and it gives that back, it has never nothing.
+        """
         if score is not None:
             self.score = score
+        state: Literal["alive", "finished", "left"] = "finished" if self.phase == "finished" else "alive"
+        if self.phase == "leaving" or self.ledger.left:
+            state = "left"
         advert = Advert(
             address=self.setup.address,
             roster=self.circle.roster.number,

@@ -17,7 +17,7 @@ A step takes the event in and then goes on as far as it can.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, assert_never
+from typing import assert_never
 
 import numpy as np
 
@@ -134,11 +134,6 @@ class Node:
         self._reacquainted = False
 
     @property
-    def _stated(self) -> Literal["alive", "finished", "left"]:
-        """What this peer says it is."""
-        return "left" if self.ledger.left else "finished" if self.phase == "finished" else "alive"
-
-    @property
     def phase(self) -> Phase:
         return self.life.phase
 
@@ -172,7 +167,7 @@ class Node:
             self._wake()
         match event:
             case Tick():
-                life.now = event.now
+                life.passes(event.now)
                 life.reconsider()
                 attend(life, life.membership.tick(event.now))
                 if life.phase in ("learning", "finished"):
@@ -185,7 +180,7 @@ class Node:
             case Trained():
                 trained(life, self.rounds, event)
             case Evaluated():
-                life.advertise(event.score, self._stated)
+                life.advertise(event.score)
                 text = f"round {event.round}: score {event.score:.4f}, loss {event.loss:.4f}"
                 fields: dict[str, object] = {"round": event.round, "score": event.score, "loss": event.loss}
                 if event.server is not None:
@@ -256,6 +251,7 @@ class Node:
             life.stop(0, "paused; everything is kept")
         elif life.phase != "leaving":
             life.enter("leaving")
+            life.advertise()
 
     # ------------------------------------------------------------------------------------------------------- proceed
 

@@ -19,7 +19,7 @@ from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.rounds import Rounds
 
-#: Seconds that `leave` may take before what is left is written off.
+#: Seconds in which this process ran that `leave` may take before what is left is written off.
 LEAVE_S = 5.0
 #: Seconds in which a late joiner asks for values before it goes on with what it has.
 JOIN_S = 10.0
@@ -44,6 +44,7 @@ class Passage:
     progress_at, furthest   of a finished peer: when one of the others last came further, and how far they are in all
     all_done_at             tick at which the last of them was seen unfinished
     gone_at, farewells      tick at which this peer had left, and how often it has said so
+    lost                    whether something was written off then
     """
 
     values: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class Passage:
     all_done_at: int = 0
     gone_at: int = 0
     farewells: int = 0
+    lost: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +124,7 @@ def linger(work: Work) -> None:
     life, ledger, passage = work.life, work.life.ledger, work.passage
     waited = life.waited()
     if waited == 0:
-        life.advertise(state="finished")
+        life.advertise()
         passage.progress_at = passage.all_done_at = life.now
     unfinished = [p for p in life.mates if life.membership.standing(p) in ("alive", "suspect")]
     furthest = sum(life.others[p].round for p in unfinished)
@@ -133,7 +135,7 @@ def linger(work: Work) -> None:
     stuck = life.now - passage.progress_at >= LINGER_DEADLINES * life.setup.ticks(life.setup.federation.gossip.deadline)
     if unfinished:
         passage.all_done_at = life.now
-    unpaid = owing and life.now - passage.all_done_at < life.setup.ticks(OWING_S)
+    unpaid = (owing or any(map(life.parts, life.mates))) and life.now - passage.all_done_at < life.setup.ticks(OWING_S)
     if waited >= life.setup.ticks(LINGER_MIN_S) and ((not unfinished and not unpaid) or stuck):
         life.snapshot()
         life.stop(0, f"finished all {life.setup.federation.learning.rounds} rounds")
@@ -145,7 +147,8 @@ def leave(work: Work) -> None:
     if ledger.left:
         waited = life.now - passage.gone_at
         if waited >= FAREWELL_TICKS:
-            life.stop(0, "left; what was held is handed over")
+            became = "what nobody took is written off" if passage.lost else "what was held is handed over"
+            life.stop(0, f"left; {became}")
         elif waited >= passage.farewells * FAREWELL_EVERY:
             passage.farewells += 1
             for peer in sorted(life.mates):
@@ -176,9 +179,9 @@ def leave(work: Work) -> None:
     for group, holding in ledger.groups.items():
         lost = holding.weight + sum(parcel.weight for lane in holding.out.values() for parcel in lane.open)
         if lost > 1e-12:
+            passage.lost = True
             text = f'{lost:.3g} of weight in "{group}" is written off: nobody took it in time'
             life.note("warning", "written_off", text, group=group, weight=lost)
     life.write(Left())
     life.snapshot()
-    life.advertise(state="left")
     passage.gone_at = life.now

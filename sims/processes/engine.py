@@ -110,7 +110,7 @@ class ProcessesEngine:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """The peers' own, as their state folders have them."""
+        """The peers' own, as their state folders have them, also of those who have ended."""
         return tuple(int((watched.state / "lock").read_text()) for watched in self._watched)
 
     @property

@@ -267,6 +267,31 @@ def leaving(seed: int) -> None:
     assert village.error() <= 1e-6, "it took over what all agree on"
 
 
+def leaving_slowly(seed: int) -> None:
+    """P18: nothing is written off where answers take long, are lost, two leave at once, or who leaves stands still."""
+    slow, lossy, both, still = (seed % 4 == kind for kind in range(4))
+    made = world(4, gossip__topology=("ring", "complete")[seed // 4 % 2])
+    loss = 0.15 if lossy else 0.05
+    links = LinkRules(delay=10.0, jitter=10.0) if slow else LinkRules(delay=0.2, jitter=1.0, loss=loss)
+    at = CALM + 150.0 + 7 * (seed // 8)
+    gone = [made.peers[(seed // 8 + step) % 4] for step in (0, 1 + seed // 4 % 3)][: 1 + both]
+    acts = tuple(Act(at + 3.0 * (seed // 4 % 2), "pause", peer, 250.0) for peer in gone if still)
+    village = Village(made, Faults(seed=seed, links=links, acts=acts, heal=at + 1000.0))
+    town = village.town
+    town.start()
+    village.run(at)
+    for peer in gone:
+        town.tell(peer, Asked("leave"))
+    assert village.run(at + 1000.0, lambda: all(peer in town.stopped for peer in gone)), village.phases()
+    assert not village.notes("written_off")
+    (group,) = village.groups
+    rest = [peer for peer in made.peers if peer not in gone]
+    assert village.weight(gone, group) == 0.0
+    assert village.weight(rest, group) + _under_way(village, rest) == pytest.approx(4.0, rel=1e-9)
+    village.run(town.now + 400.0)
+    village.judge()
+
+
 def _under_way(village: Village, peers: Sequence[str]) -> float:
     """Weight in transfers between these that nobody has taken."""
     (group,) = village.groups
@@ -422,7 +447,7 @@ SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
         truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, veiled, drifting, leaving,
-        joining, slow_asynchronous, slow_synchronous, roster_changes, detection, replayed, *SESSIONS.values(),
-        *COMPANIES.values(),
+        leaving_slowly, joining, slow_asynchronous, slow_synchronous, roster_changes, detection, replayed,
+        *SESSIONS.values(), *COMPANIES.values(),
     )
 }  # fmt: skip

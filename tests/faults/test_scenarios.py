@@ -33,6 +33,7 @@ SEEDS: dict[str, tuple[range, range]] = {
     "veiled": (range(0), range(2)),
     "drifting": (range(1), range(1, 4)),
     "leaving": (range(1), range(1, 2)),
+    "leaving_slowly": (range(1), range(1, 4)),
     "joining": (range(0), range(1, 2)),
     "slow_asynchronous": (range(0), range(1)),
     "slow_synchronous": (range(0), range(1)),
