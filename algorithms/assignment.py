@@ -4,10 +4,10 @@ A partial model whose members are `alike` begins with none: everybody's neurons 
 each peer adds up how what it trained differs from the average that came of it. Where two peers' tasks are alike, these
 disagreements point the same way. A peer sends a *sketch* of its own to all (`gossip/spreading.py`); everyone then holds
 the same sketches and draws the same tree of who is most alike (`merges`). Each merge of the tree is tried: those below
-it average the slice that they would share, once, and each says by how much that lowers the loss on examples that it
-kept back, beside the groups that are merged (`Gain`). With the gains of all merges everyone cuts the tree at the same
-place (`cut`): merges are taken, the most alike first, as long as the gains speak for it. What is below the cut are the
-groups; a peer that is in none keeps the slice to itself.
+it average the slice that they would share, once, and each says by how much that betters its answers to examples that it
+kept back, beside the groups that are merged (`missed`, `Gain`). With the gains of all merges everyone cuts the tree at
+the same place (`cut`): merges are taken, the most alike first, until they lose more than chance explains. What is below
+the cut are the groups; a peer that is in none keeps the slice to itself.
 
 Pure, and without torch. Nobody is a server: each step is a function of what everybody was told.
 
@@ -15,8 +15,10 @@ Sources: partial averaging 2021, section VII (assigning models to peers is its f
 different tasks point different ways: Sattler, Müller, Samek, Clustered Federated Learning, 2021, section II. That a
 peer judges by its own held-back loss with whom to average: Zhang et al., Personalized Federated Learning with First
 Order Model Optimization, 2021, section 3.1. Without a server: Listo Zec et al., Decentralized Adaptive Clustering of
-Deep Nets is Beneficial for Client Collaboration, 2022. Count sketch: Charikar, Chen, Farach-Colton, 2002. The simplest
-within one standard error of the best: Breiman et al., Classification and Regression Trees, 1984, section 3.4.3.
+Deep Nets is Beneficial for Client Collaboration, 2022. Count sketch: Charikar, Chen, Farach-Colton, 2002. Losses that
+are bounded as in `missed`: Dennis and Welsch, Techniques for Nonlinear Least Squares and Robust Regression, 1978. The
+simplest that chance does not tell from the best: Breiman et al., Classification and Regression Trees, 1984, section
+3.4.3; with as many comparisons: Dunn, Multiple Comparisons Among Means, 1961.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +35,8 @@ Floats = NDArray[np.float64]
 
 #: Bytes of a `Gain` as it is told to others: three numbers of eight.
 GAIN_BYTES = 24
+#: How probable it may be that a merge is refused by chance, of all merges of a tree together.
+CHANCE = 0.05
 
 
 class AssignmentError(ValueError):
@@ -124,9 +129,21 @@ def merges(sketch_PS: NDArray[np.float16]) -> tuple[tuple[int, int], ...]:
     return tuple((int(a), int(b)) for a, b in tree[:, :2])
 
 
+def missed(loss_M: Floats, usual: float) -> Floats:
+    """(M,) how far off the answers to a peer's examples are, by their losses: 0 where an answer is right, 1 - 1/e where
+    it is as bad as this peer's are in the mean (`usual`), 1 where there is no hope.
+
+    Losses have no upper end, and where a peer has few examples, the worst of them would be most of what a trial gains
+    or loses by chance. These are within 0 and 1, whatever the loss and its unit.
+    """
+    if usual <= 0:
+        return (loss_M > 0).astype(np.float64)
+    return np.asarray(-np.expm1(-loss_M / usual))
+
+
 @dataclass(frozen=True)
 class Gain:
-    """By how much a trial lowered the losses of some kept-back examples: their number, the sum, the sum of squares."""
+    """How much less a trial misses of some kept-back examples: their number, the sum, the sum of squares."""
 
     count: int
     total: float
@@ -134,7 +151,7 @@ class Gain:
 
     @classmethod
     def of(cls, before_M: Floats, after_M: Floats) -> Gain:
-        """Of each example its loss before and after."""
+        """Of each example what was missed before and after."""
         gained_M = before_M - after_M
         return cls(len(gained_M), float(gained_M.sum()), float(np.square(gained_M).sum()))
 
@@ -163,16 +180,20 @@ def below(merges: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
 def cut(gains: Sequence[Gain]) -> int:
     """How many merges are taken, the most alike first.
 
-    The more the gains of those taken add up to, the better; and more merges are taken where their losses are within
-    what is chance, one standard error: sketches have said that these peers are alike, and fewer models serve as well.
+    The more the gains of those taken add up to, the better; and more merges are taken as long as what they lose
+    together may be chance: sketches have said that these peers are alike, and slices that have grown apart gain little
+    at once, even where they are better off together in the end. What chance explains is a number of standard errors,
+    such that the probability that it refuses a merge of peers who are alike is `CHANCE` at most, of all merges together
+    (Bonferroni's correction).
     """
     total, variance = ([getattr(gain, name) for gain in gains] for name in ("total", "variance"))
     sums = [math.fsum(total[:count]) for count in range(len(gains) + 1)]
     best = sums.index(max(sums))
+    errors = NormalDist().inv_cdf(1 - CHANCE / max(1, len(gains)))
     within = [
         count
         for count in range(best, len(sums))
-        if sums[best] - sums[count] <= math.sqrt(math.fsum(variance[best:count]))
+        if sums[best] - sums[count] <= errors * math.sqrt(math.fsum(variance[best:count]))
     ]
     return within[-1]
 

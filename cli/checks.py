@@ -30,6 +30,7 @@ from fedpeer.peer.core.capacity import crowding
 from fedpeer.peer.core.choice import Choice, ChoiceError, bind, called, lookup, nearest
 from fedpeer.peer.core.federation import Federation, GossipSettings
 from fedpeer.peer.core.methods import method_of
+from fedpeer.peer.core.undecided import unfit as unsought
 from fedpeer.slicing.assign import assign
 from fedpeer.slicing.models import ModelGraph, SlicingError, problems
 from fedpeer.slicing.network import NetworkMap, Part, TensorSpec
@@ -138,6 +139,7 @@ def contradictions(federation: Federation, data: Mapping[str, Any]) -> list[Prob
         *_passes(federation),
         *_mode(federation),
         *_partial_models(federation),
+        *_undecided(federation),
     ]
 
 
@@ -365,6 +367,15 @@ def _topology(choice: Choice, peers: int | None) -> list[str]:
 
 
 def _partial_models(federation: Federation) -> list[Problem]:
+    """What is wrong with the models, also if those whose members are to be found were everybody's."""
+    everybodys = federation
+    for name in federation.undecided:
+        everybodys = everybodys.decided(name, "all")
+    found = [*_models(federation), *(_models(everybodys) if federation.undecided else ())]
+    return list(dict.fromkeys(found))
+
+
+def _models(federation: Federation) -> list[Problem]:
     """What is wrong with the models and their members and, where the network is plain, with their neurons."""
     models, peers = federation.models(), federation.simulation.peers
     ids = None if peers is None else peer_ids(peers)
@@ -382,6 +393,17 @@ def _partial_models(federation: Federation) -> list[Problem]:
             lines |= dict.fromkeys(str(error).splitlines())
     pairs = (line.partition(": ") for line in lines)
     return [Problem(_path(place, federation), message) for place, _, message in pairs]
+
+
+def _undecided(federation: Federation) -> Iterator[Problem]:
+    """What members that are to be found do not go with, where the models are averaged."""
+    path = ("learning", "algorithm")
+    if not federation.undecided or choice_problem(path, federation.learning.algorithm) is not None:
+        return
+    if method_of(federation.learning.algorithm).sharing == "partial models":
+        problem = unsought(federation)
+        if problem is not None:
+            yield Problem(("partial_models", federation.undecided[0], "members"), problem)
 
 
 def written_layers(choice: Choice | None) -> tuple[int, ...] | None:

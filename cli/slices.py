@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedpeer.peer.core.federation import Federation
     from fedpeer.slicing.describe import Description, KindShape, ModelShape
     from fedpeer.slicing.network import NetworkMap
+    from fedpeer.slicing.plan import Plan
 
 #: Colours of the models in turn; what is local stays grey.
 COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red")
@@ -46,28 +47,29 @@ def slices(
 
     from fedpeer.cli.asking import asked
     from fedpeer.cli.files import write_text
+    from fedpeer.slicing.describe import describe as described
     from fedpeer.slicing.describe import to_svg
 
     given = {"network": network, "dataset": dataset, "peers": peers, "algorithm": algorithm}
     request = asked({name: value for name, value in given.items() if value is not None}, config, consequence="")
-    found = describe(request.federation)
+    plan, mapped = planned(request.federation)
+    found = described(plan, mapped)
     if svg is not None:
         write_text(svg, to_svg(found), option="--svg")
     console = Console()
-    for each in drawing(found):
+    for each in [*drawing(found), *_to_be_found(request.federation), *_sent(plan, request.federation)]:
         console.print(each, highlight=False)
     if svg is not None:
         console.print(f"Drawn in {svg}", highlight=False, soft_wrap=True)
 
 
-def describe(federation: Federation) -> Description:
-    """The slices that a federation has. The data set is loaded only if the network's sizes depend on it."""
+def planned(federation: Federation) -> tuple[Plan, NetworkMap]:
+    """Who averages what, and the network. The data set is loaded only if the network's sizes depend on it."""
     from fedpeer.cli.checks import peer_ids, written_layers
     from fedpeer.peer.core.groups import plan_for
     from fedpeer.peer.core.methods import method_of
     from fedpeer.peer.holdings import load_dataset
     from fedpeer.sims.world import build
-    from fedpeer.slicing.describe import describe as described
 
     layers = written_layers(federation.network)
     if layers is not None:
@@ -75,7 +77,7 @@ def describe(federation: Federation) -> Description:
     else:
         world = build(federation, load_dataset(federation.simulation.dataset), federation.seed)
         network, peers = world.network, world.peers
-    return described(plan_for(federation, network, peers, method_of(federation.learning.algorithm)), network)
+    return plan_for(federation, network, peers, method_of(federation.learning.algorithm)), network
 
 
 def _traced(choice: Choice | None, layers: tuple[int, ...]) -> NetworkMap:
@@ -178,3 +180,32 @@ def _groups(found: Description) -> Table:
     if len(found.groups) > GROUPS_MAX:
         table.add_row(f"... and {len(found.groups) - GROUPS_MAX} more")
     return table
+
+
+def _to_be_found(federation: Federation) -> list[str]:
+    """Of each model whose members are not known yet, where its neurons are in the picture, in a sentence."""
+    from fedpeer.peer.core.methods import method_of
+    from fedpeer.peer.core.undecided import seeking_of
+
+    if method_of(federation.learning.algorithm).sharing != "partial models":
+        return []
+    return [
+        f"{name}: the peers find its members during the run, after round {seeking_of(federation, name).after}; "
+        "until then its neurons are local."
+        for name in federation.undecided
+    ]
+
+
+def _sent(plan: Plan, federation: Federation) -> list[str]:
+    """What a peer sends in a round, in a sentence; nothing where nothing is averaged among equals."""
+    from fedpeer.peer.core.bandwidth import sending
+    from fedpeer.runs.summary import count_text
+
+    found = [each for each in sending(plan, federation, federation.seed).values() if each.messages]
+    if not found:
+        return []
+    few, many = min(found, key=lambda each: each.bytes), max(found, key=lambda each: each.bytes)
+    texts = [f"{count_text(each.bytes, 'B')} in {each.messages:,} messages" for each in (few, many)]
+    every = federation.gossip.every
+    when = "In each round" if every == 1 else f"In every {every}th round"
+    return [f"{when} a peer sends {' to '.join(dict.fromkeys(texts))}."]

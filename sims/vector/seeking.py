@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.assignment import GAIN_BYTES, CountSketch, Gain, below, cut, groups, merges, told
+from fedpeer.algorithms.assignment import GAIN_BYTES, CountSketch, Gain, below, cut, groups, merges, missed, told
 from fedpeer.algorithms.evaluation import losses
 from fedpeer.algorithms.registry import Method
 from fedpeer.algorithms.steppers import Stepper
@@ -205,7 +205,9 @@ class SeekingEngine:
         self._spend(everyone, flood.messages_P, flood.bytes_of(words[0].nbytes))
         tree = merges(words)
         nodes = below(tree)
-        tried = [self._trial(members) for members in nodes]
+        losses = [self._trial(members) for members in nodes]
+        usual = [losses[peer][peer].mean() for peer in everyone]
+        tried = [{peer: missed(loss_M, usual[peer]) for peer, loss_M in each.items()} for each in losses]
         gains = [
             Gain.all(Gain.of(tried[node][peer], tried[merge][peer]) for node in pair for peer in nodes[node])
             for merge, pair in enumerate(tree, len(everyone))

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpeer.algorithms.assignment import ASSIGNMENTS, AssignmentError, Seeking
+from fedpeer.algorithms.assignment import AssignmentError, Seeking
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.registry import Method
-from fedpeer.peer.core.choice import called, parse
 from fedpeer.peer.core.groups import averaging_among, plan_for
+from fedpeer.peer.core.undecided import NOBODY_SHARES, NOTHING_TO_SHARE, seeking_of, unfit
 from fedpeer.sims.vector.workspace import Part
 from fedpeer.sims.world import World
 from fedpeer.slicing.plan import Group
@@ -47,38 +47,29 @@ def sought_in(world: World, method: Method) -> Sought | None:
     """What is sought under this method; None: nothing.
 
     Raises:
-        AssignmentError, ChoiceError, SlicingError: what does not fit, and what to change.
+        AssignmentError, SlicingError: what does not fit, and what to change.
     """
     federation, peers = world.federation, world.peers
     if method.sharing != "partial models" or not federation.undecided:
         return None
-    name, *more = federation.undecided
+    name = federation.undecided[0]
     place = f"partial_models.{name}.members"
-    if more:
-        raise AssignmentError(f"{place}: {more[0]} has members to be found too; the peers find those of one model")
-    seeking: Seeking = called(parse(str(federation.partial_models[name].members)), ASSIGNMENTS, "assignment")()
+    problem = unfit(federation)
+    if problem is not None:
+        raise AssignmentError(f"{place}: {problem}")
+    seeking = seeking_of(federation, name)
     everyone, candidate = (
         plan_for(each, world.network, peers, method) for each in (federation, federation.decided(name, "all"))
     )
     shared = [group for group in everyone.groups if group.members == peers]
     own = [group for group in candidate.groups if name in group.models]
-    taken = [each for each in federation.partial_models if each.startswith(name) and each[len(name) :].isdecimal()]
-    problem = ""
     if not shared:
-        problem = "peers compare what all of them average; add a partial model that everyone implements"
+        problem = NOBODY_SHARES
     elif not own:
-        problem = "its groups would have nothing to average; give it neurons"
-    elif taken:
-        problem = f"the groups that are found will be {name}1, {name}2, ...; call {taken[0]} something else"
-    elif seeking.after >= world.federation.learning.rounds:
-        problem = f"after = {seeking.after} and there are {world.federation.learning.rounds} rounds; write fewer"
-    elif federation.gossip.drift is not None:
-        problem = "peers that sleep do not show how they disagree; leave out gossip.drift"
-    elif federation.gossip.topology.name == "edges":
-        problem = "your own edges need not hold groups together that are not known yet; choose another topology"
+        problem = NOTHING_TO_SHARE
     elif min(len(share.train_M) for share in world.split.shares) < 2:
         problem = "a peer has one example only, and none to keep back; give each two or more"
-    if problem:
+    if problem is not None:
         raise AssignmentError(f"{place}: {problem}")
     slice_PD, shared_PD = (_stacked(groups, peers) for groups in (own, shared))
     outputs = [part.name for part in world.network.parts].index(world.network.aliases.get("output", "output"))

@@ -10,7 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedpeer.algorithms.assignment import AssignmentError, CountSketch, Gain, alike, below, cut, groups, merges, told
+from fedpeer.algorithms.assignment import (
+    CHANCE,
+    AssignmentError,
+    CountSketch,
+    Gain,
+    alike,
+    below,
+    cut,
+    groups,
+    merges,
+    missed,
+    told,
+)
 
 Floats = NDArray[np.float64]
 
@@ -117,6 +129,22 @@ def test_a_gain_is_a_sum_and_its_variance(seed: int) -> None:
     assert Gain.of(before[0, :1], after[0, :1]).variance == 0
 
 
+def test_what_is_missed_is_bounded_and_in_no_unit() -> None:
+    loss_M = np.array([0.0, 0.5, 1.0, 1000.0])
+    assert np.allclose(missed(loss_M, 0.5), [0, 1 - 1 / np.e, 1 - np.exp(-2), 1], rtol=0, atol=1e-12)
+    assert np.allclose(missed(1e6 * loss_M, 0.5e6), missed(loss_M, 0.5))
+    assert missed(np.array([1e-12]), 1.0) == pytest.approx(1e-12)  # nothing is lost next to 1
+    assert missed(loss_M, 0.0).tolist() == [0, 1, 1, 1]  # who was right throughout
+
+
+def test_the_worst_example_does_not_decide() -> None:
+    """One answer that is hopeless either way, against many that have become worse."""
+    before_M, after_M = np.array([90.0] + [0.2] * 19), np.array([40.0] + [0.6] * 19)
+    usual = float(np.median(before_M))
+    assert Gain.of(before_M, after_M).total > 0
+    assert Gain.of(missed(before_M, usual), missed(after_M, usual)).total < 0
+
+
 def gain(total: float, error: float = 1.0) -> Gain:
     """Of four examples, with this standard error of the sum."""
     return Gain(4, total, total**2 / 4 + error**2 * 3 / 4)
@@ -125,22 +153,34 @@ def gain(total: float, error: float = 1.0) -> Gain:
 @pytest.mark.parametrize(
     ("totals", "taken"),
     [
+        # By chance one merge may lose 1.64 standard errors, one of two 1.96, of three 2.13, of four 2.24.
         ([], 0),
         ([3, 2, 1], 3),
-        ([3, 2, -2, -2], 2),
+        ([3, 2, -4, -4], 2),
         ([3, -0.9, 2, -5], 3),  # one that lost by chance among others that gained
-        ([3, -5, 3, -5], 1),  # what follows does not make up for it
-        ([3, -0.9, -5], 2),  # within one standard error
-        ([3, -0.9, -0.6, -5], 2),  # two lose 1.5, beyond 1.41 of two
-        ([3, -0.9, -0.4, -5], 3),
-        ([3, -1.1, -0.2, -5], 3),
-        ([-2, -2], 0),
-        ([-0.5], 1),
+        ([3, -6, 2, -5], 1),  # what follows does not make up for it
+        ([3, -5, 3, -5], 3),  # and here it does, but for 2, which may be chance
+        ([3, -2.1, -5], 2),
+        ([3, -2.2, -5], 1),
+        ([3, -2.2, -5, 0], 2),  # the more there are, the more one may lose by chance
+        ([3, -1.6, -1.5, -5], 3),  # two lose 3.1, within 2.24 times the 1.41 of two
+        ([3, -1.6, -1.6, -5], 2),  # 3.2
+        ([-4, -4], 0),
+        ([-1.6], 1),
+        ([-1.7], 0),
     ],
     ids=str,
 )
-def test_the_tree_is_cut_where_gains_end(totals: list[float], taken: int) -> None:
+def test_the_tree_is_cut_where_chance_explains_no_more(totals: list[float], taken: int) -> None:
     assert cut([gain(total) for total in totals]) == taken
+
+
+def test_peers_that_are_alike_are_kept_apart_by_chance_as_rarely_as_is_said() -> None:
+    """Gains that are nothing but chance, of all merges of 12 peers: the tree is whole but for `CHANCE` of the draws."""
+    rng, draws = np.random.default_rng(5), 2000
+    totals_DM = rng.normal(size=(draws, 11))
+    whole = np.mean([cut([gain(total) for total in totals_M]) == 11 for totals_M in totals_DM.tolist()])
+    assert 1 - CHANCE - 3 * np.sqrt(CHANCE * (1 - CHANCE) / draws) < whole
 
 
 def test_without_chance_every_loss_counts() -> None:

@@ -175,6 +175,36 @@ FILES: list[Any] = [
         ["line 1:20", "no edge reaches peer3"],
         id="C07-peer-alone",
     ),
+    pytest.param(
+        "partial_models: {all: {}, kin: {neurons: {hidden1: 4}, members: 'alike,after=0'}}",
+        ["line 1:65", "partial_models.kin.members", "after = 0", "1 or more"],
+        id="alike-out-of-range",
+    ),
+    pytest.param(
+        "partial_models: {all: {}, kin: {neurons: {hidden1: 4}, members: 'alike,aftr=3'}}",
+        ["line 1:65", 'no setting "aftr"', 'did you mean "after"?'],
+        id="alike-no-such-setting",
+    ),
+    pytest.param(
+        "learning: {rounds: 9}\npartial_models: {all: {}, kin: {neurons: {hidden1: 4}, members: 'alike,after=9'}}",
+        ["line 2:65", "after = 9 and there are 9 rounds", "write fewer"],
+        id="alike-too-late",
+    ),
+    pytest.param(
+        "gossip: {drift: 0.1}\npartial_models: {all: {}, kin: {neurons: {hidden1: 4}, members: alike}}",
+        ["line 2:65", "leave out gossip.drift"],
+        id="alike-asleep",
+    ),
+    pytest.param(
+        "partial_models: {kin: {members: alike, neurons: {hidden1: 4}}}",
+        ["line 1:33", "add a partial model that everyone implements"],
+        id="alike-alone",
+    ),
+    pytest.param(
+        "network: mlp:4+8+2\npartial_models: {all: {}, kin: {members: alike, neurons: {hidden1: 9}}}",
+        ["line 2:68", "partial_models.kin.neurons.hidden1", "hidden1 has 8"],
+        id="alike-more-than-there-are",
+    ),
     ("network: mlp:4+8+2\npartial_models: {a: {modules: [conv1]}}", ["conv1", "no module"]),
     ("network: {python: 'os.system(1)'}", ["line 1:1", "module:function"]),
     ("simulation: {split: [iid, {swop: 3}]}", ["line 1:21", "swop", "swap"]),

@@ -11,7 +11,18 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from fedpeer.algorithms.assignment import GAIN_BYTES, AssignmentError
+from fedpeer.algorithms.assignment import (
+    GAIN_BYTES,
+    AssignmentError,
+    Floats,
+    Gain,
+    below,
+    cut,
+    groups,
+    merges,
+    missed,
+    told,
+)
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.evaluation import losses
 from fedpeer.algorithms.losses import LOSSES
@@ -210,13 +221,39 @@ def test_what_was_found_can_be_pasted_into_a_federations_file(tmp_path: Path) ->
         tell=lambda event: told.append(str(getattr(event, "text", ""))),
     )
     (text,) = [each for each in told if "kin1" in each]
-    path = run.folder / "models" / "partial-averaging-seed0-partial_models.yaml"
+    written = "models/partial-averaging-seed0-partial_models.yaml"
+    path = run.folder / written
     assert text.startswith("partial-averaging, seed 0: kin1 of peer1, peer2, peer3; kin2 of peer4, peer5, peer6;")
-    assert str(path) in text
+    assert f"{written} of the run's folder" in text
     pasted = YAML(typ="safe", pure=True).load(io.StringIO(path.read_text()))
-    written = Federation.model_validate({**settings.model_dump(mode="json"), **pasted})
-    assert written.partial_models["kin2"].members == ["peer4", "peer5", "peer6"]
-    assert not written.undecided
+    after = Federation.model_validate({**settings.model_dump(mode="json"), **pasted})
+    assert after.partial_models["kin2"].members == ["peer4", "peer5", "peer6"]
+    assert not after.undecided
+
+
+def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
+    """Each peer's losses are bounded by its own scale before anything is added up, and the cut is of those gains."""
+    made = Seeking(asked())
+    with made.engine as running:
+        for _ in range(5):
+            running.step()
+        running._engine.step()
+        running._add_up()
+        found = running._search()
+        tree = merges(told(running._sketch_PS))
+        nodes = below(tree)
+        alone = {peer: running._trial((peer,))[peer] for peer in range(6)}
+        before: dict[tuple[int, ...], dict[int, Floats]] = {
+            (peer,): {peer: missed(alone[peer], alone[peer].mean())} for peer in range(6)
+        }
+        gains = []
+        for a, b in tree:
+            both = tuple(sorted(nodes[a] + nodes[b]))
+            before[both] = {p: missed(each_M, alone[p].mean()) for p, each_M in running._trial(both).items()}
+            gained = [before[nodes[n]][p] - before[both][p] for n in (a, b) for p in nodes[n]]
+            gains.append(Gain.of(np.concatenate(gained), np.zeros(15 * len(both))))
+    assert found == groups(tree, cut(gains))
+    assert found == ((0, 1, 2), (3, 4, 5))
 
 
 @pytest.mark.parametrize(
