@@ -45,7 +45,7 @@ def measure(quick: bool) -> Section:
     """Ten rounds; quick: four. Both engines alone on the machine, one after the other."""
     rounds = 4 if quick else 10
     world = _world(WARM + rounds)
-    wall, cpu, parts, memory, met = _processes(world, rounds)
+    wall, cpu, parts, memory, handles, met = _processes(world, rounds)
     floor = _vector(world, rounds)
     rest = wall - sum(parts.values())
     return Section(
@@ -61,6 +61,7 @@ def measure(quick: bool) -> Section:
             *(Row(name=f"of a round: {what}", unit="s", ours=seconds) for what, seconds in parts.items()),
             Row(name="of a round: the rest", unit="s", ours=rest),
             Row(name="memory a peer", unit="MiB", ours=memory / PEERS / 2**20),
+            Row(name="file handles of the peer with the most", unit="", ours=handles),
         ],
     )
 
@@ -72,8 +73,9 @@ def _world(rounds: int) -> World:
     return build(federation, load_dataset(federation.simulation.dataset), federation.seed)
 
 
-def _processes(world: World, rounds: int) -> tuple[float, float, Mapping[str, float], int, float]:
-    """Wall seconds and CPU seconds of a round, the parts of it, bytes of all processes, seconds until all have met."""
+def _processes(world: World, rounds: int) -> tuple[float, float, Mapping[str, float], int, int, float]:
+    """Wall seconds and CPU seconds of a round, the parts of it, bytes of all processes, the most handles of one,
+    seconds until all have met."""
     method = parse(METHOD)
     with tempfile.TemporaryDirectory(prefix="fedpeer-bench-") as folder:
         before = proportional_bytes()
@@ -85,6 +87,7 @@ def _processes(world: World, rounds: int) -> tuple[float, float, Mapping[str, fl
                     used = cpu_seconds(engine.process_ids) - time.process_time()
                 if number == WARM + rounds - 2:
                     memory = proportional_bytes() - before
+                    handles = max(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in engine.process_ids)
                     timings = [ask(_door(Path(folder) / "peers" / "peers" / peer)) for peer in world.peers]
             cpu = (cpu_seconds(engine.process_ids) - time.process_time() - used) / rounds
         met = _until_all_have_met(Path(folder) / "again", world)
@@ -92,7 +95,7 @@ def _processes(world: World, rounds: int) -> tuple[float, float, Mapping[str, fl
         name: fmean(status["timings"][key]["sum"] / (WARM + rounds - 1) for status in timings)
         for name, key in (("training", "train"), ("evaluation", "evaluate"), ("saving", "save"))
     }
-    return median(seconds[WARM:]), cpu, parts, memory, met
+    return median(seconds[WARM:]), cpu, parts, memory, handles, met
 
 
 def _until_all_have_met(folder: Path, world: World) -> float:

@@ -14,11 +14,12 @@ from html import escape
 from pathlib import Path
 
 from fedpeer.cli.asking import asked
-from fedpeer.cli.slices import describe
+from fedpeer.cli.slices import planned
 from fedpeer.runs import plots, report
 from fedpeer.runs.facts import gather
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.summary import spoken
+from fedpeer.slicing.describe import describe as described
 from fedpeer.slicing.describe import to_svg
 
 HERE = Path(__file__).parent
@@ -55,7 +56,7 @@ def framed(svg: str, more: str = "", *, above: int = 0) -> str:
 
 def main(run: str) -> None:
     """Write both pictures beside this file."""
-    slices = describe(asked({}, HERE.parents[1] / "examples" / "federation.yaml").federation)
+    slices = described(*planned(asked({}, HERE.parents[1] / "examples" / "federation.yaml").federation))
     for name, picture in (("accuracy", accuracy(RunFolder(Path(run)))), ("slices", framed(to_svg(slices)))):
         (HERE / f"{name}.svg").write_text(picture, encoding="utf-8")
 

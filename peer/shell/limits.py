@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Bytes of a body handled at a time. Measured: with less, calls cost more than copies; with more, a chunk leaves the
 #: processor's cache before it is copied on, and TLS waits for the whole of it.
@@ -22,7 +22,7 @@ READ_AHEAD_BYTES = 64 * 1024
 class Limits:
     """What strangers and neighbours may take of us, and how long we wait for them. Seconds, bytes, counts."""
 
-    #: Open connections in all. A roster of 60 with two each; each may hold 0.3 MB that was read ahead.
+    #: Open connections in all. A roster of 60 with two each, of more `among`; each may hold 0.3 MB that was read ahead.
     connections: int = 128
     #: Of one peer: six in use and two that a cut left behind; beyond that the oldest is closed.
     connections_per_peer: int = 8
@@ -72,6 +72,15 @@ class Limits:
     #: Where a third of all packets is lost, every other answer is late, and three connections seldom stand together.
     at_once: int = 3
     stalled_s: float = 0.1
+
+    @classmethod
+    def among(cls, peers: int) -> Limits:
+        """In a roster of so many. Each of the others pings us, and is pinged, more often than an idle connection is
+        closed, so each keeps one open; and has another for bulk as a neighbour, or for small ones while some are late.
+        Who finds no room is suspected: strangers never get that far, so room for all of the roster costs nothing else.
+        """
+        few = cls()
+        return replace(few, connections=max(few.connections, 2 * peers + few.connections_per_peer))
 
 
 class Allowance:

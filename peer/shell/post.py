@@ -21,6 +21,7 @@ from fedpeer.peer.core.messages import (
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
 from fedpeer.peer.shell.identity import client_context
+from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.prepared import Prepared
 from fedpeer.peer.shell.roster_file import RosterFile
 from fedpeer.peer.shell.rows import Rows
@@ -45,7 +46,7 @@ class Post:
     ) -> None:
         self._prepared, self._members, self._node = prepared, members, node
         self._status, self._rows, self._say, self._feed = status, rows, say, feed
-        self._links = Links(self._context, self._reported)
+        self._links = Links(self._context, self._reported, Limits.among(len(members.roster.entries)))
         self._down: dict[str, set[str]] = {}  # who cannot be reached, and for what reasons
         self.found: dict[str, str] = {}
 

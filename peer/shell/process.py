@@ -57,6 +57,7 @@ from fedpeer.peer.shell.dashboard.server import Dashboard
 from fedpeer.peer.shell.discovery import Discovery
 from fedpeer.peer.shell.identity import peer_of, put_out, server_context
 from fedpeer.peer.shell.lag import LoopLag
+from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import bind
 from fedpeer.peer.shell.logs import Log, LogFile, at_least, for_stream
 from fedpeer.peer.shell.metrics import Metrics
@@ -187,6 +188,7 @@ class Process:
                 refused=self._refused_at_door,
             ),
             Pool(),
+            Limits.among(len(self._members.roster.entries)),
         )
         lag = LoopLag()
         lag.start()

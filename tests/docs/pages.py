@@ -12,6 +12,8 @@ PAGES = [
 ]
 #: The page of real peers, whose commands are typed one after the other.
 PEERS = ROOT / "docs" / "peers.md"
+#: The page of a hundred machines, whose commands are typed on two.
+SCALING = ROOT / "docs" / "scaling.md"
 #: Commands that need a federation of real peers, or make one.
 REAL = re.compile(r"fedpeer (init|start|status|dashboard|invite|join|revoke|leave|evaluate|predict|export)\b")
 

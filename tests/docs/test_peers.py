@@ -27,7 +27,7 @@ from fedpeer.peer.core.peer_file import PeerFile
 from fedpeer.peer.shell.dashboard.access import DashboardError, Door, listener
 from fedpeer.peer.shell.dashboard.ask import ask
 
-from .pages import PAGES, PEERS, REAL, ROOT, commands
+from .pages import PAGES, PEERS, REAL, ROOT, SCALING, commands
 
 #: Seconds for one thing to happen: a process that imports torch on a machine with other work.
 PATIENCE_S = 90.0
@@ -218,7 +218,7 @@ def test_the_page_of_real_peers(tmp_path: Path) -> None:
     assert not reader.ended, "a peer ended by itself"
 
 
-@pytest.mark.parametrize("page", [each for each in PAGES if each != PEERS], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [each for each in PAGES if each not in (PEERS, SCALING)], ids=lambda page: page.name)
 def test_commands_of_real_peers_elsewhere_are_those_of_that_page(page: Path) -> None:
     """The page of real peers is where they are tried."""
     known = set(commands(PEERS))

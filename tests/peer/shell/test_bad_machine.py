@@ -26,6 +26,7 @@ from fedpeer.cli.main import run
 from fedpeer.cli.peer_config import load_peer
 from fedpeer.peer.core.messages import Ack, Pong
 from fedpeer.peer.shell import blocks
+from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import bind
 from fedpeer.peer.shell.prepared import prepare
 from tests.cli.peers import federation_on_disk
@@ -101,6 +102,15 @@ def few_handles(left: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + left, usual[1]))
         taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, usual)
         yield
+
+
+def test_a_peer_keeps_connections_for_all_of_its_roster(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that it takes, and those that it makes."""
+    among = Limits.among
+    monkeypatch.setattr(Limits, "among", lambda peers: among(1000 + peers))
+    with started(file) as peer:
+        room = among(1000 + len(peer.life.circle.roster.entries))
+        assert peer.server._limits == peer.process._post._links._limits == room
 
 
 # ---------------------------------------------------------------------------------------------- before `fedpeer start`

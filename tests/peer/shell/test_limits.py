@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -87,6 +88,14 @@ def test_a_body_has_as_long_as_the_floor_gives_it(moves: list[tuple[float, int]]
     """The deadline after each move: 10 s behind both the moment and the time that the floor would have taken."""
     assert paced(LIMITS, moves) == pytest.approx(ends, abs=0.51)
     assert paced(LIMITS, moves, slack=5.0) >= ends + 5.0 - 0.51
+
+
+@pytest.mark.parametrize("peers", [1, 16, 60, 61, 100, 1000])
+def test_a_roster_has_room_for_a_small_and_a_bulk_connection_of_all_others(peers: int) -> None:
+    limits = Limits.among(peers)
+    assert limits.connections >= 2 * (peers - 1)
+    assert replace(limits, connections=Limits().connections) == Limits(), "nothing else changes"
+    assert (limits == Limits()) is (peers <= 60), "as long as the usual number is enough, it stays"
 
 
 def test_lag_is_how_late_the_loop_is() -> None:

@@ -22,6 +22,7 @@ from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.shell import process
 from fedpeer.peer.shell.buffers import Pool
+from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.logs import Line, LogFile
 from fedpeer.peer.shell.prepared import Prepared
 from fedpeer.peer.shell.process import Process
@@ -141,8 +142,8 @@ def _overhear(listening: pytest.MonkeyPatch, running: Whole) -> None:
             super().__call__(line)
             running.hear(line)
 
-    def kept(host: Host, pool: Pool) -> PeerServer:
-        running.server = PeerServer(host, pool)
+    def kept(host: Host, pool: Pool, limits: Limits) -> PeerServer:
+        running.server = PeerServer(host, pool, limits)
         return running.server
 
     listening.setattr(process, "LogFile", Overheard)

@@ -1,0 +1,227 @@
+"""What a federation costs each peer as it grows: meeting, membership, a death, and what its coordinator has to do.
+
+Whole peers in virtual time over links that lose nothing (the network engine's town): counts of messages and bytes do
+not depend on the machine. They learn a small network in rounds of two seconds, and under a coordinator in longer ones,
+so that heartbeats are seen alone. `python -m benchmarks.scaling [--peers 16,32,64,100]` prints a table, which
+docs/scaling.md has.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.carriers import Fedpeer, Keys
+from benchmarks.measure import clocked
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.node import Node
+from fedpeer.peer.core.roster import to_bytes
+from fedpeer.peer.holdings import load_dataset
+from fedpeer.runs.summary import count_text
+from fedpeer.sims.network.residents import Residents
+from fedpeer.sims.network.town import Town
+from fedpeer.sims.world import build
+
+PEERS = (16, 32, 64, 100)
+#: Of the network: 64-10-10, fully averaged.
+PARAMETERS = 760
+#: Ticks of a training among equals: a round takes two seconds and a little. Membership is counted between the two
+#: ticks, when the first news is told.
+ROUND, NEWS = 80, (400, 800)
+#: Ticks of a training under a coordinator, and between which its heartbeats are counted: it is elected, and all train.
+LONG_ROUND, BEATS = 480, (200, 400)
+#: Ticks within which anything that is waited for happens.
+PATIENCE = 4000
+TICK_S = 0.025
+#: Of which the processor time of one is taken.
+MESSAGES = 300
+#: Kinds of messages by which peers know who is there.
+MEMBERSHIP = ("Ping", "Pong", "PingRequest")
+#: A message in the history of a town.
+MESSAGE = ("tick", "said", "sender", "kind", "recipient", "bytes")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What some peers sent in some time: messages and bytes."""
+
+    messages: int
+    bytes: int
+
+    @staticmethod
+    def of(town: Town, kinds: Sequence[str], peer: str = "") -> Sent:
+        """Of these kinds, by this peer or by all, since the history was cleared."""
+        said = (row for row in town.rows if row[1] == "said" and len(row) == len(MESSAGE))
+        sizes = [int(str(size)) for _, _, who, kind, _, size in said if kind in kinds and peer in ("", who)]
+        return Sent(len(sizes), sum(sizes))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one size: bytes, messages, seconds.
+
+    roster       bytes of its file
+    meeting      of one peer, until all have met
+    membership   of one peer in a second
+    death        seconds until all know that somebody was killed
+    beats        of the coordinator in a second, while all others train
+    upward, downward   bytes that the coordinator is sent in a round, and sends, of updates and models
+    """
+
+    peers: int
+    roster: int
+    meeting: Sent
+    membership: Sent
+    death: float
+    beats: Sent
+    upward: int
+    downward: int
+
+
+def measure(peers: int) -> Costs:
+    """All of it, for so many peers; two towns."""
+    residents, town = _town(peers, "full-averaging", ROUND)
+    _until(town, lambda: _met(town) == peers * (peers - 1))
+    meeting = Sent.of(town, ("Hello",))
+    _between(town, NEWS)
+    membership = Sent.of(town, MEMBERSHIP)
+    gone, killed = residents.world.peers[-1], town.now
+    town.kill(gone)
+    _until(town, lambda: all(node.life.membership.standing(gone) == "dead" for node in _nodes(town)))
+    death = (town.now - killed) * TICK_S
+
+    led, council = _town(peers, "fedavg", LONG_ROUND)
+    _between(council, BEATS)
+    first = _coordinator(council)
+    beats = Sent.of(council, ("Ballot",), first)
+    council.rows.clear()
+    _until(council, lambda: all(node.ledger.round > 1 for node in _nodes(council)))
+    assert _coordinator(council) == first, "nobody took over in between"
+    return Costs(
+        peers=peers,
+        roster=len(to_bytes(residents.roster)),
+        meeting=_each(meeting, peers),
+        membership=_each(membership, peers * _seconds(NEWS)),
+        death=death,
+        beats=_each(beats, _seconds(BEATS)),
+        upward=sum(Sent.of(council, ("Update",), peer).bytes for peer in led.world.peers if peer != first),
+        downward=Sent.of(council, ("Model",), first).bytes,
+    )
+
+
+def _town(peers: int, method: str, training: int) -> tuple[Residents, Town]:
+    """So many peers that have just been started; `training`: ticks that it takes in each round."""
+    federation = Federation.model_validate(
+        {
+            "network": "mlp:64+10+10",
+            "learning": {"batch_size": 10, "steps_between_averaging": 20, "evaluate_every": 1000},
+            "gossip": {"exchanges": 1, "tick": TICK_S},
+            "simulation": {"peers": peers, "split": "iid"},
+        }
+    )
+    world = build(federation, load_dataset(federation.simulation.dataset), federation.seed)
+    residents = Residents.of(world, parse(method))
+    residents.pace.update(dict.fromkeys(world.peers, training / residents.longest_ticks()))
+    town = Town(world.peers, residents.craft())
+    town.start()
+    return residents, town
+
+
+def _nodes(town: Town) -> Iterator[Node]:
+    for machine in town.machines().values():
+        assert isinstance(machine, Node), "a town of residents"
+        yield machine
+
+
+def _met(town: Town) -> int:
+    return sum(other.met for node in _nodes(town) for other in node.life.others.values())
+
+
+def _coordinator(town: Town) -> str:
+    """Who coordinates, as all see it."""
+    found = {council.coordinator for node in _nodes(town) for council in node.councils.values()}
+    assert len(found) == 1, f"they do not agree on one: {found}"
+    return found.pop() or ""
+
+
+def _between(town: Town, ticks: tuple[int, int]) -> None:
+    """Let the history be what happened between these."""
+    town.run(ticks[0])
+    town.rows.clear()
+    town.run(ticks[1])
+
+
+def _until(town: Town, done: Callable[[], bool]) -> None:
+    end = town.now + PATIENCE
+    while not done():
+        assert town.now < end, f"not within {PATIENCE} ticks"
+        town.run(town.now + 1)
+
+
+def _seconds(ticks: tuple[int, int]) -> float:
+    return (ticks[1] - ticks[0]) * TICK_S
+
+
+def _each(sent: Sent, by: float) -> Sent:
+    return Sent(round(sent.messages / by), round(sent.bytes / by))
+
+
+HEAD = (
+    "peers",
+    "roster",
+    "to meet",
+    "membership",
+    "a death is known",
+    "heartbeats",
+    "updates in",
+    "models out",
+)
+
+
+def line(costs: Costs) -> str:
+    """A line of the table in Markdown."""
+    cells = (
+        f"{costs.peers}",
+        count_text(costs.roster, "B"),
+        f"{costs.meeting.messages}, {count_text(costs.meeting.bytes, 'B')}",
+        f"{costs.membership.messages}/s, {count_text(costs.membership.bytes, 'B')}/s",
+        f"{costs.death:.1f} s",
+        f"{costs.beats.messages:,}/s, {count_text(costs.beats.bytes, 'B')}/s",
+        count_text(costs.upward, "B"),
+        count_text(costs.downward, "B"),
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def message_ms() -> float:
+    """Processor time of a small message by mutual TLS, of sender and receiver together."""
+    keys, value_D = Keys(), torch.zeros(100)
+    carrier = Fedpeer("moved", len(value_D), keys)
+    laps = [clocked(lambda: _send(carrier, value_D), [carrier.receiver.pid]).cpu for _ in range(5)]
+    carrier.close()
+    carrier.receiver.close()
+    keys.close()
+    return 1000 * min(laps) / MESSAGES
+
+
+def _send(carrier: Fedpeer, value_D: torch.Tensor) -> None:
+    for _ in range(MESSAGES):
+        carrier.send(value_D)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
+    parser.add_argument("--peers", default=",".join(map(str, PEERS)), help="how many, with commas between")
+    torch.set_num_threads(1)
+    print("| " + " | ".join(HEAD) + " |\n" + "| ---: " * len(HEAD) + "|")
+    for peers in parser.parse_args().peers.split(","):
+        print(line(measure(int(peers))), flush=True)
+    print(f"\nA small message takes its sender and its receiver {message_ms():.1f} ms of processor time together.")
+
+
+if __name__ == "__main__":
+    main()
