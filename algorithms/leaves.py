@@ -34,6 +34,11 @@ def leaves(state: Any) -> dict[str, Tensor]:
     return found
 
 
+def byte_count(state: Any) -> int:
+    """What the tensors of a state take."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(state).values())
+
+
 def rebuilt(template: T, tensors: Mapping[str, Tensor], path: str = "") -> T:
     """A state like the template with these leaves, of any shapes."""
     changed: dict[str, Any] = {}

@@ -24,6 +24,16 @@ from fedpeer.data.own.code import imported
 from fedpeer.peer.core.assembly import Coordinated, coordinated
 from fedpeer.sims.vector.workspace import Job, Served, Workspace
 
+#: In place of a side: a client that has never trained has no state of its own. Its first one stands in leaves of
+#: this number, in the row that the leaf "first" has of it; clients that begin alike share one.
+FIRST = 2
+
+
+def other(side: int) -> int:
+    """Where a client's state goes whose present one is on this side."""
+    return 1 if side == 0 else 0
+
+
 #: (score, loss) of a model on a peer's test part.
 Score: TypeAlias = tuple[float, float]
 
@@ -90,10 +100,21 @@ def rows_of(workspace: Workspace, template: Any, peers: Sequence[int], sides: Se
     """The present states of a block of clients."""
 
     def leaf(name: str) -> Tensor:
-        rows = [workspace.leaves[f"client {side} {name}"][peer] for peer, side in zip(peers, sides, strict=True)]
+        rows = [
+            workspace.leaves[f"client {side} {name}"][row]
+            for row, side in zip(_places(workspace, peers, sides), sides, strict=True)
+        ]
         return rows[0][None] if len(rows) == 1 else torch.stack(rows)
 
     return rebuilt(template, {name: leaf(name) for name in leaves(template)})
+
+
+def _places(workspace: Workspace, peers: Sequence[int], sides: Sequence[int]) -> list[int]:
+    """The rows in which clients' present states stand."""
+    first = workspace.leaves.get("first")
+    return [
+        peer if side != FIRST or first is None else int(first[peer]) for peer, side in zip(peers, sides, strict=True)
+    ]
 
 
 def write_rows(workspace: Workspace, state: Any, peers: Sequence[int], sides: Sequence[int]) -> None:
@@ -119,7 +140,7 @@ def teach(job: Job, workspace: Workspace, algorithm: Coordinated, task: Teach) -
         trained, update = (mapped(lambda leaf: leaf[None], each) for each in (trained, update))
     else:
         trained, update = algorithm.train(client, broadcast, batches, keys)
-    write_rows(workspace, trained, task.peers, [1 - side for side in task.sides])
+    write_rows(workspace, trained, task.peers, [other(side) for side in task.sides])
     for name, leaf in leaves(update).items():
         workspace.leaves[f"update {name}"][list(task.peers)] = leaf
 

@@ -34,6 +34,7 @@ from fedpeer.sims.vector.clients import Examined, Score, emptied, joined, two_si
 from fedpeer.sims.vector.drifting import Drifting
 from fedpeer.sims.vector.equals import Advance, Appraise, states
 from fedpeer.sims.vector.pool import Hands, Pool, Stopped
+from fedpeer.sims.vector.resident import given_back
 from fedpeer.sims.vector.tasks import Bench, Evaluate, Keep, Mix, Mixing, Spread, Task, Train
 from fedpeer.sims.vector.workspace import Job, Keeping, Workspace, WorkspaceHandles, on_disk
 from fedpeer.slicing.plan import Group, Plan
@@ -103,6 +104,7 @@ class VectorEngine:
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="work-", dir=self._folder)))
             self._handles = on_disk(plain, folder)
             self.workspace = self._handles.open()
+            self._stack.enter_context(given_back(self.workspace))
         else:
             self.workspace = plain
         self._start(self.workspace.x[0])

@@ -43,15 +43,18 @@ class Appraise:
     validation: bool
 
 
-def rehearsed(job: Job, choice: Choice, plan: Plan, workspace: Workspace, start_n: Tensor, stepper: Stepper) -> None:
-    """Train one peer a little, so that whatever does not fit shows before anything else is begun.
+def rehearsed(job: Job, choice: Choice, plan: Plan, workspace: Workspace, start_n: Tensor, stepper: Stepper) -> Any:
+    """The state that a peer begins with. One is trained a little, so that whatever does not fit shows before anything
+    else is begun.
 
     Raises:
         ChoiceError, AlgorithmError: what does not fit, and what to change.
     """
     algorithm = equals_of(choice, workbench(job, stepper, workspace))
     batches, keys = work_of(job, workspace, [0], 1)
-    algorithm.train(algorithm.start(plan, start_n), start_n, small(batches.peer(0)), keys)
+    state = algorithm.start(plan, start_n)
+    algorithm.train(state, start_n, small(batches.peer(0)), keys)
+    return state
 
 
 def states(workspace: Workspace, template: Any, side: int) -> Any:

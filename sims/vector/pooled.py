@@ -111,8 +111,8 @@ class PooledEngine:
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Go on from a snapshot, to the very numbers of an uninterrupted run."""
-        self._x_n = tensors["x"].to(self._job.device)
-        self._state = TrainingState(tensors["s"].to(self._job.device), state["fresh"])
+        self._x_n = tensors["x"].to(self._job.device, copy=True)
+        self._state = TrainingState(tensors["s"].to(self._job.device, copy=True), state["fresh"])
         self.round = state["round"]
 
 

@@ -89,5 +89,5 @@ class PooledLinearEngine(PooledEngine):
         return {"x": self._x_n, "alpha": self._alpha_S}, {"round": self.round}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        self._x_n, self._alpha_S = tensors["x"].to(self._job.device), tensors["alpha"]
+        self._x_n, self._alpha_S = tensors["x"].to(self._job.device, copy=True), tensors["alpha"].clone()
         self.round = state["round"]

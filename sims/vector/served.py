@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
-from fedpeer.algorithms.leaves import leaves, rebuilt
+from fedpeer.algorithms.leaves import byte_count, leaves, rebuilt
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.algorithms.updates import Fault, fault
@@ -34,12 +34,14 @@ from fedpeer.peer.core.federation import LearningSettings
 from fedpeer.peer.core.framing import raw
 from fedpeer.peer.core.sparse_words import wire_bytes
 from fedpeer.sims.vector.clients import (
+    FIRST,
     Examine,
     Examined,
     Score,
     Teach,
     emptied,
     joined,
+    other,
     room,
     rows_of,
     two_sides,
@@ -49,6 +51,7 @@ from fedpeer.sims.vector.clients import (
 )
 from fedpeer.sims.vector.engine import RoundTimes, cut
 from fedpeer.sims.vector.pool import Hands, Pool, Stopped
+from fedpeer.sims.vector.resident import given_back
 from fedpeer.sims.vector.tasks import Bench, Several, Task
 from fedpeer.sims.vector.workspace import Job, Served, Workspace, WorkspaceHandles, on_disk
 
@@ -93,6 +96,7 @@ class ServedEngine:
         self.weights: dict[str, NDArray[Any]] = {}
         self.server: Any = None
         self.round = 0  # rounds finished
+        self._handles: WorkspaceHandles | None = None
         self._pool: Hands | None = None
         self._stack = ExitStack()
 
@@ -101,16 +105,22 @@ class ServedEngine:
         plain = self._prepared(stepper)
         if self._job.device == "cpu":
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="work-", dir=self._folder)))
-            handles: WorkspaceHandles = on_disk(plain, folder)
-            self.workspace = handles.open()
+            self._handles = on_disk(plain, folder)
+            self.workspace = self._handles.open()
+            self._stack.enter_context(given_back(self.workspace))
             workers = max(1, min(self._workers, len(cut(self._job, range(len(self._job.peers))))))
-            self._pool = self._stack.enter_context(Pool(self._job, handles, workers, self._replaced, self._stop))
+            self._pool = self._stack.enter_context(Pool(self._job, self._handles, workers, self._replaced, self._stop))
         else:
             self.workspace = plain
         self._bench = Bench(self._job, self.workspace, stepper)
-        for rows in self._slices():
-            peers = range(rows.start, rows.stop)
-            write_rows(self.workspace, self._begun(self.workspace, peers), peers, [0] * len(peers))
+        first_P = self._first_rows(self.workspace)
+        self.workspace.leaves["first"].copy_(torch.tensor(first_P))
+        example = {kind: peer for peer, kind in enumerate(first_P)}
+        for rows in slices(len(example)):
+            kinds = range(rows.start, rows.stop)
+            begun = self._begun(self.workspace, [example[kind] for kind in kinds])
+            write_rows(self.workspace, begun, kinds, [FIRST] * len(kinds))
+        self._sides = [FIRST] * len(first_P)
         self._tell("server", self.server)
         return self
 
@@ -124,14 +134,14 @@ class ServedEngine:
 
     @property
     def x_Pn(self) -> Tensor:
-        """The clients' own models."""
+        """The clients' own models; together they stand where equals have their parameters."""
         assert self._job.served is not None
-        rows = []
-        for several in self._slices():
+        x_Pn = self.workspace.x[0]
+        for several in slices(len(self._sides)):
             peers = range(several.start, several.stop)
             client = rows_of(self.workspace, self._job.served.client, peers, self._sides[several])
-            rows.append(self._algorithm.personal_model(client))
-        return torch.cat(rows)
+            x_Pn[several] = self._algorithm.personal_model(client)
+        return x_Pn
 
     @property
     def server_n(self) -> Tensor | None:
@@ -161,9 +171,8 @@ class ServedEngine:
                 amount[peer] += self._update_bytes(peer) + MESSAGE_HEAD_BYTES
         if self.round:
             others = len(self._job.peers) - 1
-            model = sum(leaf.numel() * leaf.element_size() for leaf in leaves(self.server).values())
             messages[coordinator] += others
-            amount[coordinator] += others * (model + MESSAGE_HEAD_BYTES)
+            amount[coordinator] += others * (byte_count(self.server) + MESSAGE_HEAD_BYTES)
         return messages, amount
 
     def step(self) -> RoundTimes:
@@ -187,7 +196,7 @@ class ServedEngine:
         if type(algorithm).settle is not CoordinatedAlgorithm.settle:
             self._settle(training, set(counting))
         for peer in training:
-            self._sides[peer] = 1 - self._sides[peer]
+            self._sides[peer] = other(self._sides[peer])
         self._tell("server", self.server)
         self._sent, self.round = sending, number
         return RoundTimes(trained - began, time.perf_counter() - trained)
@@ -208,24 +217,28 @@ class ServedEngine:
         return {}
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything needed to go on: tensors, and a small JSON-able state.
+        """Everything needed to go on: tensors, not copied, and a small JSON-able state.
 
-        Of each client the side that it is on: on the other one a worker may be writing for a round that was stopped.
+        Of each client that has ever trained the side that it is on: on the other one a worker may be writing for a
+        round that was stopped.
         """
         assert self._job.served is not None
-        client = rows_of(self.workspace, self._job.served.client, range(len(self._sides)), self._sides)
-        states = {"server": self.server, "client": client}
-        tensors = {f"{what} {name}": leaf for what, state in states.items() for name, leaf in leaves(state).items()}
-        return tensors, {"round": self.round}
+        tensors = {f"server {name}": leaf for name, leaf in leaves(self.server).items()}
+        trained = {peer: side for peer, side in enumerate(self._sides) if side != FIRST}
+        for name in leaves(self._job.served.client):
+            for peer, side in trained.items():
+                tensors[f"client {peer} {name}"] = self.workspace.leaves[f"client {side} {name}"][peer]
+        return tensors, {"round": self.round, "trained": list(trained)}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Go on from a snapshot, to the very numbers of an uninterrupted run."""
         assert self._job.served is not None
-        self.round, self._sides = state["round"], [0] * len(self._sides)
-        template = self._job.served.client
-        client = rebuilt(template, {name: tensors[f"client {name}"] for name in leaves(template)})
-        write_rows(self.workspace, client, range(len(self._sides)), self._sides)
-        found = {name: tensors[f"server {name}"].to(self._job.device) for name in leaves(self.server)}
+        self.round, self._sides = state["round"], [FIRST] * len(self._sides)
+        for peer in state["trained"]:
+            for name in leaves(self._job.served.client):
+                self.workspace.leaves[f"client 0 {name}"][peer] = tensors[f"client {peer} {name}"]
+            self._sides[peer] = 0
+        found = {name: tensors[f"server {name}"].to(self._job.device, copy=True) for name in leaves(self.server)}
         self.server = rebuilt(self.server, found)
         self._tell("server", self.server)
 
@@ -234,9 +247,14 @@ class ServedEngine:
     def _further(self, name: str) -> Tensor:
         return self._drawn(name).to(self._job.device)
 
-    def _slices(self) -> Iterator[slice]:
-        peers = len(self._job.peers)
-        yield from (slice(at, min(at + ROWS_AT_ONCE, peers)) for at in range(0, peers, ROWS_AT_ONCE))
+    def _first_rows(self, workspace: Workspace) -> list[int]:
+        """Of each client the number of its first state: one for all that learn from equally many examples, if all
+        start from the same draw, or else one each."""
+        peers = range(len(self._job.peers))
+        if not self._learning.common_start:
+            return list(peers)
+        kinds: dict[int, int] = {}
+        return [kinds.setdefault(workspace.train.count(peer), len(kinds)) for peer in peers]
 
     def _prepared(self, stepper: Stepper) -> Workspace:
         """Everything but memory for states, which are named; the job says what they are like."""
@@ -245,7 +263,7 @@ class ServedEngine:
         self.server = states["server"]
         forms = {name: emptied(each) for name, each in states.items()}
         self._job = replace(self._job, served=Served(self._choice, self._learning, **forms))
-        plain.leaves = self._room(states)
+        plain.leaves = self._room(states, max(self._first_rows(plain)) + 1)
         return plain
 
     def _begun(self, workspace: Workspace, peers: Sequence[int]) -> Any:
@@ -258,9 +276,11 @@ class ServedEngine:
         device = self._job.device
         return self._algorithm.start_client(values_Bn.to(device), examples_B.to(device))
 
-    def _room(self, states: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Leaves of the right shapes and types."""
+    def _room(self, states: Mapping[str, Any], kinds: int) -> dict[str, Tensor]:
+        """Leaves of the right shapes and types; so many first states are there."""
         found = two_sides(self._job, states["client"])
+        found |= {f"client {FIRST} {name}": leaf for name, leaf in room(self._job, states["client"], kinds).items()}
+        found["first"] = torch.zeros(len(self._job.peers), dtype=torch.int64)
         found |= {f"update {name}": leaf for name, leaf in room(self._job, states["update"]).items()}
         for what in ("broadcast", "server"):
             found |= {f"{what} {name}": leaf[0] for name, leaf in room(self._job, states[what], 1).items()}
@@ -314,10 +334,11 @@ class ServedEngine:
         for at in range(0, len(training), ROWS_AT_ONCE):
             peers = training[at : at + ROWS_AT_ONCE]
             sides = self._sides_of(peers)
-            other = [1 - side for side in sides]
-            before, trained = (rows_of(self.workspace, self._job.served.client, peers, each) for each in (sides, other))
+            others = [other(side) for side in sides]
+            template = self._job.served.client
+            before, trained = (rows_of(self.workspace, template, peers, each) for each in (sides, others))
             counted = torch.tensor([peer in sent for peer in peers], device=self._job.device)
-            write_rows(self.workspace, self._algorithm.settle(before, trained, self.server, counted), peers, other)
+            write_rows(self.workspace, self._algorithm.settle(before, trained, self.server, counted), peers, others)
 
     def _scored(self, validation: bool) -> Examined:
         """Scores are asked for by three names; clients are examined once."""
@@ -342,6 +363,11 @@ class ServedEngine:
                 raise Stopped
             results.append(self._bench.do(task))
         return results
+
+
+def slices(rows: int) -> Iterator[slice]:
+    """So many rows, a few at a time."""
+    yield from (slice(at, min(at + ROWS_AT_ONCE, rows)) for at in range(0, rows, ROWS_AT_ONCE))
 
 
 def rehearsed(

@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from fedpeer.sims.vector.resident import given_back
 from fedpeer.sims.vector.tasks import Bench
 from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
 
@@ -18,7 +19,8 @@ def main(pipe: Connection, job: Job, handles: WorkspaceHandles) -> None:
     _keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     workspace = handles.open()
-    serve(pipe, Bench(job, workspace, job.stepper()))
+    with given_back(workspace):
+        serve(pipe, Bench(job, workspace, job.stepper()))
 
 
 def _keep_freed_memory() -> None:

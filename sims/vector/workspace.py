@@ -7,6 +7,8 @@ reads one side and writes the other, so a task that was cut short (its worker di
 
 from __future__ import annotations
 
+import mmap
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,6 +31,16 @@ from fedpeer.slicing.flat import FlatLayout
 
 T = TypeVar("T")
 
+#: Fields of a workspace with what peers have learnt.
+STATES = ("x", "s", "leaves")
+
+
+def tensor(array: NDArray[Any]) -> Tensor:
+    """The array's memory, which may be a file's or an object store's: to be read, never written."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
 
 @dataclass(frozen=True)
 class Handle:
@@ -38,16 +50,23 @@ class Handle:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
-    def open(self) -> Tensor:
-        size = int(np.prod(self.shape))
-        if size == 0:
+    @property
+    def bytes(self) -> int:
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def open(self, mapped: Callable[[mmap.mmap], object] = lambda mapping: None) -> Tensor:
+        """The tensor; `mapped` is told of the mapping that it lies in, if it has any numbers."""
+        if self.bytes == 0:
             return torch.empty(self.shape, dtype=self.dtype)
-        return torch.from_file(self.path, shared=True, size=size, dtype=self.dtype).view(self.shape)
+        with Path(self.path).open("r+b") as file:
+            mapping = mmap.mmap(file.fileno(), self.bytes)
+        mapped(mapping)
+        return torch.frombuffer(mapping, dtype=self.dtype).view(self.shape)
 
 
 def share(folder: Path, name: str, value: Tensor) -> Handle:
     """Write a tensor into a new file of the folder and give its handle."""
-    handle = Handle(str(folder / name), tuple(value.shape), value.dtype)
+    handle = allocate(folder, name, tuple(value.shape), value.dtype)
     handle.open().copy_(value)
     return handle
 
@@ -55,7 +74,8 @@ def share(folder: Path, name: str, value: Tensor) -> Handle:
 def allocate(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Handle:
     """A tensor of zeros in a new file: a hole that takes room when it is written."""
     handle = Handle(str(folder / name), shape, dtype)
-    handle.open()
+    with Path(handle.path).open("wb") as file:
+        file.truncate(handle.bytes)
     return handle
 
 
@@ -159,7 +179,8 @@ class Part:
 class Workspace:
     """All tensors of a run. x and s hold both sides; `index` of a group is (D,) where members agree, else (M, D).
 
-    `leaves`: states of an algorithm with a server, or of equals that keep one, by name.
+    `leaves`: states of an algorithm with a server, or of equals that keep one, by name. `mappings`: in which x, s and
+    leaves lie, where they are in files.
     """
 
     x: tuple[Tensor, Tensor]
@@ -172,6 +193,7 @@ class Workspace:
     index: Mapping[str, Tensor]
     rows: Mapping[str, Tensor]
     leaves: Mapping[str, Tensor] = field(default_factory=dict)
+    mappings: tuple[mmap.mmap, ...] = ()
 
     def to(self, device: str) -> Workspace:
         """The same on a device; x and s are there already."""
@@ -222,7 +244,10 @@ class WorkspaceHandles:
     tree: Any
 
     def open(self) -> Workspace:
-        return Workspace(**mapped(self.tree, Handle, Handle.open))
+        found: list[mmap.mmap] = []
+        states = {name: mapped(self.tree[name], Handle, lambda handle: handle.open(found.append)) for name in STATES}
+        rest = {name: value for name, value in self.tree.items() if name not in STATES}
+        return Workspace(**states, **mapped(rest, Handle, Handle.open), mappings=tuple(found))
 
 
 def mapped(value: Any, kind: type[T], function: Callable[[T], Any]) -> Any:
@@ -256,7 +281,8 @@ def on_disk(workspace: Workspace, folder: Path) -> WorkspaceHandles:
             return View(*(moved(field, f"{name}.{number}") for number, field in enumerate(value.fields())))
         return value
 
-    tree = {name: moved(value, name) for name, value in vars(workspace).items() if name not in ("x", "s", "leaves")}
+    kept = (*STATES, "mappings")
+    tree = {name: moved(value, name) for name, value in vars(workspace).items() if name not in kept}
     tree["leaves"] = {
         name: allocate(folder, f"leaf.{number}", tuple(leaf.shape), leaf.dtype)
         for number, (name, leaf) in enumerate(workspace.leaves.items())

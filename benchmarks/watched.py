@@ -1,0 +1,78 @@
+"""`python -m benchmarks.watched [--private GIB] COMMAND ...`: run a command, and say what memory it took at the most.
+
+All its processes together, looked at every second, a page that several share counted once (PSS): of files, which the
+kernel can take back, and what is the processes' own. `--private` is a limit that no process can pass, on its own memory
+(RLIMIT_DATA); what is mapped from a file shared with others is not in it, and a cache that nobody maps is in neither.
+Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measure import family
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Exit status, seconds, the most processes at once; bytes at the peak of all, of their own, and of files."""
+
+    status: int
+    seconds: float
+    processes: int
+    peak: int
+    own: int
+    files: int
+
+
+def watched(command: list[str], *, private: float | None = None, every_seconds: float = 1.0) -> Watched:
+    """Run it to its end. `private`: GiB that each of its processes may have for itself."""
+
+    def limit() -> None:
+        if private is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (int(private * 2**30),) * 2)
+
+    began, seen = time.monotonic(), [(1, 0, 0, 0)]
+    with subprocess.Popen(command, preexec_fn=limit) as process:
+        while process.poll() is None:
+            with suppress(FileNotFoundError, ProcessLookupError):  # a process ended while it was looked at
+                seen.append(_now(process.pid))
+            time.sleep(every_seconds)
+    processes, peak, own, files = (max(column) for column in zip(*seen, strict=True))
+    return Watched(process.returncode, time.monotonic() - began, processes, peak, own, files)
+
+
+def _now(pid: int) -> tuple[int, int, int, int]:
+    pids = family(pid)
+    found = {"Pss:": 0, "Pss_Anon:": 0, "Pss_File:": 0}
+    for each in pids:
+        for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
+            words = line.split()
+            if words[0] in found:
+                found[words[0]] += int(words[1]) * 1024
+    return len(pids), *found.values()  # type: ignore[return-value]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.watched", description=__doc__)
+    parser.add_argument("--private", type=float, metavar="GIB")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    asked = parser.parse_args()
+    found = watched(asked.command, private=asked.private)
+    print(
+        f"{found.peak / 1e9:.2f} GB at the peak of up to {found.processes} processes: at most {found.own / 1e9:.2f} GB "
+        f"of their own, {found.files / 1e9:.2f} GB of files; {found.seconds:.0f} s",
+        file=sys.stderr,
+    )
+    sys.exit(found.status)
+
+
+if __name__ == "__main__":
+    main()

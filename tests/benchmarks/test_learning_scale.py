@@ -1,0 +1,33 @@
+"""The page of learning at scale says what was measured, and memory is told by part."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from pathlib import Path
+
+from benchmarks.learning_scale import FOLDER, NAME, _named, ordered, page
+from benchmarks.measure import memory_parts
+
+
+def test_the_page_is_made_of_what_was_measured() -> None:
+    written = (FOLDER / f"{NAME}.md").read_text(encoding="utf-8")
+    rows = ordered(json.loads((FOLDER / f"{NAME}.json").read_text(encoding="utf-8")))
+    facts = written.rstrip("\n").split("\n\n")[-1]
+    assert page(rows, facts) == written
+
+
+def test_a_mapped_file_counts_by_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "work-1"
+    folder.mkdir()
+    before = memory_parts()
+    with (folder / "leaf.3").open("w+b") as file:
+        file.truncate(8 * 2**20)
+        with mmap.mmap(file.fileno(), 0) as mapping:
+            mapping[:] = b"1" * len(mapping)
+            found = memory_parts()
+    assert found["file leaf.3"] == 8 * 2**20
+    assert abs(found["leader"] - before["leader"]) < 2**20 * 8, "it is not counted twice"
+    parts = _named(found, libraries=found["leader"])
+    assert parts["clients' states and updates"] == 8 * 2**20
+    assert parts["data set, split, plan"] == 0

@@ -1,0 +1,245 @@
+"""States of peers out of memory: who never trained has none, pages are given back, checkpoints hold what changed."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from benchmarks.watched import watched
+from fedpeer.peer.core.choice import parse
+from fedpeer.runs.disk import RunError
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.footprint import footprint, memory_of
+from fedpeer.sims.prepare import prepare
+from fedpeer.sims.record import begin
+from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.simulate import simulate
+from fedpeer.sims.vector import resident
+from fedpeer.sims.vector.clients import FIRST
+from fedpeer.sims.vector.served import ServedEngine
+from fedpeer.sims.vector.workspace import Part, Workspace, on_disk
+from tests.sims.test_served_engine import drawn, played, served
+from tests.sims.worlds import engine, federation, same_bits, world
+
+WIDE = {"network": "mlp:64+400+10", "simulation__peers": 12, "learning__participation": 0.17}
+
+
+def stored(running: ServedEngine, name: str) -> int:
+    """Bytes that the file of a leaf takes on the disk."""
+    assert running._handles is not None
+    return os.stat(running._handles.tree["leaves"][name].path).st_blocks * 512
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+def test_who_never_trained_takes_no_room(tmp_path: Path, algorithm: str) -> None:
+    made = world(federation(**WIDE))
+    row = 4 * made.layout.n
+    with served(made, algorithm, folder=tmp_path) as running:
+        assert stored(running, "client 0 model_n") == 0
+        assert row <= stored(running, f"client {FIRST} model_n") < 1.2 * row, "all begin alike"
+        running.step()
+        both = sum(stored(running, f"client {side} model_n") for side in (0, 1))
+        assert 2 * row <= both < 2.5 * row, "two have trained"
+        running.evaluate()
+        running.snapshot()
+        assert sum(stored(running, f"client {side} model_n") for side in (0, 1)) == both, "looking takes no room"
+
+
+def test_who_never_trained_is_what_it_began_with(tmp_path: Path) -> None:
+    """Clients that learn from different numbers of examples, or from a start of their own, each keep theirs."""
+    for own in ({"simulation__split": "slicing:10"}, {"learning__common_start": False}):
+        made = world(federation(learning__participation=0.5, simulation__peers=4, **own))
+        with served(made, "fedper") as running:
+            running.step()
+            idle = [peer for peer in range(4) if peer not in drawn(made, 1)]
+            counts = [int(leaf) for leaf in _leaf(running, "examples", idle)]
+            assert counts == [len(made.split.shares[peer].train_M) for peer in idle]
+            common = made.federation.learning.common_start
+            for peer in idle:
+                assert torch.equal(running.x_Pn[peer], made.drawn("" if common else made.peers[peer]))
+
+
+def _leaf(running: ServedEngine, name: str, peers: list[int]) -> Tensor:
+    rows = running.workspace.leaves["first"][peers]
+    return running.workspace.leaves[f"client {FIRST} {name}"][rows]
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED"), reason="the system has no such call")
+def test_pages_that_are_given_back_are_gone_from_the_process_and_whole_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident, "RESIDENT_MAX", 2**20)
+    monkeypatch.setattr(resident, "EVERY_SECONDS", 0.001)
+    nothing = Part(torch.zeros(0, dtype=torch.int64), torch.zeros(0), (0,))
+    x = torch.zeros(64, 2**18, device="meta")
+    plain = Workspace((x, x), (x[:, :0], x[:, :0]), torch.ones(3, 2), nothing, nothing, nothing, None, {}, {})
+    memory = on_disk(plain, tmp_path).open()
+    x_Pn = memory.x[0]
+    values_n = torch.arange(2**18, dtype=torch.float32)
+    for peer, x_n in enumerate(x_Pn):
+        x_n.copy_(values_n + peer)
+    touched = mapped_bytes()
+    assert touched > 64 * 2**20
+    with resident.given_back(memory):
+        deadline = time.monotonic() + 20
+        while mapped_bytes() > touched - 60 * 2**20 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert mapped_bytes() < touched - 60 * 2**20
+        assert all(torch.equal(x_n, values_n + peer) for peer, x_n in enumerate(x_Pn))
+        x_Pn[5] = 7
+    assert bool((x_Pn[5] == 7).all())
+
+
+def mapped_bytes() -> int:
+    """Of files, in this process's memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile")) * 1024
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "partial-averaging"])
+def test_giving_pages_back_changes_no_bit(monkeypatch: pytest.MonkeyPatch, algorithm: str) -> None:
+    """In the leading process; a worker does the same, and where it runs nothing can be put in place of a number."""
+    made = world(federation(learning__participation=0.5))
+
+    def found() -> Tensor:
+        if algorithm == "scaffold":
+            return played(made, algorithm)[0]
+        with engine(made, algorithm) as running:
+            for _ in range(3):
+                running.step()
+                running.disagreement()
+            return running.x_Pn.clone()
+
+    kept = found()
+    monkeypatch.setattr(resident, "RESIDENT_MAX", 0)
+    monkeypatch.setattr(resident, "EVERY_SECONDS", 0.0001)
+    assert same_bits(kept, found())
+
+
+def test_what_a_run_takes_on_the_disk_is_foretold_and_refused_where_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody trains, so nothing is left to chance: two sides and the update of each; the models, once more."""
+    asked = SimulationRequest(
+        federation=federation(network="mlp:64+400+10", simulation__peers=12),
+        methods=(parse("scaffold"), parse("full-averaging")),
+        device="cpu",
+        workers=1,
+    )
+    simulation = prepare(asked)
+    model = 4 * simulation.world.layout.n
+    found = footprint(simulation)
+    assert found is not None
+    assert found.states == 12 * (2 * 2 * model + 2 * model + model), "SCAFFOLD's model and control variate, twice"
+    assert found.disk == found.states + 2 * 12 * 2 * model + 2 * 12 * model
+    with served(simulation.world, "scaffold", folder=tmp_path) as running:
+        for _ in range(2):  # the second side is written by the second round
+            running.step()
+        assert bool(running.x_Pn.isfinite().all())
+        stored_bytes = sum(
+            file.stat().st_blocks * 512
+            for file in next(tmp_path.glob("work-*")).iterdir()
+            if file.name.startswith(("x.", "s.", "leaf."))
+        )
+        assert stored_bytes == pytest.approx(found.states, rel=0.2), "a server and first states beside it"
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=found.disk - 1))
+    with pytest.raises(RunError, match=r"takes up to .* on the disk, and .*runs has .* free; name another folder"):
+        begin(tmp_path / "runs", simulation, "fedpeer simulate")
+    assert not (tmp_path / "runs").exists(), "a mistake leaves nothing behind"
+
+
+def test_memory_is_foretold_as_it_was_measured() -> None:
+    """The cells of docs/results/learning-scale.md."""
+    path = Path(__file__).parents[2] / "docs" / "results" / "learning-scale.json"
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        states = sum(row["parts"][part] for part in ("parameters", "optimiser", "clients' states and updates"))
+        told = memory_of(row["peers"], workers=2, inputs=70_000 * 784 * 4, states=states)
+        assert told == pytest.approx(row["peak_bytes"], rel=0.2), (row["line"], row["peers"])
+
+
+@pytest.mark.soak  # minutes: 2,000 peers of 266,610 parameters, 2.1 GB of models at the end
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedper"])
+def test_two_thousand_peers_stay_within_a_fifth_of_what_ten_thousand_may_take(tmp_path: Path, algorithm: str) -> None:
+    """8 GiB for 10,000 peers: 1.6 GiB for all processes of this run, and half a GiB at the most that is in files."""
+    config = tmp_path / "many.yaml"
+    config.write_text(
+        "network: mlp:784+300+100+10\n"
+        "learning: {batch_size: 6, steps_between_averaging: pass, rounds: 5, evaluate_every: 5, participation: 0.05}\n"
+        "simulation: {dataset: mnist, split: 'blocks:6,test=20,shuffle=true'}\n"
+    )
+    command = ["simulate", "--config", str(config), "--peers", "2000", "--compare", algorithm, "--quiet", "--json"]
+    found = watched([sys.executable, "-m", "fedpeer", *command, "--out", str(tmp_path / "runs")], private=1.0)
+    assert found.status == 0
+    assert found.peak < 1.6 * 2**30
+    assert found.files < 0.5 * 2**30
+
+
+ASKED = SimulationRequest(
+    federation=federation(**WIDE | {"learning__rounds": 6, "learning__evaluate_every": 2}), device="cpu", workers=1
+)
+#: Plays until the third round is done and a checkpoint of it is there, and dies.
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+import fedpeer.sims.simulate as module
+from benchmarks.watched import watched
+from fedpeer.peer.core.choice import parse
+from fedpeer.runs.disk import RunError
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.footprint import footprint, memory_of
+from fedpeer.sims.prepare import prepare
+from fedpeer.sims.record import begin
+from fedpeer.sims.request import SimulationRequest
+
+module.CHECKPOINT_SECONDS, module.CHECKPOINT_SHARE = 0.0, 0.0
+
+class Dying(RunFolder):
+    def save_checkpoint(self, tensors, state):
+        super().save_checkpoint(tensors, state)
+        if state["recorded"] == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+asked = SimulationRequest.from_json(json.loads(sys.argv[1]))
+module.simulate(prepare(asked), Dying.open(Path(sys.argv[2]), "last"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["fedper", "scaffold"])
+def test_killed_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_path: Path, algorithm: str) -> None:
+    from tests.sims.test_simulate import folder, measured
+
+    asked = SimulationRequest.from_json(ASKED.to_json() | {"methods": [algorithm]})
+    whole, killed = folder(tmp_path / "whole", asked), folder(tmp_path / "killed", asked)
+    killed.finish({}, "interrupted")
+    simulate(prepare(asked), whole)
+    ended = subprocess.run([sys.executable, "-c", KILLED, json.dumps(asked.to_json()), str(tmp_path / "killed")])
+    assert ended.returncode == -signal.SIGKILL
+    assert list(killed.path.glob("work-*")), "what it had on the disk is left"
+    with safe_open(killed.path / "checkpoint.safetensors", framework="numpy") as file:
+        held = {name.split()[1] for name in file.keys() if name.startswith("client ")}  # noqa: SIM118
+    made = world(asked.federation)
+    assert held == {str(peer) for number in (1, 2, 3) for peer in drawn(made, number)}, "those that have trained"
+    assert len(held) < 12
+    again = RunFolder.open(tmp_path / "killed", killed.id)
+    simulate(prepare(asked), again)
+    assert measured(again) == measured(whole)
+    names = [run.models(algorithm, 0) for run in (whole, again)]
+    with safe_open(names[0], framework="pt") as one, safe_open(names[1], framework="pt") as other:
+        assert set(one.keys()) == set(other.keys())
+        for name in one.keys():  # noqa: SIM118
+            assert torch.equal(one.get_tensor(name), other.get_tensor(name))
+    assert not list(again.path.glob("work-*"))
