@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ import typer
 from fedpeer.cli.files import runs_folder
 
 if TYPE_CHECKING:
-    from fedpeer.sims.experiments.experiment import SizeName
+    from fedpeer.sims.experiments.experiment import Experiment, SizeName
 
 app = typer.Typer(help="The papers' experiments, each at one command, and what held.", no_args_is_help=True)
 
@@ -80,10 +80,34 @@ def run(
     only: Annotated[
         list[str] | None, typer.Option(metavar="CELL", help="A line of the table; can be repeated.", show_default=False)
     ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Another loss, where the paper leaves it open.", show_default=False),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Other first weights, where the paper leaves them open.", show_default=False),
+    ] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda or mps.")] = "auto",
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="ray: spread the runs over a cluster; default: here.", show_default=False),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Of the cluster, HOST:PORT or auto; default: this machine.", show_default=False
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=1024, help="Training processes; default: one a core.", show_default=False),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1024,
+            help="Training processes of a run; default: one a core, or one with --engine ray.",
+            show_default=False,
+        ),
     ] = None,
     out: Out = None,
     quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show no progress.")] = False,
@@ -91,6 +115,8 @@ def run(
     """Play an experiment, or what is left of it, and show its table.
 
     Ctrl-C is a pause: the same command goes on. Finished lines are kept, whatever is asked for next.
+
+    --engine ray spreads the runs over a Ray cluster, as many at once as it has CPUs; the numbers are the same.
     """
     import threading
 
@@ -102,8 +128,10 @@ def run(
     from fedpeer.sims.experiments.runner import Asked, carry_out
 
     size = _size(quick, full) or "default"
+    otherwise = _otherwise(experiment(name), {"loss": loss, "start": start})
     words = ["fedpeer", "experiment", "run", name, *([] if size == "default" else [f"--{size}"])]
     words += ["--no-search"] if no_search else []
+    words += [word for key, value in otherwise.items() for word in (f"--{key}", value)]
     asked = Asked(
         experiment=experiment(name),
         size_name=size,
@@ -111,8 +139,10 @@ def run(
         seeds=seeds,
         search=not no_search,
         only=tuple(only or ()),
+        otherwise=otherwise,
         device=device,
         workers=workers,
+        cluster=_cluster(engine, address),
         command=shlex.join(words + ([] if seeds is None else ["--seeds", str(seeds)])),
     )
     console, stop = Console(stderr=True), threading.Event()
@@ -142,19 +172,18 @@ def report(
     """The tables of what was played: theirs beside ours, and which of the claims held."""
     from fedpeer.cli.errors import ConfigError, Problem
     from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
-    from fedpeer.sims.experiments.runner import RESULTS, folder_of, refresh
+    from fedpeer.sims.experiments.runner import played, refresh
 
     size, root = _size(quick, full), runs_folder(out)
     names = list(EXPERIMENTS) if name is None else [experiment(name).name]
     sizes: tuple[SizeName, ...] = ("quick", "default", "full") if size is None else (size,)
     for each in names:
         refresh(experiment(each), root, sizes)
-    folders = [folder_of(root, each, one) for each in names for one in sizes]
-    played = [folder for folder in folders if (folder / RESULTS).exists()]
-    if not played:
+    folders = [folder for each in names for one in sizes for folder in played(root, each, one)]
+    if not folders:
         text = f"nothing of it was played yet in {root}; begin with fedpeer experiment run {name or 'NAME'}"
         raise ConfigError("the command line", [Problem((), text, "NAME")])
-    _show(played, to)
+    _show(folders, to)
 
 
 def _size(quick: bool, full: bool) -> SizeName | None:
@@ -166,6 +195,43 @@ def _size(quick: bool, full: bool) -> SizeName | None:
             "the command line", [Problem((), "--quick and --full are two sizes; leave one out", "--full")]
         )
     return "quick" if quick else "full" if full else None
+
+
+def _otherwise(experiment: Experiment, asked: Mapping[str, str | None]) -> dict[str, str]:
+    """What is chosen otherwise than the experiment does, of what its paper leaves open."""
+    from fedpeer.cli.asking import NOTHING_STARTED
+    from fedpeer.cli.checks import choice_problem
+    from fedpeer.cli.config import Source, refuse, typed
+    from fedpeer.cli.errors import Problem
+    from fedpeer.peer.core.federation import Federation
+
+    source, found = Source(), {name: value for name, value in asked.items() if value is not None}
+    for name, value in found.items():
+        source.lay(f"--{name}", ("learning", name), value)
+    problems = [
+        Problem(
+            ("learning", name), f"{experiment.name} does not leave it open; figures of the partial averaging paper do"
+        )
+        for name in found
+        if name not in experiment.open
+    ]
+    federation, mistakes = typed(Federation, source.data)
+    start = None if federation is None else federation.learning.start
+    unknown = None if start is None else choice_problem(("learning", "start"), start)
+    refuse(source, problems or [*mistakes, *([] if unknown is None else [unknown])], NOTHING_STARTED)
+    return found
+
+
+def _cluster(engine: str | None, address: str | None) -> str | None:
+    """The address of the cluster that the options ask for, "" for one of this machine; None where none is asked."""
+    from fedpeer.cli.errors import ConfigError, Problem, shown
+
+    if engine not in (None, "ray"):
+        text = f'"{shown(engine)}" does not spread runs; write ray, or leave it out: each run names its own engine'
+        raise ConfigError("the command line", [Problem((), text, "--engine")])
+    if engine is None and address is not None:
+        raise ConfigError("the command line", [Problem((), "it is of a Ray cluster; add --engine ray", "--address")])
+    return None if engine is None else address or ""
 
 
 def _show(folders: Sequence[Path], to: Path | None) -> None:

@@ -1,7 +1,8 @@
 """What an experiment looks like while it is played: one bar on a terminal, at most one line a second anywhere else.
 
 A run is one cell with one seed, or with one variant that is tried. How much time is left is told from the runs that
-were seen: what is left of this one at its pace, and for each of the others the mean of those that were played.
+were seen: what is left of those under way at their pace, and for each of the others the mean of those that were played;
+as many are under way at once as now.
 """
 
 from __future__ import annotations
@@ -9,47 +10,84 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 
 from fedpeer.cli.progress import LINE_EVERY
 from fedpeer.cli.units import lasting
 from fedpeer.runs.summary import percent
-from fedpeer.sims.events import Event, MethodDone, Remark, RoundDone, WorkerReplaced
-from fedpeer.sims.experiments.results import Measured
-from fedpeer.sims.experiments.runner import Begun, CellBegun, CellDone
+from fedpeer.sims.events import MethodDone, MethodStarted, Remark, RoundDone, RunBegun, RunLost, WorkerReplaced
+from fedpeer.sims.experiments.events import Begun, CellDone, OfRun, Told
+
+#: Runs under way that a terminal has lines for.
+BARS_MAX = 8
+
+
+@dataclass
+class Run:
+    """One under way. `began` is when it did; `round` the last that is finished, of `rounds` once they are known."""
+
+    began: float
+    round: int = 0
+    rounds: int = 0
 
 
 class Tally:
-    """How far an experiment is."""
+    """How far an experiment is: its runs one after the other, or several at once."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self.runs = self.done = self.round = self.rounds = 0
+        self.runs = self.done = 0
         self.took: list[float] = []
-        self.began = clock()
-        self.name = ""
+        self.running: dict[str, Run] = {}
 
-    def begin(self, event: CellBegun) -> None:
-        self.name, self.rounds, self.round, self.began = f"{event.label}, {event.what}", event.rounds, 0, self.clock()
+    def hear(self, event: Told) -> None:
+        match event:
+            case Begun():
+                self.runs, self.done = event.runs, event.finished
+            case OfRun(run=name, event=RunBegun()):
+                self.running[name] = Run(self.clock())
+            case OfRun(run=name, event=MethodStarted() as started):
+                self.running[name].round, self.running[name].rounds = started.first_round - 1, started.rounds
+            case OfRun(run=name, event=RoundDone() as done):
+                self.running[name].round = done.round
+            case OfRun(run=name, event=MethodDone()):
+                self.done += 1
+                self.took.append(self.clock() - self.running.pop(name).began)
+            case OfRun(run=name, event=RunLost()):
+                del self.running[name]
+            case _:
+                pass
 
-    def end(self) -> None:
-        self.done += 1
-        self.took.append(self.clock() - self.began)
+    @property
+    def waiting(self) -> int:
+        return max(0, self.runs - self.done - len(self.running))
+
+    @property
+    def words(self) -> str:
+        """Which runs are under way."""
+        if len(self.running) > 1:
+            return f"{len(self.running)} running, {self.waiting} waiting"
+        return next(iter(self.running), "")
 
     @property
     def left(self) -> str:
         """In words; nothing while there is nothing to tell it from."""
-        now = self.clock() - self.began
-        whole = now * self.rounds / self.round if self.round else None
-        seen = [*self.took, *([] if whole is None else [whole])]
+        past = [self.clock() - run.began for run in self.running.values()]
+        whole = [
+            now * run.rounds / run.round if run.round else None
+            for now, run in zip(past, self.running.values(), strict=True)
+        ]
+        seen = [*self.took, *(each for each in whole if each is not None)]
         if not seen:
             return ""
-        others = statistics.fmean(seen) * max(0, self.runs - self.done - 1)
-        mine = statistics.fmean(seen) if whole is None else whole
-        return f"{lasting(max(0.0, mine - now) + others)} left"
+        usual = statistics.fmean(seen)
+        mine = sum(max(0.0, (usual if all_ is None else all_) - now) for now, all_ in zip(past, whole, strict=True))
+        return f"{lasting((mine + usual * self.waiting) / max(1, len(self.running)))} left"
 
 
 class Watcher(Protocol):
@@ -57,7 +95,7 @@ class Watcher(Protocol):
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
-    def __call__(self, event: Begun | CellBegun | CellDone | Event) -> None: ...
+    def __call__(self, event: Told) -> None: ...
 
 
 class Lines:
@@ -73,44 +111,41 @@ class Lines:
     def __exit__(self, *_: object) -> None:
         """Nothing is held open."""
 
-    def __call__(self, event: Begun | CellBegun | CellDone | Event) -> None:
+    def __call__(self, event: Told) -> None:
         tally = self.tally
+        tally.hear(event)
         match event:
-            case Begun():
-                tally.runs, tally.done = event.runs, event.finished
-                self.write(_begun(event))
-            case CellBegun():
-                tally.begin(event)
-            case RoundDone():
-                tally.round = event.round
-                if self.clock() - self.last >= LINE_EVERY and event.round < event.rounds:
+            case OfRun(run=name, event=RoundDone() as done):
+                if self.clock() - self.last >= LINE_EVERY and done.round < done.rounds:
                     self.last = self.clock()
-                    where = f"run {tally.done + 1} of {tally.runs}, round {event.round} of {event.rounds}"
-                    self.write(f"{tally.name}: {where}, {tally.left}")
-            case MethodDone():
-                tally.end()
-            case CellDone():
-                self.write(_reached(event.measured))
-            case WorkerReplaced() | Remark():
-                self.write(_told(event))
+                    self.write(f"{name}: {self._place(done)}, {tally.left}")
             case _:
-                pass
+                for line in _said(event):
+                    self.write(line)
+
+    def _place(self, event: RoundDone) -> str:
+        tally, where = self.tally, f"round {event.round} of {event.rounds}"
+        if len(tally.running) > 1:
+            return f"{where}; {tally.done} of {tally.runs} runs finished, {tally.words}"
+        return f"run {tally.done + 1} of {tally.runs}, {where}"
 
 
 class Bar:
-    """One bar over all runs on a terminal, and a line above it for each cell that is finished."""
+    """One bar over all runs on a terminal, one for each that is under way where there are several, and a line above for
+    each cell that is finished."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.tally = console, Tally(time.monotonic)
         self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=3)),
+            BarColumn(bar_width=None, table_column=Column(ratio=2)),
             MofNCompleteColumn(),
-            TextColumn("[cyan]{task.fields[left]}"),
+            TextColumn("[cyan]{task.fields[left]}", table_column=Column(no_wrap=True)),
             console=console,
             expand=True,
         )
         self.task = self.progress.add_task("", total=None, left="")
+        self.tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -119,31 +154,25 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def __call__(self, event: Begun | CellBegun | CellDone | Event) -> None:
+    def __call__(self, event: Told) -> None:
         tally = self.tally
-        match event:
-            case Begun():
-                tally.runs, tally.done = event.runs, event.finished
-                self._say(_begun(event))
-            case CellBegun():
-                tally.begin(event)
-            case RoundDone():
-                tally.round = event.round
-            case MethodDone():
-                tally.end()
-            case CellDone():
-                self._say(_reached(event.measured))
-            case WorkerReplaced() | Remark():
-                self._say(_told(event))
-            case _:
-                pass
-        part = tally.round / tally.rounds if tally.rounds and tally.round < tally.rounds else 0.0
+        tally.hear(event)
+        for line in _said(event):
+            self.progress.console.print(line, highlight=False, markup=False, soft_wrap=False)
         self.progress.update(
-            self.task, description=tally.name, total=tally.runs, completed=int(tally.done + part), left=tally.left
+            self.task, description=tally.words, total=tally.runs, completed=tally.done, left=tally.left
         )
+        self._draw_runs()
 
-    def _say(self, text: str) -> None:
-        self.progress.console.print(text, highlight=False, markup=False, soft_wrap=False)
+    def _draw_runs(self) -> None:
+        shown = list(self.tally.running)[:BARS_MAX] if len(self.tally.running) > 1 else []
+        for name in self.tasks.keys() - set(shown):
+            self.progress.remove_task(self.tasks.pop(name))
+        for name in shown:
+            run = self.tally.running[name]
+            if name not in self.tasks:
+                self.tasks[name] = self.progress.add_task(f"  {name}", total=None, left="")
+            self.progress.update(self.tasks[name], total=run.rounds or None, completed=run.round)
 
 
 class Silence:
@@ -155,7 +184,7 @@ class Silence:
     def __exit__(self, *_: object) -> None:
         """Nothing is held open."""
 
-    def __call__(self, event: Begun | CellBegun | CellDone | Event) -> None:
+    def __call__(self, event: Told) -> None:
         """Events pass unseen."""
 
 
@@ -168,15 +197,22 @@ def watcher(console: Console, quiet: bool) -> Watcher:
     return Lines(lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True))
 
 
-def _begun(event: Begun) -> str:
-    kept = f", {event.finished} of them finished before" if event.finished else ""
-    return f"{event.runs} runs{kept}"
-
-
-def _reached(cell: Measured) -> str:
-    scores = ", ".join(f"{name} {percent(sum(found) / len(found))}" for name, found in cell.per_seed.items())
-    return f"{cell.label}: {scores}, {lasting(cell.seconds)}"
-
-
-def _told(event: WorkerReplaced | Remark) -> str:
-    return f"note: {event.text}" if isinstance(event, Remark) else f"{event.worker} died ({event.reason}); replaced"
+def _said(event: Told) -> list[str]:
+    """What is said of it in words, if anything."""
+    match event:
+        case Begun():
+            kept = f", {event.finished} of them finished before" if event.finished else ""
+            return [f"{event.runs} runs{kept}"]
+        case CellDone():
+            scores = ", ".join(
+                f"{name} {percent(sum(found) / len(found))}" for name, found in event.measured.per_seed.items()
+            )
+            return [f"{event.measured.label}: {scores}, {lasting(event.measured.seconds)}"]
+        case OfRun(run=name, event=RunLost() as lost):
+            return [f"{name}: {lost.words}"]
+        case Remark(text=text) | OfRun(event=Remark(text=text)):
+            return [f"note: {text}"]
+        case OfRun(event=WorkerReplaced() as replaced):
+            return [f"{replaced.worker} died ({replaced.reason}); replaced"]
+        case _:
+            return []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -20,7 +21,17 @@ from rich.table import Column
 from fedpeer.cli.units import apart, lasting
 from fedpeer.runs.history import Measure
 from fedpeer.runs.summary import score_text
-from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
+from fedpeer.sims.events import (
+    Event,
+    MethodDone,
+    MethodStarted,
+    Remark,
+    RoundDone,
+    RunBegun,
+    RunLost,
+    SimulationStarted,
+    WorkerReplaced,
+)
 
 #: Seconds between two lines of a log: a person can follow, and a long run's log stays short.
 LINE_EVERY = 1.0
@@ -28,20 +39,62 @@ LINE_EVERY = 1.0
 
 @dataclass
 class Tally:
-    """What has been seen of one method, over all its seeds."""
+    """What has been seen of one method, over all its seeds: one after the other, or several at once.
 
-    rounds_total: int
-    rounds_done: int = 0
+    rounds    of a seed
+    seeds     how many
+    done      rounds that each seed has finished
+    running   seeds under way
+    seed      that which was heard of last
+    """
+
+    rounds: int
+    seeds: int
+    done: dict[int, int] = field(default_factory=dict)
+    running: set[int] = field(default_factory=set)
     seconds: list[float] = field(default_factory=list)
     score: str = ""
     seed: int = 0
 
+    def begin(self, seed: int, done: int = 0) -> None:
+        self.running.add(seed)
+        self.done[seed], self.seed = done, seed
+
     def add(self, event: RoundDone, measure: Measure) -> None:
-        self.rounds_done += 1
+        self.done[event.seed], self.seed = event.round, event.seed
         self.seconds = [*self.seconds[-19:], event.seconds]  # of late: the first rounds also warm up
         if event.score_P:
             mean, spread = statistics.fmean(event.score_P), statistics.pstdev(event.score_P)
             self.score = f"{score_text(mean, measure)} ± {apart(spread, measure)}"
+
+    @property
+    def outlook(self) -> str:
+        """How much time is left, in words."""
+        if not self.running:
+            return "waiting"
+        return f"{lasting(self.left)} left" if self.seconds else "starting"
+
+    def end(self, seed: int) -> None:
+        self.running.discard(seed)
+        self.done[seed], self.seed = self.rounds, seed
+
+    def lose(self, seed: int) -> None:
+        """It waits again."""
+        self.running.discard(seed)
+        self.done[seed] = 0
+
+    @property
+    def rounds_done(self) -> int:
+        return sum(self.done.values())
+
+    @property
+    def rounds_total(self) -> int:
+        return self.rounds * self.seeds
+
+    @property
+    def finished(self) -> int:
+        """Seeds that are."""
+        return sum(done == self.rounds for seed, done in self.done.items() if seed not in self.running)
 
     @property
     def pace(self) -> float:
@@ -50,7 +103,7 @@ class Tally:
 
     @property
     def left(self) -> float:
-        return self.pace * (self.rounds_total - self.rounds_done)
+        return self.pace * (self.rounds_total - self.rounds_done) / max(1, len(self.running))
 
 
 class Watcher(Protocol):
@@ -68,27 +121,48 @@ class Board:
 
     def __init__(self) -> None:
         self.tallies: dict[str, Tally] = {}
-        self.seeds: dict[str, list[int]] = {}
         self.measure: Measure = "accuracy"
+        self.together = False
 
     def start(self, event: SimulationStarted) -> str:
-        for method, seed in event.cells:
-            self.seeds.setdefault(method, []).append(seed)
-        self.tallies = {method: Tally(event.rounds * len(seeds)) for method, seeds in self.seeds.items()}
-        self.measure = event.measure
+        seeds = Counter(method for method, _ in event.cells)
+        self.tallies = {method: Tally(event.rounds, count) for method, count in seeds.items()}
+        self.measure, self.together = event.measure, event.at_once > 1
         workers = f"{event.workers} worker{'s' if event.workers > 1 else ''} on {event.device}"
         size = f"{event.parameters:,} parameters each"
         return f"{event.dataset}: {event.peers} peers, {size}, {event.rounds} rounds, {workers}; run {event.run}"
 
-    def begin(self, event: MethodStarted) -> Tally:
-        tally = self.tallies[event.method]
-        tally.seed = event.seed
-        tally.rounds_done = self.seeds[event.method].index(event.seed) * event.rounds + event.first_round - 1
-        return tally
+    def hear(self, event: Event) -> None:
+        match event:
+            case RunBegun():
+                self.tallies[event.method].begin(event.seed)
+            case MethodStarted():
+                self.tallies[event.method].begin(event.seed, event.first_round - 1)
+            case RoundDone():
+                self.tallies[event.method].add(event, self.measure)
+            case MethodDone():
+                self.tallies[event.method].end(event.seed)
+            case RunLost():
+                self.tallies[event.method].lose(event.seed)
+            case _:
+                pass
 
     def name(self, method: str) -> str:
-        several = len(self.seeds[method]) > 1
-        return f"{method}, seed {self.tallies[method].seed}" if several else method
+        tally = self.tallies[method]
+        if len(tally.running) > 1:
+            return f"{method}, {len(tally.running)} seeds at once"
+        return f"{method}, seed {tally.seed}" if tally.seeds > 1 and tally.done else method
+
+    @property
+    def runs(self) -> tuple[int, int, int]:
+        """How many are finished, running and waiting."""
+        tallies = self.tallies.values()
+        finished, running = sum(each.finished for each in tallies), sum(len(each.running) for each in tallies)
+        return finished, running, sum(each.seeds for each in tallies) - finished - running
+
+
+def _lost(event: RunLost) -> str:
+    return f"{event.method}, seed {event.seed}: {event.words}"
 
 
 def _replaced(event: WorkerReplaced) -> str:
@@ -106,6 +180,7 @@ class Bars:
     def __init__(self, console: Console) -> None:
         self.console, self.board = console, Board()
         self.tasks: dict[str, TaskID] = {}
+        self.runs: TaskID | None = None
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -126,22 +201,25 @@ class Bars:
         self.progress.stop()
 
     def __call__(self, event: Event) -> None:
+        self.board.hear(event)
         match event:
             case SimulationStarted():
                 self._say(self.board.start(event))
                 self._say(f"[dim]{self.board.measure}: mean ± spread over peers")
+                if self.board.together:
+                    count = len(event.cells)
+                    self.runs = self.progress.add_task("runs finished", total=count, score="", pace="", left="")
                 for method, tally in self.board.tallies.items():
                     self.tasks[method] = self.progress.add_task(
                         method, total=tally.rounds_total, start=False, score="", pace="", left="waiting"
                     )
-            case MethodStarted():
-                self.board.begin(event)
+            case RunLost():
+                self._say(f"[yellow]{_lost(event)}")
+                self._draw(event.method)
+            case RunBegun() | MethodStarted():
                 self.progress.start_task(self.tasks[event.method])
                 self._draw(event.method)
-            case RoundDone():
-                self.board.tallies[event.method].add(event, self.board.measure)
-                self._draw(event.method)
-            case MethodDone():
+            case RoundDone() | MethodDone():
                 self._draw(event.method)
             case WorkerReplaced():
                 self._say(f"[yellow]{_replaced(event)}")
@@ -152,6 +230,9 @@ class Bars:
         self.progress.console.print(text, highlight=False, soft_wrap=False)
 
     def _draw(self, method: str) -> None:
+        if self.runs is not None:
+            finished, running, waiting = self.board.runs
+            self.progress.update(self.runs, completed=finished, pace=f"{running} running", left=f"{waiting} waiting")
         tally = self.board.tallies[method]
         done = tally.rounds_done >= tally.rounds_total
         self.progress.update(
@@ -160,7 +241,7 @@ class Bars:
             completed=tally.rounds_done,
             score=tally.score,
             pace=f"{lasting(tally.pace)}/round" if tally.seconds else "",
-            left="done" if done else f"{lasting(tally.left)} left" if tally.seconds else "starting",
+            left="done" if done else tally.outlook,
         )
 
 
@@ -178,18 +259,18 @@ class Lines:
         """Nothing is held open."""
 
     def __call__(self, event: Event) -> None:
+        self.board.hear(event)
         match event:
             case SimulationStarted():
                 self.write(self.board.start(event))
-            case MethodStarted():
-                self.board.begin(event)
             case RoundDone():
-                self.board.tallies[event.method].add(event, self.board.measure)
                 if self.clock() - self.last >= LINE_EVERY and event.round < event.rounds:
                     self.last = self.clock()
                     self.write(self._line(event.method))
             case MethodDone():
                 self.write(self._line(event.method))
+            case RunLost():
+                self.write(_lost(event))
             case WorkerReplaced():
                 self.write(_replaced(event))
             case Remark():
@@ -203,6 +284,9 @@ class Lines:
         if tally.seconds:
             words.append(f"{lasting(tally.pace)} a round")
         words.append(f"{lasting(tally.left)} left" if tally.rounds_done < tally.rounds_total else "done")
+        if self.board.together:
+            finished, running, waiting = self.board.runs
+            words.append(f"of all runs {finished} finished, {running} running, {waiting} waiting")
         return f"{self.board.name(method)}: {', '.join(words)}"
 
 

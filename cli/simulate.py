@@ -68,7 +68,9 @@ def simulate(
     address: Annotated[
         Text, _opt("Of a Ray cluster, HOST:PORT or auto; default: one of this machine.", RUN, "ADDRESS")
     ] = None,
-    shards: Annotated[Text, _opt("Ray's processes; the numbers do not depend on it.", RUN, "N")] = None,
+    shards: Annotated[
+        Text, _opt("Cut each run into N processes of Ray; default: several runs are spread whole.", RUN, "N")
+    ] = None,
     config: Annotated[Path | None, _opt("A federation file; other options override it.", RUN, "FILE")] = None,
     out: Annotated[Path | None, _opt("Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", RUN, "DIR")] = None,
     resume: Annotated[Text, _opt("Go on with an interrupted run: its id, or last.", RUN, "RUN")] = None,

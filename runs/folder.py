@@ -18,21 +18,29 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.runs.disk import RunError, dumps, read_json, replacing, take_lock, write_json, write_text
 from fedpeer.runs.index import Index, Status, folders, living, row_of
+from fedpeer.runs.tensors import mapped
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsRichComparison
 
 log = logging.getLogger(__name__)
+
+#: What is read to go on, and what says that a folder is a run.
+_CHECKPOINT, _LAST = "checkpoint.safetensors", "run.json"
 
 #: What a row, a summary or a description is: JSON's types, and numpy's.
 Data = Mapping[str, Any]
@@ -90,6 +98,27 @@ class RunFolder:
         problem = "several runs begin with" if found else "there is no run"
         raise RunError(f'{problem} "{run_id}" in {root}; did you mean {" or ".join(near[:5])}?')
 
+    @classmethod
+    def adopt(cls, root: Path, run_id: str, files: Mapping[str, bytes]) -> RunFolder:
+        """Make `<root>/<run_id>/` of what `files` of a folder elsewhere gave, or bring an older one up to that.
+
+        The files are written in the order in which they come. A crash in between leaves none, or the older run.
+        """
+        run = cls(root / run_id)
+        run.path.mkdir(parents=True, exist_ok=True)
+        Index(root).ready()
+        run._take()
+        for name, content in files.items():
+            path = run.path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name == _LAST and _CHECKPOINT not in files:
+                run.forget_checkpoint()
+            with replacing(path) as temporary:
+                temporary.write_bytes(content)
+        Index(root).put(row_of(run.path))
+        run._let_go()
+        return run
+
     @property
     def status(self) -> Status:
         """As it is now; "interrupted" if the process that was running it is gone."""
@@ -99,6 +128,12 @@ class RunFolder:
         """What `describe` or `finish` wrote as `<name>.json`, or None."""
         path = self.path / f"{name}.json"
         return dict(read_json(path)) if path.exists() else None
+
+    def files(self) -> dict[str, bytes]:
+        """All that is in it by name, for `adopt`: the checkpoint after the rows that it relies on, `run.json` last."""
+        paths = {path.relative_to(self.path).as_posix(): path for path in self.path.rglob("*") if path.is_file()}
+        names = sorted(paths.keys() - {"run.lock"}, key=lambda name: (name == _LAST, name == _CHECKPOINT, name))
+        return {name: paths[name].read_bytes() for name in names}
 
     # ---- measurements
 
@@ -133,10 +168,15 @@ class RunFolder:
     def truncate(self, keep: Callable[[dict[str, Any]], bool]) -> None:
         """Keep only these rows; used to go on from a checkpoint older than the last row."""
         self._take()
-        self._rewrite(keep)
+        self._rewrite(row for row in self.rows() if keep(row))
 
-    def _rewrite(self, keep: Callable[[dict[str, Any]], bool]) -> None:
-        write_text(self.path / "metrics.jsonl", "".join(dumps(row) + "\n" for row in self.rows() if keep(row)))
+    def arrange(self, order: Callable[[Data], SupportsRichComparison]) -> None:
+        """Put the rows into this order; used where several wrote them at once."""
+        self._take()
+        self._rewrite(sorted(self.rows(), key=order))
+
+    def _rewrite(self, rows: Iterable[Data]) -> None:
+        write_text(self.path / "metrics.jsonl", "".join([dumps(row) + "\n" for row in rows]))
 
     # ---- descriptions and tensors
 
@@ -156,6 +196,10 @@ class RunFolder:
         _save(path, _arrays(tensors), {"run": self.id, "method": method, "seed": str(seed)})
         return path
 
+    def forget_models(self) -> None:
+        """Nobody wants them: they are gigabytes in some runs."""
+        shutil.rmtree(self.path / "models", ignore_errors=True)
+
     def save_checkpoint(self, tensors: Tensors, state: Data) -> None:
         """Replace the checkpoint by this one. `state` is JSON data; what must be exact belongs into the tensors."""
         self._take()
@@ -164,29 +208,32 @@ class RunFolder:
             with metrics.open("r+b") as file:
                 os.fsync(file.fileno())
         arrays, text = _arrays(tensors), dumps(state)
-        _save(self.path / "checkpoint.safetensors", arrays, {"state": text, "digest": _digest(arrays, text)})
+        _save(self.path / _CHECKPOINT, arrays, {"state": text, "digest": _digest(arrays, text)})
 
     def load_checkpoint(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-        """The last checkpoint's arrays (`torch.from_numpy` takes them) and state, or None if there is none.
+        """The last checkpoint's arrays, read-only and mapped from the file, and its state; None if there is none.
 
         Raises:
             RunError: if the file is damaged.
         """
         from safetensors import SafetensorError, safe_open
 
-        path = self.path / "checkpoint.safetensors"
+        path = self.path / _CHECKPOINT
         if not path.exists():
             return None
         try:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
         except SafetensorError as problem:
             raise RunError(f"{path} is damaged ({problem}); delete it and begin the run again") from None
-        text = metadata.get("state", "")
+        arrays, text = mapped(path), metadata.get("state", "")
         if metadata.get("digest") != _digest(arrays, text):
             raise RunError(f"{path} is damaged (its digest differs); delete it and begin the run again")
         return arrays, json.loads(text)
+
+    def forget_checkpoint(self) -> None:
+        """There is nothing to go on with."""
+        (self.path / _CHECKPOINT).unlink(missing_ok=True)
 
     # ---- the end
 
@@ -195,13 +242,11 @@ class RunFolder:
         self._take()
         write_json(self.path / "summary.json", summary)
         if status == "finished":
-            (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
+            self.forget_checkpoint()
         run = read_json(self.path / "run.json")
         seconds = (run["seconds"] or 0.0) + time.monotonic() - self._since
         self._note(name=run["name"], started=run["started"], status=status, seconds=round(seconds, 3))
-        if self._release is not None:
-            self._release()
-            self._release = None
+        self._let_go()
 
     def _note(self, *, name: str, started: str, status: Status, seconds: float | None) -> None:
         run = {"schema": 1, "id": self.id, "name": name, "started": started, "status": status, "seconds": seconds}
@@ -218,9 +263,14 @@ class RunFolder:
         self._release = weakref.finalize(self, os.close, lock)
         self._since = time.monotonic()
         if (self.path / "run.json").exists():
-            self._rewrite(lambda row: True)
+            self._rewrite(self.rows())
             run = read_json(self.path / "run.json")
             self._note(name=run["name"], started=run["started"], status="running", seconds=run["seconds"])
+
+    def _let_go(self) -> None:
+        if self._release is not None:
+            self._release()
+            self._release = None
 
 
 def _arrays(tensors: Tensors) -> dict[str, NDArray[Any]]:

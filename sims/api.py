@@ -80,7 +80,7 @@ def simulate(
             ones, which read their data and network themselves.
         faults: what goes wrong in the network, as `--faults` says it.
         address: of the Ray cluster, HOST:PORT or "auto"; one of this machine alone where it is left out.
-        shards: of the ray engine; one a CPU of the cluster where it is left out.
+        shards: of the ray engine; where they are left out several runs are spread whole, and one has a shard a CPU.
         tell: called with each `fedpeer.sims.events` event.
 
     Returns:

@@ -8,6 +8,7 @@ simulation records them all alike.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, Self
 
 from numpy.typing import NDArray
@@ -68,7 +69,7 @@ class Engine(Protocol):
         """What `restore` needs: tensors, and a small JSON-able state."""
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Go on from a snapshot. Its tensors may lie in a file, and must not be written."""
 
 
 def check(request: SimulationRequest, objects: Sequence[str]) -> None:
@@ -83,6 +84,10 @@ def check(request: SimulationRequest, objects: Sequence[str]) -> None:
         raise ChoiceError(
             f"--address and --shards are of a Ray cluster, not of the {request.engine} engine; use --engine ray"
         )
+    if request.spread:
+        check_ray(request.address, request.device)
+        check(replace(request, engine="vector", address="", device="cpu"), objects)
+        return
     if request.engine in ("vector", "ray"):
         _check_products(request.federation, request.engine)
     if request.engine == "ray":
@@ -138,11 +143,9 @@ def _check_products(federation: Federation, engine: str) -> None:
 
 
 def _check_ray(request: SimulationRequest) -> None:
-    """Shards train on CPUs, and average what they have as it is."""
-    if request.device not in ("auto", "cpu"):
-        raise ChoiceError(f"the ray engine trains on CPUs; leave out the device {request.device}")
+    """Shards average what they have as it is."""
     gossip = request.federation.gossip
     asked = [f"gossip.{name}" for name in ("privacy", "drift") if str(getattr(gossip, name) or "none") != "none"]
     if asked:
         raise ChoiceError(f"the ray engine does not play {' and '.join(asked)}; use --engine vector")
-    check_ray(request.address)
+    check_ray(request.address, request.device)

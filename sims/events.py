@@ -21,6 +21,7 @@ class SimulationStarted:
     parameters: int  # scalars of one peer's network
     workers: int
     device: str
+    at_once: int = 1  # cells under way at once, as far as there are so many
     measure: Literal["accuracy", "error"] = "accuracy"  # what `RoundDone.score_P` is
 
 
@@ -74,10 +75,32 @@ class WorkerReplaced:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunBegun:
+    """A whole run of one method and one seed, one of several: its data and network come first, then `MethodStarted`."""
+
+    method: str
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLost:
+    """The process or machine of a whole run died; it is played again as it began, and the result is the same."""
+
+    method: str
+    seed: int
+    reason: str  # "its machine is lost"
+    round: int  # the last that was heard of
+
+    @property
+    def words(self) -> str:
+        return f"{self.reason} after round {self.round}; played again" if self.round else f"{self.reason}; played again"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Remark:
     """Something a user should know: a repaired share, an edge added to connect a group."""
 
     text: str
 
 
-Event = SimulationStarted | MethodStarted | RoundDone | MethodDone | WorkerReplaced | Remark
+Event = SimulationStarted | MethodStarted | RoundDone | MethodDone | WorkerReplaced | RunBegun | RunLost | Remark

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
+from fedpeer.algorithms.leaves import byte_count
 from fedpeer.data.dataset import Dataset
+from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.groups import averaging_of
 from fedpeer.peer.core.making import form_of
 from fedpeer.peer.core.methods import method_of
@@ -28,22 +31,40 @@ from fedpeer.sims.world import World, build, plan_of
 from fedpeer.slicing.plan import Plan
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What the files of a method hold of a peer.
+
+    own        bytes of what it keeps for itself; beside the parameters, where there is no server
+    update     bytes of what it sends to a server
+    everyone   whether all train in each round, whoever takes part
+    """
+
+    own: int
+    update: int = 0
+    everyone: bool = True
+
+
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
     """A request with everything it needs.
 
+    objects    what came as a Python object and not by name: "dataset", "module"
     worlds     one a seed: data, split, network
     jobs       one a seed: how the vector engine trains its peers
     faults     what goes wrong in the network engine
     plans      one a method (by its words, such as "partial-averaging,cross_model=true")
+    kept       of each method what its files hold of a peer, in the vector engine
     device     where it runs: "cpu", "cuda", "mps"
     """
 
     request: SimulationRequest
     dataset: Dataset
+    objects: Mapping[str, Any]
     worlds: Mapping[int, World]
     jobs: Mapping[int, Job]
     plans: Mapping[str, Plan]
+    kept: Mapping[str, Kept]
     device: str
     faults: Faults
 
@@ -67,7 +88,8 @@ def prepare(
         DataError, NetworkError, SlicingError, TopologyError, ChoiceError, OptimizerError, AlgorithmError,
         AssignmentError, DeviceError: the user's mistakes, with the place and the way out.
     """
-    check(request, [name for name, given in (("data", dataset), ("network", module)) if given is not None])
+    objects = {name: given for name, given in (("dataset", dataset), ("module", module)) if given is not None}
+    check(request, [{"dataset": "data", "module": "network"}[name] for name in objects])
     form_of(request.federation.gossip.wire)
     device = "cpu" if request.engine in ("network", "ray") else device_of(request.device)
     found = dataset or load_dataset(request.federation.simulation.dataset)
@@ -79,15 +101,23 @@ def prepare(
         averaging_of(plan, request.federation, request.seeds[0])
     faults = asked(request.faults, first.peers) if request.faults else Faults()
     jobs = {seed: job_of(world, device) for seed, world in worlds.items()}
+    kept = {}
     for method in request.methods:
         found_method, plan = method_of(method), plans[str(method)]
         if found_method.served or found_method.keeps_state:
             job = replace(jobs[request.seeds[0]], device="cpu", module=first.module)
             memory, stepper = workspace_of(first, plan, "cpu")(0), jobs[request.seeds[0]].stepper()
             if found_method.served:
-                served.rehearsed(job, method, first.federation.learning, memory, first.drawn, stepper)
+                algorithm, states = served.rehearsed(
+                    job, method, first.federation.learning, memory, first.drawn, stepper
+                )
+                sizes = byte_count(states["client"]), byte_count(states["update"])
+                kept[str(method)] = Kept(*sizes, algorithm.everyone_trains)
             else:
-                equals.rehearsed(job, method, plan, memory, first.drawn(""), stepper)
+                state = equals.rehearsed(job, method, plan, memory, first.drawn(""), stepper)
+                kept[str(method)] = Kept(byte_count(state))
+        elif request.engine == "vector":
+            kept[str(method)] = Kept(4 * jobs[request.seeds[0]].stepper().state_size)
         sought_in(first, found_method)
         if found_method.linear is not None:
             from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # compiles: half a second
@@ -95,5 +125,25 @@ def prepare(
             memory = workspace_of(first, plans[str(method)], device)(0)
             PooledLinearEngine(jobs[request.seeds[0]], memory, first.drawn(""), *found_method.linear)
     return Simulation(
-        request=request, dataset=found, worlds=worlds, jobs=jobs, plans=plans, device=device, faults=faults
+        request=request,
+        dataset=found,
+        objects=objects,
+        worlds=worlds,
+        jobs=jobs,
+        plans=plans,
+        kept=kept,
+        device=device,
+        faults=faults,
     )
+
+
+class LastDataset:
+    """Loads data sets, and keeps the last one for runs that have the same one after another."""
+
+    def __init__(self) -> None:
+        self._held: tuple[Choice, Dataset] | None = None
+
+    def __call__(self, choice: Choice) -> Dataset:
+        if self._held is None or self._held[0] != choice:
+            self._held = choice, load_dataset(choice)
+        return self._held[1]

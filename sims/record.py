@@ -23,6 +23,7 @@ from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.summary import summarise
 from fedpeer.sims.engine import Engine
+from fedpeer.sims.footprint import check_disk
 from fedpeer.sims.prepare import Simulation
 from fedpeer.sims.world import World
 from fedpeer.slicing.describe import describe, to_svg
@@ -38,7 +39,11 @@ def begin(root: Path, simulation: Simulation, command: str, objects: Sequence[st
 
     `command` repeats it. `objects` says what was handed over as Python objects ("data", "network"): such a run can
     only be repeated from Python.
+
+    Raises:
+        RunError: the disk has no room for it, or the folder cannot be made.
     """
+    check_disk(simulation, root)
     settings = simulation.resolved.to_json()
     settings = {**settings.pop("federation"), **settings, "command": command, "objects": list(objects)}
     where = environment(simulation.device)
@@ -127,7 +132,8 @@ def describe_groups(run: RunFolder, method: str, seed: int, world: World, decide
     ]
     write_text(path, "\n".join(["partial_models:", *lines, ""]))
     groups = [f"{name} of {', '.join(each.members)}" for name, each in found.items()]
-    return f"{method}, seed {seed}: {'; '.join(groups) or 'nobody is alike'}; as partial models in {path}"
+    found_out = f"{method}, seed {seed}: {'; '.join(groups) or 'nobody is alike'}"
+    return f"{found_out}; as partial models in {path.relative_to(run.path)} of the run's folder"
 
 
 def _graphs(plan: Plan, simulation: Simulation) -> list[dict[str, Any]]:

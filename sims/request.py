@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedpeer.peer.core.choice import Choice, parse
@@ -25,10 +25,10 @@ class SimulationRequest:
     methods    algorithms to compare, in the order of the table
     seeds      one run of each method a seed
     device     "cpu", "cuda", "mps" or "auto" (the fastest there is)
-    workers    worker processes of the vector engine on a CPU; None: one a core
+    workers    worker processes of the vector engine on a CPU; None: one a core, or one where runs are spread
     faults     what goes wrong in the network engine, as `sims/network/faults.py` reads it; "" for nothing
     address    of the Ray cluster, HOST:PORT or "auto"; "" for one of this machine alone
-    shards     of the ray engine; None: one a CPU of the cluster
+    shards     of the ray engine; None: one a CPU of the cluster, or whole runs are spread
     """
 
     federation: Federation
@@ -40,6 +40,29 @@ class SimulationRequest:
     faults: str = ""
     address: str = ""
     shards: int | None = None
+
+    @property
+    def spread(self) -> bool:
+        """Whether whole runs are spread over a Ray cluster: there are several, and nobody asked for shards."""
+        return self.engine == "ray" and self.shards is None and len(self.methods) * len(self.seeds) > 1
+
+    def alone(self, method: Choice, seed: int) -> SimulationRequest:
+        """One run of a spread request, as the vector engine plays it."""
+        return replace(
+            self,
+            methods=(method,),
+            seeds=(seed,),
+            device="cpu",
+            workers=self.workers or 1,
+            engine="vector",
+            address="",
+        )
+
+    @property
+    def only(self) -> tuple[str, int]:
+        """Method and seed of a request that has one of each."""
+        (method,), (seed,) = self.methods, self.seeds
+        return str(method), seed
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `settings.json`; `from_json` gives an equal request back."""

@@ -2,7 +2,7 @@
 
 A (method, seed) pair is a cell. Cells are done one after the other; after each round the run folder holds what was
 measured, and a checkpoint (at times, and when asked to stop) from which a second call goes on to the very numbers of
-an uninterrupted run.
+an uninterrupted run. Or they are spread over a Ray cluster (`ray/cells.py`), each with a folder of its own meanwhile.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.groups import averaging_of
@@ -26,6 +24,7 @@ from fedpeer.runs.index import Status
 from fedpeer.sims import record
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
+from fedpeer.sims.footprint import footprint, told
 from fedpeer.sims.memory import sample_weights, start_of, workspace_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.prepare import Simulation
@@ -34,9 +33,11 @@ from fedpeer.sims.request import cores
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.pool import StateLostError, Stopped
 from fedpeer.sims.vector.pooled import PooledEngine
+from fedpeer.sims.vector.resident import RESIDENT_MAX
 from fedpeer.sims.vector.seeking import SeekingEngine
 from fedpeer.sims.vector.served import ServedEngine
 from fedpeer.sims.vector.sought import sought_in
+from fedpeer.sims.vector.workspace import tensor
 
 if TYPE_CHECKING:
     from fedpeer.sims.ray.cluster import Cluster
@@ -51,6 +52,9 @@ LOSSES_MAX = 3
 #: A mean loss that no learning gives: a cross-entropy begins near 2, a squared error of numbers left in their own units
 #: may be millions.
 LOST = 1e9
+
+#: Folder in a run's, where cells that are spread over a cluster have theirs until all are finished.
+CELLS = "cells"
 
 Tell = Callable[[Event], None]
 Checkpoint = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -106,26 +110,40 @@ def simulate(
                 rounds=request.federation.learning.rounds,
                 cells=tuple((cell.method, cell.seed) for cell in left),
                 parameters=world.layout.n,
-                workers=_workers(simulation) if cluster is None else cluster.shards(request.shards),
+                workers=_workers(simulation, cluster),
                 device=simulation.device,
+                at_once=1 if cluster is None or not request.spread else cluster.places // (request.workers or 1),
                 measure="error" if simulation.dataset.task == "regression" else "accuracy",
             )
         )
-        for text in dict.fromkeys(world.split.remarks):
+        for text in dict.fromkeys([*world.split.remarks, *_outside_memory(simulation)]):
             tell(Remark(text=text))
-        for cell in left:
-            try:
-                _finish(_Stage(simulation, cluster, run, tell, stop), cell, _of_cell(checkpoint, cell))
-            except Stopped:
-                status = "interrupted"
-                break
+        try:
+            if cluster is not None and request.spread:
+                _spread(_Stage(simulation, cluster, run, tell, stop), left, done)
+            else:
+                for cell in left:
+                    _finish(_Stage(simulation, cluster, run, tell, stop), cell, _of_cell(checkpoint, cell))
+        except Stopped:
+            status = "interrupted"
+    if status == "finished":
+        shutil.rmtree(run.path / CELLS, ignore_errors=True)
     summary = record.summary(run, simulation)
     run.finish(summary, status)
     return summary
 
 
-def _workers(simulation: Simulation) -> int:
+def _outside_memory(simulation: Simulation) -> list[str]:
+    """What is said where peers' states are too large to stay in memory."""
+    found = footprint(simulation)
+    return [told(found, len(simulation.world.peers))] if found is not None and found.states > RESIDENT_MAX else []
+
+
+def _workers(simulation: Simulation, cluster: Cluster | None = None) -> int:
     """Processes that train: those of the vector engine, none where a device does the work; all real peers; or this."""
+    if cluster is not None:
+        request = simulation.request
+        return cluster.places if request.spread else cluster.shards(request.shards)
     if simulation.request.engine != "vector":
         return len(simulation.world.peers) if simulation.request.engine == "processes" else 1
     return (simulation.request.workers or cores()) if simulation.device == "cpu" else 0
@@ -139,6 +157,16 @@ def _cluster_of(simulation: Simulation, tell: Tell) -> AbstractContextManager[Cl
     from fedpeer.sims.ray.cluster import joined
 
     return joined(request.address, request.shards, lambda text: tell(Remark(text=text)))
+
+
+def _spread(stage: _Stage, cells: Sequence[_Cell], done: Collection[_Cell]) -> None:
+    """Whole runs on the cluster. Raises Stopped."""
+    from fedpeer.sims.ray.cells import play_cells
+
+    assert stage.cluster is not None, "it is spread over one"
+    wanted, finished = ([(cell.method, cell.seed) for cell in each] for each in (cells, done))
+    if not play_cells(stage.simulation, stage.cluster, stage.run, wanted, finished, stage.tell, stage.stop):
+        raise Stopped
 
 
 def _finish(stage: _Stage, cell: _Cell, resumed: Checkpoint | None) -> None:
@@ -169,7 +197,7 @@ def _play(stage: _Stage, cell: _Cell, resumed: Checkpoint | None) -> None:
     with engine:
         if resumed is not None:
             tensors, state = resumed
-            engine.restore({name: torch.from_numpy(value) for name, value in tensors.items()}, state["engine"])
+            engine.restore({name: tensor(value) for name, value in tensors.items()}, state["engine"])
             recorded, seconds = state["recorded"], state["seconds"]
         tell(MethodStarted(method=cell.method, seed=cell.seed, rounds=learning.rounds, first_round=recorded + 1))
         saved, took = time.monotonic(), 0.0

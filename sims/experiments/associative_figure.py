@@ -29,6 +29,7 @@ FIG27 = Figure(
     number="27",
     title="Associative network: patterns completed from their halves, 15 peers",
     paper=PAPER,
+    open=("start",),
     data=("associative",),
     schemes=lambda read: tuple(map(_level, _LEVELS)),
     settings=_NUMBERS,

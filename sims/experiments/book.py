@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from fedpeer.sims.experiments.pictures import picture
-from fedpeer.sims.experiments.table import lasting, page
+from fedpeer.sims.experiments.table import lasting, page, stem_of
 
 Page = Mapping[str, Any]
 
@@ -64,8 +64,9 @@ def _contents(pages: Sequence[Page]) -> str:
     for paper, those in groupby(pages, key=lambda data: str(data["source"]).partition(", ")[0]):
         rows.append(f'<tr class="group"><th colspan="4" scope="colgroup">{escape(paper)}</th></tr>')
         for data in those:
-            link = f'<a href="#{_anchor(data)}">{escape(data["title"])}</a>'
-            cells = {"size": data["size"], "claims held": _held([data]), "runs": lasting(_seconds(data))}
+            link = f'<a href="#{stem_of(data)}">{escape(data["title"])}</a>'
+            size = ", ".join([data["size"], *data.get("otherwise", {}).values()])
+            cells = {"size": size, "claims held": _held([data]), "runs": lasting(_seconds(data))}
             numbers = "".join(f'<td data-label="{name}">{words}</td>' for name, words in cells.items())
             rows.append(f'<tr><th scope="row"><code>{escape(data["name"])}</code> {link}</th>{numbers}</tr>')
     head = "".join(f'<th scope="col">{name}</th>' for name in ("experiment", "size", "claims held", "runs"))
@@ -81,7 +82,7 @@ def _section(data: Page) -> str:
     html = html.replace("<h1>", "<h2>").replace("</h1>", "</h2>")
     for words, name in _HELD.items():
         html = html.replace(f"<strong>{words}</strong>", f'<strong class="{name}">{words}</strong>')
-    return f'<section id="{_anchor(data)}">\n{html}<p class="soft"><a href="#top">All experiments</a></p>\n</section>'
+    return f'<section id="{stem_of(data)}">\n{html}<p class="soft"><a href="#top">All experiments</a></p>\n</section>'
 
 
 def _rendered(text: str) -> str:
@@ -128,7 +129,3 @@ def _held(pages: Sequence[Page]) -> str:
 
 def _seconds(data: Page) -> float:
     return sum(float(cell["seconds"]) for cell in data["measured"])
-
-
-def _anchor(data: Page) -> str:
-    return f"{data['name']}-{data['size']}"

@@ -7,6 +7,7 @@ is plain data, so that listing experiments loads neither torch nor data.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -15,6 +16,12 @@ from fedpeer.sims.experiments.results import Claim
 from fedpeer.sims.request import SimulationRequest
 
 SizeName = Literal["quick", "default", "full"]
+
+
+def stem(name: str, size: SizeName, otherwise: Mapping[str, str]) -> str:
+    """What its folder and the files of its page are called: fig22-default, or fig22-default-squared-error."""
+    return "-".join([name, size, *(re.sub(r"[^a-z0-9.]+", "-", value.lower()) for value in otherwise.values())])
+
 
 #: Share of each peer's training examples by which variants are compared.
 SEARCH_VALIDATION = 0.2
@@ -30,6 +37,7 @@ class Size:
     searches  whether variants are searched; if not, the first is taken
     search_seeds   seeds over which a variant's score on what was kept back is averaged
     few       whether a figure has a few of its points only
+    otherwise settings of `learning` that the paper leaves open and that were chosen otherwise, by name
     minutes   that it takes on two cores, roughly
     differs   what of it is not as in the paper, in a sentence; "" for nothing
     """
@@ -42,6 +50,7 @@ class Size:
     searches: bool = False
     search_seeds: int = 1
     few: bool = False
+    otherwise: Mapping[str, str] = field(default_factory=dict)
     differs: str = ""
 
 
@@ -117,6 +126,7 @@ class Experiment:
     claims    what the paper says of it, in sentences that can be checked
     notes     what a reader of the table should know
     figure    how it is drawn, if it is a figure; else it is a table
+    open      settings of `learning` that the paper leaves open, so that a user may choose them otherwise
     reads     names of experiments whose finished runs count as its own, at whatever size they were played
     """
 
@@ -131,4 +141,5 @@ class Experiment:
     claims: tuple[Claim, ...]
     notes: str = ""
     figure: Axes | None = None
+    open: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()

@@ -82,6 +82,7 @@ class World:
                 "loss": self.loss,
                 "evaluate_every": self.read_every if self._read_within else self.rounds,
                 **scheme.learning,
+                **size.otherwise,
             },
             simulation={"dataset": self.dataset, "split": self.split, "peers": self.peers},
             network=scheme.network,
@@ -103,6 +104,7 @@ class Figure:
     few        names of schemes, and settings, of the small size
     runs       of the paper
     minutes    of the three sizes, on two cores
+    open       settings of `learning` that the paper leaves open
     columns    what is drawn, names of `results.COLUMNS`, each in a panel of its own
     """
 
@@ -124,6 +126,7 @@ class Figure:
     runs: int = 10
     few_runs: int = 2
     notes: str = ""
+    open: tuple[str, ...] = ()
     columns: tuple[str, ...] = ("PM",)
 
     def cells(self, size: Size) -> tuple[Cell, ...]:
@@ -183,6 +186,7 @@ class Figure:
             cells=self.cells,
             claims=tuple(self.claims),
             notes=self.notes,
+            open=self.open,
             figure=Axes(
                 number=self.number,
                 runs=self.runs,

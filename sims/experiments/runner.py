@@ -1,4 +1,4 @@
-"""Plays an experiment's cells one after the other, and keeps what is finished.
+"""Plays an experiment's cells, here or on a cluster, and keeps what is finished.
 
 Each cell and seed is a run with a folder of its own under `experiments/NAME-SIZE/`, which knows what was asked for. So
 a second call finds what is finished, goes on with what was interrupted, and plays only what is new: more seeds, another
@@ -11,70 +11,40 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from fedpeer.data.dataset import DataError, Dataset
+from fedpeer.data.dataset import DataError
 from fedpeer.data.registry import describe
-from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.device import device_of
-from fedpeer.peer.holdings import load_dataset
 from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
-from fedpeer.sims.events import Event
-from fedpeer.sims.experiments.experiment import Cell, Experiment, Size, SizeName
+from fedpeer.sims.experiments.events import Begun, CellDone
+from fedpeer.sims.experiments.experiment import Cell, Experiment, Size, SizeName, stem
 from fedpeer.sims.experiments.moments import at_accuracy, at_second
+from fedpeer.sims.experiments.playing import Tell, Venue, Wanted, Where, venue
 from fedpeer.sims.experiments.results import Measured, Results, validation_score
 from fedpeer.sims.experiments.table import page_data
-from fedpeer.sims.prepare import prepare
-from fedpeer.sims.record import begin
+from fedpeer.sims.ray.asked import check_ray
 from fedpeer.sims.request import SimulationRequest, cores
-from fedpeer.sims.simulate import simulate
 
 Rows = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Begun:
-    """An experiment begins: how many runs it has in all, and how many of them are finished already."""
-
-    runs: int
-    finished: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellBegun:
-    """A run of a cell begins. `what` says which: a seed, or a variant that is tried."""
-
-    label: str
-    what: str
-    rounds: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellDone:
-    """All runs of a cell are finished."""
-
-    measured: Measured
 
 
 #: What is known of an experiment, in its folder.
 RESULTS = "results.json"
 #: How a size whose search was left out differs from itself.
 UNSEARCHED = "No search: where none is shown below, the first settings of a method are taken."
-
-Tell = Callable[[Begun | CellBegun | CellDone | Event], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +55,8 @@ class Asked:
     search    whether variants are searched where the size says so; if not, what an earlier search found is taken, or
               the first
     only      labels of cells; none: all
+    otherwise settings of `learning` that the paper leaves open, in place of the experiment's own
+    cluster   address of a Ray cluster over which the runs are spread, "" for a new one of this machine; None: here
     command   repeats it, for the page
     """
 
@@ -94,8 +66,10 @@ class Asked:
     seeds: int | None = None
     search: bool = True
     only: tuple[str, ...] = ()
+    otherwise: Mapping[str, str] = field(default_factory=dict)
     device: str = "auto"
     workers: int | None = None
+    cluster: str | None = None
     command: str = ""
 
     @property
@@ -103,28 +77,41 @@ class Asked:
         size = self.experiment.sizes[self.size_name]
         if size.searches and not self.search:
             size = replace(size, searches=False, differs=f"{size.differs} {UNSEARCHED}".strip())
+        if self.otherwise:
+            chosen = ", ".join(f"{name} {value}" for name, value in self.otherwise.items())
+            differs = f"{size.differs} Chosen otherwise: {chosen}.".strip()
+            size = replace(size, otherwise=self.otherwise, differs=differs)
         return size if self.seeds is None else replace(size, seeds=self.seeds)
 
     @property
     def folder(self) -> Path:
-        return folder_of(self.root, self.experiment.name, self.size_name)
+        return folder_of(self.root, self.experiment.name, self.size_name, self.otherwise)
 
     @property
     def cells(self) -> tuple[Cell, ...]:
         return self.experiment.cells(self.size)
 
 
-def folder_of(root: Path, name: str, size: SizeName) -> Path:
+def folder_of(root: Path, name: str, size: SizeName, otherwise: Mapping[str, str] | None = None) -> Path:
     """Where the runs and the page of an experiment are."""
-    return root / "experiments" / f"{name}-{size}"
+    return root / "experiments" / stem(name, size, otherwise or {})
+
+
+def played(root: Path, name: str, size: SizeName) -> list[Path]:
+    """The folders of an experiment that have results, those in which something was chosen otherwise too."""
+    own = folder_of(root, name, size)
+    return [path for path in (own, *sorted(own.parent.glob(f"{own.name}-*"))) if (path / RESULTS).exists()]
 
 
 def chosen(asked: Asked) -> tuple[Cell, ...]:
     """The cells that are asked for, all their algorithms and settings known, and the data here.
 
     Raises:
-        DataError: data is missing, or no cell has that label; ChoiceError: an algorithm is not known.
+        DataError: data is missing, or no cell has that label.
+        ChoiceError: an algorithm is not known, or there is no such cluster.
     """
+    if asked.cluster is not None:
+        check_ray(asked.cluster, asked.device)
     known = {cell.label: cell for cell in asked.cells}
     unknown = [label for label in asked.only if label not in known]
     if unknown:
@@ -194,25 +181,53 @@ class _Player:
         self.runs = {**dict(_runs(asked.folder)), **dict(_played_elsewhere(asked))}
         self.cells_of = Counter(digest for cell in asked.cells for digest in self._all_digests(cell))
         self.finished: dict[str, Measured] = {}
-        self.data: tuple[Choice, Dataset] | None = None
 
     def play(self) -> bool:
-        cells = chosen(self.asked)
-        runs = {digest for cell in cells for digest in self._wanted(cell)}
+        cells, asked = chosen(self.asked), self.asked
+        runs = {digest for cell in cells for digest in self._digests(cell)}
         finished = sum(self._rows(digest) is not None for digest in runs)
-        self.tell(Begun(runs=len(runs), finished=finished))
-        for cell in cells:
-            # Once for the runs that choose a variant, and once more for that variant's own.
-            for _ in range(2):
-                for what, request in self._runs_of(cell):
-                    if not self._played(cell.label, what, request):
-                        self._write()
-                        return False
-            self._write()
-            self.tell(CellDone(measured=self.finished[cell.label]))
-        return True
+        where = Where(
+            root=asked.folder, device=asked.device, workers=asked.workers, cluster=asked.cluster, command=asked.command
+        )
+        with venue(where, self.tell, self.stop) as players:
+            self.tell(Begun(runs=len(runs), finished=finished, at_once=players.at_once))
+            return self._play({cell.label: cell for cell in cells}, players)
 
-    def _wanted(self, cell: Cell) -> list[str]:
+    def _play(self, left: dict[str, Cell], players: Venue) -> bool:
+        """All runs of these cells: of each first those that choose a variant, then that variant's own."""
+        awaited: dict[str, set[str]] = {}
+        begun: set[str] = set()
+        while True:
+            for cell in list(left.values()):
+                if awaited.get(cell.label) or not players.free:
+                    continue
+                unfinished = self._unfinished(cell)
+                if not unfinished:
+                    del left[cell.label]
+                    self._write()
+                    self.tell(CellDone(measured=self.finished[cell.label]))
+                awaited[cell.label] = {wanted.digest for wanted in unfinished}
+                for wanted in unfinished:
+                    if wanted.digest not in begun:
+                        begun.add(wanted.digest)
+                        players.begin(wanted)
+            played = players.finished() if left else {}
+            if not played:
+                self._write()
+                return not left
+            self.runs.update(played)
+            for digests in awaited.values():
+                digests.difference_update(played)
+
+    def _unfinished(self, cell: Cell) -> list[Wanted]:
+        """Of its runs, as far as they are known, those that are left to play."""
+        return [
+            Wanted(digest=digest, label=cell.label, what=what, request=request, folder=self.runs.get(digest))
+            for what, request in self._runs_of(cell)
+            if self._rows(digest := digest_of(request)) is None
+        ]
+
+    def _digests(self, cell: Cell) -> list[str]:
         """What stands for each of its runs; for those of the seeds until a variant is chosen, something like it."""
         known = [digest_of(request) for _, request in self._runs_of(cell)]
         coming = len(self._searched(cell)) + self.asked.size.seeds - len(known)
@@ -302,33 +317,12 @@ class _Player:
         run = self.runs.get(digest)
         return run.rows() if run is not None and run.status == "finished" else None
 
-    def _played(self, label: str, what: str, request: SimulationRequest) -> bool:
-        """Play a run, or the rest of it; False if it was stopped."""
-        digest = digest_of(request)
-        run = self.runs.get(digest)
-        if run is not None and run.status == "finished":
-            return True
-        if self.stop.is_set():
-            return False
-        self.tell(CellBegun(label=label, what=what, rounds=request.federation.learning.rounds))
-        asked = replace(request, device=self.asked.device, workers=self.asked.workers)
-        simulation = prepare(asked, dataset=self._dataset(request.federation.simulation.dataset))
-        if run is None:
-            run = begin(self.asked.folder, simulation, self.asked.command)
-            run.describe("cell", {"asked": request.to_json(), "label": label, "what": what})
-            self.runs[digest] = run
-        simulate(simulation, run, self.tell, self.stop)
-        shutil.rmtree(run.path / "models", ignore_errors=True)  # gigabytes in some, and no table looks at them
-        return run.status == "finished"
-
-    def _dataset(self, choice: Choice) -> Dataset:
-        """Loaded once for neighbouring cells."""
-        if self.data is None or self.data[0] != choice:
-            self.data = (choice, load_dataset(choice))
-        return self.data[1]
-
     def _write(self) -> None:
-        self.write({"environment": self._environment, "workers": self.asked.workers or cores()})
+        self.write({"environment": self._environment, "workers": self._workers})
+
+    @property
+    def _workers(self) -> int:
+        return self.asked.workers or (cores() if self.asked.cluster is None else 1)
 
     @cached_property
     def _environment(self) -> dict[str, Any]:

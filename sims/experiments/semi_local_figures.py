@@ -8,6 +8,7 @@ from fedpeer.sims.experiments.schemes import (
     FULL,
     LOCAL,
     MINI,
+    OPEN,
     PAPER,
     PM,
     among,
@@ -36,6 +37,7 @@ FIG20 = Figure(
     number="20",
     title="Semi-local models: MNIST, all orders of three digits, two peers each",
     paper=PAPER,
+    open=OPEN,
     data=("mnist",),
     schemes=lambda size: (
         LOCAL,
@@ -87,6 +89,7 @@ FIG21 = Figure(
     number="21",
     title="Global, semi-local and local: MNIST, two peers alike, one with two digits exchanged, one with four",
     paper=PAPER,
+    open=OPEN,
     data=("mnist",),
     schemes=lambda size: (
         LOCAL,

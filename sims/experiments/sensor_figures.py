@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedpeer.sims.experiments.figure import Figure, Scheme, World
-from fedpeer.sims.experiments.schemes import COUNT, PAPER, best_is_partial, claimed
+from fedpeer.sims.experiments.schemes import COUNT, OPEN, PAPER, best_is_partial, claimed
 
 _NETWORK = "mlp:100+50+20+1"
 #: Neurons of the first hidden layer in the global model, which is the level here -> neurons of the second.
@@ -22,6 +22,7 @@ FIG26 = Figure(
     number="26",
     title="Averaging level: vehicle sensors, 16 of them",
     paper=PAPER,
+    open=OPEN,
     data=("vehicle",),
     schemes=lambda read: _LEVELS,
     settings=_NUMBERS,

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedpeer.runs.scores import METRICS
-from fedpeer.sims.experiments.experiment import Cell, Experiment, Size, SizeName
+from fedpeer.sims.experiments.experiment import Cell, Experiment, Size, SizeName, stem
 from fedpeer.sims.experiments.figure_lines import lines_of
 from fedpeer.sims.experiments.results import COLUMNS, Column, Measured, Middle, Results, mean_and_sem
 
@@ -41,6 +41,7 @@ def page_data(
         "schema": 1,
         "name": experiment.name,
         "size": size_name,
+        "otherwise": dict(size.otherwise),
         "title": experiment.title,
         "source": experiment.source,
         "paper": experiment.paper,
@@ -58,6 +59,11 @@ def page_data(
         "claims": [{"text": text, "held": verdict.held, "words": verdict.words} for text, verdict in verdicts],
         **where,
     }
+
+
+def stem_of(data: Mapping[str, Any]) -> str:
+    """What the files of a page are called; pages from before anything could be chosen otherwise are read too."""
+    return stem(data["name"], data["size"], data.get("otherwise", {}))
 
 
 def page(data: Mapping[str, Any]) -> str:
@@ -99,7 +105,7 @@ def figure_table(data: Mapping[str, Any]) -> str:
     """The picture, which lies beside the page, and its points as a table: a line of the figure in a row."""
     columns = data["columns"]
     tables = [(f"{COLUMNS[name].title}:\n\n" if len(columns) > 1 else "") + _points(data, name) for name in columns]
-    return "\n\n".join([f"![{data['title']}]({data['name']}-{data['size']}.svg)", *tables])
+    return "\n\n".join([f"![{data['title']}]({stem_of(data)}.svg)", *tables])
 
 
 def _points(data: Mapping[str, Any], name: str) -> str:

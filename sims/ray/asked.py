@@ -12,15 +12,18 @@ ANSWER_SECONDS = 5.0
 HERE = "leave out --address for a cluster on this machine alone"
 
 
-def check_ray(address: str) -> None:
+def check_ray(address: str, device: str) -> None:
     """Refuse what cannot come to anything.
 
     Args:
+        device: as it was asked for; a cluster's processes train on CPUs.
         address: HOST:PORT of a cluster's head, "auto" for the one that this machine is part of, "" for a new one.
 
     Raises:
         ChoiceError: Ray is not installed, the address is none, or nobody listens there.
     """
+    if device not in ("auto", "cpu"):
+        raise ChoiceError(f"the ray engine trains on CPUs; leave out the device {device}")
     if importlib.util.find_spec("ray") is None:
         raise ChoiceError("the ray engine needs Ray; run pip install 'fedpeer[ray]', or use --engine vector")
     if address in ("", "auto"):

@@ -1,7 +1,8 @@
 """A Ray cluster: joined, or started on this machine and stopped again, and kept from talking to the user.
 
-Its actors are shards (`shard.py`), one CPU each. They are reused from one method and seed to the next, since starting a
-process and importing torch takes longer than many a run.
+A `Sweep` (`sweep.py`) spreads whole runs over it. A run that is cut has actors, its shards (`shard.py`), one CPU each.
+They are reused from one method and seed to the next, since starting a process and importing torch takes longer than
+many a run.
 """
 
 from __future__ import annotations
@@ -41,6 +42,12 @@ class Cluster:
     def places(self) -> int:
         """Shards that there is room for: CPUs, of all machines that are there."""
         return int(ray.cluster_resources().get("CPU", 0))
+
+    @property
+    def widest(self) -> int:
+        """CPUs of the machine that has most."""
+        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        return int(max((resources.get("CPU", 0) for resources in alive), default=0))
 
     def shards(self, asked: int | None) -> int:
         """How many shards there may be: as many as were asked for, or one a CPU.
@@ -92,9 +99,9 @@ def _same_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 @contextlib.contextmanager
-def joined(address: str, shards: int | None, remark: Callable[[str], None]) -> Iterator[Cluster]:
-    """The cluster at this address ("auto": the one that this machine is part of), or a new one of this machine for that
-    many shards; or, where the caller's program has joined one already, that one.
+def joined(address: str, cpus: int | None, remark: Callable[[str], None]) -> Iterator[Cluster]:
+    """The cluster at this address ("auto": the one that this machine is part of), or a new one of this machine that has
+    so many CPUs, or all; or, where the caller's program has joined one already, that one.
 
     Raises:
         ChoiceError: it cannot be joined, with Ray's own reason.
@@ -102,7 +109,7 @@ def joined(address: str, shards: int | None, remark: Callable[[str], None]) -> I
     own = not ray.is_initialized()
     if own:
         remark(f"joining Ray at {address} ..." if address else "starting Ray on this machine, some seconds ...")
-        _begin(address, shards)
+        _begin(address, cpus)
     cluster = Cluster(remark)
     try:
         yield cluster
@@ -113,12 +120,12 @@ def joined(address: str, shards: int | None, remark: Callable[[str], None]) -> I
             ray.shutdown()
 
 
-def _begin(address: str, shards: int | None) -> None:
+def _begin(address: str, cpus: int | None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to Ray's makers
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns in every process
     # A line on standard output for each dead actor, beside the exception: there is no public way to be spared of it.
     ray_worker._worker_logs_enabled = False
-    told = {"include_dashboard": False, "num_cpus": shards or cores()} if not address else {}
+    told = {"include_dashboard": False, "num_cpus": cpus or cores()} if not address else {}
     before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
     try:
         for left in reversed(range(1 if address else STARTS_MAX)):

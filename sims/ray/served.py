@@ -12,15 +12,17 @@ from dataclasses import replace
 from typing import Any, Self
 
 import ray
+import torch
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.sims.ray.cluster import Cluster
 from fedpeer.sims.ray.crew import Crew, crew_of
-from fedpeer.sims.ray.shard import Rows, replaced_rows, room, tensor
+from fedpeer.sims.ray.shard import Array, Rows, replaced_rows, room
 from fedpeer.sims.ray.shards import Call
 from fedpeer.sims.vector.engine import RoundTimes
 from fedpeer.sims.vector.served import ROWS_AT_ONCE, ServedEngine
+from fedpeer.sims.vector.workspace import tensor
 
 #: Clients, the sides that they are on, and a reference to their states.
 Patch = tuple[tuple[int, ...], tuple[int, ...], Any]
@@ -45,7 +47,9 @@ class RayServedEngine(ServedEngine):
         self._crew: Crew = self._stack.enter_context(made)
         self._pool = self._crew
         # Here are updates only, until somebody asks for all; what is not written takes no room.
-        self.workspace = replace(plain, leaves={name: room(t.shape, t.dtype) for name, t in plain.leaves.items()})
+        x_Pn = room(plain.x[0].shape, plain.x[0].dtype)
+        found = {name: room(t.shape, t.dtype) for name, t in plain.leaves.items()}
+        self.workspace = replace(plain, x=(x_Pn, x_Pn), leaves=found)
         self._tell("server", self.server)
         self._resume([self._first(peers) for peers in self._crew.peers])
         return self
@@ -72,14 +76,11 @@ class RayServedEngine(ServedEngine):
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         assert self._job.served is not None
         self.round, self._sides, self._examined = state["round"], [0] * len(self._sides), {}
-        self.server = rebuilt(self.server, {name: tensors[f"server {name}"] for name in leaves(self.server)})
+        self.server = rebuilt(self.server, {name: tensors[f"server {name}"].clone() for name in leaves(self.server)})
         self._tell("server", self.server)
         names = list(leaves(self._job.served.client))
         self._resume(
-            [
-                [_patch(peers, {name: tensors[f"client {name}"][list(peers)].numpy() for name in names})]
-                for peers in self._crew.peers
-            ]
+            [[_patch(peers, {name: _stacked(tensors, name, peers) for name in names})] for peers in self._crew.peers]
         )
 
     # ------------------------------------------------------------------------------------------------------- its parts
@@ -154,6 +155,11 @@ class RayServedEngine(ServedEngine):
 def _patch(peers: Sequence[int], states: Rows) -> Patch:
     """States of the first side."""
     return tuple(peers), (0,) * len(peers), ray.put(states)
+
+
+def _stacked(tensors: Mapping[str, Tensor], name: str, peers: Sequence[int]) -> Array:
+    """One leaf of some clients, from a snapshot: every client has a side here from the beginning."""
+    return torch.stack([tensors[f"client {peer} {name}"] for peer in peers]).numpy()
 
 
 def _needed(patches: Sequence[Patch]) -> list[Patch]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from torch import Tensor
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.sims.vector.clients import rows_of, shared, write_rows
 from fedpeer.sims.vector.tasks import Bench, Mix, Mixing, Spread, Task, mix, spread
-from fedpeer.sims.vector.workspace import Job, Workspace, allocate, mapped
+from fedpeer.sims.vector.workspace import Job, Workspace, allocate, mapped, tensor
 
 Array: TypeAlias = NDArray[Any]
 #: By name, rows of some peers.
@@ -58,13 +57,6 @@ def packed(workspace: Workspace) -> dict[str, Any]:
     """What all shards must know of a workspace, but for its inputs, as arrays."""
     fields = ("train", "test", "valid", "view", "index", "rows")
     return {name: mapped(getattr(workspace, name), Tensor, lambda tensor: tensor.numpy()) for name in fields}
-
-
-def tensor(array: Array) -> Tensor:
-    """The array's memory, which may be the object store's: to be read, never written."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
 
 
 def taken(workspace: Workspace, peers: Sequence[int], side: int, parcel: Parcel, rows_MD: Array) -> None:
@@ -115,6 +107,16 @@ def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return allocate(Path(folder), "room", shape, dtype).open()
 
 
+def check_version(version: str) -> None:
+    """Raise RuntimeError where the leader has another one than this machine."""
+    import fedpeer
+
+    if fedpeer.__version__ != version:
+        raise RuntimeError(
+            f"fedpeer {fedpeer.__version__} is installed here, and {version} leads; install the same everywhere"
+        )
+
+
 class Shard:
     """Some peers of one job at a time. Of a method that hands out values the first result is None: that one the leading
     process reads, to see that it is done, and the others it passes on."""
@@ -132,12 +134,7 @@ class Shard:
         sizes: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
     ) -> int:
         """Be these peers of this job; `sizes` are shapes and types of x, s and leaves. The process's number."""
-        import fedpeer
-
-        if fedpeer.__version__ != version:
-            raise RuntimeError(
-                f"fedpeer {fedpeer.__version__} is installed here, and {version} leads; install the same everywhere"
-            )
+        check_version(version)
         fields = mapped(dict(data), np.ndarray, tensor)
         memory = {name: room(*size) for name, size in sizes.items()}
         x, s = ((memory.pop(f"{name} 0"), memory.pop(f"{name} 1")) for name in ("x", "s"))

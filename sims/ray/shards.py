@@ -8,7 +8,6 @@ that changed it: a new actor is sent both, and goes on.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,12 +19,10 @@ from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, Ray
 
 import fedpeer
 from fedpeer.sims.ray.cluster import Cluster
+from fedpeer.sims.ray.deaths import PATIENCE_SECONDS, reason_of, words_of
 from fedpeer.sims.vector.pool import DEATHS_PER_TASK_MAX, EngineError, StateLostError, Stopped
 
-#: Seconds after which somebody who waits for shards wants to know what for.
-PATIENCE_SECONDS = 15.0
 _DEAD = (RayActorError, OutOfMemoryError)
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -132,18 +129,18 @@ class Shards:
         except _DEAD:
             raise
         except ObjectLostError as error:  # also as the cause of a task's error
-            raise StateLostError(_words(error)) from None
+            raise StateLostError(words_of(error)) from None
         except RayTaskError as error:
-            raise EngineError(f"a shard failed:\n{_words(error)}") from None
+            raise EngineError(f"a shard failed:\n{words_of(error)}") from None
         except RayError as error:
-            raise EngineError(f"Ray failed: {_words(error)}") from None
+            raise EngineError(f"Ray failed: {words_of(error)}") from None
 
     def _replace(self, shard: int, error: Exception, *, stoppable: bool) -> None:
         """Another actor in the place of a dead one, brought to where that was."""
         again = [self._beginnings[shard], *self._settled[shard], *self._since[shard]]
         while True:
             self._deaths[shard] += 1
-            reason = _reason(error)
+            reason = reason_of(error)
             if self._deaths[shard] >= DEATHS_PER_TASK_MAX or "creation task" in reason:
                 raise EngineError(
                     f"shard{shard + 1} died {self._deaths[shard]} times in a round, the last by: {reason}"
@@ -167,17 +164,3 @@ class Shards:
             if len(self) > self._cluster.places:  # the machine is gone, and others have no CPU left
                 raise StateLostError("a machine is lost, and with it the place for a shard")
         return self._get(reference)
-
-
-def _words(error: Exception) -> str:
-    return _COLOURS.sub("", str(error)).strip()
-
-
-def _reason(error: Exception) -> str:
-    """Why an actor died, as short as it can be said."""
-    text = " ".join(_words(error).split())
-    if isinstance(error, OutOfMemoryError):
-        return "its machine had no memory left"
-    if "creation task" in text:
-        return text[:500]
-    return "its machine is lost" if "node has died" in text or "node is dead" in text else "its process ended"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -12,10 +14,10 @@ from rich.console import Console
 
 from fedpeer.cli import experiment_progress
 from fedpeer.cli.experiment_progress import Bar, Lines, Silence
-from fedpeer.sims.events import Event, MethodDone, Remark, RoundDone, WorkerReplaced
+from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, RunBegun, RunLost, WorkerReplaced
 from fedpeer.sims.experiments import registry
+from fedpeer.sims.experiments.events import Begun, CellDone, OfRun, Told
 from fedpeer.sims.experiments.results import Measured
-from fedpeer.sims.experiments.runner import Begun, CellBegun, CellDone
 from tests.cli.conftest import Fedpeer
 
 
@@ -34,17 +36,28 @@ def done(round: int, rounds: int = 4) -> RoundDone:
 MEASURED = Measured(
     label="A", variant="", seeds=(0,), rounds=4, peers=2, per_seed={"PM": (0.75,)}, sent=0.0, seconds=90.0
 )
-STORY: list[Begun | CellBegun | CellDone | Event] = [
+
+
+def of(run: str, *events: Event) -> list[Told]:
+    return [OfRun(run=run, event=event) for event in events]
+
+
+BEGUN, STARTED = RunBegun(method="local", seed=0), MethodStarted(method="local", seed=0, rounds=4, first_round=1)
+STORY: list[Told] = [
     Begun(runs=4, finished=1),
-    CellBegun(label="A", what="seed 0", rounds=4),
-    done(1),
-    done(2),
-    Remark(text="an edge was added"),
-    WorkerReplaced(worker="worker 1", reason="exit code 1", method="local", seed=0, round=2),
-    done(4),
-    MethodDone(method="local", seed=0),
+    *of(
+        "A, seed 0",
+        BEGUN,
+        STARTED,
+        done(1),
+        done(2),
+        Remark(text="an edge was added"),
+        WorkerReplaced(worker="worker 1", reason="exit code 1", method="local", seed=0, round=2),
+        done(4),
+        MethodDone(method="local", seed=0),
+    ),
     CellDone(measured=MEASURED),
-    CellBegun(label="B", what="trying lr=1", rounds=4),
+    *of("B, trying lr=1", BEGUN, STARTED),
 ]
 
 
@@ -78,6 +91,10 @@ def test_help_fits_a_small_terminal(fedpeer: Fedpeer, command: str) -> None:
         (["run", "tiny", "--seeds", "0"], ["--seeds"]),
         (["run", "tiny", "--no-search", "--only", "Global"], ["no cell"]),
         (["run", "tiny", "--device", "tpu"], ["tpu"]),
+        (["run", "tiny", "--engine", "vector"], ["--engine", '"vector" does not spread runs', "write ray"]),
+        (["run", "tiny", "--address", "auto"], ["--address", "add --engine ray"]),
+        (["run", "tiny", "--engine", "ray", "--address", "head"], ['"head" is no address', "HOST:PORT"]),
+        (["run", "tiny", "--engine", "ray", "--device", "cuda"], ["the ray engine trains on CPUs"]),
         (["report"], ["nothing", "fedpeer experiment run"]),
         (["report", "tiny", "--full"], ["fedpeer experiment run tiny"]),
         (["report", "fig7"], ["nothing of it was played", "fedpeer experiment run fig7"]),
@@ -99,9 +116,10 @@ def test_mistakes(fedpeer: Fedpeer, arguments: list[str], words: list[str]) -> N
 @pytest.mark.usefixtures("tiny")
 def test_a_run_is_paused_goes_on_and_is_reported(fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupting(Silence):
-        def __call__(self, event: Begun | CellBegun | CellDone | Event) -> None:
-            if isinstance(event, RoundDone) and event.method == "fedavg" and event.round == 1:
-                os.kill(os.getpid(), signal.SIGINT)
+        def __call__(self, event: Told) -> None:
+            match event:
+                case OfRun(event=RoundDone(method="fedavg", round=1)):
+                    os.kill(os.getpid(), signal.SIGINT)
 
     command = ["experiment", "run", "tiny", "--quick", "--workers", "1"]
     with monkeypatch.context() as patched:
@@ -133,8 +151,9 @@ def test_lines_tell_how_far_it_is() -> None:
     display = Lines(lines.append, lambda: now[0])
     with display:
         for event in STORY:
-            if isinstance(event, RoundDone):
-                now[0] += 10.0 if event.round == 1 else 5.0
+            match event:
+                case OfRun(event=RoundDone(round=round)):
+                    now[0] += 10.0 if round == 1 else 5.0
             display(event)
     assert lines == [
         "4 runs, 1 of them finished before",
@@ -158,3 +177,50 @@ def test_a_bar_tells_the_same() -> None:
     shown = console.export_text()
     for words in ("1 of them finished before", "note: an edge was added", "A: PM 75.0 %"):
         assert words in shown
+
+
+LOST = RunLost(method="local", seed=0, reason="its machine is lost", round=2)
+#: Three runs at once, of which one dies and waits again.
+SPREAD: list[Told] = [
+    Begun(runs=6, finished=1, at_once=3),
+    *of("A, seed 0", BEGUN, STARTED, done(1)),
+    *of("A, seed 1", BEGUN, STARTED),
+    *of("B, trying lr=1", BEGUN),
+    *of("A, seed 0", done(2), LOST),
+    *of("A, seed 1", done(1), done(2)),
+]
+
+
+def test_lines_count_what_is_under_way() -> None:
+    now, lines = [0.0], list[str]()
+    display = Lines(lines.append, lambda: now[0])
+    with display:
+        for event in SPREAD:
+            now[0] += 5.0
+            display(event)
+    assert lines[0] == "6 runs, 1 of them finished before"
+    assert "A, seed 0: its machine is lost after round 2; played again" in lines
+    assert lines[-1].startswith("A, seed 1: round 2 of 4; 1 of 6 runs finished, 2 running, 3 waiting, ")
+    # Seed 1 began 30 s ago and has half of its rounds, so a run takes 60 s. B began 20 s ago; two at once, three wait.
+    assert display.tally.left == "2 min 5 s left", "(30 + 40 + 3 * 60) / 2"
+
+
+def test_a_terminal_has_a_bar_for_each_run_under_way() -> None:
+    screen = io.StringIO()
+    display = Bar(Console(file=screen, width=80, force_terminal=True, color_system=None, legacy_windows=False))
+    with display:
+        for event in SPREAD:
+            display(event)
+        first, *others = display.progress.tasks
+        assert (first.description, first.completed, first.total) == ("2 running, 3 waiting", 1, 6)
+        assert [(each.description, each.completed, each.total) for each in others] == [
+            ("  A, seed 1", 2, 4),
+            ("  B, trying lr=1", 0, None),
+        ]
+        for number in range(20):
+            for event in of(f"a cell with a long name, number {number}, seed 0", BEGUN, STARTED):
+                display(event)
+        assert len(display.progress.tasks) == 1 + experiment_progress.BARS_MAX
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).replace("\r", "\n").splitlines()
+    assert max(map(len, shown)) <= 80
+    assert "A, seed 0: its machine is lost after round 2; played again" in shown

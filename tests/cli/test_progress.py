@@ -9,9 +9,19 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from fedpeer.cli.progress import Bars, Lines, Silence, watcher
+from fedpeer.cli.progress import Bars, Board, Lines, Silence, watcher
 from fedpeer.cli.units import apart, lasting
-from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
+from fedpeer.sims.events import (
+    Event,
+    MethodDone,
+    MethodStarted,
+    Remark,
+    RoundDone,
+    RunBegun,
+    RunLost,
+    SimulationStarted,
+    WorkerReplaced,
+)
 
 ROUNDS = 30
 
@@ -61,6 +71,55 @@ def test_seeds_count_as_one_run_and_a_resumed_one_goes_on() -> None:
     assert lines(events(first_round=29), 1.0)[2].startswith("local: round 29 of 30")
 
 
+def together() -> Iterator[Event]:
+    """Two of four runs at once; one of them dies after its second round, and another begins before it is back."""
+    cells = tuple((method, seed) for seed in (0, 1) for method in ("local", "fedavg"))
+    yield SimulationStarted(
+        run="r", dataset="digits", peers=2, rounds=3, cells=cells, parameters=9, workers=2, device="cpu", at_once=2
+    )
+
+    def begin(method: str, seed: int) -> Iterator[Event]:
+        yield RunBegun(method=method, seed=seed)
+        yield MethodStarted(method=method, seed=seed, rounds=3, first_round=1)
+
+    def rounds(method: str, seed: int, *numbers: int) -> Iterator[Event]:
+        for number in numbers:
+            yield RoundDone(
+                method=method, seed=seed, round=number, rounds=3, seconds=0.5, score_P=(0.5,), bytes_sent=0,
+                messages_sent=0,
+            )  # fmt: skip
+
+    yield from begin("local", 0)
+    yield from begin("local", 1)
+    yield from rounds("local", 0, 1, 2)
+    yield from rounds("local", 1, 1)
+    yield RunLost(method="local", seed=0, reason="its process ended", round=2)
+    yield from begin("fedavg", 0)
+    yield from rounds("local", 1, 2, 3)
+    yield MethodDone(method="local", seed=1)
+    yield from begin("local", 0)
+    yield from rounds("fedavg", 0, 1)
+
+
+def test_of_several_at_once_the_counts_are_true_whoever_dies() -> None:
+    board, counts = Board(), []
+    for number, event in enumerate(together()):
+        if number == 0:
+            assert isinstance(event, SimulationStarted)
+            board.start(event)
+        board.hear(event)
+        counts.append(board.runs)
+    steps = list(dict.fromkeys(counts))
+    assert steps == [(0, 0, 4), (0, 1, 3), (0, 2, 2), (1, 1, 2), (1, 2, 1)], "finished, running, waiting"
+    assert counts.count((0, 1, 3)) == 3, "also after the death"
+    assert board.tallies["local"].rounds_done == 3, "what the dead one had done is undone"
+    assert board.name("local") == "local, seed 0"
+    written = lines(together(), 1.0)
+    assert "local, seed 0: its process ended after round 2; played again" in written
+    assert any(line.startswith("local, 2 seeds at once: round 3 of 6") for line in written)
+    assert any(line.endswith("of all runs 1 finished, 1 running, 2 waiting") for line in written)
+
+
 def test_a_dead_worker_is_named() -> None:
     told = WorkerReplaced(worker="worker2", reason="killed by signal 9", method="local", seed=0, round=3)
     assert "worker2 died (killed by signal 9) in round 3" in lines(iter([told]), 0)[0]
@@ -76,9 +135,24 @@ def test_bars_fit_the_terminal(width: int) -> None:
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).replace("\r", "\n").splitlines()
     assert max(map(len, shown)) <= width
     assert "note: 3 training examples left over [1]" in screen.getvalue()
+    assert "runs finished" not in screen.getvalue(), "there is one at a time"
     last = [line for line in shown if line.startswith("partial-averaging")][-1]
     for word in ("60/60", "90.0 % ± 5.0", "0.25 s/round", "done"):
         assert word in last
+
+
+def test_a_bar_counts_the_runs_where_several_are_under_way() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, color_system=None, legacy_windows=False)
+    with Bars(console) as display:
+        for event in together():
+            display(event)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).replace("\r", "\n").splitlines()
+    assert max(map(len, shown)) <= 80
+    (last, *_) = [line for line in reversed(shown) if line.startswith("runs finished")]
+    for words in ("1/4", "2 running", "1 waiting"):
+        assert words in last
+    assert "local, seed 0: its process ended after round 2; played again" in shown
 
 
 def test_the_display_suits_the_stream() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -137,11 +138,25 @@ def test_slices_and_split_are_drawn(fedpeer: Fedpeer) -> None:
     drawn = fedpeer("slices", "--network", "mlp:64+300+100+10", "--peers", "4", "--svg", "slices.svg").out
     for words in ("everyone", "4 peers", "250", "local 50", "73.4 %", "peer1"):
         assert words in drawn
+    assert re.search(r"In each round a peer sends \S+ .?B in \S+ messages", drawn)
+    assert "a peer sends" not in fedpeer("slices", "--network", "mlp:4+2", "--algorithm", "local").out
     assert Path("slices.svg").read_text().startswith("<svg")
     assert "nothing is averaged" in fedpeer("slices", "--network", "mlp:4+2", "--algorithm", "local").out
     assert "8 and 9 exchanged" in fedpeer("data", "preview").out
     split = json.loads(fedpeer("data", "split", "--split", "iid", "--peers", "5", "--seed", "1").out)
     assert len(split["peers"]) == 5
+
+
+def test_slices_say_whose_members_are_found_during_the_run(fedpeer: Fedpeer) -> None:
+    kin = "kin: {depends_on: [everyone], neurons: {hidden1: 3}, members: 'alike,after=7'}"
+    Path("federation.yaml").write_text(
+        f"network: mlp:4+8+2\npartial_models:\n  everyone: {{neurons: {{hidden1: 4, output: all}}}}\n  {kin}\n"
+    )
+    drawn = " ".join(fedpeer("slices", "--config", "federation.yaml").out.split())
+    assert "kin: the peers find its members during the run, after round 7; until then its neurons are local." in drawn
+    assert "everyone 4, local 4" in drawn
+    alone = fedpeer("slices", "--config", "federation.yaml", "--algorithm", "local").out
+    assert "kin" not in alone
 
 
 def test_a_topology_is_drawn(fedpeer: Fedpeer) -> None:

@@ -29,10 +29,12 @@ from fedpeer.sims import associative
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
 
-from .pages import PAGES, PEERS, REAL, ROOT, commands, named
+from .pages import PAGES, PEERS, REAL, ROOT, SCALING, commands, named
 
-#: Those of real peers are typed by `test_peers.py`.
-COMMANDS = [(page, each) for page in PAGES for each in commands(page) if page != PEERS and not REAL.match(each)]
+#: Those of real peers are typed by `test_peers.py` and `test_scaling.py`.
+COMMANDS = [
+    (page, each) for page in PAGES for each in commands(page) if page not in (PEERS, SCALING) and not REAL.match(each)
+]
 
 #: The modules of one's own that the pages speak of.
 NETS = """

@@ -10,14 +10,14 @@ import pytest
 from fedpeer.sims import scale
 from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.sims.experiments.results import Measured
-from fedpeer.sims.experiments.table import page
+from fedpeer.sims.experiments.table import page, stem_of
 
 from .pages import ROOT
 
 FOLDER = ROOT / "docs" / "results"
-#: Of the sweep of crowds, which is no experiment.
-SCALE = FOLDER / "scale.json"
-NUMBERS = sorted(path for path in FOLDER.glob("*.json") if path != SCALE)
+#: Of the sweep of crowds and of the curves of learning, which are no experiments.
+SCALE, LEARNING = FOLDER / "scale.json", FOLDER / "learning-scale.json"
+NUMBERS = sorted(path for path in FOLDER.glob("*.json") if path not in (SCALE, LEARNING))
 
 
 def test_every_page_has_its_numbers() -> None:
@@ -29,7 +29,7 @@ def test_every_page_has_its_numbers() -> None:
 def test_a_page_is_that_of_its_numbers(path: Path) -> None:
     data = json.loads(path.read_text(encoding="utf-8"))
     assert path.with_suffix(".md").read_text(encoding="utf-8") == page(data), "write it with fedpeer experiment report"
-    assert path.stem == f"{data['name']}-{data['size']}"
+    assert path.stem == stem_of(data)
     assert data["name"] in EXPERIMENTS
 
 

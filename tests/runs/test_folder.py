@@ -234,6 +234,56 @@ def test_finishing_removes_the_checkpoint_and_interrupting_keeps_it(tmp_path: Pa
     assert run.read("summary") == {"methods": {"local": {}}}
 
 
+def test_a_folder_travels_goes_on_elsewhere_and_comes_back(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    run = begun(here)
+    run.record(row("local", 1))
+    run.save_models("local", 0, {"peer1/w": np.ones(3)}, {"card": 1})
+    run.save_checkpoint({"x": np.arange(3)}, {"recorded": 1})
+    run.finish({}, "interrupted")
+    files = run.files()
+    assert list(files)[-2:] == ["checkpoint.safetensors", "run.json"], "what is relied on is written before"
+
+    other = RunFolder.adopt(there, run.id, files)
+    assert status(other) == "interrupted"
+    assert other.load_checkpoint() is not None
+    other.record(row("local", 2))
+    other.forget_models()
+    other.finish({})
+    again = RunFolder.adopt(here, *(other.id, other.files()))
+    assert again.path == run.path
+    assert (status(again), again.load_checkpoint()) == ("finished", None)
+    assert [each["round"] for each in again.rows()] == [1, 2]
+    assert [each.status for each in Index(here).rows()] == ["finished"]
+    assert "models/local-seed0.json" not in other.files()
+
+
+def test_a_crash_while_a_folder_is_adopted_leaves_no_run_or_the_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(tmp_path / "here")
+    run.record(row("local", 1))
+    run.finish({})
+    files = run.files()
+    for last in files:
+        torn = {**files, last: None}  # writing it fails, as on a full disk
+        with pytest.raises(TypeError):
+            RunFolder.adopt(tmp_path / "there", run.id, torn)  # type: ignore[arg-type]
+        assert not Index(tmp_path / "there").rows()
+    assert RunFolder.adopt(tmp_path / "there", run.id, files).rows() == run.rows()
+    with pytest.raises(TypeError):
+        RunFolder.adopt(tmp_path / "there", run.id, {**files, "run.json": None})  # type: ignore[dict-item]
+    assert [each.id for each in Index(tmp_path / "there").rows()] == [run.id]
+
+
+def test_rows_are_put_into_order(tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    for number in (3, 1, 2):
+        run.record(row("local", number))
+    run.arrange(lambda each: each["round"])
+    assert [each["round"] for each in run.rows()] == [1, 2, 3]
+
+
 def test_only_one_writes_a_run_at_a_time(tmp_path: Path) -> None:
     run = begun(tmp_path)
     other = RunFolder.open(tmp_path, run.id)

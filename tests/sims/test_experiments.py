@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,14 +21,16 @@ from fedpeer.peer.core.choice import Choice, ChoiceError
 from fedpeer.peer.core.methods import method_of
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.events import RoundDone
-from fedpeer.sims.experiments import runner
+from fedpeer.sims.events import RoundDone, RunBegun
+from fedpeer.sims.experiments import playing, runner
 from fedpeer.sims.experiments.asking import asked, passes
 from fedpeer.sims.experiments.claims import above, in_order, keeps, part_of, reaches
+from fedpeer.sims.experiments.events import Begun, CellDone, OfRun
 from fedpeer.sims.experiments.experiment import SEARCH_VALIDATION, Cell, Experiment, Size, SizeName
+from fedpeer.sims.experiments.playing import Wanted
 from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.sims.experiments.results import COLUMNS, Measured, Results, Verdict, validation_score
-from fedpeer.sims.experiments.runner import Asked, Begun, CellBegun, CellDone, carry_out, digest_of, found
+from fedpeer.sims.experiments.runner import Asked, carry_out, digest_of, found
 from fedpeer.sims.experiments.table import page
 from fedpeer.sims.request import SimulationRequest
 
@@ -126,7 +129,7 @@ class Lab:
 def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     made = Lab()
     for name in ("prepare", "begin", "simulate"):
-        monkeypatch.setattr(runner, name, getattr(made, name))
+        monkeypatch.setattr(playing, name, getattr(made, name))
     return made
 
 
@@ -191,7 +194,8 @@ def test_what_is_finished_is_kept_and_more_seeds_are_added_to_it(lab: Lab, tmp_p
     assert len(lab.played) == len(set(lab.played)) == 6, "nothing twice"
     assert told[0] == Begun(runs=6, finished=3)
     assert [event.measured.label for event in told if isinstance(event, CellDone)] == ["Local", "FedAvg"]
-    assert [event.what for event in told if isinstance(event, CellBegun)] == ["trying lr=0.1", "seed 0", "seed 1"]
+    begun = [event.run for event in told if isinstance(event, OfRun) and isinstance(event.event, RunBegun)]
+    assert begun == ["FedAvg, trying lr=0.1", "FedAvg, seed 0", "FedAvg, seed 1"]
 
     assert carry_out(wanted(tmp_path))
     assert len(lab.played) == 6, "all of it was there"
@@ -204,6 +208,52 @@ def test_what_is_finished_is_kept_and_more_seeds_are_added_to_it(lab: Lab, tmp_p
     assert carry_out(wanted(tmp_path, seeds=3))
     data = read_json(wanted(tmp_path).folder / "results.json")
     assert [each["seeds"] for each in data["measured"]] == [[0, 1, 2]] * 2, "what was known in between is not kept"
+
+
+class AllAtOnce:
+    """A venue that plays whatever it has in any order, as a cluster may."""
+
+    free, at_once = True, 99
+
+    def __init__(self, lab: Lab, root: Path, last_first: bool) -> None:
+        self.lab, self.root, self.last_first = lab, root, last_first
+        self.waiting: list[Wanted] = []
+        self.handed: list[list[str]] = []
+
+    def begin(self, wanted: Wanted) -> None:
+        self.waiting.append(wanted)
+
+    def finished(self) -> dict[str, RunFolder]:
+        if not self.waiting:
+            return {}
+        self.handed.append(sorted(wanted.name for wanted in self.waiting))
+        wanted = self.waiting.pop(-1 if self.last_first else 0)
+        run = RunFolder.create(self.root, name="digits", settings={}, environment={})
+        self.lab.simulate(SimpleNamespace(request=wanted.request), run, None, threading.Event())
+        run.describe("cell", wanted.note)
+        return {wanted.digest: run}
+
+
+@pytest.mark.parametrize("last_first", [False, True])
+def test_all_that_is_ready_is_begun_at_once_and_seeds_wait_for_their_search(
+    last_first: bool, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.9 if "0.1" in optimizer else 0.5}
+    asked = wanted(tmp_path, cluster="")
+    many, told = AllAtOnce(lab, asked.folder, last_first), list[Any]()
+    monkeypatch.setattr(runner, "venue", lambda *_: nullcontext(many))
+    assert carry_out(asked, told.append)
+    assert many.handed[0] == ["FedAvg, trying lr=0.1", "FedAvg, trying lr=0.5", "Local, seed 0", "Local, seed 1"]
+    assert {name for handed in many.handed for name in handed if "FedAvg, seed" in name} == {
+        "FedAvg, seed 0",
+        "FedAvg, seed 1",
+    }
+    assert len(lab.played) == len(set(lab.played)) == 6, "each once"
+    seeds = [optimizer for method, optimizer, _, back in lab.played if method == "fedavg" and not back]
+    assert seeds == ["sgd,lr=0.1"] * 2, "those of the variant that the search chose"
+    cells = [event.measured.label for event in told if isinstance(event, CellDone)]
+    assert cells == (["FedAvg", "Local"] if last_first else ["Local", "FedAvg"]), "as they are finished"
+    assert list(found(asked)) == ["Local", "FedAvg"]
 
 
 def test_a_changed_definition_is_another_run() -> None:
@@ -354,8 +404,9 @@ def test_real_runs_go_on_to_the_same_numbers(tmp_path: Path) -> None:
 
     class Stopping(threading.Event):
         def __call__(self, event: object) -> None:
-            if isinstance(event, RoundDone) and (event.method, event.round) == ("fedavg", 1):
-                self.set()
+            match event:
+                case OfRun(event=RoundDone(method="fedavg", round=1)):
+                    self.set()
 
     stop = Stopping()
     assert not carry_out(wanted(tmp_path / "stopped", "quick"), stop, stop)

@@ -14,16 +14,17 @@ import pytest
 from fedpeer.peer.core.methods import method_of
 from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.experiments import runner
+from fedpeer.sims.experiments import playing
 from fedpeer.sims.experiments.book import book
 from fedpeer.sims.experiments.claims import falls, highest, leads
+from fedpeer.sims.experiments.events import Begun
 from fedpeer.sims.experiments.experiment import Cell, Experiment, SizeName
 from fedpeer.sims.experiments.figure import Figure, Scheme, World, labelled
 from fedpeer.sims.experiments.figure_lines import lines_of
 from fedpeer.sims.experiments.pictures import picture
 from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.sims.experiments.results import Measured, Middle
-from fedpeer.sims.experiments.runner import Asked, Begun, carry_out, found
+from fedpeer.sims.experiments.runner import Asked, carry_out, found
 from fedpeer.sims.experiments.schemes import FIRST, level
 from fedpeer.sims.experiments.table import page
 
@@ -79,7 +80,7 @@ def accuracy(method: str, seed: int, number: int) -> float:
 def band(monkeypatch: pytest.MonkeyPatch) -> Band:
     made = Band()
     for name in ("prepare", "begin", "simulate"):
-        monkeypatch.setattr(runner, name, getattr(made, name))
+        monkeypatch.setattr(playing, name, getattr(made, name))
     return made
 
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from fedpeer.runs.disk import read_json, write_json
-from fedpeer.sims.experiments import runner
+from fedpeer.sims.experiments import playing
+from fedpeer.sims.experiments.events import Begun
 from fedpeer.sims.experiments.experiment import Axes, Experiment, Place, Size, SizeName
 from fedpeer.sims.experiments.figure_lines import lines_of
 from fedpeer.sims.experiments.pictures import picture
 from fedpeer.sims.experiments.registry import experiment
 from fedpeer.sims.experiments.results import Measured
-from fedpeer.sims.experiments.runner import Asked, Begun, carry_out, digest_of, folder_of, found, refresh
+from fedpeer.sims.experiments.runner import Asked, carry_out, digest_of, folder_of, found, refresh
 from fedpeer.sims.experiments.summary_figure import FIG7, GLOBAL, LOCAL, PARTIAL, TASKS, Task
 from fedpeer.sims.experiments.table import page
 from tests.sims.test_figures import SMALL, Band, accuracy
@@ -49,7 +50,7 @@ SUMMARY = Experiment(
 def band(monkeypatch: pytest.MonkeyPatch) -> Band:
     made = Band()
     for name in ("prepare", "begin", "simulate"):
-        monkeypatch.setattr(runner, name, getattr(made, name))
+        monkeypatch.setattr(playing, name, getattr(made, name))
     return made
 
 

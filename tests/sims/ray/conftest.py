@@ -1,9 +1,11 @@
-"""A Ray cluster of two machines' worth of processes, one for all tests of a file, and engines on it."""
+"""A Ray cluster of two machines' worth of processes, one for all tests of this folder, and engines on it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +17,19 @@ from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.served import ServedEngine
 from fedpeer.sims.world import World, plan_of
+from tests.sims.ray.held import VARIABLE
 
 
 @dataclass(frozen=True)
 class Machines:
-    """Two of two CPUs each, joined. `of_ray` is Ray's own, which can add machines and break them."""
+    """Two of two CPUs each, joined. `of_ray` is Ray's own, which can add machines and break them.
+
+    hold    while this file is there, `held.Held` waits in the processes of the cluster
+    """
 
     of_ray: Any
     cluster: Any
+    hold: Path
 
     @property
     def address(self) -> str:
@@ -65,12 +72,9 @@ def of_equals(made: World, method: str) -> tuple[Any, dict[str, Any]]:
     }
 
 
-@pytest.fixture(scope="module")
-def machines() -> Iterator[Machines]:
-    pytest.importorskip("ray")
+def _started(times: int) -> Any:
+    """Ray waits half a minute for its own processes, which is not enough on a machine that has much else to do."""
     from ray.cluster_utils import Cluster
-
-    from fedpeer.sims.ray.cluster import joined
 
     of_ray = Cluster()
     try:
@@ -78,16 +82,32 @@ def machines() -> Iterator[Machines]:
         of_ray.add_node(num_cpus=2, include_dashboard=False, no_monitor=True, include_log_monitor=False)
         of_ray.add_node(num_cpus=2)
         of_ray.wait_for_nodes()
+    except Exception:
+        of_ray.shutdown()
+        if times == 1:
+            raise
+        return _started(times - 1)
+    return of_ray
+
+
+@pytest.fixture(scope="package")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    pytest.importorskip("ray")
+    from fedpeer.sims.ray.cluster import STARTS_MAX, joined
+
+    hold = os.environ[VARIABLE] = str(tmp_path_factory.mktemp("held") / "hold")
+    of_ray = _started(STARTS_MAX)
+    try:
         with joined(str(of_ray.address), None, lambda text: None) as cluster:
-            yield Machines(of_ray, cluster)
+            yield Machines(of_ray, cluster, Path(hold))
     finally:
         of_ray.shutdown()
+        del os.environ[VARIABLE]
 
 
 @pytest.fixture
 def killing() -> Callable[[Any, str, int], None]:
     """Makes an engine lose one of its shards' processes just before it makes calls of this method."""
-    import os
     import signal
 
     def prepare(running: Any, method: str, shard: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fedpeer.peer.core.choice import ChoiceError, parse
+from fedpeer.sims.engine import check
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
 from tests.sims.worlds import federation
@@ -60,6 +61,34 @@ def test_an_address_at_which_nobody_listens_is_told_before_anything_begins() -> 
         prepare(replace(request(), address=address))
 
 
+@pytest.mark.parametrize("settings", [{"gossip__privacy": "noise"}, {"gossip__drift": 0.1}])
+def test_runs_that_are_spread_whole_play_what_the_vector_engine_plays(settings: dict[str, Any]) -> None:
+    pytest.importorskip("ray")
+    several = replace(request("partial-averaging", **settings), seeds=(0, 1))
+    check(several, ())
+    check(replace(request("global"), seeds=(0, 1)), ())
+    with pytest.raises(ChoiceError, match="the ray engine does not play"):
+        check(replace(several, shards=2), ())
+    with pytest.raises(ChoiceError, match="does not play learning"):
+        check(replace(request(learning__mode="asynchronous"), seeds=(0, 1)), ())
+    with pytest.raises(ChoiceError, match="the ray engine trains on CPUs"):
+        check(replace(several, device="cuda"), ())
+    with pytest.raises(ChoiceError, match='"head" is no address'):
+        check(replace(several, address="head"), ())
+
+
+def test_several_runs_are_spread_and_one_is_cut() -> None:
+    one = request()
+    assert not one.spread
+    assert replace(one, seeds=(0, 1)).spread
+    assert replace(one, methods=(parse("local"), parse("fedavg"))).spread
+    assert not replace(one, seeds=(0, 1), shards=2).spread
+    assert not replace(one, seeds=(0, 1), engine="vector").spread
+    alone = replace(one, seeds=(0, 1), address="auto").alone(parse("local"), 1)
+    assert (alone.engine, alone.address, alone.device, alone.workers) == ("vector", "", "cpu", 1)
+    assert alone.only == ("local", 1)
+
+
 def test_a_request_keeps_its_cluster_and_others_know_of_none() -> None:
     asked = replace(request(), address="192.0.2.7:6379", shards=3)
     assert SimulationRequest.from_json(asked.to_json()) == asked
@@ -70,7 +99,8 @@ def test_ray_is_imported_by_nobody_who_did_not_ask_for_it() -> None:
     """Finding out whether it is installed is not importing it."""
     code = """
 import sys
-import fedpeer, fedpeer.sims.api, fedpeer.cli.simulate
+import fedpeer, fedpeer.sims.api, fedpeer.cli.simulate, fedpeer.cli.experiment_progress
+import fedpeer.sims.simulate, fedpeer.sims.experiments.runner
 from fedpeer.sims.engine import check
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.peer.core.federation import Federation

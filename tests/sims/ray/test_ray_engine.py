@@ -195,10 +195,9 @@ def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(method: str, moment: s
         assert same_bits(again.x_Pn, expected)
 
 
-def request(engine: EngineName, **more: Any) -> SimulationRequest:
-    methods = (parse("partial-averaging"), parse("fedavg"))
+def request(engine: EngineName, method: str, **more: Any) -> SimulationRequest:
     wide = federation(network="mlp:64+2000+10")  # so much that Ray leaves it on the machine where it was made
-    return SimulationRequest(federation=wide, methods=methods, device="cpu", workers=1, engine=engine, **more)
+    return SimulationRequest(federation=wide, methods=(parse(method),), device="cpu", workers=1, engine=engine, **more)
 
 
 def recorded(asked: SimulationRequest, folder: Path, tell: Callable[[Event], None]) -> list[dict[str, Any]]:
@@ -209,8 +208,9 @@ def recorded(asked: SimulationRequest, folder: Path, tell: Callable[[Event], Non
 
 
 @pytest.mark.soak  # Ray takes half a minute to believe that a machine is gone
+@pytest.mark.parametrize("method", ["partial-averaging", "fedavg"])
 def test_a_lost_machine_costs_the_rounds_since_the_last_checkpoint_and_changes_nothing(
-    machines: Machines, tmp_path: Path
+    method: str, machines: Machines, tmp_path: Path
 ) -> None:
     machines.cluster.close()  # its idle shards have CPUs
     third = machines.of_ray.add_node(num_cpus=2)
@@ -222,10 +222,10 @@ def test_a_lost_machine_costs_the_rounds_since_the_last_checkpoint_and_changes_n
         if isinstance(event, RoundDone) and sum(isinstance(each, RoundDone) for each in events) == 2:
             machines.of_ray.remove_node(third, allow_graceful=False)
 
-    found = recorded(request("ray", address=machines.address), tmp_path, tell)
-    assert found == recorded(request("vector"), tmp_path, lambda event: None)
+    found = recorded(request("ray", method, address=machines.address), tmp_path, tell)
+    assert found == recorded(request("vector", method), tmp_path, lambda event: None)
     said = [event.text for event in events if isinstance(event, Remark)]
-    assert "partial-averaging: a machine was lost with its peers' last round; going on from the start" in said
+    assert f"{method}: a machine was lost with its peers' last round; going on from the start" in said
 
 
 def test_more_shards_than_there_are_cpus_are_refused(machines: Machines) -> None:

@@ -1,0 +1,124 @@
+"""The cells of one simulation as whole runs on a cluster, each in a folder of its own until the simulation's has all.
+
+What is finished goes into the simulation's folder at once, in whichever order; what is interrupted waits in its own
+(`cells/`), from which it goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+
+from fedpeer.peer.core.choice import parse
+from fedpeer.runs.disk import read_json
+from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.index import folders
+from fedpeer.sims.events import Event, MethodDone, Remark, SimulationStarted
+from fedpeer.sims.prepare import Simulation
+from fedpeer.sims.ray.cluster import Cluster
+from fedpeer.sims.ray.errand import Errand
+from fedpeer.sims.ray.sweep import Sweep
+from fedpeer.sims.simulate import CELLS
+
+#: (method, seed)
+Cell = tuple[str, int]
+
+
+def play_cells(
+    simulation: Simulation,
+    cluster: Cluster,
+    run: RunFolder,
+    cells: Sequence[Cell],
+    done: Sequence[Cell],
+    tell: Callable[[Event], None],
+    stop: threading.Event,
+) -> bool:
+    """Play these cells, or the rest of them. `done` are those that the folder has already.
+
+    Returns:
+        Whether all are finished now; False if `stop` was set meanwhile.
+
+    Raises:
+        EngineError, DataError, ChoiceError: as `Sweep` does.
+    """
+    run.truncate(lambda row: (row["method"], row["seed"]) in done)
+    run.forget_checkpoint()
+    parts = _parts(run)
+    # Cells say much alike: what a split repaired, what an algorithm's settings mean.
+    said = {*simulation.world.split.remarks}
+
+    def heard(errand: Errand, event: Event) -> None:
+        match event:
+            case SimulationStarted():
+                return
+            case Remark(text=text) if text in said:
+                return
+            case Remark(text=text):
+                said.add(text)
+        tell(event)
+
+    left = list(cells)
+
+    def looked_at(cell: Cell, part: RunFolder) -> None:
+        parts[cell] = part
+        if part.status == "finished":
+            _take_over(run, part, *cell)
+            left.remove(cell)
+            tell(MethodDone(method=cell[0], seed=cell[1]))
+
+    for cell in cells:
+        if cell in parts:
+            looked_at(cell, parts[cell])
+    with Sweep(cluster, simulation.request.workers or 1, heard, stop, simulation.objects) as sweep:
+        for method, seed in left:
+            part = parts.get((method, seed))
+            sweep.begin(
+                Errand(
+                    key=f"{method} {seed}",
+                    name=f"{method}, seed {seed}",
+                    request=simulation.request.alone(parse(method), seed),
+                    begun=None if part is None else (part.id, part.files()),
+                    notes={"cell": {"cell": [method, seed]}},
+                )
+            )
+        while some := sweep.finished():
+            for errand, files in some:
+                looked_at(errand.request.only, RunFolder.adopt(run.path / CELLS, *files))
+    _arrange(run, [(method, seed) for seed in simulation.request.seeds for method in simulation.plans], parts)
+    return not left
+
+
+def _parts(run: RunFolder) -> dict[Cell, RunFolder]:
+    """The folders of cells that were played before."""
+    found = {}
+    for path in folders(run.path / CELLS).values():
+        part = RunFolder(path)
+        method, seed = (part.read("cell") or {})["cell"]
+        found[method, seed] = part
+    return found
+
+
+def _take_over(run: RunFolder, part: RunFolder, method: str, seed: int) -> None:
+    """Models and rows of a finished cell; the rows last, since they say that it is."""
+    from safetensors.numpy import load_file
+
+    stored = part.models(method, seed)
+    run.save_models(method, seed, load_file(stored), read_json(stored.with_suffix(".json")))
+    for path in stored.parent.iterdir():
+        target = run.path / "models" / path.name
+        if not target.exists():
+            shutil.copyfile(path, target)
+    for row in part.rows():
+        run.record(row)
+    part.forget_models()
+
+
+def _arrange(run: RunFolder, order: Sequence[Cell], parts: dict[Cell, RunFolder]) -> None:
+    """As if the cells had been played one after the other."""
+    place = {cell: number for number, cell in enumerate(order)}
+    run.arrange(lambda row: (place[row["method"], row["seed"]], row["round"]))
+    for cell in sorted(parts, key=place.__getitem__):
+        relations = parts[cell].read("relations")
+        if relations is not None:
+            run.describe("relations", (run.read("relations") or {}) | relations)

@@ -1,0 +1,144 @@
+"""What a task of a sweep does: a whole run, on one machine of the cluster, in a folder that is given back as files."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import ray
+from ray.exceptions import RayError
+
+from fedpeer.data.dataset import DataError, Dataset
+from fedpeer.data.registry import DATASETS, describe
+from fedpeer.peer.core.choice import Choice
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.events import Event, RunBegun
+from fedpeer.sims.prepare import LastDataset, prepare
+from fedpeer.sims.ray.shard import check_version
+from fedpeer.sims.record import begin
+from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.simulate import simulate
+
+#: How often a run tells what is new and asks whether it is to stop: an eye sees no more, and Ray hardly notices it.
+TELL_SECONDS = 0.25
+
+#: A folder's id, and what is in it.
+Files = tuple[str, Mapping[str, bytes]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errand:
+    """A run of one method and one seed, for whoever has the CPUs.
+
+    key        by which the leader knows it
+    name       for the user
+    begun      its folder, where there is something to go on with
+    command    repeats it
+    notes      what else its folder says of it, by name
+    models     whether trained models are kept
+    """
+
+    key: str
+    name: str
+    request: SimulationRequest
+    begun: Files | None = None
+    command: str = ""
+    notes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    models: bool = True
+
+
+def play(version: str, board: Any, room: str, attempt: int, errand: Errand, objects: Mapping[str, Any] | None) -> Files:
+    """Play it, or the rest of it, and give back its folder: finished, or interrupted because the board said so.
+
+    `room` names a folder of this machine, which an attempt before may have left. `objects` are data and network, where
+    they came as Python objects.
+    """
+    check_version(version)
+    stop, given = threading.Event(), dict(objects or {})
+    method, seed = errand.request.only
+    with _Telling(board, attempt, stop) as tell, contextlib.ExitStack() as stack:
+        tell(RunBegun(method=method, seed=seed))
+        if "dataset" not in given:
+            given["dataset"] = _dataset(errand.request.federation.simulation.dataset)
+        simulation = prepare(errand.request, **given)
+        root = stack.enter_context(_folder(room))
+        run = begin(root, simulation, errand.command) if errand.begun is None else RunFolder.adopt(root, *errand.begun)
+        for name, note in errand.notes.items():
+            run.describe(name, note)
+        simulate(simulation, run, tell, stop)
+        if not errand.models:
+            run.forget_models()
+        return run.id, run.files()
+
+
+@contextlib.contextmanager
+def _folder(room: str) -> Iterator[Path]:
+    """A folder of this machine for a while."""
+    path = Path(tempfile.gettempdir()) / f"fedpeer-run-{room}"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(mode=0o700)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+#: Of this process, which plays one run after another.
+_last = LastDataset()
+
+
+def _dataset(choice: Choice) -> Dataset:
+    """Read on this machine.
+
+    Raises:
+        DataError: it is not here.
+    """
+    machine = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
+    if choice.name in DATASETS and not describe(choice.name).here:
+        raise DataError(
+            f"{choice.name} is not on {machine}, a machine of the Ray cluster; bring it there (fedpeer data prepare "
+            f"{choice.name}), with FEDPEER_DATA set for ray start if it is not in the usual folder"
+        )
+    try:
+        return _last(choice)
+    except DataError as error:
+        raise DataError(f"on {machine}, a machine of the Ray cluster: {error}") from None
+
+
+class _Telling:
+    """Passes on what a run tells, and sets `stop` when the board says so. Use as a context manager."""
+
+    def __init__(self, board: Any, attempt: int, stop: threading.Event) -> None:
+        self._board, self._attempt, self._stop = board, attempt, stop
+        self._events: list[Event] = []
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._talk, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self._events.append(event)
+
+    def _talk(self) -> None:
+        over = False
+        while not over:
+            over = self._over.wait(TELL_SECONDS)
+            with self._lock:
+                events, self._events = self._events, []
+            with contextlib.suppress(RayError):  # the leader's machine is gone, and Ray ends what it wanted
+                if ray.get(self._board.tell.remote(self._attempt, events)):
+                    self._stop.set()

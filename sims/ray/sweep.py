@@ -1,0 +1,185 @@
+"""Whole runs on a cluster, as many at once as it has CPUs for: each is a task of Ray's, which says who plays what when.
+
+A run whose process or machine dies is handed to Ray again by the leader, and not by Ray's own retries, of which nothing
+is heard: so it is known at once that it waits, and why. The result is the same, since a run is its seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import ray
+from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import fedpeer
+from fedpeer.peer.core.choice import ChoiceError
+from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, RunBegun, RunLost
+from fedpeer.sims.ray.board import Board
+from fedpeer.sims.ray.cluster import Cluster
+from fedpeer.sims.ray.deaths import PATIENCE_SECONDS, reason_of, words_of
+from fedpeer.sims.ray.errand import Errand, Files, play
+from fedpeer.sims.vector.pool import DEATHS_PER_TASK_MAX, EngineError
+
+#: How long the end of a sweep waits for runs that were let go.
+TIDYING_SECONDS = 2.0
+_DEAD = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
+
+
+@dataclass
+class _Attempt:
+    """An errand that Ray has, for the first time or again. `round` is the last heard of, None before any."""
+
+    errand: Errand
+    deaths: int
+    round: int | None = None
+
+
+class Sweep:
+    """Runs under way on a cluster. Use as a context manager: at its end nothing of it is under way any more.
+
+    Args:
+        cpus: of each run.
+        tell: hears what happens in a run.
+        objects: data and network, where they came as Python objects.
+
+    Raises:
+        ChoiceError: no machine of the cluster has so many CPUs.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cpus: int,
+        tell: Callable[[Errand, Event], None],
+        stop: threading.Event,
+        objects: Mapping[str, Any] | None = None,
+    ) -> None:
+        most = cluster.widest
+        if cpus > most:
+            text = f"no machine of the Ray cluster has {cpus} CPUs for a run of {cpus} workers"
+            raise ChoiceError(f"{text}; take --workers {max(most, 1)}, or add machines to it")
+        self._cluster, self._cpus, self._tell, self._stop = cluster, cpus, tell, stop
+        self._objects = ray.put(dict(objects)) if objects else None
+        self._play = ray.remote(play)
+        self._numbers = itertools.count()
+        self._under_way: dict[Any, int] = {}  # what Ray gives for a task -> number of the attempt
+        self._attempts: dict[int, _Attempt] = {}  # those that are under way
+        self._let_go: list[Any] = []
+        self._rooms: dict[str, str] = {}
+        self._stopping = self._heard = False
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Self:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cancel(list(self._under_way))
+        with contextlib.suppress(RayError):
+            if self._let_go:  # they tidy up
+                ray.wait(self._let_go, num_returns=len(self._let_go), timeout=TIDYING_SECONDS)
+            ray.kill(self._board)
+
+    def begin(self, errand: Errand) -> None:
+        """Hand it to Ray, which starts it when there are CPUs."""
+        self._rooms[errand.key] = secrets.token_hex(8)
+        self._send(_Attempt(errand, 0))
+
+    def finished(self) -> list[tuple[Errand, Files]]:
+        """Wait for some, and give back their folders; nothing if none is under way.
+
+        After `stop` these may be folders of runs that were interrupted. What had not begun by then is let go.
+
+        Raises:
+            EngineError: a run failed on its machine, or killed its process DEATHS_PER_TASK_MAX times.
+            DataError, ...: the user's mistakes.
+        """
+        while self._under_way:
+            if self._stop.is_set() and not self._stopping:
+                self._stopping = True
+                self._board.stop.remote()
+            # The wait ends with a run; its limit is how late rounds are shown, and a stop may be noticed.
+            ready, _ = ray.wait(list(self._under_way), timeout=0.2)
+            self._hear()
+            if self._stopping:
+                self._cancel([task for task, number in self._under_way.items() if self._attempts[number].round is None])
+            found = [self._result(task) for task in ready if task in self._under_way]
+            if any(found):
+                return [each for each in found if each is not None]
+        return []
+
+    def _send(self, attempt: _Attempt) -> None:
+        errand = attempt.errand
+        task = self._play.options(
+            num_cpus=self._cpus, num_gpus=0, max_retries=0, scheduling_strategy="SPREAD", name=errand.name
+        )
+        number = next(self._numbers)
+        told = (fedpeer.__version__, self._board, self._rooms[errand.key], number, errand, self._objects)
+        self._under_way[task.remote(*told)], self._attempts[number] = number, attempt
+
+    def _cancel(self, tasks: list[Any]) -> None:
+        for task in tasks:
+            del self._attempts[self._under_way.pop(task)]
+            self._let_go.append(task)
+            with contextlib.suppress(RayError):
+                ray.cancel(task)
+
+    def _hear(self) -> None:
+        """Pass on what the runs told."""
+        try:
+            told = ray.get(self._board.told.remote())
+        except RayError as error:
+            raise EngineError(f"what the runs tell is heard no more: {words_of(error)}") from None
+        for number, event in told:
+            if number not in self._attempts:
+                continue  # it died, and another one is under way
+            attempt = self._attempts[number]
+            match event:
+                case RunBegun():
+                    self._heard = True
+                case MethodStarted():
+                    attempt.round = event.first_round - 1
+                case RoundDone():
+                    attempt.round = event.round
+                case MethodDone():
+                    continue  # the run is done when its folder is here
+            self._tell(attempt.errand, event)
+        if not self._heard and time.monotonic() - self._began > PATIENCE_SECONDS:
+            self._heard = True
+            free = f"{self._cpus} free CPU{'s' * (self._cpus > 1)}"
+            self._cluster.remark(f"waiting for a process to start; it needs {free} on one machine of the cluster")
+
+    def _result(self, task: Any) -> tuple[Errand, Files] | None:
+        """What came of it; None if its process died, and it is under way again."""
+        attempt = self._attempts.pop(self._under_way.pop(task))
+        errand = attempt.errand
+        try:
+            files: Files = ray.get(task)
+        except _DEAD as error:
+            self._lost(attempt, reason_of(error))
+            return None
+        except RayTaskError as error:
+            if isinstance(error.cause, EngineError):
+                raise EngineError(f"{errand.name}: {error.cause}") from None
+            raise error.cause from error
+        except RayError as error:
+            raise EngineError(f"{errand.name}: Ray failed: {words_of(error)}") from None
+        return errand, files
+
+    def _lost(self, attempt: _Attempt, reason: str) -> None:
+        errand, deaths = attempt.errand, attempt.deaths + 1
+        if deaths >= DEATHS_PER_TASK_MAX:
+            raise EngineError(f"{errand.name} died {deaths} times, the last by: {reason}")
+        method, seed = errand.request.only
+        self._tell(errand, RunLost(method=method, seed=seed, reason=reason, round=attempt.round or 0))
+        if not self._stopping:
+            self._send(_Attempt(errand, deaths))

@@ -1,0 +1,35 @@
+"""A network that trains for a while and then waits, in the processes that train it, as long as a file is there."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+#: Names the file, for the processes of a cluster that was started with it.
+VARIABLE = "FEDPEER_TEST_HOLD"
+#: Calls before it waits: more than a round has, and fewer than a run.
+CALLS = 100
+
+
+class Held(nn.Module):
+    """64-10; `Loop` trains it, one peer after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = nn.Linear(64, 10)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        float(x.sum())  # `vmap` has no rule for this
+        hold = os.environ.get(VARIABLE)
+        if hold and multiprocessing.parent_process() is not None and self.training and torch.is_grad_enabled():
+            self.calls += 1
+            while self.calls > CALLS and Path(hold).exists():
+                time.sleep(0.01)
+        answer: Tensor = self.output(x)
+        return answer

@@ -1,0 +1,200 @@
+"""Whole runs spread over a cluster: what they leave is what they leave here, whoever dies or is stopped meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from safetensors.numpy import load_file
+
+from fedpeer.cli.progress import Board
+from fedpeer.data.dataset import DataError
+from fedpeer.peer.core.choice import ChoiceError, parse
+from fedpeer.peer.holdings import load_dataset
+from fedpeer.runs.disk import read_json
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.events import Event, RoundDone, RunBegun, RunLost
+from fedpeer.sims.experiments.events import Begun, OfRun, Told
+from fedpeer.sims.experiments.runner import carry_out, found
+from fedpeer.sims.prepare import prepare
+from fedpeer.sims.request import EngineName, SimulationRequest
+from fedpeer.sims.simulate import simulate
+from tests.sims.ray.conftest import Machines
+from tests.sims.test_experiments import wanted
+from tests.sims.worlds import federation
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+METHODS, SEEDS = ("partial-averaging", "fedavg"), (0, 1)
+
+
+@pytest.fixture
+def held(machines: Machines) -> Iterator[Path]:
+    """Runs wait after a round or two until it is gone."""
+    machines.hold.touch()
+    yield machines.hold
+    machines.hold.unlink(missing_ok=True)
+
+
+def request(engine: EngineName, **more: Any) -> SimulationRequest:
+    settings = federation(network="python:tests.sims.ray.held:Held", simulation__peers=3, learning__rounds=6)
+    methods = tuple(map(parse, METHODS))
+    return SimulationRequest(
+        federation=settings, methods=methods, seeds=SEEDS, device="cpu", workers=1, engine=engine, **more
+    )
+
+
+def begun(asked: SimulationRequest, root: Path) -> RunFolder:
+    return RunFolder.create(root, name="digits", settings=asked.to_json(), environment={})
+
+
+def played(
+    asked: SimulationRequest, run: RunFolder, tell: Callable[[Event], None] = lambda event: None, **more: Any
+) -> dict[str, Any]:
+    """All that a simulation leaves, but for times and names."""
+    simulation = prepare(asked, dataset=load_dataset(asked.federation.simulation.dataset))
+    summary = simulate(simulation, run, tell, **more)
+    for method in summary["methods"].values():
+        del method["seconds_per_round"]
+    del summary["run"], summary["report"]
+    return {
+        "status": run.status,
+        "summary": summary,
+        "rows": without_seconds(run),
+        "files": sorted(path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file()),
+        "models": {
+            path.name: {name: value.tobytes() for name, value in load_file(path).items()}
+            for path in (run.path / "models").glob("*.safetensors")
+        },
+        "cards": {path.name: read_json(path) for path in (run.path / "models").glob("*.json")},
+    }
+
+
+def without_seconds(run: RunFolder) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in run.rows()]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The vector engine's."""
+    asked = request("vector")
+    return played(asked, begun(asked, tmp_path_factory.mktemp("vector")))
+
+
+def processes_of(name: str) -> list[psutil.Process]:
+    """Ray's, that play the run of this name."""
+    return [each for each in psutil.process_iter(["cmdline"]) if f"ray::{name}" in (each.info["cmdline"] or ())]
+
+
+def test_a_run_whose_process_is_killed_is_played_again_and_all_is_as_here(
+    machines: Machines, held: Path, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    board, lost, counted = Board(), list[RunLost](), list[tuple[int, int, int]]()
+
+    def tell(event: Event) -> None:
+        if not board.tallies:
+            board.start(event)  # type: ignore[arg-type]
+        board.hear(event)
+        counted.append(board.runs)
+        if isinstance(event, RoundDone) and held.exists():
+            (process,) = processes_of(f"{event.method}, seed {event.seed}")
+            os.kill(process.pid, signal.SIGKILL)
+            held.unlink()
+        if isinstance(event, RunLost):
+            lost.append(event)
+            assert event.seed not in board.tallies[event.method].running, "it waits"
+
+    asked = request("ray", address=machines.address)
+    assert played(asked, begun(asked, tmp_path), tell) == expected
+    (one,) = lost
+    assert one.reason == "its process ended"
+    assert one.round >= 1
+    assert counted[0] == (0, 0, 4)
+    assert counted[-1] == (4, 0, 0)
+    assert all(sum(counts) == 4 and min(counts) >= 0 for counts in counted)
+    assert max(running for _, running, _ in counted) > 1, "several at once"
+    finished = [done for done, _, _ in counted]
+    assert finished == sorted(finished), "what is finished stays so"
+
+
+def test_a_simulation_that_was_stopped_goes_on_in_the_middle_of_its_runs(
+    machines: Machines, held: Path, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    asked, stop, first = request("ray", address=machines.address), threading.Event(), dict[tuple[str, int], int]()
+    run = begun(asked, tmp_path)
+
+    def stopping(event: Event) -> None:
+        if isinstance(event, RoundDone):
+            stop.set()
+
+    assert played(asked, run, stopping, stop=stop)["status"] == "interrupted"
+    held.unlink()
+
+    def going_on(event: Event) -> None:
+        if isinstance(event, RoundDone):
+            first.setdefault((event.method, event.seed), event.round)
+
+    assert played(asked, run, going_on) == expected
+    assert max(first.values()) > 1, "not from the start"
+
+
+def test_an_experiment_has_the_same_numbers_and_goes_on_after_a_stop(machines: Machines, tmp_path: Path) -> None:
+    stop, told = threading.Event(), list[Told]()
+
+    def stopping(event: Told) -> None:
+        match event:
+            case OfRun(event=RunBegun()):
+                stop.set()
+
+    here = wanted(tmp_path / "here", "quick", seeds=2)
+    spread = replace(here, root=tmp_path / "spread", cluster=machines.address)
+    assert carry_out(here)
+    assert carry_out(replace(spread, only=("Local",)))
+    assert not carry_out(spread, stopping, stop)
+    assert carry_out(spread, told.append)
+    assert next(event for event in told if isinstance(event, Begun)) == Begun(runs=4, finished=2, at_once=4)
+    one, other = ({label: each.per_seed for label, each in found(asked).items()} for asked in (here, spread))
+    assert one == other
+    assert len(one["FedAvg"]["PM"]) == 2
+    one_runs, other_runs = (sorted(asked.folder.glob("*/cell.json")) for asked in (here, spread))
+    rows = [
+        {path.read_text(): without_seconds(RunFolder(path.parent)) for path in paths}
+        for paths in (one_runs, other_runs)
+    ]
+    assert rows[0] == rows[1]
+    assert not list(tmp_path.glob("**/models"))
+
+
+def test_what_a_run_cannot_have_is_told_as_the_users_mistake(machines: Machines) -> None:
+    from fedpeer.sims.ray.errand import Errand
+    from fedpeer.sims.ray.sweep import Sweep
+
+    most, stop = machines.cluster.widest, threading.Event()
+    with pytest.raises(ChoiceError, match=rf"no machine of the Ray cluster has 99 CPUs.*--workers {most}"):
+        Sweep(machines.cluster, 99, lambda errand, event: None, stop)
+    missing = federation(simulation__dataset="csv:/nowhere.csv,label=y", simulation__split=None)
+    asked = SimulationRequest(federation=missing, methods=(parse("local"),))
+    with Sweep(machines.cluster, 1, lambda errand, event: None, stop) as sweep:
+        sweep.begin(Errand(key="one", name="local, seed 0", request=asked))
+        with pytest.raises(DataError, match=r"^on .* a machine of the Ray cluster: .*/nowhere.csv"):
+            sweep.finished()
+
+
+def test_data_that_is_not_on_a_machine_is_named_with_the_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray")
+    import socket
+
+    from fedpeer.sims.ray.errand import _dataset
+
+    monkeypatch.setenv("FEDPEER_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=rf"femnist is not on {socket.gethostname()} .*fedpeer data prepare femnist"):
+        _dataset(parse("femnist"))
