@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from fedpeer.sims.experiments.figure_lines import lines_of
 from fedpeer.sims.experiments.pictures import picture
 from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.sims.experiments.results import Measured, Middle
-from fedpeer.sims.experiments.runner import Asked, carry_out, found
+from fedpeer.sims.experiments.runner import RESULTS, Asked, carry_out, found, played
 from fedpeer.sims.experiments.schemes import FIRST, level
 from fedpeer.sims.experiments.table import page
 
@@ -101,6 +102,22 @@ def test_one_run_is_read_at_several_rounds(band: Band, tmp_path: Path) -> None:
         assert cells[labelled("0", "mini-batches", number)].per_seed["PM"] == pytest.approx(expected)
     seconds = sum(cell.seconds for cell in cells.values())
     assert seconds == pytest.approx(sum(float(read_json(path)["seconds"]) for path in tmp_path.rglob("run.json")))
+
+
+def test_what_a_paper_leaves_open_can_be_chosen_otherwise(band: Band, tmp_path: Path) -> None:
+    """In a folder and on a page of its own; another choice is another run."""
+    usual = wanted(tmp_path)
+    other = replace(usual, otherwise={"loss": "squared-error", "start": "uniform:1"})
+    asked = [cell.variants[""].federation.learning for cell in other.cells]
+    assert {(each.loss, str(each.start)) for each in asked} == {("squared-error", "uniform:1")}
+    assert carry_out(usual)
+    assert carry_out(other)
+    assert len(band.played) == 20, "nothing of the usual runs counts"
+    assert played(tmp_path, "fig0", "full") == [usual.folder, other.folder]
+    assert other.folder.name == "fig0-full-squared-error-uniform-1"
+    text = page(read_json(other.folder / RESULTS))
+    assert "Chosen otherwise: loss squared-error, start uniform:1." in text
+    assert "](fig0-full-squared-error-uniform-1.svg)" in text
 
 
 def test_a_point_is_the_median_and_its_bar_goes_from_two_to_three_fifths(band: Band, tmp_path: Path) -> None:
