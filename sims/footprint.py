@@ -18,12 +18,12 @@ from fedpeer.runs.disk import RunError
 from fedpeer.runs.summary import count_text
 from fedpeer.sims.prepare import Simulation
 from fedpeer.sims.request import cores
-from fedpeer.sims.vector.resident import RESIDENT_MAX
 
 #: Bytes of the leading process with its libraries, of a worker with what training takes, and of what the leading
-#: process knows of a peer: measured, `python -m benchmarks.learning_scale` shows them. And of large states in between
-#: two times that their pages are given back (`python -m benchmarks.watched` on a run of 10,000 peers).
-LEADER, WORKER, A_PEER, IN_USE = 200_000_000, 140_000_000, 10_000, 200_000_000
+#: process knows of a peer: measured, `python -m benchmarks.learning_scale` shows them. And of large states what
+#: all processes look at between two times that their pages are given back, at the most: where all peers train, some
+#: 2 GB, and a tenth of it where few do.
+LEADER, WORKER, A_PEER, IN_USE = 200_000_000, 140_000_000, 10_000, 2_000_000_000
 FLOAT = 4
 
 
@@ -68,7 +68,7 @@ def memory_of(peers: int, workers: int, inputs: int, states: int) -> int:
     >>> memory_of(peers=1_000, workers=2, inputs=0, states=10**12) == memory_of(1_000, 2, 0, 10**10)
     True
     """
-    return LEADER + workers * WORKER + peers * A_PEER + inputs + (states if states <= RESIDENT_MAX else IN_USE)
+    return LEADER + workers * WORKER + peers * A_PEER + inputs + min(states, IN_USE)
 
 
 def check_disk(simulation: Simulation, folder: Path) -> None:
@@ -93,5 +93,5 @@ def told(found: Footprint, peers: int) -> str:
     """In a sentence."""
     return (
         f"the states of {peers:,} peers lie on the disk, in the run's folder: up to {count_text(found.disk, 'B')}, "
-        f"and about {count_text(found.memory, 'B')} of memory"
+        f"and at most some {count_text(found.memory, 'B')} of memory"
     )

@@ -48,10 +48,10 @@ def watch_over(starts: Mapping[str, Start], ended: Callable[[str, int], None], *
     for child in children.values():
         child.start()
     reader.close()
-    if attached:
-        stop_after(end_of_input)
     codes: dict[str, int] = {}
     with _signals() as heard:
+        if attached:  # not before signals are heard: input that ended already would end this process only
+            stop_after(end_of_input)
         while len(codes) < len(children):
             living = {child.sentinel: peer for peer, child in children.items() if peer not in codes}
             for ready in wait([heard, *living]):

@@ -135,7 +135,7 @@ class Machines:
             "COLUMNS": "80",
             "PYTHONPATH": str(ROOT),
             "machines": str(self._folder / "machines"),
-            "PATH": os.pathsep.join([str(self._folder / "bin"), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([str(self._folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),
         }
 
 

@@ -102,17 +102,20 @@ async def serve(told: Mapping[str, Any], answer: Answer, listening: socket.socke
         lingering_time=0,
         shutdown_timeout=SHUTDOWN_S,
     )
-    stop, loop, signals = asyncio.Event(), asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     await runner.setup()
-    for number in signals:
+    for number in before:
         loop.add_signal_handler(number, stop.set)
     try:
         await web.SockSite(runner, listening).start()
         ready()
         await stop.wait()
     finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)  # which leaves Python's own, whatever was there
+            if handler is not None:
+                signal.signal(number, handler)
         await runner.cleanup()
 
 

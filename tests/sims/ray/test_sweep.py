@@ -20,8 +20,8 @@ from fedpeer.peer.core.choice import ChoiceError, parse
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.events import Event, RoundDone, RunBegun, RunLost
-from fedpeer.sims.experiments.events import Begun, OfRun, Told
+from fedpeer.sims.events import Event, RoundDone, RunLost
+from fedpeer.sims.experiments.events import Begun, Told
 from fedpeer.sims.experiments.runner import carry_out, found
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import EngineName, SimulationRequest
@@ -150,7 +150,7 @@ def test_an_experiment_has_the_same_numbers_and_goes_on_after_a_stop(machines: M
 
     def stopping(event: Told) -> None:
         match event:
-            case OfRun(event=RunBegun()):
+            case Begun():
                 stop.set()
 
     here = wanted(tmp_path / "here", "quick", seeds=2)
