@@ -36,7 +36,7 @@ FIG17 = Figure(
     setting=MINI,
     world=lambda size: mnist(size, 30, f"swap:8+9,on={SEVEN}"),
     few=(("0", "60", "80", "100"), (100, 500)),
-    minutes=(3, 60, 200),
+    minutes=(1, 10, 35),
     across=True,
     claims=[
         *(best_is_partial(MINI, size, (60, 80), 100, apart=True) for size in (500, 1000, 2000, 3000)),
@@ -96,7 +96,7 @@ FIG19 = Figure(
     setting=_PEERS,
     world=lambda peers: mnist(500, 30, f"swap:8+9,on=1-{peers // 4}", peers=peers),
     few=(("0", "80", "100"), (4, 16)),
-    minutes=(1, 15, 50),
+    minutes=(1, 3, 10),
     claims=[
         falls("80: more peers help", labelled("80", _PEERS, 4), labelled("80", _PEERS, 16), PM, most=-0.5),
         falls(
@@ -124,7 +124,7 @@ FIG22 = Figure(
     setting=RATE,
     world=lambda rate: mnist(500, 30, f"cycle:{rate},on={SEVEN}"),
     few=(("0", "80", "100"), (0, 2, 10)),
-    minutes=(2, 30, 100),
+    minutes=(1, 7, 22),
     claims=[
         falls(
             "100 loses more than half at r = 10",
@@ -171,7 +171,7 @@ FIG23 = Figure(
     setting=PERMUTED,
     world=lambda peers: mnist(500, 30, f"swap:8+9,on=1-{peers}" if peers else ""),
     few=(("0", "80", "100"), (0, 8)),
-    minutes=(1, 25, 160),
+    minutes=(1, 6, 40),
     runs=20,
     claims=[
         highest(
@@ -207,7 +207,7 @@ FIG24 = Figure(
     setting=EXAMPLES,
     world=lambda examples: mnist(200, 50, f"swap:8+9,on={SEVEN}", examples=examples),
     few=(("0", "80", "100"), (250, 3500)),
-    minutes=(1, 20, 60),
+    minutes=(1, 4, 14),
     log=True,
     claims=[
         highest(
@@ -259,7 +259,7 @@ FIG25 = Figure(
     setting=RATE,
     world=lambda rate: mnist(500, 50, f"cycle:{rate},on={SEVEN}"),
     few=(("80", "784-300-100-0", "784-300-100-10-0"), (2, 10)),
-    minutes=(3, 70, 230),
+    minutes=(1, 10, 35),
     claims=[
         each
         for rate in _RATES[1:]

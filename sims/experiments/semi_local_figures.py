@@ -51,7 +51,7 @@ FIG20 = Figure(
     setting=MINI,
     world=lambda size: mnist(size, 100, "permutations:3", peers=12, examples=200),
     few=(("0", "100", "100 within an order", "80", "80 + 20", "80 + 20 dependent"), (50, 150)),
-    minutes=(5, 20, 130),
+    minutes=(2, 7, 45),
     runs=20,
     claims=[
         each
@@ -103,7 +103,7 @@ FIG21 = Figure(
     setting=MINI,
     world=lambda size: mnist(size, 50, "swap:8+9,on=3-4/swap:6+7,on=4", peers=4, examples=1000),
     few=(("0", "100", "80", "70 + 30 + 15", "70 + 30 + 15 dependent"), (200, 800)),
-    minutes=(1, 12, 80),
+    minutes=(1, 3, 20),
     runs=20,
     claims=[
         each
