@@ -59,6 +59,7 @@ _GROUPS = Figure(
     title="Semi-local models that peers find themselves: MNIST, all orders of three digits, two peers each",
     paper="the future work of Bouchra Pilet, Frey, Taiani, IDA 2021; IFCA: Ghosh, Chung, Yin, Ramchandran, 2020",
     data=("mnist",),
+    shares=("fig20",),
     schemes=lambda size: (
         LOCAL,
         level(80),

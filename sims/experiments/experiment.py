@@ -127,7 +127,9 @@ class Experiment:
     notes     what a reader of the table should know
     figure    how it is drawn, if it is a figure; else it is a table
     open      settings of `learning` that the paper leaves open, so that a user may choose them otherwise
-    reads     names of experiments whose finished runs count as its own, at whatever size they were played
+    reads     names of experiments of which it is a summary: their finished runs count as its own, at whatever size
+              they were played, and its page is drawn anew with theirs
+    shares    names of experiments with which it has some runs in common: those that are finished count too
     """
 
     name: str
@@ -143,3 +145,9 @@ class Experiment:
     figure: Axes | None = None
     open: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    shares: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """All whose finished runs count as its own."""
+        return (*self.reads, *self.shares)

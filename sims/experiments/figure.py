@@ -106,6 +106,7 @@ class Figure:
     minutes    of the three sizes, on two cores
     open       settings of `learning` that the paper leaves open
     columns    what is drawn, names of `results.COLUMNS`, each in a panel of its own
+    shares     names of figures with which it has runs in common
     """
 
     number: str = ""
@@ -128,6 +129,7 @@ class Figure:
     notes: str = ""
     open: tuple[str, ...] = ()
     columns: tuple[str, ...] = ("PM",)
+    shares: tuple[str, ...] = ()
 
     def cells(self, size: Size) -> tuple[Cell, ...]:
         """A cell a point."""
@@ -187,6 +189,7 @@ class Figure:
             claims=tuple(self.claims),
             notes=self.notes,
             open=self.open,
+            shares=self.shares,
             figure=Axes(
                 number=self.number,
                 runs=self.runs,

@@ -46,6 +46,7 @@ PUSH_SUM = Figure(
     title="Push-sum in place of the exact mean: MNIST, level 80, two digits exchanged at 7 of 16 peers",
     paper=_NOBODY,
     data=("mnist",),
+    shares=("fig17",),
     schemes=lambda exchanges: (
         replace(level(80), name=_EXACT, gossip={"protocol": "exact", **_AT_ONCE}),
         *(replace(level(80), name=graph, gossip={"topology": graph}) for graph in _GRAPHS),

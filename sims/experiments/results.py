@@ -27,7 +27,7 @@ class Measured:
     statistics   of the algorithm or engine -> mean over the peers that have it (it is not 0), in the last round, for
               each seed; "disagreement": how far peers were from the mean of a group, where that was furthest
     sent      bytes in a round, of all peers together
-    seconds   that all its runs took, the search too
+    seconds   that all its runs took, the search too; those of other experiments that count as its own are not in it
     """
 
     label: str

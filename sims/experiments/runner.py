@@ -178,7 +178,12 @@ def _pages(root: Path, names: Sequence[str], size: SizeName) -> list[Path]:
 class _Player:
     def __init__(self, asked: Asked, tell: Tell, stop: threading.Event) -> None:
         self.asked, self.tell, self.stop = asked, tell, stop
-        self.runs = {**dict(_runs(asked.folder)), **dict(_played_elsewhere(asked))}
+        self.runs = dict(_runs(asked.folder))
+        self.measured: dict[str, Rows] = {}
+        self.elsewhere: dict[str, str] = {}
+        for name, digest, run in _played_elsewhere(asked):
+            if self._rows(digest) is None:
+                self.runs[digest], self.elsewhere[digest] = run, name
         self.cells_of = Counter(digest for cell in asked.cells for digest in self._all_digests(cell))
         self.finished: dict[str, Measured] = {}
 
@@ -299,9 +304,13 @@ class _Player:
             rows = at_second(rows, cell.second)
         if cell.reach is not None:
             rows = at_accuracy(rows, cell.reach)
-        runs = [digest for _, request in self._runs_of(cell) if self._rows(digest := digest_of(request)) is not None]
+        runs = [digest for digest in self._finished_runs(cell) if digest not in self.elsewhere]
         seconds = sum(_seconds(self.runs[digest]) / self.cells_of[digest] for digest in runs)
         return Measured.of(cell.label, rows, variant=variant, tried=scores, seconds=seconds)
+
+    def _finished_runs(self, cell: Cell) -> list[str]:
+        digests = [digest_of(request) for _, request in self._runs_of(cell)]
+        return [digest for digest in digests if self._rows(digest) is not None]
 
     def _all_rows(self, request: SimulationRequest) -> Rows | None:
         """The rows of all its seeds; None while some are missing."""
@@ -313,9 +322,11 @@ class _Player:
         return [row for _, one in _single(request) for row in self._rows(digest_of(one)) or ()]
 
     def _rows(self, digest: str) -> Rows | None:
-        """What a finished run measured."""
+        """What a finished run measured; that does not change, so it is read once."""
         run = self.runs.get(digest)
-        return run.rows() if run is not None and run.status == "finished" else None
+        if digest not in self.measured and run is not None and run.status == "finished":
+            self.measured[digest] = run.rows()
+        return self.measured.get(digest)
 
     def _write(self) -> None:
         self.write({"environment": self._environment, "workers": self._workers})
@@ -331,7 +342,9 @@ class _Player:
     def write(self, where: Mapping[str, Any]) -> None:
         """Keep what is known; `where` it was made: environment and workers."""
         asked = self.asked
-        made = {"command": asked.command, **where}
+        names = {self.elsewhere.get(digest) for cell in asked.cells for digest in self._finished_runs(cell)}
+        shared = [name for name in asked.experiment.others if name in names]
+        made = {"command": asked.command, "shared": shared, **where}
         data = page_data(asked.experiment, asked.size, asked.size_name, asked.cells, self.known(), made)
         asked.folder.mkdir(parents=True, exist_ok=True)
         write_json(asked.folder / RESULTS, data)
@@ -360,13 +373,13 @@ def _runs(folder: Path) -> Iterator[tuple[str, RunFolder]]:
             yield digest_of(SimulationRequest.from_json(cell["asked"])), run
 
 
-def _played_elsewhere(asked: Asked) -> Iterator[tuple[str, RunFolder]]:
-    """Finished runs of the experiments that it reads."""
-    for name in asked.experiment.reads:
+def _played_elsewhere(asked: Asked) -> Iterator[tuple[str, str, RunFolder]]:
+    """Finished runs of the experiments whose runs count as its own, and of which they are."""
+    for name in asked.experiment.others:
         for size in get_args(SizeName):
             for digest, run in _runs(folder_of(asked.root, name, size)):
                 if run.status == "finished":
-                    yield digest, run
+                    yield name, digest, run
 
 
 def _seconds(run: RunFolder) -> float:

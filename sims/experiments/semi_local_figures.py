@@ -39,6 +39,7 @@ FIG20 = Figure(
     paper=PAPER,
     open=OPEN,
     data=("mnist",),
+    shares=("assignment",),
     schemes=lambda size: (
         LOCAL,
         FULL,

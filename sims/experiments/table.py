@@ -226,9 +226,10 @@ def _made(data: Mapping[str, Any], results: Results) -> str:
     workers = data["workers"]
     on = f"{workers} worker{'s' * (workers > 1)}" if environment["device"] == "cpu" else environment["device"]
     commit = environment["git"] and environment["git"]["commit"][:12]
+    shared = f", besides those of {', '.join(data['shared'])} that count here too," if data.get("shared") else ""
     return (
         f"```console\n$ {data['command']}\n```\n\n"
-        f"{lasting(seconds)} of runs with {on} on a machine of {environment['processors']} cores; "
+        f"{lasting(seconds)} of runs{shared} with {on} on a machine of {environment['processors']} cores; "
         f"{environment['python']}, {versions}" + (f", revision {commit}" if commit else "") + "."
     )
 

@@ -29,6 +29,7 @@ from fedpeer.sims.experiments.schemes import (
 
 Variant = Literal["all", "merged", "digits"]
 _LETTERS = {"all": "A", "merged": "M", "digits": "D"}
+_VARIANTS: tuple[Variant, ...] = ("all", "merged", "digits")
 _NUMBERS = (30, 60, 100, 200, 400, 1000)
 #: Those for which a short run is enough.
 _SOON = _NUMBERS[:4]
@@ -81,6 +82,7 @@ def _level_figure(number: str, writers: _Writers) -> Figure:
         paper=PAPER,
         open=OPEN,
         data=writers.data,
+        shares=_in_common(number, writers),
         schemes=levels(network=writers.network),
         settings=_NUMBERS,
         setting=COUNT,
@@ -111,6 +113,7 @@ def _scheme_figure(number: str, writers: _Writers) -> Figure:
         paper=PAPER,
         open=OPEN,
         data=writers.data,
+        shares=_in_common(number, writers),
         schemes=lambda read: schemes,
         settings=_NUMBERS,
         setting=COUNT,
@@ -153,6 +156,7 @@ def _group_figure(number: str, writers: _Writers) -> Figure:
         paper=PAPER,
         open=OPEN,
         data=writers.data,
+        shares=_in_common(number, writers),
         schemes=lambda size: [_grouped(each, size, writers.network) for each in FIRST],
         settings=sizes,
         setting=_IN_GROUP,
@@ -180,6 +184,14 @@ def _group_figure(number: str, writers: _Writers) -> Figure:
     )
 
 
+def _in_common(number: str, writers: _Writers) -> tuple[str, ...]:
+    """Figures with the same runs: levels and whole layers of a variant, or of all where they are one task."""
+    own = int(number)
+    block = next(block for block in (range(8, 14), range(14, 17)) if own in block)
+    alike = [each for each in block if each != own]
+    return tuple(f"fig{each}" for each in alike if writers.dataset == "qmnist" or (each - own) % len(_VARIANTS) == 0)
+
+
 def _note(writers: _Writers) -> str:
     if writers.dataset != "qmnist":
         return ""
@@ -189,7 +201,6 @@ def _note(writers: _Writers) -> str:
     )
 
 
-_VARIANTS: tuple[Variant, ...] = ("all", "merged", "digits")
 FIG8, FIG9, FIG10 = (_level_figure(str(8 + at), _writers(each)) for at, each in enumerate(_VARIANTS))
 FIG11, FIG12, FIG13 = (_scheme_figure(str(11 + at), _writers(each)) for at, each in enumerate(_VARIANTS))
 FIG14, FIG15, FIG16 = (_group_figure(str(14 + at), _writers(each)) for at, each in enumerate(_VARIANTS))

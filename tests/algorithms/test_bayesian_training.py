@@ -58,6 +58,7 @@ def agree(found: Posterior, wanted: Posterior, start: Posterior) -> bool:
     return all(distance(a, b) < CLOSE and distance(b, began) > 3e-3 for a, b, began in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.ReLU, nn.Identity])
 @pytest.mark.parametrize("loss", CLOSED)
@@ -177,9 +178,8 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], Tenso
 }
 
 
-@pytest.mark.parametrize(
-    "estimator", ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("flipout", "weights"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", ["local", "flipout", "weights"])
 @pytest.mark.parametrize("name", NETS)
 def test_every_network_learns(name: str, estimator: Any) -> None:
     """A dozen examples by heart, by Adam; and what the data do not reach is still held to its prior."""

@@ -66,6 +66,7 @@ def averaged(algorithm: ConfidentPeers, state: Trusting, trained_Pn: Tensor, pro
     return estimate_Pn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["exact", "push-sum", "push-pull"])
 def test_round_by_round_peers_learn_what_a_server_would_tell_them(protocol: Protocol) -> None:
     algorithm: GossipAlgorithm[Trusting] = ConfidentPeers(CLIENT)

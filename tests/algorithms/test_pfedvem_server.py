@@ -257,6 +257,7 @@ def test_its_name_takes_its_settings() -> None:
 CLIENTS, ROUNDS, STEPS, BATCH = 6, 6, 25, 10
 
 
+@pytest.mark.slow
 def test_digits_are_learnt_by_clients_of_five_classes() -> None:
     """Personal models pass the server's on their own classes; the server's knows all ten, which nobody was shown."""
     held = digits()

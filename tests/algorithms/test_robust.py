@@ -331,6 +331,7 @@ def lost(rule: str, attack: Attack, seeds: range) -> float:
     return sum(without_liars(seed, rule) - learnt(seed, fresh(rule), attack) for seed in seeds) / len(seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("rule", rules())
 def test_attacks_cost_less_than_two_points(rule: str, attack: Attack) -> None:

@@ -151,6 +151,7 @@ def test_the_first_round_of_scaffold_is_fedavg_of_equals() -> None:
     assert distance(scaffold.close(server, changes).model_n, wanted) < 2e-7
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(some.lists(some.sets(some.integers(0, 3), min_size=1), min_size=1, max_size=4))
 def test_the_servers_control_variate_stays_the_mean_of_the_clients(rounds: list[set[int]]) -> None:
@@ -167,6 +168,7 @@ def test_the_servers_control_variate_stays_the_mean_of_the_clients(rounds: list[
     torch.testing.assert_close(server.control_n, mean_D, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_control_variates_are_mean_gradients_and_take_the_drift_away() -> None:
     """With one step, c_i is the client's gradient where the round began; with many, only SCAFFOLD finds the optimum."""
     world, w0_D = Quadratics(4), torch.zeros(3, dtype=torch.float64)

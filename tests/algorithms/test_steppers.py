@@ -77,6 +77,7 @@ def test_the_loop_is_one_uninterrupted_run_of_torchs_optimiser(optimizer: Optimi
         assert distance(wanted, x_n) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [o for o in OPTIMIZERS if o.kind in ELEMENTWISE], ids=lambda choice: choice.kind)
 def test_a_mapped_block_is_the_loop(optimizer: OptimizerChoice) -> None:
     module = nn.Sequential(mlp(), nn.LayerNorm(3), nn.Linear(3, 3))

@@ -481,6 +481,7 @@ def test_pfedbayes_learns_digits() -> None:
     assert min(of) > 0.8
 
 
+@pytest.mark.slow
 def test_sequences_of_tokens_are_learnt_together() -> None:
     """The last token decides; a Bayesian embedding, an LSTM and a dense layer, with all that travels finite."""
     module = lstm((4,), 3, hidden=6, embedding=4, vocabulary=3)

@@ -73,6 +73,7 @@ def play(
     return Mass(torch.stack([m.value_D for m in after]), torch.stack([m.weight for m in after])), list(count.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     name=st.sampled_from(NAMES),

@@ -47,7 +47,8 @@ def test_a_third_of_all_killed_at_once() -> None:
     assert {c.peer for _, _, c in world.history if c.after == "dead"} == set(killed)
 
 
-@pytest.mark.parametrize(("count", "seeds"), [(2, 3), (5, 2), pytest.param(16, 1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "seeds"), [(2, 3), (5, 2), (16, 1)])
 def test_nobody_is_buried_alive_at_ten_percent_loss(count: int, seeds: int) -> None:
     for seed in range(seeds):
         world = settled(count, seed, loss=0.1, repeat=0.1)
@@ -179,6 +180,7 @@ def test_a_slow_peer_learns_that_it_is_slow_and_blames_few(monkeypatch: pytest.M
     assert blamed_by_a_slow_peer() > 50
 
 
+@pytest.mark.slow
 def test_answers_after_half_a_second_are_late_but_count() -> None:
     world = settled(8, seed=0)
     world.slow["peer003"] = 8

@@ -181,8 +181,9 @@ def guessed(held: Mass, first: Mass, seen: dict[str, Mass]) -> Tensor:
     return spread.value_D / held.weight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tau", [0.2, 0.5])
-@pytest.mark.parametrize("pushes", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pushes", [1, 2, 4])
 def test_only_all_who_were_told_together_find_the_value(pushes: int, tau: float) -> None:
     """A share tau of the neighbours is corrupted and sees the first true share too: leaks are tau ** p at most."""
     rng, trials, leaks = np.random.default_rng(1), 1_000, 0

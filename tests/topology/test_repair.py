@@ -64,6 +64,7 @@ def test_whoever_dies_the_rest_is_connected(name: str, count: int) -> None:
         assert most_gained(whole, rest) <= 2, dead
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(3, 24))
 def test_every_articulation_peer_of_a_random_tree_with_shortcuts(seed: int, count: int) -> None:

@@ -64,6 +64,7 @@ def test_rounds_are_those_of_the_functions(loss: LossName, average: Any, sigma: 
 WHO = st.lists(st.tuples(st.sets(st.integers(0, 2), min_size=1), st.sets(st.integers(0, 2))), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @given(rounds=WHO, loss=st.sampled_from(LOSSES), seed=st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
 def test_v_is_that_of_the_clients_and_the_dual_never_rises_whoever_takes_part_or_is_late(
@@ -109,6 +110,7 @@ def test_a_node_that_never_answers_ends_elsewhere() -> None:
     assert play.w_TF[1].abs().max() > 0.02, "it still learns from the others"
 
 
+@pytest.mark.slow
 def test_budgets_are_drawn_anew_for_each_node_and_round_and_the_key_names_them() -> None:
     algorithm = Mocha(TASKS.bench, passes=4, low=0.25, high=1.0, drop=0.25)
     seen = []
@@ -194,6 +196,7 @@ def closed(algorithm: Mocha, gap: float) -> Play:
     return play
 
 
+@pytest.mark.slow
 def test_local_is_each_task_alone_and_global_all_examples_as_one() -> None:
     made = features_of(TASKS)
     local = closed(Mocha(TASKS.bench, omega="local", lam=0.3, passes=6), 1e-9)

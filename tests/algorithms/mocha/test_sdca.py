@@ -110,6 +110,7 @@ def test_a_general_minimiser_finds_no_lower_primal() -> None:
     assert dual.primal(problem, optimum(problem).v_TF) == pytest.approx(found.fun, rel=1e-7)
 
 
+@pytest.mark.slow
 @given(seed=SEEDS, loss=st.sampled_from(LOSSES), whole=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_the_dual_never_rises_whatever_the_budgets_and_whoever_is_dropped(seed: int, loss: Loss, whole: bool) -> None:
@@ -139,6 +140,7 @@ def after_rounds(problem: Problem, dropping_T: list[float], rounds: int) -> Tens
     return dual.w_of(state.v_TF, problem.coupling_TT)
 
 
+@pytest.mark.slow
 def test_nodes_that_drop_now_and_then_change_nothing_in_the_end_and_one_that_never_answers_does() -> None:
     """Assumption 2 of the paper: p_max < 1."""
     problem = problem_of(SQUARED, np.random.default_rng(11))

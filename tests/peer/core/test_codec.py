@@ -171,6 +171,7 @@ PARCELS = st.builds(
 TRANSFERS = st.builds(Transfer, group=st.just("all"), parcel=PARCELS)
 
 
+@pytest.mark.slow
 @given(HELLOS | TRANSFERS, COUNTS.filter(bool))
 @settings(max_examples=200, deadline=None)
 def test_any_message_comes_back_as_it_was(message: Message, incarnation: int) -> None:
@@ -506,6 +507,7 @@ PLAIN_VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.integers(1, len(fields.KINDS)), st.lists(PLAIN_VALUES, max_size=6), st.binary(max_size=40), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_metadata_of_any_structure_is_a_message_or_a_refusal(

@@ -170,6 +170,7 @@ def test_who_takes_no_part_in_a_round_is_refused() -> None:
     assert refusals(told(node, sender, update(node, numbers(1, 2)))) == ["implausible"]
 
 
+@pytest.mark.slow
 def test_a_round_goes_on_without_who_sends_nonsense_and_it_is_told_once_a_round() -> None:
     liars = {"peer4": frozenset(range(3, 7))}
     # A round takes longer than it takes until an update is sent again.
@@ -204,6 +205,7 @@ def test_a_coordinator_whose_own_training_fails_goes_on() -> None:
     assert not parliament.seen.refused
 
 
+@pytest.mark.slow
 def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None:
     """Its training takes longer than the deadline: rounds close without it, and it is told."""
     parliament = sat(5, round=6, pace={"peer2": 12.0})
@@ -214,6 +216,7 @@ def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None
     assert {row[2] for row in parliament.town.rows if row[1] == "note" and row[3] == "went_on_without"}
 
 
+@pytest.mark.slow
 def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
     """Of those who take part nobody is there: after the deadline the next round has others."""
     parliament = Parliament(world(5), Faults(links=QUICK), share=0.2)

@@ -75,6 +75,7 @@ def test_nothing_is_a_transfer_that_moves_nothing(form: Any) -> None:
     assert last.taken == 3
 
 
+@pytest.mark.slow
 def test_who_moves_slowly_sleeps_more_and_all_stay_near() -> None:
     village = running(600.0)
     share = {peer: counts[False] / counts.total() for peer, counts in village.said.items()}

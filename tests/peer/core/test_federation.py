@@ -123,6 +123,7 @@ def shuffled(value: Any, random: Random) -> Any:
     return {key: shuffled(value[key], random) for key in keys}
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 def test_the_digest_does_not_depend_on_the_order_of_keys(random: Random) -> None:
     wanted = Federation.model_validate(WARDS).digest()

@@ -153,6 +153,7 @@ def test_a_groups_voters_are_those_of_its_models() -> None:
     assert everything.members == set(roster.by_id)
 
 
+@pytest.mark.slow
 def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
     made = Guild(world(), Faults(links=QUICK))
     town, entries, notes = made.town, list[object](), list[str]()
@@ -185,6 +186,7 @@ def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
     made.settle_down()
 
 
+@pytest.mark.slow
 def test_who_is_alone_pauses_in_all_groups() -> None:
     """It does not train round after round by itself."""
     made = Guild(world(), Faults(links=QUICK))

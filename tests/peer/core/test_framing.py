@@ -62,6 +62,7 @@ def test_what_goes_in_comes_out() -> None:
     assert unframe_any(WHOLE)[:2] == ("snapshot", FIELDS)
 
 
+@pytest.mark.slow
 @given(PLAIN)
 @settings(max_examples=200, deadline=None)
 def test_any_plain_fields_come_back_as_they_were(fields: Any) -> None:

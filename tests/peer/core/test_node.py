@@ -72,6 +72,7 @@ def heard(node: Node, other: str, message: Any, incarnation: int = 1) -> list[st
     return codes
 
 
+@pytest.mark.slow
 def test_what_could_be_given_next_is_taken() -> None:
     village, node, other = met()
     taken = node.ledger.groups[village.groups[0]].into[other].taken
@@ -79,6 +80,7 @@ def test_what_could_be_given_next_is_taken() -> None:
     assert node.ledger.groups[village.groups[0]].into[other].taken == taken + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "changed"),
     [
@@ -114,6 +116,7 @@ def test_an_absurd_value_is_implausible() -> None:  # S09
     assert heard(node, other, given(village, node, other, payload=absurd)) == ["implausible"]
 
 
+@pytest.mark.slow
 def test_another_plan_is_refused() -> None:  # S03
     village, node, other = met()
     node.life.others[other].agreed.clear()
@@ -137,6 +140,7 @@ def test_incarnations_are_fenced(running: tuple[Village, Node, str], code: str, 
     assert heard(node, other, hello, incarnation) == [code]
 
 
+@pytest.mark.slow
 def test_who_is_known_to_all_yields_to_a_later_process_and_who_has_just_come_may_be_the_later_one() -> None:  # E15
     for known, stops in ((True, True), (False, False)):
         village, node, other = met()
@@ -170,7 +174,8 @@ def test_who_is_no_neighbour_gives_nothing(running: tuple[Village, Node, str]) -
     assert found.code == "not_a_neighbour"
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_what_is_read_from_the_disk_is_what_was_in_memory(seed: int) -> None:
     """To the last bit, after any run: a ledger is its snapshot and the entries after it."""
     made = world(4)
@@ -188,6 +193,7 @@ def test_what_is_read_from_the_disk_is_what_was_in_memory(seed: int) -> None:
         assert snapshot_bytes(again, {}) == snapshot_bytes(node.ledger, {})
 
 
+@pytest.mark.slow
 def test_who_hears_the_roster_that_puts_it_out_stops_with_a_sentence() -> None:
     made = world(4)
     village = Village(made, Faults(seed=1), roster=made.peers)

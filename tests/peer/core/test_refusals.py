@@ -77,6 +77,7 @@ def words(root: Path) -> Iterator[str]:
                     yield node.value
 
 
+@pytest.mark.slow
 def test_every_code_is_uttered_somewhere() -> None:
     assert set(REFUSALS) <= {word for room in ("peer", "gossip", "algorithms") for word in words(ROOT / room)}
 

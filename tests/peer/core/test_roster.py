@@ -94,6 +94,7 @@ def test_bytes_and_back(people: list[tuple[str, list[str] | None, bool]], revoke
     assert from_bytes(to_bytes(made)) == made
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_is_refused() -> None:
     """Every single bit of a roster: signature, keys, names, and the white space between them."""
     text = to_bytes(roster(2, revoked=(public(7),)))
