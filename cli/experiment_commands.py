@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -125,7 +125,7 @@ def run(
     from fedpeer.cli.experiment_progress import watcher
     from fedpeer.cli.running import EXIT_STOPPED, stopping
     from fedpeer.sims.experiments.registry import experiment
-    from fedpeer.sims.experiments.runner import Asked, carry_out
+    from fedpeer.sims.experiments.runner import Asked, carry_out, kept
 
     size = _size(quick, full) or "default"
     otherwise = _otherwise(experiment(name), {"loss": loss, "start": start})
@@ -153,7 +153,7 @@ def run(
         text = f"\nPaused; what is finished is kept. To go on:\n\n  {typed}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         return EXIT_STOPPED
-    _show([asked.folder], None)
+    _show([kept(asked.folder)], None, [asked.folder])
     return 0
 
 
@@ -167,23 +167,34 @@ def report(
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the pages and their numbers there.", show_default=False)
     ] = None,
+    pages: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="Of pages that --to wrote there, not of runs.", show_default=False),
+    ] = None,
     out: Out = None,
 ) -> None:
     """The tables of what was played: theirs beside ours, and which of the claims held."""
     from fedpeer.cli.errors import ConfigError, Problem
     from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
-    from fedpeer.sims.experiments.runner import played, refresh
+    from fedpeer.sims.experiments.runner import kept, played, refresh
+    from fedpeer.sims.experiments.saved import saved
 
     size, root = _size(quick, full), runs_folder(out)
     names = list(EXPERIMENTS) if name is None else [experiment(name).name]
     sizes: tuple[SizeName, ...] = ("quick", "default", "full") if size is None else (size,)
+    if pages is not None:
+        if not (found := saved(pages, names, sizes)):
+            text = f"no page of it lies in {pages}; fedpeer experiment report --to {pages} writes what was played there"
+            raise ConfigError("the command line", [Problem((), text, "--from")])
+        _show(found, pages if to is None else to)
+        return
     for each in names:
         refresh(experiment(each), root, sizes)
     folders = [folder for each in names for one in sizes for folder in played(root, each, one)]
     if not folders:
         text = f"nothing of it was played yet in {root}; begin with fedpeer experiment run {name or 'NAME'}"
         raise ConfigError("the command line", [Problem((), text, "NAME")])
-    _show(folders, to)
+    _show(list(map(kept, folders)), to, folders)
 
 
 def _size(quick: bool, full: bool) -> SizeName | None:
@@ -234,35 +245,35 @@ def _cluster(engine: str | None, address: str | None) -> str | None:
     return None if engine is None else address or ""
 
 
-def _show(folders: Sequence[Path], to: Path | None) -> None:
-    """Print the pages, and write each beside its numbers or, with them, into another folder; several on one more."""
+def _show(pages: Sequence[Mapping[str, Any]], to: Path | None, beside: Sequence[Path] = ()) -> None:
+    """Print the pages, and write each with its numbers into a folder, or else beside its runs; several on one more."""
     from fedpeer.cli.files import writable, write_text
-    from fedpeer.runs.disk import dumps, read_json
-    from fedpeer.sims.experiments.runner import RESULTS
-    from fedpeer.sims.experiments.table import page
+    from fedpeer.runs.disk import dumps
+    from fedpeer.sims.experiments.table import page, stem_of
 
-    pages = []
-    for folder in folders:
-        data = read_json(folder / RESULTS)
-        pages.append(data)
-        text = page(data)
-        target = folder / "page.md" if to is None else to / f"{folder.name}.md"
+    option = "--to" if to is not None else "--out"
+    if to is not None:
+        with writable(to, option=option):
+            to.mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate(pages):
+        text, stem = page(data), stem_of(data)
+        target = beside[number] / "page.md" if to is None else to / f"{stem}.md"
         if to is not None:
-            with writable(to, option="--to"):
-                to.mkdir(parents=True, exist_ok=True)
-            write_text(target.with_suffix(".json"), dumps(data, indent=1) + "\n", option="--to")
-        option = "--to" if to is not None else "--out"
+            write_text(target.with_suffix(".json"), dumps(data, indent=1) + "\n", option=option)
         write_text(target, text, option=option)
         if data.get("figure") is not None and data["measured"]:
             from fedpeer.runs.canvas import standalone
             from fedpeer.sims.experiments.pictures import picture
 
-            write_text(target.parent / f"{folder.name}.svg", standalone(picture(data)), option=option)
+            write_text(target.parent / f"{stem}.svg", standalone(picture(data)), option=option)
         print(text)
         print(f"Page: {target}")
     if len(pages) > 1:
-        from fedpeer.sims.experiments.book import book
+        from fedpeer.sims.experiments.book import book, index
 
-        whole = (folders[0].parent if to is None else to) / "experiments.html"
-        write_text(whole, book(pages), option="--to" if to is not None else "--out")
-        print(f"All on one page: {whole}")
+        folder = beside[0].parent if to is None else to
+        write_text(folder / "experiments.html", book(pages), option=option)
+        print(f"All on one page: {folder / 'experiments.html'}")
+        if to is not None:
+            write_text(to / "experiments.md", index(pages), option=option)
+            print(f"Index: {to / 'experiments.md'}")

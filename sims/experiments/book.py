@@ -48,20 +48,36 @@ _HELD = {"held": "held", "not held": "failed"}
 def book(pages: Sequence[Page]) -> str:
     """The page of these experiments' data, in their order."""
     style = (files("fedpeer.runs") / "report.css").read_text(encoding="utf-8") + _STYLE
-    seconds = sum(map(_seconds, pages))
-    said = f"{len(pages)} experiments, {lasting(seconds)} of runs; {_held(pages)} claims held."
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>fedpeer: experiments</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<style>\n{style}</style>\n</head>\n<body>\n<h1 id="top">What the papers say, played on this machine</h1>\n'
-        f"<p>{said}</p>\n{_contents(pages)}\n" + "\n".join(map(_section, pages)) + "\n</body>\n</html>\n"
+        f"<p>{_said(pages)}</p>\n{_contents(pages)}\n" + "\n".join(map(_section, pages)) + "\n</body>\n</html>\n"
     )
+
+
+def index(pages: Sequence[Page]) -> str:
+    """A line of Markdown for each page that lies beside it (`STEM.md`), and the command that made it."""
+    lines = [
+        f"# What the papers say, played on {_machines(pages)}",
+        f"{_said(pages)} Everything on one page: [experiments.html](experiments.html).",
+    ]
+    for paper, those in groupby(pages, key=_paper):
+        rows = "\n".join(
+            f"| {data['name']} | [{data['title']}]({stem_of(data)}.md) | {_held([data])} | {lasting(_seconds(data))} | "
+            f"`{data['command']}` |"
+            for data in those
+        )
+        lines.append(
+            f"## {paper}\n\n| name | page | claims held | runs | command |\n| :-- | :-- | --: | --: | :-- |\n{rows}"
+        )
+    return "\n\n".join(lines) + "\n"
 
 
 def _contents(pages: Sequence[Page]) -> str:
     """A line an experiment, those of one paper together."""
     rows = []
-    for paper, those in groupby(pages, key=lambda data: str(data["source"]).partition(", ")[0]):
+    for paper, those in groupby(pages, key=_paper):
         rows.append(f'<tr class="group"><th colspan="4" scope="colgroup">{escape(paper)}</th></tr>')
         for data in those:
             link = f'<a href="#{stem_of(data)}">{escape(data["title"])}</a>'
@@ -119,6 +135,21 @@ def _cell(token: Token, head: str | None) -> None:
 
 def _scrolled(table: str) -> str:
     return f'<div class="scroll">{table}</div>'
+
+
+def _said(pages: Sequence[Page]) -> str:
+    """How much there is of it."""
+    return f"{len(pages)} pages, {lasting(sum(map(_seconds, pages)))} of runs; {_held(pages)} claims held."
+
+
+def _paper(data: Page) -> str:
+    return str(data["source"]).partition(", ")[0]
+
+
+def _machines(pages: Sequence[Page]) -> str:
+    """How large they were."""
+    cores = sorted({int(data["environment"]["processors"]) for data in pages})
+    return f"{' and '.join(map(str, cores))} cores"
 
 
 def _held(pages: Sequence[Page]) -> str:

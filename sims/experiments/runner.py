@@ -103,6 +103,12 @@ def played(root: Path, name: str, size: SizeName) -> list[Path]:
     return [path for path in (own, *sorted(own.parent.glob(f"{own.name}-*"))) if (path / RESULTS).exists()]
 
 
+def kept(folder: Path) -> dict[str, Any]:
+    """What its page says, from the folder of an experiment that has results."""
+    data: dict[str, Any] = read_json(folder / RESULTS)
+    return data
+
+
 def chosen(asked: Asked) -> tuple[Cell, ...]:
     """The cells that are asked for, all their algorithms and settings known, and the data here.
 
@@ -165,14 +171,14 @@ def refresh(experiment: Experiment, root: Path, sizes: Sequence[SizeName]) -> No
             threading.Event(),
         )
         if player.known():
-            made = read_json((pages[size] or own)[0])
+            made = kept((pages[size] or own)[0])
             player.write({"environment": made["environment"], "workers": made["workers"]})
 
 
 def _pages(root: Path, names: Sequence[str], size: SizeName) -> list[Path]:
-    """What is known of those that were played at that size."""
-    paths = [folder_of(root, name, size) / RESULTS for name in names]
-    return [path for path in paths if path.exists()]
+    """The folders of those that were played at that size."""
+    paths = [folder_of(root, name, size) for name in names]
+    return [path for path in paths if (path / RESULTS).exists()]
 
 
 class _Player:

@@ -147,6 +147,19 @@ def test_a_run_is_paused_goes_on_and_is_reported(fedpeer: Fedpeer, monkeypatch: 
     assert json.loads(Path("pages/tiny-quick.json").read_text(encoding="utf-8"))["name"] == "tiny"
     assert str(Path.cwd()) not in text, "a page names no folder of the machine that made it"
 
+    Path("pages/scale.json").write_text("[]", encoding="utf-8")  # somebody else's
+    again = fedpeer("experiment", "report", "--from", "pages", "--to", "again")
+    assert again.code == 0, again.err
+    for name in ("tiny-quick.md", "tiny-quick.json"):
+        assert Path("again", name).read_bytes() == Path("pages", name).read_bytes()
+    assert not Path("again/scale.json").exists()
+    assert "--from" in fedpeer("experiment", "report", "tiny", "--full", "--from", "pages").err
+
+    Path("pages/tiny-default.json").write_text('{"name": "tiny"}', encoding="utf-8")
+    damaged = fedpeer("experiment", "report", "--from", "pages")
+    assert damaged.code == 2
+    assert "pages/tiny-default.json has the name of a page's numbers" in damaged.err
+
 
 def test_lines_tell_how_far_it_is() -> None:
     """Three runs are left; the one under way has taken 10 s for a quarter of its rounds."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedpeer.sims.experiments.book import book
+from fedpeer.sims.experiments.book import book, index
 from fedpeer.sims.experiments.table import page
 from tests.peer.shell.browser import CHROMIUM, chromium
 
@@ -88,7 +88,7 @@ class Reader(HTMLParser):
 
 def test_the_index_leads_to_each_experiment_and_counts_what_held() -> None:
     reader = Reader(book(PAGES))
-    assert reader.words("p")[0] == "3 experiments, 2 min of runs; 3 of 6 claims held."
+    assert reader.words("p")[0] == "3 pages, 2 min of runs; 3 of 6 claims held."
     targets = [attrs["href"] for tag, attrs, _ in reader.found if tag == "a"]
     ids = [attrs["id"] for tag, attrs, _ in reader.found if "id" in attrs]
     assert [f"#{each['name']}-quick" for each in PAGES] == [each for each in targets if each != "#top"]
@@ -97,6 +97,14 @@ def test_the_index_leads_to_each_experiment_and_counts_what_held() -> None:
     assert reader.words("td", data_label="claims held") == ["1 of 2"] * 3
     assert reader.words("h2") == [each["title"] for each in PAGES], "what looks like HTML stays words"
     assert "1 of 1" not in book(PAGES)
+
+
+def test_in_markdown_the_index_leads_to_the_pages_beside_it() -> None:
+    lines = index(PAGES).splitlines()
+    assert lines[0] == "# What the papers say, played on 2 cores"
+    assert lines[2].startswith("3 pages, 2 min of runs; 3 of 6 claims held.")
+    row = "| two | [The <title> of two](two-quick.md) | 1 of 2 | 60 s | `fedpeer experiment run two --quick` |"
+    assert lines.index("## Nobody 2026") < lines.index(row) < lines.index("## Somebody 2026")
 
 
 def test_each_number_has_the_name_of_its_column_and_each_line_a_head() -> None:

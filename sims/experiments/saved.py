@@ -1,0 +1,51 @@
+"""Pages that were written earlier (`fedpeer experiment report --to DIR`), read again from their numbers.
+
+So pages of several days, or of several machines, come together on one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, get_args
+
+from fedpeer.runs.disk import RunError, read_json
+from fedpeer.sims.experiments.experiment import SizeName
+from fedpeer.sims.experiments.registry import EXPERIMENTS
+from fedpeer.sims.experiments.table import page, stem_of
+
+
+def saved(folder: Path, names: Collection[str], sizes: Collection[SizeName]) -> list[dict[str, Any]]:
+    """The data of the pages of these experiments and sizes in a folder, in the order of lists.
+
+    Files of other names are somebody else's, and left alone.
+
+    Raises:
+        RunError: a file has the name of such a page, and is none.
+    """
+    stems = [f"{name}-{size}" for name in names for size in sizes]
+    paths = [
+        path
+        for path in sorted(folder.glob("*.json"))
+        if any(path.stem == stem or path.stem.startswith(f"{stem}-") for stem in stems)
+    ]
+    return sorted(map(_page_of, paths), key=_place)
+
+
+def _place(data: dict[str, Any]) -> tuple[int, int, str]:
+    return list(EXPERIMENTS).index(data["name"]), get_args(SizeName).index(data["size"]), stem_of(data)
+
+
+def _page_of(path: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = read_json(path)
+        page(data)
+        whole = stem_of(data) == path.stem
+    except (KeyError, TypeError, ValueError, AttributeError):
+        whole = False
+    if not whole:
+        raise RunError(
+            f"{path} has the name of a page's numbers and is something else; let fedpeer experiment report --to "
+            "write it again, or move it away"
+        )
+    return data
