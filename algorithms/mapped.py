@@ -1,23 +1,29 @@
 """Local steps of a block of peers as one program: vmap of the gradient, one elementwise optimiser for all of them.
 
-A `Stepper` (see `steppers.py`). The optimiser holds the block's parameters as one (B, n) tensor; between rounds its
-state is one row a peer, and a step count, common to the block, stands in every row.
+A `Stepper` (see `steppers.py`). The gradient is written down once for each shape of a block and a batch, as the list of
+operations that vmap and grad come to, and carried out from there: the same operations with the same bits, at a third of
+the time for small networks, where working out the list is most of it. The optimiser holds the block's parameters as one
+(B, n) tensor; between rounds its state is one row a peer, and a step count, common to the block, stands in every row.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice, StateLayout
 from fedpeer.slicing.flat import FlatLayout
+
+#: (x_Bp, inputs, targets) -> gradient_Bp
+Gradient = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Mapped:
@@ -40,6 +46,7 @@ class Mapped:
             return result
 
         self._gradient = vmap(grad(value))
+        self._written: dict[tuple[object, ...], Gradient] = {}
         self._answer = vmap(answer)
 
     @property
@@ -62,12 +69,23 @@ class Mapped:
         if not fresh:
             layout.load(optimizer, self._columns(s_Bk))
         for step in range(batches.steps):
-            gradient_Bp = self._gradient(x_Bp.detach(), batches.inputs(step), batches.targets(step))
+            x, inputs, targets = x_Bp.detach(), batches.inputs(step), batches.targets(step)
+            gradient_Bp = self._gradient_of(x, inputs, targets)(x, inputs, targets)
             x_Bp.grad = gradient_Bp if correction is None else gradient_Bp + correction.at(x_Bp.detach())
             optimizer.step()
         row = torch.empty(layout.size, dtype=s_Bk.dtype, device=s_Bk.device)
         layout.save(optimizer, row)
         self._uncolumns(row, s_Bk)
+
+    def _gradient_of(self, *arguments: Tensor) -> Gradient:
+        """The operations of a gradient of tensors like these."""
+        like = tuple((each.shape, each.stride(), each.dtype, each.device) for each in arguments)
+        if like not in self._written:
+            written = make_fx(self._gradient)(*arguments)
+            written.graph.eliminate_dead_code()
+            written.recompile()
+            self._written[like] = written
+        return self._written[like]
 
     @torch.no_grad()
     def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:

@@ -89,6 +89,43 @@ def test_a_mapped_block_is_the_loop(optimizer: OptimizerChoice) -> None:
     assert all(distance(a, b) < 50 * CLOSE for a, b in zip(again[0], looped[0][1:], strict=True))
 
 
+class Counting(nn.Module):
+    """A layer that notes each time that it is worked out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.worked_out = nn.Linear(5, 3), list[tuple[int, ...]]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.worked_out.append(tuple(x.shape))
+        found: Tensor = self.layer(x)
+        return found
+
+
+def test_a_block_is_worked_out_once_a_shape() -> None:
+    """And is then, bit by bit, what it is when it is worked out at each step."""
+    module, steps = Counting(), 7
+    mapped = mapped_of(module)
+    own = next(each for each in vars(mapped).values() if isinstance(each, Counting))
+    own.worked_out.clear()
+    batches = two_rounds()[0]
+    once = batches.index.shape[1]
+    x_Bn = starts(module, 3)
+    found = x_Bn.clone()
+    for _ in range(steps):
+        mapped.train(found, x_Bn.new_zeros(3, 0), True, batches, [0] * 3)
+    assert len(own.worked_out) == 1 < steps * once
+    wanted = x_Bn.clone()
+    for _ in range(steps):
+        for step in range(once):
+            anew = mapped_of(module)
+            alone = Batches(batches.x_NF, batches.index[:, step : step + 1], batches.y[:, step : step + 1])
+            anew.train(wanted, x_Bn.new_zeros(3, 0), True, alone, [0] * 3)
+    assert torch.equal(found, wanted)
+    mapped.train(found[:2], x_Bn.new_zeros(2, 0), True, shifted(batches), [0] * 2)
+    assert len(own.worked_out) == 2, "a smaller block is another list"
+
+
 def shifted(block: Batches) -> Batches:
     """The block without its first peer."""
     return Batches(block.x_NF, block.index[1:], block.y[1:])

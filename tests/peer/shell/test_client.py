@@ -114,13 +114,18 @@ async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 # -------------------------------------------------------------------------------------------------------- what arrives
 
 
+def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Bob's as a server, Ann's as a client."""
+    people = People.at(folder / "wards")
+    bob, ann = people.identity("bob"), people.identity("ann")
+    return server_context(bob), client_context(ann, people.roster.by_id["bob"].key)
+
+
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
 async def test_every_kind_of_message_arrives_and_is_reported(secure: bool, tmp_path: Path) -> None:
     port, server, client = Port(), None, None
     if secure:
-        people = People.at(tmp_path / "wards")
-        bob, ann = people.identity("bob"), people.identity("ann")
-        server, client = server_context(bob), client_context(ann, people.roster.by_id["bob"].key)
+        server, client = await asyncio.to_thread(contexts, tmp_path)  # certificates are no work for the loop
     async with serving(port, tls=server), links_of_ann(tls=client) as (links, reports):
         for message in MESSAGES.values():
             send(links, port.url, message)
