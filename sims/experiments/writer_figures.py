@@ -62,6 +62,12 @@ class _Writers:
         return CLASSIC.removesuffix("10") + str(self.classes)
 
     @property
+    def name(self) -> str:
+        """Of the data, in titles."""
+        asked = f"FEMNIST-{_LETTERS[self.variant]}"
+        return f"MNIST by writer for {asked}" if self.dataset == "qmnist" else asked
+
+    @property
     def data(self) -> tuple[str, ...]:
         return (self.dataset.partition(",")[0],)
 
@@ -78,7 +84,7 @@ def _writers(variant: Variant) -> _Writers:
 def _level_figure(number: str, writers: _Writers) -> Figure:
     return Figure(
         number=number,
-        title=f"Averaging level: FEMNIST-{_LETTERS[writers.variant]}, 16 writers",
+        title=f"Averaging level: {writers.name}, 16 writers",
         paper=PAPER,
         open=OPEN,
         data=writers.data,
@@ -109,7 +115,7 @@ def _scheme_figure(number: str, writers: _Writers) -> Figure:
     schemes = (level(0, network), level(80, network), level(100, network), *wholes)
     return Figure(
         number=number,
-        title=f"Parts of layers or whole layers: FEMNIST-{_LETTERS[writers.variant]}, 16 writers",
+        title=f"Parts of layers or whole layers: {writers.name}, 16 writers",
         paper=PAPER,
         open=OPEN,
         data=writers.data,
@@ -152,7 +158,7 @@ def _group_figure(number: str, writers: _Writers) -> Figure:
     sizes = (2, 4, 8, 16, 32, 64)
     return Figure(
         number=number,
-        title=f"Number of peers: FEMNIST-{_LETTERS[writers.variant]}, 64 writers in groups",
+        title=f"Number of peers: {writers.name}, 64 writers in groups",
         paper=PAPER,
         open=OPEN,
         data=writers.data,
