@@ -71,9 +71,10 @@ def panels(
     left: float = 46,
     right: float = 46,
     bottom: float = 38,
+    above: float = 0,
 ) -> str:
-    """The same of several axes, one below the other, each so high."""
-    whole = height * len(draws)
+    """The same of several axes, one below the other, each so high; and so much room above them, for a legend."""
+    whole = height * len(draws) + above
     with style.context(["default", STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has the fonts
         figure = Figure(figsize=(WIDTH / 72, whole / 72), dpi=72)

@@ -5,6 +5,7 @@ Each column that the figure shows has a panel of its own, one below the other, o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -16,8 +17,10 @@ from fedpeer.runs.canvas import INK, MARKERS, PALETTE, method_colour, panels
 from fedpeer.sims.experiments.figure_lines import Line, lines_of
 from fedpeer.sims.experiments.results import COLUMNS
 
-#: Units of one panel's height.
-HEIGHT = 280.0
+#: Units of one panel's height, and of a row of the legend.
+HEIGHT, ROW = 280.0, 15.0
+#: Characters of a name with which four stand beside each other in the legend.
+SHORT = 12
 
 
 def picture(data: Mapping[str, Any]) -> str:
@@ -28,6 +31,8 @@ def picture(data: Mapping[str, Any]) -> str:
     number_of = {line.name: number for number, line in enumerate(lines)}
     ticks = figure.get("ticks") or ()
     joined = not ticks
+    beside = 2 if max(len(line.name) for line in lines) > SHORT else 4
+    above = ROW * (1 + math.ceil(len(lines) / beside))
 
     def draw(axes: Axes, name: str) -> None:
         for line in lines_in[name]:
@@ -46,17 +51,39 @@ def picture(data: Mapping[str, Any]) -> str:
         axes.set_xlabel(figure["x"])
         axes.set_ylabel(COLUMNS[name].axis or COLUMNS[name].title)
         if name == columns[0]:
-            axes.legend(title=figure["lines"], title_fontsize=9, fontsize=9, frameon=False, labelcolor=INK, ncols=2)
+            _legend(axes, figure["lines"], beside)
+        if (most := COLUMNS[name].most) is not None:
+            axes.set_ylim(0, 1.05 * most)
 
     said = "; ".join(
         f"{line.name}: {line.points[0][1].median:.1f} to {line.points[-1][1].median:.1f}" for line in lines
     )
-    return panels([partial(draw, name=name) for name in columns], HEIGHT, f"{data['title']}. {said}", right=10)
+    return panels(
+        [partial(draw, name=name) for name in columns], HEIGHT, f"{data['title']}. {said}", right=10, above=above
+    )
+
+
+def _legend(axes: Axes, title: str, beside: int) -> None:
+    """Above the axes, where it hides no point; so many entries beside each other."""
+    axes.legend(
+        title=title,
+        title_fontsize=9,
+        fontsize=9,
+        frameon=False,
+        labelcolor=INK,
+        ncols=beside,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        alignment="left",
+        borderpad=0,
+        borderaxespad=0.6,
+    )
 
 
 def _line(axes: Axes, line: Line, number: int, aside: float, joined: bool) -> None:
     """`aside`: how far its points stand from their places, where they would hide those of other lines."""
-    colour, marker = method_colour(number), MARKERS[number % PALETTE]
+    colour, marker = method_colour(number % PALETTE), MARKERS[number % PALETTE]
+    again = number >= PALETTE  # colours and markers begin anew: dashed and hollow
     x = [place + aside for place, _ in line.points]
     middle = [each for _, each in line.points]
     around = [[each.median - each.low for each in middle], [each.high - each.median for each in middle]]
@@ -68,7 +95,8 @@ def _line(axes: Axes, line: Line, number: int, aside: float, joined: bool) -> No
         marker=marker,
         markersize=5,
         capsize=2.5,
-        linestyle="-" if joined else "none",
+        markerfacecolor="none" if again else colour,
+        linestyle=("--" if again else "-") if joined else "none",
         linewidth=1.6,
         label=line.name,
     )

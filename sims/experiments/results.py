@@ -115,6 +115,7 @@ class Column:
     metric   that it is made of, or a statistic; "" for the bytes of a round
     shown    of a fraction or of bytes, the number that is printed
     axis     what is written at the axis of a figure; "": the title
+    most     that it can be, as it is shown, where a figure's axis goes from nought to that
     """
 
     title: str
@@ -122,6 +123,7 @@ class Column:
     shown: Callable[[float], float]
     digits: int = 1
     axis: str = ""
+    most: float | None = None
 
     def values(self, cell: Measured) -> tuple[float, ...] | None:
         """One a seed; None where the cell has no such number."""
@@ -149,7 +151,7 @@ COLUMNS: Mapping[str, Column] = {
     "update": Column("KB an update", "update bytes", lambda number: number / 1e3),
     "megabytes": Column("MB in all", "megabytes", float, digits=1, axis="MB sent until then"),
     "seconds": Column("virtual seconds", "virtual seconds", float, digits=2),
-    "recovered": Column("recovered", "recovered", float, digits=2, axis="adjusted Rand index"),
+    "recovered": Column("recovered", "recovered", float, digits=2, axis="adjusted Rand index", most=1.0),
     "disagreement": Column("disagreement, %", "disagreement", _percent, digits=2),
 }
 

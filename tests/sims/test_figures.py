@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from dataclasses import replace
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from fedpeer.peer.core.methods import method_of
+from fedpeer.runs.canvas import PALETTE
 from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.experiments import playing
@@ -147,6 +149,25 @@ def test_the_picture_has_each_point_and_the_book_has_the_picture(band: Band, tmp
     assert html.count(svg) == 2
     assert "2 of 2 claims held" in html
     assert "<img" not in html
+
+
+def test_more_lines_than_colours_are_told_apart_and_the_legend_hides_no_point(band: Band, tmp_path: Path) -> None:
+    assert carry_out(wanted(tmp_path))
+    data = read_json(wanted(tmp_path).folder / "results.json")
+    places = {
+        f"line {number}; {x}": {"line": f"line {number}", "x": float(x)}
+        for number in range(PALETTE + 1)
+        for x in (1, 2)
+    }
+    found = {**data, "places": places, "measured": [{**data["measured"][0], "label": label} for label in places]}
+    svg = picture(found)
+    assert "stroke-dasharray" in svg, "the last has the colour of the first"
+    assert "stroke-dasharray" not in picture(data)
+    top = re.search(r'id="patch_2">\s*<path d="M \S+ \S+ \s*L \S+ \S+ \s*L \S+ (\S+)', svg)
+    names = {name: float(y) for y, name in re.findall(r'<text [^>]*\by="([\d.]+)"[^>]*>(line \d)<', svg)}
+    assert top is not None
+    assert len(names) == PALETTE + 1
+    assert max(names.values()) < float(top[1])
 
 
 def test_what_an_earlier_version_was_asked_for_is_known_by_what_it_asked(band: Band, tmp_path: Path) -> None:
