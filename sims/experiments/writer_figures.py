@@ -94,7 +94,7 @@ def _level_figure(number: str, writers: _Writers) -> Figure:
         setting=COUNT,
         world=lambda read: writers.world(0, 16, _SOON[-1] if read in _SOON else _NUMBERS[-1], read),
         few=(("0", "60", "80", "100"), _SOON),
-        minutes=(1, 4, 15),
+        minutes=(1, 10, 35),
         across=True,
         claims=[
             *(best_is_partial(COUNT, number, (60, 80), 100, apart=True) for number in _NUMBERS[3:]),
@@ -125,7 +125,7 @@ def _scheme_figure(number: str, writers: _Writers) -> Figure:
         setting=COUNT,
         world=lambda read: writers.world(0, 16, _SOON[-1] if read in _SOON else _NUMBERS[-1], read),
         few=(tuple(each.name for each in schemes), _SOON[-1:]),
-        minutes=(1, 5, 17),
+        minutes=(1, 12, 40),
         log=True,
         claims=[
             highest(
@@ -168,7 +168,7 @@ def _group_figure(number: str, writers: _Writers) -> Figure:
         setting=_IN_GROUP,
         world=lambda size: writers.world(1, _SIXTY_FOUR, 200),
         few=(("0", "80", "100"), (4, 64)),
-        minutes=(2, 12, 40),
+        minutes=(4, 35, 120),
         log=True,
         claims=[
             falls(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from fedpeer.sims import scale
+from fedpeer.sims.experiments.book import index
+from fedpeer.sims.experiments.experiment import SizeName
 from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.sims.experiments.results import Measured
+from fedpeer.sims.experiments.saved import saved
 from fedpeer.sims.experiments.table import page, stem_of
 
 from .pages import ROOT
@@ -22,7 +26,16 @@ NUMBERS = sorted(path for path in FOLDER.glob("*.json") if path not in (SCALE, L
 
 def test_every_page_has_its_numbers() -> None:
     pages, numbers = (sorted(path.stem for path in FOLDER.glob(f"*.{ending}")) for ending in ("md", "json"))
-    assert pages == numbers
+    assert pages == sorted([*numbers, "experiments"])
+
+
+def test_all_are_on_one_page_and_in_the_index() -> None:
+    pages = saved(FOLDER, list(EXPERIMENTS), get_args(SizeName))
+    assert len(pages) == len(NUMBERS)
+    again = "write it with fedpeer experiment report --from docs/results --to docs/results"
+    assert (FOLDER / "experiments.md").read_text(encoding="utf-8") == index(pages), again
+    whole = (FOLDER / "experiments.html").read_text(encoding="utf-8")
+    assert all(f'<section id="{path.stem}">' in whole for path in NUMBERS), again
 
 
 @pytest.mark.parametrize("path", NUMBERS, ids=lambda path: path.stem)
