@@ -5,18 +5,17 @@ So pages of several days, or of several machines, come together on one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from fedpeer.runs.disk import RunError, read_json
 from fedpeer.sims.experiments.experiment import SizeName
-from fedpeer.sims.experiments.registry import EXPERIMENTS
 from fedpeer.sims.experiments.table import page, stem_of
 
 
-def saved(folder: Path, names: Collection[str], sizes: Collection[SizeName]) -> list[dict[str, Any]]:
-    """The data of the pages of these experiments and sizes in a folder, in the order of lists.
+def saved(folder: Path, names: Sequence[str], sizes: Sequence[SizeName]) -> list[dict[str, Any]]:
+    """The data of the pages of these experiments and sizes in a folder, in this order.
 
     Files of other names are somebody else's, and left alone.
 
@@ -29,11 +28,8 @@ def saved(folder: Path, names: Collection[str], sizes: Collection[SizeName]) -> 
         for path in sorted(folder.glob("*.json"))
         if any(path.stem == stem or path.stem.startswith(f"{stem}-") for stem in stems)
     ]
-    return sorted(map(_page_of, paths), key=_place)
-
-
-def _place(data: dict[str, Any]) -> tuple[int, int, str]:
-    return list(EXPERIMENTS).index(data["name"]), get_args(SizeName).index(data["size"]), stem_of(data)
+    place = {stem: number for number, stem in enumerate(stems)}
+    return sorted(map(_page_of, paths), key=lambda data: (place[f"{data['name']}-{data['size']}"], stem_of(data)))
 
 
 def _page_of(path: Path) -> dict[str, Any]:
