@@ -172,14 +172,14 @@ def _group_figure(number: str, writers: _Writers) -> Figure:
         log=True,
         claims=[
             falls(
-                "80: larger groups help",
+                "80: larger groups help, from 2 writers to 64",
                 labelled("80", _IN_GROUP, sizes[0]),
                 labelled("80", _IN_GROUP, sizes[-1]),
                 PM,
                 most=0.0,
             ),
             falls(
-                "100 loses against 80 as groups grow: it gains less",
+                "100: larger groups lose, from 4 writers to 64",
                 labelled("100", _IN_GROUP, 4),
                 labelled("100", _IN_GROUP, 64),
                 PM,
