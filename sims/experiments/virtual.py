@@ -196,7 +196,10 @@ TABLE2 = Experiment(
         "The paper prints the maximum over rounds on test examples, without spread. QMNIST by writer stands in for the "
         "digits of FEMNIST. MNIST and PMNIST: blocks of 600 images in the order of the file; all are tested on the "
         "first 1,000 test images, where the paper cuts the test part in 100 blocks too. Networks have two hidden "
-        "layers of 100 ReLU units, with biases."
+        "layers of 100 ReLU units, with biases. With gamma = 0.16, the published program's damping and server step in "
+        "one, the deltas of ten clients move VIRTUAL's server 1.6 times as far as their mean does, without gamma just "
+        "as far; FedAvg and FedProx take the mean, the longest step of the published grid. Where rounds are few, a "
+        "lead of VIRTUAL is owed to that step: what was tried shows it without."
     ),
 )
 
