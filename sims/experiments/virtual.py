@@ -178,7 +178,7 @@ TABLE2 = Experiment(
             seeds=2,
             passes=5,
             searches=True,
-            minutes=10,
+            minutes=30,
             differs="20 clients instead of 100, 20 rounds of 5 passes instead of 23 to 250 of 20, two rates.",
         ),
         "full": Size(

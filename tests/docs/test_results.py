@@ -61,3 +61,15 @@ def test_what_is_said_to_hold_follows_from_the_numbers(path: Path) -> None:
     for said in data["claims"]:
         verdict = claims[said["text"]].check(results)
         assert (verdict.held, verdict.words) == (said["held"], said["words"])
+
+
+@pytest.mark.parametrize("path", NUMBERS, ids=lambda path: path.stem)
+def test_what_was_tried_is_what_is_tried_today(path: Path) -> None:
+    """A page whose experiment has come to try other settings is to be played again."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    one = experiment(data["name"])
+    cells = {cell.label: cell for cell in one.cells(one.sizes[data["size"]])}
+    for each in data["measured"]:
+        names = set(cells[each["label"]].variants)
+        assert each["variant"] in names, each["label"]
+        assert set(each["tried"]) in (set(), names), each["label"]
