@@ -19,6 +19,8 @@ from fedpeer.sims.experiments.results import COLUMNS
 
 #: Units of one panel's height, and of a row of the legend.
 HEIGHT, ROW = 280.0, 15.0
+#: Room for the numbers of an axis, of two decimals too, and for its title.
+LEFT = 60.0
 #: Characters of a name with which four stand beside each other in the legend.
 SHORT = 12
 
@@ -59,7 +61,12 @@ def picture(data: Mapping[str, Any]) -> str:
         f"{line.name}: {line.points[0][1].median:.1f} to {line.points[-1][1].median:.1f}" for line in lines
     )
     return panels(
-        [partial(draw, name=name) for name in columns], HEIGHT, f"{data['title']}. {said}", right=10, above=above
+        [partial(draw, name=name) for name in columns],
+        HEIGHT,
+        f"{data['title']}. {said}",
+        left=LEFT,
+        right=10,
+        above=above,
     )
 
 

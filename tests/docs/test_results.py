@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -73,3 +74,13 @@ def test_what_was_tried_is_what_is_tried_today(path: Path) -> None:
         names = set(cells[each["label"]].variants)
         assert each["variant"] in names, each["label"]
         assert set(each["tried"]) in (set(), names), each["label"]
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*-default*.svg")), ids=lambda path: path.stem)
+def test_no_title_of_an_axis_is_cut(path: Path) -> None:
+    """Written upwards, a title stands to the left of its place by the height of its letters."""
+    upright = re.findall(
+        r'<text [^>]*font-size: ([\d.]+)px[^>]* x="(-?[\d.]+)"[^>]*rotate\(-90', path.read_text("utf-8")
+    )
+    assert upright
+    assert all(float(x) >= 0.8 * float(size) for size, x in upright)
