@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import torch
 
 
@@ -18,3 +19,10 @@ def device_of(name: str) -> str:
         here = ", ".join(each for each, there in available.items() if there)
         raise DeviceError(f"there is no {name} device here; choose auto or {here}")
     return name
+
+
+def memory_of(device: str) -> int:
+    """Bytes of memory where it trains: of that CUDA device, or of the machine."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return int(psutil.virtual_memory().total)

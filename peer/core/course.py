@@ -14,8 +14,6 @@ from fedpeer.peer.core.events import Conclude, Concluded, Practise, Practised
 from fedpeer.peer.core.leaf_bytes import content_of, parted
 from fedpeer.peer.core.messages import digest_of
 
-#: Examples with which a peer without an accelerator is halfway to the most capable one of its kind.
-MANY_EXAMPLES = 1000
 #: Of a round: nobody's update is left out.
 NOBODY: Mapping[str, Fault] = {}
 
@@ -30,7 +28,7 @@ class Course:
     fault           what is wrong with an update of `update_bytes` bytes, if anything
     sound           whether a server of `server_bytes` bytes is made of numbers
     everyone        whether those train too in a round who do not take part in it
-    patience        how long this peer waits before it stands for coordinator: 0 the most capable, 1 the least
+    patience        how long this peer waits before it stands for coordinator (`capability.py`)
     number          whose update it says to be, as a number of the clients, where an update says so
     fixed           whether the clients are those of the beginning, and no others
     server_fault    what else is wrong with a server that is made of numbers, if anything
@@ -71,9 +69,3 @@ def concluded(job: Conclude, server: bytes, *, sound: bool, out: Mapping[str, Fa
     counting = [client for client in job.updates if client not in out]
     content = content_of({**job.counted, **dict.fromkeys(counting, job.round)}, server)
     return Concluded(job.term, job.round, content, digest_of(content), job.group, out)
-
-
-def patience_of(device: str, examples: int) -> float:
-    """Who should coordinate first: peers with an accelerator before those without one, and among them those who hold
-    more examples, since who trains on much has the machine for it."""
-    return (0.0 if device.startswith("cuda") else 0.5) + 0.5 / (1 + examples / MANY_EXAMPLES)

@@ -184,7 +184,7 @@ def node_of(
 ) -> Node:
     """The node of a peer that found this on its disk; `start_n` (n,) are its initial parameters, and `course` says what
     it must know of an algorithm with a server. `patience`: how long it waits before it would coordinate a group's
-    averages (`course.patience_of`).
+    averages (`capability.py`).
 
     Raises:
         SnapshotForeignError: the state is somebody else's.

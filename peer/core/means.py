@@ -87,7 +87,7 @@ def course_of(value_D: Tensor, *, weight_max: float, patience: float) -> Course:
 
 def patience_in(group: str, me: str, members: Collection[str], capable: float) -> float:
     """How long a peer waits before it stands for coordinator of this group, from 0 to 1: `capable` is its waiting time
-    by what it can do (`course.patience_of`), and in each group another member is first among those who can do alike."""
+    by what it can do (`capability.py`), and in each group another member is first among those who can do alike."""
     first = min(members, key=lambda peer: hashlib.blake2b(f"{group} {peer}".encode(), digest_size=8).digest())
     return CAPABLE * capable + (0.0 if me == first else FIRST)
 

@@ -174,6 +174,9 @@ class PeerFile(Strict):
         default=None, description="a bigger or smaller network than the federation's, if the shared slices fit"
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="where it trains")
+    bandwidth: float | None = Field(
+        default=None, gt=0, description="Mbit/s that it can send: who can send more stands for coordinator earlier"
+    )
     dashboard: DashboardSettings | None = Field(default=None, description="a listener for people; default: none")
     state: str | None = Field(default=None, description="folder of what it must not forget; default: ID-state")
     transport: Literal["https", "plain-http"] = Field(

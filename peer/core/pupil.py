@@ -24,7 +24,7 @@ from fedpeer.algorithms.updates import Fault, fault
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.peer.core.assembly import Coordinated, Loader, coordinated, left_out, optimizer_of
 from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.course import Course, concluded, patience_of, practised
+from fedpeer.peer.core.course import Course, concluded, practised
 from fedpeer.peer.core.events import Conclude, Concluded, Practise, Practised, Settle, Settled
 from fedpeer.peer.core.leaf_bytes import LeafForm
 from fedpeer.peer.core.learner import Learner
@@ -46,8 +46,21 @@ class Pupil:
     course: Course
 
     @classmethod
-    def of(cls, learner: Learner, method: Choice, load: Loader, peers: Sequence[str], *, secret: bytes = b"") -> Pupil:
-        """The pupil that a learner is under this method, among these peers; `secret` is what its noise comes from.
+    def of(
+        cls,
+        learner: Learner,
+        method: Choice,
+        load: Loader,
+        peers: Sequence[str],
+        *,
+        patience: float = 1.0,
+        secret: bytes = b"",
+    ) -> Pupil:
+        """The pupil that a learner is under this method, among these peers.
+
+        Args:
+            patience: how long it waits before it stands for coordinator (`capability.py`).
+            secret: what its noise comes from.
 
         Raises:
             ChoiceError, AlgorithmError, RobustError, PrivacyError: the method's settings do not fit, or those of
@@ -105,7 +118,7 @@ class Pupil:
             fault=wrong,
             sound=forms[0].finite,
             everyone=lambda round: algorithm.everyone_trains or learning.everyone_in(round),
-            patience=patience_of(device, learner.examples),
+            patience=patience,
             fixed=algorithm.fixed_clients,
             number=number,
             server_fault=lambda data: algorithm.server_fault(forms[0].read(data)),

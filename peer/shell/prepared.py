@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.peer.core.capability import MUCH_BANDWIDTH, Capability
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import noise_of, plan_for
 from fedpeer.peer.core.keeper import Keeper
@@ -19,7 +20,7 @@ from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.peer_file import PeerFile
 from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.roster import Roster, RosterError, sign_statement, verify_statement
-from fedpeer.peer.device import device_of
+from fedpeer.peer.device import device_of, memory_of
 from fedpeer.peer.holdings import Outfit, loader_of, outfit
 from fedpeer.peer.shell.identity import Identity, load_identity, read_roster
 from fedpeer.peer.shell.roster_file import RosterFile
@@ -46,6 +47,16 @@ class Prepared:
     pupil: Pupil | None = None
     keeper: Keeper | None = None
     secret: bytes = b""
+
+    @property
+    def patience(self) -> float:
+        """How long it waits before it stands for coordinator."""
+        return Capability(
+            examples=self.outfit.learner.examples,
+            accelerator=self.device != "cpu",
+            memory=memory_of(self.device),
+            bandwidth=self.file.bandwidth or MUCH_BANDWIDTH,
+        ).patience
 
     @property
     def folder(self) -> Path:
@@ -91,7 +102,14 @@ def prepare(file: PeerFile, federation: Federation) -> Prepared:
     if not method.served:
         return prepared
     secret = secret_in(prepared.folder)
-    pupil = Pupil.of(prepared.outfit.learner, algorithm, loader_of(file), tuple(roster.by_id), secret=secret)
+    pupil = Pupil.of(
+        prepared.outfit.learner,
+        algorithm,
+        loader_of(file),
+        tuple(roster.by_id),
+        patience=prepared.patience,
+        secret=secret,
+    )
     return replace(prepared, pupil=pupil, secret=secret)
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.course import patience_of
 from fedpeer.peer.core.events import (
     Asked,
     Conclude,
@@ -168,7 +167,7 @@ class Process:
             sign=sign,
             verify=verify,
             course=None if prepared.pupil is None else prepared.pupil.course,
-            patience=patience_of(prepared.device, learner.examples),
+            patience=prepared.patience,
         )
 
     async def _serve(self, store: Store) -> None:

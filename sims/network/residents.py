@@ -19,8 +19,9 @@ from torch import Tensor
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.core import codec
+from fedpeer.peer.core.capability import Capability
 from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.course import Course, patience_of
+from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.events import (
     Conclude,
     Concluded,
@@ -108,7 +109,10 @@ class Residents:
         found = learners(world)
         pupils = None
         if method_of(method).served:
-            pupils = {peer: Pupil.of(learner, method, imported, world.peers) for peer, learner in found.items()}
+            pupils = {
+                peer: Pupil.of(learner, method, imported, world.peers, patience=_patience(learner))
+                for peer, learner in found.items()
+            }
         elif method_of(method).keeps_state:
             plan = plan_of(world, method_of(method))
             keepers = {peer: Keeper.of(learner, method, plan) for peer, learner in found.items()}
@@ -180,7 +184,7 @@ class Residents:
             sign=partial(self._sign, peer),
             verify=self._verify,
             course=course,
-            patience=patience_of("cpu", learner.examples),
+            patience=_patience(learner),
         )
 
     def _work_ticks(self, peer: str, effect: Work) -> float:
@@ -213,6 +217,11 @@ class Residents:
 
     def _verify(self, author: str, text: bytes, signature: bytes) -> bool:
         return hmac.compare_digest(self._sign(author, text), signature)
+
+
+def _patience(learner: Learns) -> float:
+    """Residents have a usual machine each, so only their examples tell how capable they are."""
+    return Capability(examples=learner.examples).patience
 
 
 def _answered(sender: str, machine: Machine, receiver: str, data: bytes) -> Event | None:

@@ -16,7 +16,7 @@ from fedpeer.gossip.ballots import Certificate, Commit
 from fedpeer.peer.core import council
 from fedpeer.peer.core.asking import AGAIN_MAX, Asked
 from fedpeer.peer.core.codec import decode
-from fedpeer.peer.core.course import Course, concluded, patience_of
+from fedpeer.peer.core.course import Course, concluded
 from fedpeer.peer.core.events import (
     Conclude,
     Concluded,
@@ -458,13 +458,6 @@ def test_what_is_not_answered_is_said_again_more_and_more_seldom() -> None:
     assert asked.due("another", 2000 + int(gaps[0]))
     asked.answered("another")
     assert not asked.due("another", 10_000)
-
-
-def test_the_most_capable_stand_first() -> None:
-    order = [("cuda", 10_000), ("cuda:1", 10), ("cpu", 10_000), ("cpu", 10)]
-    waits = [patience_of(device, examples) for device, examples in order]
-    assert waits == sorted(waits)
-    assert all(0 <= wait <= 1 for wait in waits)
 
 
 def test_a_course_says_how_long_states_are() -> None:

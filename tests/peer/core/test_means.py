@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedpeer.gossip.averaging import Averaging
-from fedpeer.peer.core.course import patience_of
+from fedpeer.peer.core.capability import Capability
 from fedpeer.peer.core.events import Conclude
 from fedpeer.peer.core.leaf_bytes import parted
 from fedpeer.peer.core.means import concluded, course_of, mean_of, patience_in, update_of, values_of
@@ -114,7 +114,7 @@ def test_among_equals_each_group_has_another_one_who_stands_first() -> None:
 
 def test_who_has_an_accelerator_stands_before_who_has_none() -> None:
     members = [f"peer{number}" for number in range(1, 11)]
-    slow, fast = patience_of("cpu", 100), patience_of("cuda", 100)
+    slow, fast = (Capability(examples=100, accelerator=has).patience for has in (False, True))
     assert all(
         patience_in("group", one, members, fast) <= patience_in("group", other, members, slow) + 1e-12
         for one in members

@@ -22,6 +22,7 @@ from fedpeer.peer.core.leaf_bytes import parted
 from fedpeer.peer.core.making import VOTERS_MAX, setup_of
 from fedpeer.peer.core.peer_file import PeerFile
 from fedpeer.peer.core.roster import RosterError, to_bytes
+from fedpeer.peer.device import memory_of
 from fedpeer.peer.shell.bench import Bench
 from fedpeer.peer.shell.prepared import Prepared, prepare, status_of
 from fedpeer.peer.shell.secret import SECRET_BYTES, keep, secret_in
@@ -40,7 +41,7 @@ def prepared(tmp_path: Path) -> Prepare:
         people.identity(peer)
     (tmp_path / "roster.json").write_bytes(to_bytes(people.roster))
 
-    def made(allow: tuple[str, ...] = (), **settings: Any) -> Prepared:
+    def made(allow: tuple[str, ...] = (), bandwidth: float | None = None, **settings: Any) -> Prepared:
         federation = worlds.federation(simulation__peers=3, **{"learning__algorithm": "fedper", **settings})
         file = PeerFile.model_validate(
             {
@@ -52,11 +53,36 @@ def prepared(tmp_path: Path) -> Prepare:
                 "listen": "127.0.0.1:7401",
                 "data": {"simulation": 1},
                 "allow_python": list(allow),
+                "bandwidth": bandwidth,
             }
         )
         return prepare(file, federation)
 
     return made
+
+
+def test_who_can_send_more_or_has_more_memory_or_an_accelerator_stands_earlier(
+    prepared: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the council of an algorithm with a server, and in those of averaging groups."""
+    memory = {"cpu": 2**34, "cuda": 2**34}
+    monkeypatch.setattr("fedpeer.peer.shell.prepared.memory_of", memory.get)
+    usual, slow, quick = prepared(), prepared(bandwidth=1.0), prepared(bandwidth=1000.0)
+    waits = [each.patience for each in (replace(usual, device="cuda"), quick, usual, slow)]
+    assert waits == sorted(set(waits))
+    assert quick.pupil is not None
+    assert quick.pupil.course.patience == quick.patience
+    memory["cpu"] = 2**30
+    assert usual.patience > waits[2]
+
+
+def test_a_bandwidth_is_above_nought(prepared: Prepare) -> None:
+    with pytest.raises(ValueError, match="greater than 0"):
+        prepared(bandwidth=0.0)
+
+
+def test_its_memory_is_the_machines() -> None:
+    assert memory_of("cpu") > 2**28
 
 
 def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepared: Prepare, tmp_path: Path) -> None:
