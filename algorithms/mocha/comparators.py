@@ -12,7 +12,7 @@ cost of communication, scaling beta. Jaggi et al., Communication-efficient distr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from fedpeer.algorithms.mocha.sdca import Order, State, cyclic, solve
 
 Method = Literal["mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"]
 Network = Literal["wifi", "lte", "3g"]
+
+METHODS: tuple[Method, ...] = get_args(Method)
+NETWORKS: tuple[Network, ...] = get_args(Network)
 
 #: Operations of one step on one example, in units of F flops: 8 where the step moves the local model and dual variable.
 STEP_COST: dict[Method, int] = {"mocha": 8, "cocoa": 8, "minibatch-sdca": 6, "minibatch-sgd": 4}

@@ -62,6 +62,15 @@ class Place:
     x: float
 
 
+@dataclass(frozen=True)
+class Objective:
+    """How little is left of the objective of related tasks, a share of what it is at the start; they have so many
+    features."""
+
+    share: float
+    features: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Axes:
     """How an experiment is drawn: a point is the median of a cell's runs, its bar goes from 40 % to 60 % of them.
@@ -93,6 +102,7 @@ class Cell:
     round     after which it is read, where that is not the last: cells that ask for the same run share it
     second    of virtual time after which it is read instead, whichever round each peer is in then
     reach     mean accuracy, a fraction: it is read after the first round in which that is reached instead
+    objective   of MOCHA and what it is compared with: it is read after the first round that leaves so little instead
     """
 
     label: str
@@ -103,6 +113,7 @@ class Cell:
     round: int | None = None
     second: float | None = None
     reach: float | None = None
+    objective: Objective | None = None
 
     def searching(self, variant: str, seeds: int) -> SimulationRequest:
         """The variant as it is compared with others: some examples are kept back."""

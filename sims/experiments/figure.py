@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpeer.sims.experiments.asking import asked
-from fedpeer.sims.experiments.experiment import Axes, Cell, Experiment, Place, Size
+from fedpeer.sims.experiments.experiment import Axes, Cell, Experiment, Objective, Place, Size
 from fedpeer.sims.experiments.results import Claim
 from fedpeer.sims.request import EngineName, SimulationRequest
 
@@ -48,6 +48,7 @@ class World:
     read_every   rounds between two evaluations then
     second       after which second of virtual time it is read instead (network engine)
     reach        at which mean accuracy, in percent, it is read instead
+    objective    at which objective it is read instead
     gossip       other settings of a federation's file; averages are exact means where nothing is said
     engine, faults   as options of `fedpeer simulate`
     """
@@ -62,6 +63,7 @@ class World:
     read_every: int = 10
     second: float | None = None
     reach: float | None = None
+    objective: Objective | None = None
     loss: str = "cross-entropy"
     gossip: Mapping[str, Any] = field(default_factory=dict)
     engine: EngineName = "vector"
@@ -70,7 +72,7 @@ class World:
     @property
     def _read_within(self) -> bool:
         """Whether it is read before its end."""
-        return any(each is not None for each in (self.read, self.second, self.reach))
+        return any(each is not None for each in (self.read, self.second, self.reach, self.objective))
 
     def request(self, scheme: Scheme, size: Size) -> SimulationRequest:
         return asked(
@@ -101,6 +103,7 @@ class Figure:
     schemes    of a setting
     settings   along the axis; or, where `across`, one line each, and along the axis the averaging level
     setting    what they are, in the plural
+    lines      what the schemes are
     few        names of schemes, and settings, of the small size
     runs       of the paper
     minutes    of the three sizes, on two cores
@@ -118,6 +121,7 @@ class Figure:
     schemes: Callable[[int], Sequence[Scheme]]
     settings: Sequence[int]
     setting: str
+    lines: str = "averaging"
     world: Callable[[int], World]
     few: tuple[Sequence[str], Sequence[int]]
     minutes: tuple[float, float, float]
@@ -157,6 +161,7 @@ class Figure:
             round=world.read,
             second=world.second,
             reach=None if world.reach is None else world.reach / 100,
+            objective=world.objective,
         )
 
     @property
@@ -193,7 +198,7 @@ class Figure:
             figure=Axes(
                 number=self.number,
                 runs=self.runs,
-                lines=self.setting if self.across else "averaging",
+                lines=self.setting if self.across else self.lines,
                 x="averaging level" if self.across else self.setting,
                 log=self.log,
             ),

@@ -1,4 +1,4 @@
-"""What a run had reached after so many seconds of virtual time, or needed to be so accurate. Pure: rows in, rows out.
+"""What a run had reached after so many seconds of virtual time, or needed to come so far. Pure: rows in, rows out.
 
 Peers that wait for nobody finish a round at different moments, so a round is no time. A row says of each peer when it
 had finished that round, and how its model scored then; at any moment a peer is as good as its last model of a round.
@@ -11,12 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from fedpeer.algorithms.mocha.comparators import METHODS, NETWORKS, seconds_of
+from fedpeer.sims.experiments.experiment import Objective
 from fedpeer.sims.network.engine import SECONDS
 
 #: Statistic of a row made by `at_accuracy`: 10^6 bytes that all peers together had sent.
 MEGABYTES = "megabytes"
 
 Row = Mapping[str, Any]
+
+
+def _by_seed(rows: Sequence[Row]) -> list[list[Row]]:
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["seed"], []).append(row)
+    return [*found.values()]
 
 
 def at_second(rows: Sequence[Row], second: float) -> list[Row]:
@@ -27,10 +36,7 @@ def at_second(rows: Sequence[Row], second: float) -> list[Row]:
     The bytes and messages are those of the rounds that all peers had finished; the round is counted as the first, so
     that seeds compare whatever their rounds were.
     """
-    by_seed: dict[int, list[Row]] = {}
-    for row in rows:
-        by_seed.setdefault(row["seed"], []).append(row)
-    return [_at(found, second) for found in by_seed.values()]
+    return [_at(found, second) for found in _by_seed(rows)]
 
 
 def at_accuracy(rows: Sequence[Row], accuracy: float) -> list[Row]:
@@ -40,12 +46,9 @@ def at_accuracy(rows: Sequence[Row], accuracy: float) -> list[Row]:
 
     rows    of one method; accuracy    a fraction
     """
-    by_seed: dict[int, list[Row]] = {}
-    for row in rows:
-        by_seed.setdefault(row["seed"], []).append(row)
     found: list[dict[str, Any]] = []
     everywhere = True
-    for of_seed in by_seed.values():
+    for of_seed in _by_seed(rows):
         scored = [row for row in of_seed if row["accuracy"] is not None]
         reached = next((row for row in scored if float(np.mean(row["accuracy"])) >= accuracy), None)
         everywhere &= reached is not None
@@ -58,6 +61,33 @@ def at_accuracy(rows: Sequence[Row], accuracy: float) -> list[Row]:
     if everywhere:
         for row in found:
             row["statistics"] = {MEGABYTES: [sum(row["bytes_sent"]) / 1e6]}
+    return [*found]
+
+
+def at_objective(rows: Sequence[Row], wanted: Objective) -> list[Row]:
+    """One row a seed: that of the round before which the objective was so small, with the seconds that the rounds until
+    then take in MOCHA's model of time, by network; counted as the first round. Of a seed that never came so far its
+    last round, and then nothing is said of the seconds of any seed.
+
+    rows    of one of `METHODS`, every round evaluated; "primal" is each client's part of the objective where a round
+            began, and "steps" are those that it took in it
+    """
+    found: list[dict[str, Any]] = []
+    seconds: list[dict[str, list[float]]] = []
+    for of_seed in _by_seed(rows):
+        method = of_seed[0]["method"].partition(",")[0]
+        assert method in METHODS, f"{method} has no model of time"
+        objective_R = np.array([sum(row["statistics"]["primal"]) for row in of_seed])
+        reached = np.flatnonzero(objective_R <= wanted.share * objective_R[0])
+        before = int(reached[0]) if len(reached) else len(of_seed) - 1
+        found.append({**of_seed[before], "round": 1, "statistics": {}})
+        if len(reached):
+            steps_RT = np.array([row["statistics"]["steps"] for row in of_seed[:before]], np.int64)
+            ends = {network: seconds_of(method, network, steps_RT, wanted.features) for network in NETWORKS}
+            seconds.append({network: [float(ends_R[-1])] for network, ends_R in ends.items()})
+    if len(seconds) == len(found):
+        for row, of_networks in zip(found, seconds, strict=True):
+            row["statistics"] = of_networks
     return [*found]
 
 

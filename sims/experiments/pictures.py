@@ -54,6 +54,9 @@ def picture(data: Mapping[str, Any]) -> str:
         axes.set_ylabel(COLUMNS[name].axis or COLUMNS[name].title)
         if name == columns[0]:
             _legend(axes, figure["lines"], beside)
+        if COLUMNS[name].log:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         if (most := COLUMNS[name].most) is not None:
             axes.set_ylim(0, 1.05 * most)
 

@@ -16,6 +16,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "virtual-table2": "fedpeer.sims.experiments.virtual:TABLE2",
     "virtual-table3": "fedpeer.sims.experiments.virtual:TABLE3",
     "mocha-table": "fedpeer.sims.experiments.mocha:TABLE",
+    "mocha-time": "fedpeer.sims.experiments.mocha_time:TIME",
     "fig7": "fedpeer.sims.experiments.summary_figure:FIG7",
     "fig8": "fedpeer.sims.experiments.writer_figures:FIG8",
     "fig9": "fedpeer.sims.experiments.writer_figures:FIG9",

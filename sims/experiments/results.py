@@ -116,6 +116,7 @@ class Column:
     shown    of a fraction or of bytes, the number that is printed
     axis     what is written at the axis of a figure; "": the title
     most     that it can be, as it is shown, where a figure's axis goes from nought to that
+    log      whether a figure's axis is logarithmic
     """
 
     title: str
@@ -124,6 +125,7 @@ class Column:
     digits: int = 1
     axis: str = ""
     most: float | None = None
+    log: bool = False
 
     def values(self, cell: Measured) -> tuple[float, ...] | None:
         """One a seed; None where the cell has no such number."""
@@ -151,6 +153,10 @@ COLUMNS: Mapping[str, Column] = {
     "update": Column("KB an update", "update bytes", lambda number: number / 1e3),
     "megabytes": Column("MB in all", "megabytes", float, digits=1, axis="MB sent until then"),
     "seconds": Column("virtual seconds", "virtual seconds", float, digits=2),
+    **{
+        network: Column(f"seconds, {name}", network, float, digits=2, axis=f"estimated seconds, {name}", log=True)
+        for network, name in (("wifi", "Wi-Fi"), ("lte", "LTE"), ("3g", "3G"))
+    },
     "recovered": Column("recovered", "recovered", float, digits=2, axis="adjusted Rand index", most=1.0),
     "disagreement": Column("disagreement, %", "disagreement", _percent, digits=2),
 }
