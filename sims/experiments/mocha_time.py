@@ -117,12 +117,13 @@ TIME = Figure(
         _slower(_BUDGETS, 20, most=1.1),
     ],
     notes=(
-        "W steps alone, hinge loss, lambda 0.01. A whole pass is as many steps as a node has examples, so nodes with more "
-        "of them are longer at it; a tenth to a whole pass is drawn for each node and round. CoCoA works until theta is "
-        "0.5; minibatches are of ten examples a node, scaled by beta 60 (SDCA) and 0.3 / round (SGD): the best of 30, 60, "
-        "100, 300 and of 0.1, 0.3, 1, 3, 10 on the first split, where larger ones overshoot. Seconds are those of a "
-        "machine with 10^9 operations a second for all nodes' steps together (of CoCoA as if all took as many as the "
-        "slowest), and a round's communication counts for 10, 100 or 1000 numbers times 561 features. A line that has no "
-        "number did not come so far in some of the runs."
+        "W steps alone, hinge loss, lambda 0.01. A whole pass is as many steps as a node has examples, so "
+        "nodes with more of them are longer at it; a tenth to a whole pass is drawn for each node and round. "
+        "CoCoA works until theta is 0.5; minibatches are of ten examples a node, scaled by beta 60 (SDCA) and "
+        "0.3 / round (SGD): the best of 30, 60, 100, 300 and of 0.1, 0.3, 1, 3, 10 on the first split, where "
+        "larger ones overshoot. Seconds are those of a machine with 10^9 operations a second for all nodes' "
+        "steps together (of CoCoA as if all took as many as the slowest), and a round's communication counts "
+        "for 10, 100 or 1000 numbers times 561 features. A line that has no number did not come so far in "
+        "some of the runs."
     ),
 )
