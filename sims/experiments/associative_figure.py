@@ -7,6 +7,7 @@ start from the same draw of U(-1, 1), and of the three classes of patterns the f
 from __future__ import annotations
 
 from fedpeer.sims.experiments.claims import highest
+from fedpeer.sims.experiments.experiment import AtRound
 from fedpeer.sims.experiments.figure import Figure, Scheme, World, labelled
 from fedpeer.sims.experiments.schemes import COUNT, PAPER, PM, best_is_partial, claimed
 
@@ -35,7 +36,13 @@ FIG27 = Figure(
     settings=_NUMBERS,
     setting=COUNT,
     world=lambda read: World(
-        dataset="associative", split="user", peers=15, updates=3, rounds=_NUMBERS[-1], read=read, loss="completion"
+        dataset="associative",
+        split="user",
+        peers=15,
+        updates=3,
+        rounds=_NUMBERS[-1],
+        read=AtRound(read),
+        loss="completion",
     ),
     few=(tuple(map(str, _LEVELS)), _NUMBERS),
     few_runs=3,

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedpeer.sims.experiments.claims import part_of
+from fedpeer.sims.experiments.experiment import AtAccuracy
 from fedpeer.sims.experiments.figure import Figure, Scheme, World, labelled
 from fedpeer.sims.experiments.results import COLUMNS, Claim, Results, Verdict
 
@@ -75,7 +76,7 @@ BYTES = Figure(
         updates=20,
         rounds=50,
         read_every=1,
-        reach=accuracy,
+        read=AtAccuracy(accuracy / 100),
         gossip={"protocol": "push-sum", "topology": "k-regular:4", "exchanges": 2, "tolerance": None, "deadline": 120},
         engine="network",
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from fedpeer.sims.experiments.results import Claim
 from fedpeer.sims.request import SimulationRequest
@@ -63,12 +63,37 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Objective:
-    """How little is left of the objective of related tasks, a share of what it is at the start; they have so many
-    features."""
+class AtRound:
+    """After that round."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class AtSecond:
+    """After that second of virtual time, whichever round each peer is in then (network engine)."""
+
+    second: float
+
+
+@dataclass(frozen=True)
+class AtAccuracy:
+    """After the first round in which the mean accuracy, a fraction, is reached."""
+
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class AtObjective:
+    """After the first round that leaves so little of the objective of related tasks, a share of what it is at the start
+    (MOCHA and what it is compared with); examples have so many features."""
 
     share: float
     features: int
+
+
+#: When a run is read, where that is not at its end. `moments.read_at` does it.
+Moment: TypeAlias = AtRound | AtSecond | AtAccuracy | AtObjective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +124,7 @@ class Cell:
     judged    metric of `runs.scores.METRICS` by which a variant is chosen
     theirs    what the paper has for this line, by column, as it is printed
     place     where it stands in a figure
-    round     after which it is read, where that is not the last: cells that ask for the same run share it
-    second    of virtual time after which it is read instead, whichever round each peer is in then
-    reach     mean accuracy, a fraction: it is read after the first round in which that is reached instead
-    objective   of MOCHA and what it is compared with: it is read after the first round that leaves so little instead
+    read      when it is read, where that is not at its end: cells that ask for the same run share it
     """
 
     label: str
@@ -110,10 +132,7 @@ class Cell:
     judged: str = "PM"
     theirs: Mapping[str, str] = field(default_factory=dict)
     place: Place | None = None
-    round: int | None = None
-    second: float | None = None
-    reach: float | None = None
-    objective: Objective | None = None
+    read: Moment | None = None
 
     def searching(self, variant: str, seeds: int) -> SimulationRequest:
         """The variant as it is compared with others: some examples are kept back."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpeer.sims.experiments.asking import asked
-from fedpeer.sims.experiments.experiment import Axes, Cell, Experiment, Objective, Place, Size
+from fedpeer.sims.experiments.experiment import Axes, Cell, Experiment, Moment, Place, Size
 from fedpeer.sims.experiments.results import Claim
 from fedpeer.sims.request import EngineName, SimulationRequest
 
@@ -44,11 +44,8 @@ class World:
 
     updates   with one example each, between two averagings: the paper's mini-batch
     rounds    of updates; `every`: how many of them from one averaging to the next
-    read      after which round the figure reads it, where one run is read several times
+    read      when the figure reads it, where that is not at its end; one run may be read several times
     read_every   rounds between two evaluations then
-    second       after which second of virtual time it is read instead (network engine)
-    reach        at which mean accuracy, in percent, it is read instead
-    objective    at which objective it is read instead
     gossip       other settings of a federation's file; averages are exact means where nothing is said
     engine, faults   as options of `fedpeer simulate`
     """
@@ -59,20 +56,12 @@ class World:
     updates: int
     rounds: int
     every: int = 1
-    read: int | None = None
+    read: Moment | None = None
     read_every: int = 10
-    second: float | None = None
-    reach: float | None = None
-    objective: Objective | None = None
     loss: str = "cross-entropy"
     gossip: Mapping[str, Any] = field(default_factory=dict)
     engine: EngineName = "vector"
     faults: str = ""
-
-    @property
-    def _read_within(self) -> bool:
-        """Whether it is read before its end."""
-        return any(each is not None for each in (self.read, self.second, self.reach, self.objective))
 
     def request(self, scheme: Scheme, size: Size) -> SimulationRequest:
         return asked(
@@ -82,7 +71,7 @@ class World:
                 "steps_between_averaging": self.updates,
                 "rounds": self.rounds,
                 "loss": self.loss,
-                "evaluate_every": self.read_every if self._read_within else self.rounds,
+                "evaluate_every": self.rounds if self.read is None else self.read_every,
                 **scheme.learning,
                 **size.otherwise,
             },
@@ -158,10 +147,7 @@ class Figure:
             label=labelled(scheme.name, self.setting, setting),
             variants={"": world.request(scheme, size)},
             place=place,
-            round=world.read,
-            second=world.second,
-            reach=None if world.reach is None else world.reach / 100,
-            objective=world.objective,
+            read=world.read,
         )
 
     @property

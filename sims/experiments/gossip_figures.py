@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedpeer.sims.experiments.claims import falls, highest
+from fedpeer.sims.experiments.experiment import AtSecond
 from fedpeer.sims.experiments.figure import Figure, Scheme, World, labelled
 from fedpeer.sims.experiments.mnist_figures import SEVEN
 from fedpeer.sims.experiments.results import Claim
@@ -181,7 +182,7 @@ STRAGGLERS = Figure(
         peers=16,
         updates=80,
         rounds=_ROUNDS["synchronous"][0],  # a line says its own
-        second=seconds,
+        read=AtSecond(seconds),
         read_every=1,
         gossip={**_PUSH_SUM, "exchanges": 2},
         engine="network",

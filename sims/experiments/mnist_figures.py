@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedpeer.sims.experiments.claims import falls, highest, leads
+from fedpeer.sims.experiments.experiment import AtRound
 from fedpeer.sims.experiments.figure import Figure, Scheme, labelled
 from fedpeer.sims.experiments.schemes import (
     COUNT,
@@ -60,7 +61,7 @@ FIG18 = Figure(
     schemes=levels(0, 80, 100),
     settings=tuple(range(1, 31)),
     setting=COUNT,
-    world=lambda read: mnist(100, 30, f"swap:8+9,on={SEVEN}", every=10, read=read, read_every=1),
+    world=lambda read: mnist(100, 30, f"swap:8+9,on={SEVEN}", every=10, read=AtRound(read), read_every=1),
     few=(("0", "80", "100"), tuple(range(1, 31))),
     minutes=(1, 1, 3),
     claims=[

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fedpeer.algorithms.mocha.comparators import NETWORKS
 from fedpeer.sims.experiments.claims import part_of
-from fedpeer.sims.experiments.experiment import Objective
+from fedpeer.sims.experiments.experiment import AtObjective
 from fedpeer.sims.experiments.figure import Figure, Scheme, World, labelled
 from fedpeer.sims.experiments.results import COLUMNS, Claim, Results, Verdict, mean_and_sem
 
@@ -91,7 +91,7 @@ TIME = Figure(
         updates=1,
         rounds=60,  # a line says its own
         read_every=1,
-        objective=Objective(left / 100, FEATURES),
+        read=AtObjective(left / 100, FEATURES),
         loss="binary",
     ),
     few=((_MOCHA, _COCOA, _SGD), (20, 50)),

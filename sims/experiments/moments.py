@@ -12,13 +12,26 @@ from typing import Any
 import numpy as np
 
 from fedpeer.algorithms.mocha.comparators import METHODS, NETWORKS, seconds_of
-from fedpeer.sims.experiments.experiment import Objective
+from fedpeer.sims.experiments.experiment import AtAccuracy, AtObjective, AtRound, AtSecond, Moment
 from fedpeer.sims.network.engine import SECONDS
 
 #: Statistic of a row made by `at_accuracy`: 10^6 bytes that all peers together had sent.
 MEGABYTES = "megabytes"
 
 Row = Mapping[str, Any]
+
+
+def read_at(rows: Sequence[Row], moment: Moment) -> list[Row]:
+    """The rows of one method as they were at that moment; what is read of them is the last of each seed."""
+    match moment:
+        case AtRound(round):
+            return [row for row in rows if row["round"] <= round]
+        case AtSecond(second):
+            return at_second(rows, second)
+        case AtAccuracy(accuracy):
+            return at_accuracy(rows, accuracy)
+        case AtObjective():
+            return at_objective(rows, moment)
 
 
 def _by_seed(rows: Sequence[Row]) -> list[list[Row]]:
@@ -64,7 +77,7 @@ def at_accuracy(rows: Sequence[Row], accuracy: float) -> list[Row]:
     return [*found]
 
 
-def at_objective(rows: Sequence[Row], wanted: Objective) -> list[Row]:
+def at_objective(rows: Sequence[Row], wanted: AtObjective) -> list[Row]:
     """One row a seed: that of the round before which the objective was so small, with the seconds that the rounds until
     then take in MOCHA's model of time, by network; counted as the first round. Of a seed that never came so far its
     last round, and then nothing is said of the seconds of any seed.

@@ -31,7 +31,7 @@ from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
 from fedpeer.sims.experiments.events import Begun, CellDone
 from fedpeer.sims.experiments.experiment import Cell, Experiment, Size, SizeName, stem
-from fedpeer.sims.experiments.moments import at_accuracy, at_objective, at_second
+from fedpeer.sims.experiments.moments import read_at
 from fedpeer.sims.experiments.playing import Tell, Venue, Wanted, Where, venue
 from fedpeer.sims.experiments.results import Measured, Results, validation_score
 from fedpeer.sims.experiments.table import page_data
@@ -304,14 +304,8 @@ class _Player:
         rows = [] if variant is None else self._finished_rows(cell.variants[variant])
         if scores is None or variant is None or not rows:
             return None
-        if cell.round is not None:
-            rows = [row for row in rows if row["round"] <= cell.round]
-        if cell.second is not None:
-            rows = at_second(rows, cell.second)
-        if cell.reach is not None:
-            rows = at_accuracy(rows, cell.reach)
-        if cell.objective is not None:
-            rows = at_objective(rows, cell.objective)
+        if cell.read is not None:
+            rows = read_at(rows, cell.read)
         runs = [digest for digest in self._finished_runs(cell) if digest not in self.elsewhere]
         seconds = sum(_seconds(self.runs[digest]) / self.cells_of[digest] for digest in runs)
         return Measured.of(cell.label, rows, variant=variant, tried=scores, seconds=seconds)

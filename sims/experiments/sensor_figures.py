@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedpeer.sims.experiments.experiment import AtRound
 from fedpeer.sims.experiments.figure import Figure, Scheme, World
 from fedpeer.sims.experiments.schemes import COUNT, OPEN, PAPER, best_is_partial, claimed
 
@@ -33,7 +34,7 @@ FIG26 = Figure(
         peers=16,
         updates=25,
         rounds=_NUMBERS[-1],
-        read=read,
+        read=AtRound(read),
         loss="binary",
     ),
     few=(("0", "15", "30", "40", "50"), _NUMBERS),

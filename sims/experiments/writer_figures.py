@@ -12,6 +12,7 @@ from typing import Literal
 
 from fedpeer.data.registry import describe
 from fedpeer.sims.experiments.claims import falls, highest
+from fedpeer.sims.experiments.experiment import AtRound
 from fedpeer.sims.experiments.figure import CLASSIC, Figure, Models, Scheme, World, labelled
 from fedpeer.sims.experiments.schemes import (
     COUNT,
@@ -54,7 +55,12 @@ class _Writers:
         fraction = (self.tests + 0.5) / (examples + self.tests)
         split = f"user,test_fraction={fraction:.4f}/truncate:{examples},test={self.tests}"
         return World(
-            dataset=self.dataset, split=split, peers=peers, updates=self.updates[test], rounds=rounds, read=read
+            dataset=self.dataset,
+            split=split,
+            peers=peers,
+            updates=self.updates[test],
+            rounds=rounds,
+            read=None if read is None else AtRound(read),
         )
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fedpeer.sims.experiments.bytes_figure import BYTES
+from fedpeer.sims.experiments.experiment import AtAccuracy
 from fedpeer.sims.experiments.moments import MEGABYTES, at_accuracy
 from fedpeer.sims.experiments.registry import experiment
 from fedpeer.sims.experiments.results import COLUMNS, Measured
@@ -67,7 +68,7 @@ def test_all_lines_differ_in_gossip_only_and_one_run_is_read_three_times() -> No
     assert all(
         request == requests[cell.label.partition(";")[0]] for cell in cells for request in cell.variants.values()
     )
-    assert {cell.reach for cell in cells} == {0.8, 0.85, 0.9}
+    assert {cell.read for cell in cells} == {AtAccuracy(0.8), AtAccuracy(0.85), AtAccuracy(0.9)}
     contracts = {
         str(request.federation.model_copy(update={"gossip": requests["float32"].federation.gossip}))
         for request in requests.values()

@@ -21,7 +21,7 @@ from fedpeer.sims.experiments import playing
 from fedpeer.sims.experiments.book import book
 from fedpeer.sims.experiments.claims import falls, highest, leads
 from fedpeer.sims.experiments.events import Begun
-from fedpeer.sims.experiments.experiment import Cell, Experiment, SizeName
+from fedpeer.sims.experiments.experiment import AtRound, Cell, Experiment, SizeName
 from fedpeer.sims.experiments.figure import Figure, Scheme, World, labelled
 from fedpeer.sims.experiments.figure_lines import lines_of
 from fedpeer.sims.experiments.pictures import picture
@@ -41,7 +41,9 @@ SMALL = Figure(
     schemes=lambda read: (Scheme("0", "local"), Scheme("100", "full-averaging")),
     settings=(1, 2, 4),
     setting="mini-batches",
-    world=lambda read: World(dataset="digits", split="iid", peers=2, updates=3, rounds=4, read=read, read_every=1),
+    world=lambda read: World(
+        dataset="digits", split="iid", peers=2, updates=3, rounds=4, read=AtRound(read), read_every=1
+    ),
     few=(("0", "100"), (1, 4)),
     minutes=(1, 1, 1),
     claims=[
@@ -271,7 +273,9 @@ def test_every_figure_is_whole(name: str) -> None:
         (method,) = request.methods
         method_of(method)
         request.federation.models()
-        assert cell.round is None or cell.round <= request.federation.learning.rounds
+        assert cell.read is None or (
+            isinstance(cell.read, AtRound) and cell.read.round <= request.federation.learning.rounds
+        )
 
 
 @pytest.mark.parametrize("name", FIGURES)

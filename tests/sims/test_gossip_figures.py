@@ -10,7 +10,7 @@ import pytest
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.federation import Federation
 from fedpeer.runs.scores import METRICS
-from fedpeer.sims.experiments.experiment import Cell, SizeName
+from fedpeer.sims.experiments.experiment import AtSecond, Cell, SizeName
 from fedpeer.sims.experiments.figure_lines import lines_of
 from fedpeer.sims.experiments.moments import at_second
 from fedpeer.sims.experiments.pictures import picture
@@ -89,7 +89,7 @@ def test_stragglers_are_so_many_and_a_run_is_read_at_every_second() -> None:
     for mode in ("synchronous", "asynchronous"):
         for slow in (0, 2, 4):
             cells_of = [found[f"{mode}, {slow} slow; virtual seconds: {second}"] for second in (1, 2, 3)]
-            assert [cell.second for cell in cells_of] == [1, 2, 3]
+            assert [cell.read for cell in cells_of] == [AtSecond(1), AtSecond(2), AtSecond(3)]
             assert len({digest_of(request(cell)) for cell in cells_of}) == 1
             made = request(cells_of[0])
             paces = asked(made.faults, peers).paces if made.faults else ()

@@ -10,10 +10,10 @@ import pytest
 
 from fedpeer.algorithms.mocha.comparators import METHODS, NETWORKS
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.experiments.experiment import Objective, Size
+from fedpeer.sims.experiments.experiment import AtObjective, Size
 from fedpeer.sims.experiments.figure import Scheme, World
 from fedpeer.sims.experiments.mocha_time import TIME
-from fedpeer.sims.experiments.moments import at_objective
+from fedpeer.sims.experiments.moments import at_objective, read_at
 from fedpeer.sims.experiments.registry import experiment
 from fedpeer.sims.experiments.results import COLUMNS, Measured
 from fedpeer.sims.prepare import prepare
@@ -57,7 +57,7 @@ def test_the_rounds_before_it_was_so_small_count(method: str, steps: tuple[int, 
     """Two rounds of seed 0, 3 + 5 and 2 + 6 steps, and one of seed 1; CoCoA's nodes are all as long at it as the
     slowest."""
     measured = Measured.of(
-        "x", at_objective(rows(f"{method},lam=1"), Objective(0.5, 7)), variant="", tried={}, seconds=0
+        "x", at_objective(rows(f"{method},lam=1"), AtObjective(0.5, 7)), variant="", tried={}, seconds=0
     )
     for network in NETWORKS:
         units = [STEP[method] * each + rounds * ROUND[network] for each, rounds in zip(steps, (2, 1), strict=True)]
@@ -66,7 +66,7 @@ def test_the_rounds_before_it_was_so_small_count(method: str, steps: tuple[int, 
 
 
 def test_who_never_comes_so_far_in_some_run_has_no_seconds() -> None:
-    measured = Measured.of("x", at_objective(rows(), Objective(0.42, 7)), variant="", tried={}, seconds=0)
+    measured = Measured.of("x", at_objective(rows(), AtObjective(0.42, 7)), variant="", tried={}, seconds=0)
     assert all(COLUMNS[network].values(measured) is None for network in NETWORKS)
     assert measured.per_seed["PM"] == pytest.approx((0.45, 0.35)), "the last round of seed 0"
 
@@ -134,7 +134,7 @@ def test_of_real_runs_the_time_is_that_of_their_rounds(tmp_path: Path, monkeypat
         updates=1,
         rounds=12,
         read_every=1,
-        objective=Objective(0.7, 64),
+        read=AtObjective(0.7, 64),
         loss="binary",
     )
     seconds = {}
@@ -144,7 +144,7 @@ def test_of_real_runs_the_time_is_that_of_their_rounds(tmp_path: Path, monkeypat
             request = replace(world.request(short, Size(rounds=1, seeds=1, minutes=0)), workers=1)
             run = RunFolder.create(tmp_path / "runs", name="test", settings=request.to_json(), environment={})
             simulate(prepare(request), run)
-            [read] = at_objective(run.rows(), Objective(0.7, 64))
+            [read] = read_at(run.rows(), AtObjective(0.7, 64))
             seconds[scheme.name] = read["statistics"]
     for network, cost in ROUND.items():
         [took] = seconds["MOCHA"][network]
