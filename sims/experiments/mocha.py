@@ -84,7 +84,7 @@ TABLE = Experiment(
             rounds=50, seeds=2, searches=True, minutes=1, differs="HAR alone, 50 rounds; the paper has 10 shuffles."
         ),
         "default": Size(
-            rounds=100, seeds=3, searches=True, minutes=15, differs="100 rounds; the paper has 10 shuffles."
+            rounds=100, seeds=3, searches=True, minutes=30, differs="100 rounds; the paper has 10 shuffles."
         ),
         "full": Size(rounds=300, seeds=10, searches=True, search_seeds=3, minutes=180),
     },

@@ -45,7 +45,7 @@ def _at(name: str, left: int) -> str:
 def _sooner(name: str, other: str, network: str, left: int) -> Claim:
     """Who never comes so far takes longer than anybody."""
     mine, theirs = _at(name, left), _at(other, left)
-    text = f"{COLUMNS[network].title}: {name} leaves {left} % of the objective before {other}"
+    text = f"{name} leaves {left} % of the objective in fewer {COLUMNS[network].title} than {other}"
     claim = part_of(text, mine, theirs, network, most=1.0)
 
     def check(results: Results) -> Verdict:

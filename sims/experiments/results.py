@@ -114,6 +114,7 @@ class Column:
 
     metric   that it is made of, or a statistic; "" for the bytes of a round
     shown    of a fraction or of bytes, the number that is printed
+    meant    what it is, for the foot of a table
     axis     what is written at the axis of a figure; "": the title
     most     that it can be, as it is shown, where a figure's axis goes from nought to that
     log      whether a figure's axis is logarithmic
@@ -122,6 +123,7 @@ class Column:
     title: str
     metric: str
     shown: Callable[[float], float]
+    meant: str
     digits: int = 1
     axis: str = ""
     most: float | None = None
@@ -147,18 +149,78 @@ def _percent(fraction: float) -> float:
 
 
 COLUMNS: Mapping[str, Column] = {
-    **{name: Column(name, name, _percent, axis="accuracy, %") for name in METRICS},
-    "error": Column("error", "PM", lambda fraction: 100 * (1 - fraction), digits=2, axis="error, %"),
-    "sent": Column("MB a round", "", lambda number: number / 1e6, digits=2),
-    "update": Column("KB an update", "update bytes", lambda number: number / 1e3),
-    "megabytes": Column("MB in all", "megabytes", float, digits=1, axis="MB sent until then"),
-    "seconds": Column("virtual seconds", "virtual seconds", float, digits=2),
     **{
-        network: Column(f"seconds, {name}", network, float, digits=2, axis=f"estimated seconds, {name}", log=True)
+        name: Column(name, name, _percent, meant=words, axis="accuracy, %")
+        for name, words in {
+            "PM": "the peers' own models, each peer counted the same",
+            "MT": "the peers' own models, weighted by test sizes",
+            "GM": "the server's model, each peer counted the same",
+            "S": "the server's model, weighted by test sizes",
+        }.items()
+    },
+    "error": Column(
+        "error",
+        "PM",
+        lambda fraction: 100 * (1 - fraction),
+        meant="of the peers' own models, the plain mean over peers",
+        digits=2,
+        axis="error, %",
+    ),
+    "sent": Column(
+        "MB a round",
+        "",
+        lambda number: number / 1e6,
+        meant="all that is said in a round, by all together",
+        digits=2,
+    ),
+    "update": Column(
+        "KB an update",
+        "update bytes",
+        lambda number: number / 1e3,
+        meant="what a client sends in a round, mean over the clients that were asked",
+    ),
+    "megabytes": Column(
+        "MB in all",
+        "megabytes",
+        float,
+        meant="what all peers together had sent until the mean accuracy was reached",
+        axis="MB sent until then",
+    ),
+    "seconds": Column(
+        "virtual seconds",
+        "virtual seconds",
+        float,
+        meant="until all rounds were done, mean over the peers",
+        digits=2,
+    ),
+    **{
+        network: Column(
+            f"seconds by {name}",
+            network,
+            float,
+            meant="of all rounds until then, in the paper's model of time",
+            digits=3,
+            axis=f"seconds by {name}, estimated",
+            log=True,
+        )
         for network, name in (("wifi", "Wi-Fi"), ("lte", "LTE"), ("3g", "3G"))
     },
-    "recovered": Column("recovered", "recovered", float, digits=2, axis="adjusted Rand index", most=1.0),
-    "disagreement": Column("disagreement, %", "disagreement", _percent, digits=2),
+    "recovered": Column(
+        "recovered",
+        "recovered",
+        float,
+        meant="adjusted Rand index of the groups that were found with those that were hidden",
+        digits=2,
+        axis="adjusted Rand index",
+        most=1.0,
+    ),
+    "disagreement": Column(
+        "disagreement, %",
+        "disagreement",
+        _percent,
+        meant="the greatest distance of a peer from the mean, as a part of the mean's length",
+        digits=2,
+    ),
 }
 
 

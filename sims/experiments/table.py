@@ -165,24 +165,12 @@ def _shown(column: Column, mean: float, sem: float | None) -> str:
 
 def _legend(data: Mapping[str, Any], results: Results) -> str:
     """What the letters stand for, of those that are there."""
-    meant = {
-        "PM": "PM: the peers' own models, each peer counted the same",
-        "MT": "MT: the peers' own models, weighted by test sizes",
-        "GM": "GM: the server's model, each peer counted the same",
-        "S": "S: the server's model, weighted by test sizes",
-        "error": "error: of the peers' own models, the plain mean over peers",
-        "sent": "MB a round: all that is said in a round, by all together",
-        "update": "KB an update: what a client sends in a round, mean over the clients that were asked",
-        "megabytes": "MB in all: what all peers together had sent until the mean accuracy was reached",
-        "seconds": "virtual seconds: until all rounds were done, mean over the peers",
-        "recovered": "recovered: adjusted Rand index of the groups that were found with those that were hidden",
-        "disagreement": "disagreement: the greatest distance of a peer from the mean, in percent of the mean's length",
-    }
-    words = "; ".join(meant[name] for name in data["columns"])
+    words = "; ".join(f"{COLUMNS[name].title}: {COLUMNS[name].meant}" for name in data["columns"])
     several = data["seeds"] > 1
     if data.get("figure") is not None:
         theirs = f" (the paper has {data['figure']['runs']})" if data["figure"]["number"] else ""
-        said = "In percent" if data["columns"] == ["PM"] else "Scores are in percent. Each number"
+        scores = "Scores are in percent. " if METRICS.keys() & set(data["columns"]) else ""
+        said = "In percent" if data["columns"] == ["PM"] else f"{scores}Each number"
         if not several:
             return f"{words}. {said}, of one run{theirs}."
         return (

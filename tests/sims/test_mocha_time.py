@@ -99,7 +99,7 @@ def test_claims_of_who_is_sooner_and_of_slow_networks() -> None:
         )
 
     for claim in (each for each in TIME.claims if len(each.needs) == 2):
-        network = next(name for name in NETWORKS if claim.text.startswith(COLUMNS[name].title))
+        network = next(name for name in NETWORKS if f" {COLUMNS[name].title} " in claim.text)
         mine, theirs = claim.needs
         for own, other, held in ((1.0, 1.0, True), (1.1, 1.0, False), (1.0, None, True)):
             there = {} if other is None else {network: other}
