@@ -31,7 +31,7 @@ from fedpeer.sims.experiments.playing import Wanted
 from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.sims.experiments.results import COLUMNS, Measured, Results, Verdict, validation_score
 from fedpeer.sims.experiments.runner import Asked, carry_out, digest_of, found
-from fedpeer.sims.experiments.table import page
+from fedpeer.sims.experiments.table import page, page_data
 from fedpeer.sims.request import SimulationRequest
 
 SIMULATION = {"dataset": "digits", "split": "blocks:40,shuffle=true,test=50"}
@@ -365,6 +365,12 @@ def test_every_experiment_is_whole(name: str) -> None:
                 method_of(method)
     labels = {each.label for each in found.cells(found.sizes["full"])}
     assert all(labels.issuperset(claim.needs) for claim in found.claims)
+    made = {"packages": {}, "device": "cpu", "processors": 2, "python": "CPython", "git": None}
+    where = {"command": "fedpeer", "environment": made, "workers": 1}
+    size = found.sizes["default"]
+    nothing = page_data(found, size, "default", found.cells(size), {}, where)
+    assert f"# {found.title}" in page(nothing)
+    assert f"{COLUMNS[found.columns[0]].title}: {COLUMNS[found.columns[0]].meant}" in page(nothing)
 
 
 def test_a_page_says_what_was_measured(lab: Lab, tmp_path: Path) -> None:
