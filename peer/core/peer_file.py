@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, model_validator
 
+from fedpeer.peer.core.capability import MUCH_BANDWIDTH
 from fedpeer.peer.core.choice import Choice, ChoiceError, from_data, plain
 from fedpeer.peer.core.federation import ChoiceField, Strict
 
@@ -174,8 +175,10 @@ class PeerFile(Strict):
         default=None, description="a bigger or smaller network than the federation's, if the shared slices fit"
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="where it trains")
-    bandwidth: float | None = Field(
-        default=None, gt=0, description="Mbit/s that it can send: who can send more stands for coordinator earlier"
+    bandwidth: float = Field(
+        default=MUCH_BANDWIDTH,
+        gt=0,
+        description="Mbit/s that it can send: who can send more stands for coordinator earlier",
     )
     dashboard: DashboardSettings | None = Field(default=None, description="a listener for people; default: none")
     state: str | None = Field(default=None, description="folder of what it must not forget; default: ID-state")

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fedpeer.gossip.claims import Sign, Verify
-from fedpeer.peer.core.capability import MUCH_BANDWIDTH, Capability
+from fedpeer.peer.core.capability import Capability
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import noise_of, plan_for
 from fedpeer.peer.core.keeper import Keeper
@@ -55,7 +55,7 @@ class Prepared:
             examples=self.outfit.learner.examples,
             accelerator=self.device != "cpu",
             memory=memory_of(self.device),
-            bandwidth=self.file.bandwidth or MUCH_BANDWIDTH,
+            bandwidth=self.file.bandwidth,
         ).patience
 
     @property

@@ -28,6 +28,7 @@ from fedpeer.peer.shell.prepared import Prepared, prepare, status_of
 from fedpeer.peer.shell.secret import SECRET_BYTES, keep, secret_in
 from fedpeer.peer.shell.store import StateError
 from tests.peer.shell.people import People
+from tests.peer.shell.whole import whole
 from tests.sims import worlds
 
 Prepare = Callable[..., Prepared]
@@ -41,7 +42,7 @@ def prepared(tmp_path: Path) -> Prepare:
         people.identity(peer)
     (tmp_path / "roster.json").write_bytes(to_bytes(people.roster))
 
-    def made(allow: tuple[str, ...] = (), bandwidth: float | None = None, **settings: Any) -> Prepared:
+    def made(allow: tuple[str, ...] = (), bandwidth: float = 100.0, **settings: Any) -> Prepared:
         federation = worlds.federation(simulation__peers=3, **{"learning__algorithm": "fedper", **settings})
         file = PeerFile.model_validate(
             {
@@ -64,7 +65,6 @@ def prepared(tmp_path: Path) -> Prepare:
 def test_who_can_send_more_or_has_more_memory_or_an_accelerator_stands_earlier(
     prepared: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the council of an algorithm with a server, and in those of averaging groups."""
     memory = {"cpu": 2**34, "cuda": 2**34}
     monkeypatch.setattr("fedpeer.peer.shell.prepared.memory_of", memory.get)
     usual, slow, quick = prepared(), prepared(bandwidth=1.0), prepared(bandwidth=1000.0)
@@ -74,6 +74,18 @@ def test_who_can_send_more_or_has_more_memory_or_an_accelerator_stands_earlier(
     assert quick.pupil.course.patience == quick.patience
     memory["cpu"] = 2**30
     assert usual.patience > waits[2]
+
+
+def test_the_councils_of_averaging_groups_know_it_too(prepared: Prepare) -> None:
+    def waits(bandwidth: float) -> list[float]:
+        made = prepared(bandwidth=bandwidth, learning__algorithm="partial-averaging", gossip__protocol="coordinator")
+        with whole(made) as peer:
+            councils = peer.process._node.councils.values()
+            return peer.inside(lambda: [council.decrees.election.patience for council in councils])
+
+    slow, quick = waits(1.0), waits(1000.0)
+    assert slow
+    assert all(one > other for one, other in zip(slow, quick, strict=True))
 
 
 def test_a_bandwidth_is_above_nought(prepared: Prepare) -> None:
