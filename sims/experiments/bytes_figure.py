@@ -12,13 +12,12 @@ claimed of it. Half the bytes of exact averaging at the same accuracy is what wa
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from fedpeer.sims.experiments.claims import part_of
+from fedpeer.sims.experiments.claims import part_to_come_so_far
 from fedpeer.sims.experiments.experiment import AtAccuracy
 from fedpeer.sims.experiments.figure import Figure, Scheme, World, labelled
-from fedpeer.sims.experiments.results import COLUMNS, Claim, Results, Verdict
+from fedpeer.sims.experiments.results import Claim
 
 _ACCURACY = "accuracy, %"
 _NETWORK = "mlp:64+100+50+10"
@@ -46,17 +45,8 @@ def _to(scheme: str, accuracy: int) -> str:
 
 
 def _less(scheme: str, other: str, percent: int, accuracy: int = 90) -> Claim:
-    """Who never comes so far takes more than any part of the bytes."""
-    label = _to(scheme, accuracy)
     text = f"{accuracy} % with {scheme} take at most {percent} % of the bytes with {other}"
-    claim = part_of(text, label, _to(other, accuracy), _MB, most=percent / 100)
-
-    def check(results: Results) -> Verdict:
-        if label in results and COLUMNS[_MB].values(results[label]) is None:
-            return Verdict(False, "it did not come so far in all runs")
-        return claim.check(results)
-
-    return replace(claim, check=check)
+    return part_to_come_so_far(text, _to(scheme, accuracy), _to(other, accuracy), _MB, most=percent / 100)
 
 
 BYTES = Figure(

@@ -6,6 +6,7 @@ All differences are in points: of a column as its table shows it. `more` says wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -56,6 +57,20 @@ def part_of(text: str, label: str, other: str, column: str, *, most: float) -> C
         return Verdict(mine <= most * theirs, f"{100 * mine / theirs:.1f} %")
 
     return Claim(text, _told(check), (label, other))
+
+
+def part_to_come_so_far(text: str, label: str, other: str, column: str, *, most: float) -> Claim:
+    """`part_of`, of what it took to come so far: a cell without the number never did, which is more than any number."""
+    within = part_of(text, label, other, column, most=most)
+
+    def check(results: Results) -> Verdict:
+        for each in (label, other):
+            if label in results and each in results and COLUMNS[column].values(results[each]) is None:
+                who = "it" if each == label else each
+                return Verdict(each != label, f"{who} did not come so far in all runs")
+        return within.check(results)
+
+    return replace(within, check=check)
 
 
 def in_order(text: str, labels: Sequence[str], column: str, *, more: bool, p: float = 0.05) -> Claim:

@@ -10,10 +10,9 @@ Source: Smith, Chiang, Sanjabi, Talwalkar, Federated multi-task learning, NIPS 2
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from fedpeer.algorithms.mocha.comparators import NETWORKS
-from fedpeer.sims.experiments.claims import part_of
+from fedpeer.sims.experiments.claims import part_to_come_so_far
 from fedpeer.sims.experiments.experiment import AtObjective
 from fedpeer.sims.experiments.figure import Figure, Scheme, World, labelled
 from fedpeer.sims.experiments.results import COLUMNS, Claim, Results, Verdict, mean_and_sem
@@ -43,18 +42,8 @@ def _at(name: str, left: int) -> str:
 
 
 def _sooner(name: str, other: str, network: str, left: int) -> Claim:
-    """Who never comes so far takes longer than anybody."""
-    mine, theirs = _at(name, left), _at(other, left)
     text = f"{name} leaves {left} % of the objective in fewer {COLUMNS[network].title} than {other}"
-    claim = part_of(text, mine, theirs, network, most=1.0)
-
-    def check(results: Results) -> Verdict:
-        if theirs in results and mine in results and COLUMNS[network].values(results[theirs]) is None:
-            came = COLUMNS[network].values(results[mine]) is not None
-            return Verdict(came, f"{other} did not come so far in all runs")
-        return claim.check(results)
-
-    return replace(claim, check=check)
+    return part_to_come_so_far(text, _at(name, left), _at(other, left), network, most=1.0)
 
 
 def _slower(name: str, left: int, *, least: float = 1.0, most: float = math.inf) -> Claim:
