@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -19,8 +20,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedpeer.cli.trained import Trained
-    from fedpeer.peer.models import Card
 
+#: What a spreadsheet takes for a formula where a cell begins with it, full-width forms among them; and a number, which
+#: begins with + or - and is none.
+_FORMULA, _NUMBER = (
+    re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"),
+    re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"),
+)
 #: Standard input, or standard output.
 STREAM = "-"
 RUN = "For a run"
@@ -92,6 +98,12 @@ def predict(
     inputs: Annotated[str, typer.Argument(metavar="FILE", help="CSV with the model's features; - for standard input.")],
     to: Annotated[str, typer.Option(metavar="FILE", help="CSV to write; - for standard output.")] = STREAM,
     delimiter: Annotated[str, typer.Option(metavar="X", help="Between the cells of the input; tab for a tab.")] = ",",
+    as_they_are: Annotated[
+        bool,
+        typer.Option(
+            "--names-as-they-are", metavar="", help="Also class names that a spreadsheet would run as a formula."
+        ),
+    ] = False,
     method: Method = "partial-averaging",
     peer: Peer = None,
     seed: Seed = None,
@@ -100,7 +112,8 @@ def predict(
 ) -> None:
     """Answers for new examples: the class with a probability for each, or the numbers predicted.
 
-    The label column may be absent; other columns are passed over. Answers have the order of the rows.
+    The label column may be absent; other columns are passed over. Answers have the order of the rows. A class name that
+    begins like a formula (=SUM, @, -x) gets an apostrophe before it; numbers never do.
     """
     from fedpeer.data.own.inputs import read_inputs
     from fedpeer.data.own.table import separator_of
@@ -109,7 +122,8 @@ def predict(
     name = "standard input" if inputs == STREAM else inputs
     with _reading(inputs) as file:
         x = read_inputs(file, name, model.card.features, model.card.shape.input_shape, separator_of(delimiter))
-    text = _answers(model.card, model.answers(x))
+    classes = model.card.classes if as_they_are else tuple(map(_harmless, model.card.classes))
+    text = _answers(classes, model.answers(x))
     if to == STREAM:
         sys.stdout.write(text)
     else:
@@ -128,13 +142,19 @@ def _reading(inputs: str) -> Iterator[TextIO]:
         yield file
 
 
-def _answers(card: Card, answers: NDArray[np.float32]) -> str:
+def _harmless(name: str) -> str:
+    """A name of whoever made the model, such that neither a spreadsheet nor a terminal does what it says."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in name)
+    return f"'{shown}" if _FORMULA.match(name) and not _NUMBER.fullmatch(name) else shown
+
+
+def _answers(classes: Sequence[str], answers: NDArray[np.float32]) -> str:
     """CSV: the class and a probability for each class; or the numbers predicted, one column if it is one."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    if card.classes:
-        writer.writerow(["prediction", *(f"probability {name}" for name in card.classes)])
-        writer.writerows([card.classes[row.argmax()], *(f"{value:.6g}" for value in row)] for row in answers)
+    if classes:
+        writer.writerow(["prediction", *(f"probability {name}" for name in classes)])
+        writer.writerows([classes[row.argmax()], *(f"{value:.6g}" for value in row)] for row in answers)
     else:
         outputs = answers.shape[1]
         writer.writerow(["prediction"] if outputs == 1 else [f"prediction {number + 1}" for number in range(outputs)])

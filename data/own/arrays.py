@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
@@ -17,6 +19,10 @@ from fedpeer.data.own.code import imported
 from fedpeer.data.own.columns import CLASSES_GUESSED_MAX, described, drawn_test_part, users
 from fedpeer.data.own.mistakes import Mistakes, check_there
 
+#: What reads an array's description, by the version of its form.
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+#: Bytes that one packed byte can become, at most: deflate's own limit.
+PACKED_MAX = 1032
 #: Class numbers end here: a larger one is an identifier taken for a class, and would ask for as wide an output layer.
 CLASSES_MAX = 10_000
 
@@ -40,15 +46,22 @@ def npz(
     known = ("x", "y", "user", "test")
     try:
         with open(path, "rb") as file:
-            stored = np.load(file, allow_pickle=False)
-            if not isinstance(stored, NpzFile):
+            if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
                 raise DataError(f"{path}: it holds one array; store x and y with numpy.savez(file, x=x, y=y)")
+            file.seek(0)
+            stored = np.load(file, allow_pickle=False)
+            assert isinstance(stored, NpzFile), "what is neither an array nor a zip is a pickle, which is refused"
             with stored:
+                for name in known:
+                    _check_filled(stored, name)
                 found = {name: stored[name] for name in known if name in stored}
                 names = ", ".join(stored)
+    except MemoryError as problem:
+        raise DataError(f"{path}: this machine has not the memory for its arrays ({problem})") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
         raise DataError(
-            f"{path}: it cannot be read as an .npz file of plain arrays ({problem}); write it with numpy.savez"
+            f"{path}: it cannot be read as an .npz file of plain arrays ({problem or 'it ends early'}); "
+            "write it with numpy.savez"
         ) from None
     missing = [name for name in ("x", "y") if name not in found]
     if missing:
@@ -56,6 +69,23 @@ def npz(
     return from_arrays(
         Path(path).stem, **found, source=path, task=task, kind=kind, classes=classes, test_fraction=test_fraction
     )
+
+
+def _check_filled(stored: NpzFile, name: str) -> None:
+    """An array is as long as it says, by the bytes that are there, before anything is allocated for it."""
+    member = f"{name}.npy"
+    if stored.zip is None or member not in stored.zip.namelist():
+        return
+    info = stored.zip.getinfo(member)
+    with stored.zip.open(member) as file:
+        version = npy.read_magic(file)
+        if version not in HEADERS:
+            raise ValueError(f"{name} is of version {version}, which plain arrays are not")
+        shape, _, dtype = HEADERS[version](file)
+        declared, there = math.prod(shape) * dtype.itemsize, info.file_size - file.tell()
+    if not dtype.hasobject and (declared != there or info.file_size > PACKED_MAX * info.compress_size + PACKED_MAX):
+        held = f"{info.compress_size:,} packed" if declared == there else f"{max(there, 0):,}"
+        raise ValueError(f"{name} says that it has shape {shape} of {dtype}, {declared:,} bytes, and holds {held}")
 
 
 def python(

@@ -17,8 +17,9 @@ from fedpeer.gossip.ballots import Commit, Lead, Message, Out
 from fedpeer.gossip.outcomes import Refusal
 from fedpeer.peer.core.chamber import called
 from fedpeer.peer.core.entries import Sworn
+from fedpeer.peer.core.meeting import read_news
 from fedpeer.peer.core.messages import RosterNews
-from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
+from fedpeer.peer.core.roster import Roster, to_bytes
 
 if TYPE_CHECKING:
     from fedpeer.peer.core.council import Council
@@ -57,12 +58,8 @@ def hear_earlier(council: Council, peer: str, news: RosterNews) -> None:
     """A roster from before this peer came: who coordinates may do so by a mandate of that time."""
     if news.number in council.chamber.rosters:
         return
-    try:
-        roster = from_bytes(news.text)
-    except RosterError as error:
-        council.life.count(error.code, peer, str(error))
-        return
-    if roster.authority == council.life.circle.roster.authority:
+    roster = read_news(council.life, peer, news)
+    if roster is not None:
         enrol(council, roster)
 
 

@@ -17,10 +17,10 @@ from fedpeer.gossip.incarnations import Memory, fence, meet, memory
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.core.entries import Acked, Met, Reborn, Returned
 from fedpeer.peer.core.events import Enrol, Heard, Stop
+from fedpeer.peer.core.json_text import parsed
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Contract, Hello, LaneState, RosterNews
-from fedpeer.peer.core.refusals import REFUSALS
-from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, newer, to_bytes
+from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
 from fedpeer.peer.core.seats import seats_of
 from fedpeer.slicing.models import SlicingError
 from fedpeer.topology.graphs import TopologyError
@@ -219,9 +219,9 @@ def hear_contract(life: Life, peer: str, contract: Contract) -> None:
     if contract.text == life.setup.contract_text:
         return
     try:
-        theirs = json.loads(contract.text)
-    except (ValueError, RecursionError):
-        life.refuse("bad_metadata", peer, "its contract is not JSON")
+        theirs = parsed(contract.text)
+    except ValueError as error:
+        life.refuse("bad_metadata", peer, f"its contract cannot be read: {error}")
         return
     other = life.others[peer]
     if not other.differs:
@@ -247,14 +247,25 @@ def _shown(value: Any) -> str:
 
 
 def hear_roster(life: Life, peer: str, news: RosterNews) -> Roster | None:
-    """The roster, if it is a later one by the same authority."""
-    if news.number <= life.circle.roster.number:
-        return None
+    """The roster, if it is a later one by the same authority.
+
+    Who passes on another authority's, or one of another number than it said, pays for it: whoever goes by a roster has
+    checked it.
+    """
+    return read_news(life, peer, news) if news.number > life.circle.roster.number else None
+
+
+def read_news(life: Life, peer: str, news: RosterNews) -> Roster | None:
+    """The roster that somebody passes on, later or earlier than ours; None where it is refused."""
     try:
-        return newer(life.circle.roster, from_bytes(news.text))
+        roster = from_bytes(news.text, life.circle.roster.authority)
     except RosterError as error:
-        life.count(error.code if error.code in REFUSALS else "bad_metadata", peer, str(error))
+        life.count(error.code, peer, str(error))
         return None
+    if roster.number != news.number:
+        life.count("bad_metadata", peer, f"roster {roster.number} was sent as number {news.number}")
+        return None
+    return roster
 
 
 def enrol(life: Life, roster: Roster) -> None:

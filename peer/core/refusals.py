@@ -190,6 +190,13 @@ _ROWS = (
         "two living processes with one identity; the later one goes on",
         "This peer was started a second time: the later process goes on, this one stops. Keep one of the two.",
     ),
+    Refusal(
+        "foreign_roster",
+        ("E16",),
+        "s",
+        "a roster that another authority signed",
+        "The roster you passed on is by another authority; you should have refused it yourself.",
+    ),
     # ------------------------------------------------------------------------------------------------------ metadata
     Refusal("bad_metadata", ("M01", "M02", "M03", "M04", "M05", "M06"), "s", "metadata that cannot be read", _BROKEN),
     Refusal("unknown_kind", ("M07",), "s", "an unknown kind of message", _BROKEN),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 import socket
 import time
@@ -20,6 +19,7 @@ import aiohttp
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedpeer.peer.core.json_text import parsed
 from fedpeer.peer.core.peer_file import endpoint
 from fedpeer.peer.core.roster import ROSTER_BYTES_MAX, Roster
 from fedpeer.peer.shell.authority import Authority, EnrolmentError
@@ -161,8 +161,8 @@ async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
 
 def _denial(text: bytes) -> str:
     try:
-        words = str(json.loads(text)["text"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+        words = str(parsed(text)["text"])
+    except (ValueError, TypeError, KeyError):
         words = "it was refused without a reason"
     return "Not let in: " + "".join(letter for letter in words if letter.isprintable())[:TEXT_MAX]
 

@@ -18,6 +18,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from fedpeer.peer.core.json_text import parsed
 from fedpeer.peer.core.peer_file import endpoint
 from fedpeer.peer.core.roster import Entry, Roster, RosterError, admit, from_bytes, is_id, to_bytes
 from fedpeer.peer.shell.authority import Authority, EnrolmentError, change_roster
@@ -112,9 +113,9 @@ class Invitation:
         if now >= self.expires:
             return Denied(410, "This invitation has expired; ask for another one.")
         try:
-            asked = json.loads(body)
+            asked = parsed(body)
             secret, wanted = bytes.fromhex(asked["secret"]), str(asked["request"])
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError):
             return Denied(400, "This is not a request to join.")
         if not hmac.compare_digest(secret, self.secret):
             self.wrong += 1
@@ -165,23 +166,22 @@ def read_admission(answer: bytes, token: Token, key: Ed25519PrivateKey) -> Admis
     Raises EnrolmentError: whoever answered holds the authority's key, so what is wrong is not an attack but a mistake.
     """
     try:
-        found = json.loads(answer)
+        found = parsed(answer)
         certificate = x509.load_pem_x509_certificate(found["certificate"].encode())
         authority = x509.load_pem_x509_certificate(found["authority"].encode())
-        roster = from_bytes(found["roster"].encode())
+        roster = from_bytes(found["roster"].encode(), token.authority)
         federation = found["federation"]
         certificate.verify_directly_issued_by(authority)
         ours = key.public_key()
         fits = (
             certificate.public_key() == ours,
             roster.by_id[token.peer].key == ours.public_bytes_raw(),
-            roster.authority == token.authority,
             authority.public_key() == Ed25519PublicKey.from_public_bytes(token.authority),
             isinstance(federation, str),
         )
         if not all(fits):
             raise ValueError("not what the token promised")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidSignature, RosterError):
+    except (ValueError, TypeError, KeyError, AttributeError, InvalidSignature, RosterError):
         raise EnrolmentError(
             "The authority's answer cannot be used; both machines need the same version of fedpeer. "
             f"There:  fedpeer revoke {token.peer}, and invite it again."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import shutil
@@ -72,6 +73,43 @@ def test_predict_answers_row_by_row(run: Fedpeer, tmp_path: Path, monkeypatch: p
     assert (tmp_path / "answers.csv").read_text() == answers
     monkeypatch.setattr("sys.stdin", io.StringIO("a,b\n9,1\n1,9\n"))
     assert run("predict", "last", "-", "--peer", "peer1").out == answers
+
+
+#: Names as a label column may have them, and as they stand in a cell that nothing runs.
+NAMES = {
+    "=1+1": "'=1+1",
+    "+SUM(A1)": "'+SUM(A1)",
+    "-x": "'-x",
+    "@cmd": "'@cmd",
+    "\t=1": "'?=1",
+    "\r=1": "'?=1",
+    "\uff1d1": "'\uff1d1",
+    "-0.5": "-0.5",
+    "+1e-3": "+1e-3",
+    "ill": "ill",
+    "a=b": "a=b",
+    "\x1b[31mred": "?[31mred",
+    "'=1": "'=1",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_class_names_are_no_formulas_in_the_answers(run: Fedpeer, tmp_path: Path, name: str) -> None:
+    """Of a model that somebody else may have made; as they are only where that is asked for."""
+    [path] = tmp_path.glob("fedpeer-runs/*/models/partial-averaging-seed*.json")
+    card = json.loads(path.read_text())
+    path.write_text(json.dumps({**card, "classes": [name, name]}))
+    (tmp_path / "new.csv").write_text("a,b\n1,9\n")
+
+    def cell(*options: str) -> str:
+        run("predict", "last", "new.csv", "--peer", "peer1", "--to", "answers.csv", *options)
+        with (tmp_path / "answers.csv").open(newline="", encoding="utf-8") as file:
+            header, row, *_ = csv.reader(file)
+        assert not set("=+-@\t\r") & set(header[1][0])
+        return row[0]
+
+    assert cell() == NAMES[name]
+    assert cell("--names-as-they-are") == name or "\r" in name, "a lone carriage return ends the row"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -291,6 +292,55 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     assert "cannot be read as an .npz" in _message(npz, path=path)
     np.save(tmp_path / "one.npy", X)
     assert "it holds one array" in _message(npz, path=str(tmp_path / "one.npy"))
+
+
+def _declared(shape: tuple[int, ...], content: bytes, version: bytes = b"\1\0") -> bytes:
+    """An array's bytes by numpy's form, whatever they are."""
+    said = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    return b"\x93NUMPY" + version + len(said).to_bytes(2, "little") + said + content
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (_declared((10**12, 1), bytes(8)), "4,000,000,000,000 bytes, and holds 8"),
+        (_declared((2, 1), bytes(800)), "8 bytes, and holds 800"),
+        (_declared((2**40, 2**40), b""), "and holds 0"),
+        (_declared((2, 1), bytes(8), b"\3\0"), "version (3, 0)"),
+        (_declared((-2, -1), bytes(8)), "cannot be read as an .npz"),
+        (b"", "cannot be read as an .npz"),
+    ],
+)
+def test_an_array_that_says_to_be_longer_than_it_is_is_not_allocated(
+    tmp_path: Path, x: bytes, said: str, packing: int
+) -> None:
+    path = str(tmp_path / "t.npz")
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        archive.writestr("x.npy", x)
+        archive.writestr("y.npy", _declared((2,), bytes(8)))
+    message = _message(npz, path=path)
+    assert said in message
+    assert "\n" not in message
+
+
+def test_an_archive_that_lies_about_how_long_a_member_is_is_not_believed(tmp_path: Path) -> None:
+    """Its directory says 4 GB of some packed bytes, as the array does."""
+    path = tmp_path / "t.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("x", "y"):
+            archive.writestr(f"{name}.npy", _declared((10**9, 1), bytes(8)))
+    content, long = path.read_bytes(), 4 * 10**9 + 128
+    true = len(_declared((10**9, 1), bytes(8))).to_bytes(4, "little")
+    assert content.count(true) >= 2
+    path.write_bytes(content.replace(true, long.to_bytes(4, "little")))
+    assert "4,000,000,000 bytes, and holds" in _message(npz, path=str(path))
+
+
+def test_one_array_that_says_to_be_huge_is_not_allocated_either(tmp_path: Path) -> None:
+    path = tmp_path / "one.npz"
+    path.write_bytes(_declared((10**12, 1), bytes(8)))
+    assert "it holds one array" in _message(npz, path=str(path))
 
 
 # Images

@@ -168,6 +168,21 @@ def test_a_roster_signed_by_another_key_is_refused() -> None:
     assert code_of(lambda: from_bytes(to_bytes(forged))) == "bad_signature"
 
 
+def test_whose_it_is_and_the_signature_come_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte of entries of another authority, or of a signature that is wrong, costs nothing but that."""
+    made, other = roster(), to_bytes(sign(replace(roster(), authority=public(2000)), key_of(2000)))
+    forged = to_bytes(made)[:-5] + b'f"\n}\n'
+
+    def read(text: bytes) -> None:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr("fedpeer.peer.core.roster.parsed", read)
+    assert code_of(lambda: from_bytes(other, public(1000))) == "foreign_roster"
+    assert code_of(lambda: from_bytes(forged, public(1000))) == "bad_signature"
+    with pytest.raises(AssertionError, match="it was read"):
+        from_bytes(to_bytes(made), public(1000))
+
+
 @pytest.mark.parametrize(
     "entries",
     [

@@ -98,6 +98,18 @@ def another_file(bob: Bob) -> None:
         assert bob.say(bob.framed(Contract(text=contract))) is None
 
 
+def nested(shape: bytes, depth: int) -> Case:
+    """A contract in which something stands this deep, where his own has a setting."""
+
+    def case(bob: Bob) -> None:
+        before, after = shape.split(b"|")
+        text = b'{"name":' + before * depth + b"1" + after * depth + b"}"
+        with bob.refuses("bad_metadata", "nested deeper"), bob.tells("ann", telling("bad_metadata")):
+            assert bob.say(bob.framed(Contract(text=text))) is None
+
+    return case
+
+
 def an_earlier_process(bob: Bob) -> None:
     with bob.refuses("duplicate_peer"), bob.tells("ann", telling("duplicate_peer")):
         assert bob.say(bob.hello(life=LIFE - 1)) is None
@@ -147,6 +159,13 @@ def elsewhere(bob: Bob) -> Roster:
     return sign(new, key)
 
 
+def another_number(bob: Bob) -> None:
+    """His own roster, as if it were a later one: read again each time, if its number were believed."""
+    said = RosterNews(number=NEVER, text=to_bytes(bob.people.roster))
+    with bob.refuses("bad_metadata", f"was sent as number {NEVER}"):
+        assert bob.say(bob.framed(said)) is None
+
+
 def accused(bob: Bob) -> Claim:
     return bob.claim("eve", "dead", NEVER)
 
@@ -163,7 +182,6 @@ ONCE_INSIDE: dict[str, Case] = {
     ),
     "E07-text-bit": claims("bad_signature", lambda bob: replace(accused(bob), version=NEVER ^ 1)),
     "E07-roster": roster("bad_signature", lambda bob: replace(bob.people.roster, number=NEVER)),
-    "E09-roster": roster("wrong_federation", elsewhere),
     "E10": repeated,
     "E10-at-the-same-time": twice_at_the_same_time,
     "E11": says(lambda bob: bob.next(ahead=WINDOW), "sequence_jump"),
@@ -172,6 +190,11 @@ ONCE_INSIDE: dict[str, Case] = {
     "E12-hello": says(lambda bob: bob.hello("dan", incarnation=1), "stale_incarnation", "dan"),
     "E13": says(lambda bob: bob.hello("dan", incarnation=3 + INCARNATION_AHEAD_MAX), "incarnation_jump", "dan"),
     "E15": an_earlier_process,
+    "E16": roster("foreign_roster", elsewhere),
+    "M02-contract": nested(b"[|]", 962),
+    "M02-contract-of-mappings": nested(b'{"a":|}', 962),
+    "M02-contract-as-deep-as-it-goes": nested(b"[|]", 32_000),
+    "M06-number-of-a-roster": another_number,
     "S03": another_plan,
     "S03-file": another_file,
     "S08": says(lambda bob: bob.next(ahead=-1, weight=0.5), "sequence_reused"),

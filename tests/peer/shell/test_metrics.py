@@ -15,6 +15,7 @@ from fedpeer.peer.shell.metrics import METRICS, Metrics
 from .fake_status import FakePeer
 
 PAGE = Path(__file__).parents[3] / "docs" / "seeing.md"
+SCALING = PAGE.with_name("scaling.md")
 KINDS = {"h": "harmless", "s": "suspicious", "x": "closes the edge", "o": "this machine"}
 
 
@@ -117,3 +118,20 @@ def test_the_page_lists_every_metric() -> None:
 def test_the_page_lists_every_refusal() -> None:
     wanted = [[f"`{code}`", ", ".join(row.ids), KINDS[row.kind], row.log, row.advice] for code, row in REFUSALS.items()]
     assert rows("Refusals") == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
+
+
+def alarms() -> list[str]:
+    """The rules that the page on scaling recommends."""
+    section = SCALING.read_text(encoding="utf-8").split("| rule | means |\n")[1].split("\n\n")[0]
+    return [line.split("`")[1] for line in section.splitlines() if "`" in line]
+
+
+@pytest.mark.parametrize("rule", alarms())
+def test_each_alarm_can_ring(rule: str) -> None:
+    """It asks for metrics, labels and values that there are; `up` is Prometheus's own."""
+    found = scraped(learned()) | scraped(learned(served=True))
+    names = set(re.findall(r"fedpeer_\w+", rule))
+    assert names <= {name for name, *_ in found} or rule.startswith("up ")
+    for name, matcher, wanted in re.findall(r'(fedpeer_\w+)\{\w+(=~?)"([^"]+)"', rule):
+        values = {value for key in found if key[0] == name for value in key[1:]}
+        assert any(re.fullmatch(wanted if matcher == "=~" else re.escape(wanted), value) for value in values)
