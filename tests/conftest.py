@@ -14,6 +14,8 @@ from multiprocessing import forkserver
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kept.release import OldRelease, installed
+
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -28,6 +30,12 @@ def _fork_server() -> None:
     if sys.platform != "win32":
         multiprocessing.get_context("forkserver").set_forkserver_preload(["fedpeer.sims.vector.preload_autograd"])
         forkserver.ensure_running()
+
+
+@pytest.fixture(scope="session")
+def old_release(tmp_path_factory: pytest.TempPathFactory) -> OldRelease:
+    """The release before this one, installed in a folder of its own; `tests/kept/release.py` says how it is used."""
+    return installed(tmp_path_factory.mktemp("old-release"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -45,7 +45,7 @@ SIGNATURES_BYTES = _ENTRY_BYTES[0], SIGNATURES_MAX * _ENTRY_BYTES[1]
 
 def flat(said: Message) -> tuple[Any, ...]:
     """What is said, and all fields of it but signatures."""
-    return (_NAMES[type(said)], *_flat(said))
+    return (TAGS[type(said)], *_flat(said))
 
 
 def _flat(value: Any) -> Iterator[Any]:
@@ -81,6 +81,16 @@ _NUMBER, _FIRST, _DIGEST, _SIGNATURE = whole(), whole(1), octets(32), octets(SIG
 _PROGRESS = {"applied": _NUMBER, "newest_round": _NUMBER, "newest_term": _NUMBER}
 _DECREE = {"term": _FIRST, "round": _FIRST, "roster": _FIRST, "digest": _DIGEST}
 
+#: What stands in the metadata for each kind of statement; it stays, whatever the class is called.
+TAGS: dict[type[Message], str] = {
+    Canvass: "canvass",
+    Answer: "answer",
+    Lead: "lead",
+    Follow: "follow",
+    Propose: "propose",
+    Accept: "accept",
+    Commit: "commit",
+}
 #: Each kind of statement: its fields in order, and how they become one.
 _SAYINGS: dict[type[Message], tuple[dict[str, Reader], Any]] = {
     Canvass: (
@@ -97,7 +107,6 @@ _SAYINGS: dict[type[Message], tuple[dict[str, Reader], Any]] = {
     Accept: ({"term": _FIRST, "round": _FIRST, "signature": _SIGNATURE}, Accept),
     Commit: (_DECREE, lambda *decree: Commit(Certificate(Decree(*decree), ()))),
 }
-_NAMES = {kind: kind.__name__.lower() for kind in _SAYINGS}
 
 
 def _reader(kind: type[Message]) -> Reader:
@@ -106,7 +115,7 @@ def _reader(kind: type[Message]) -> Reader:
     return lambda value: made(*each(value).values())
 
 
-_READERS = {name: _reader(kind) for kind, name in _NAMES.items()}
+_READERS = {tag: _reader(kind) for kind, tag in TAGS.items()}
 #: What may be said.
 SAYINGS = tuple(_READERS)
 

@@ -164,5 +164,21 @@ READERS: dict[type[messages.Message], Reader] = {
         messages.Model: (_GROUP, _DIGEST),
     }.items()
 }
-#: Kinds by their number in the header, 1, 2, 3, ... in the order above: new ones stand at its end.
-KINDS = dict(enumerate(READERS, start=1))
+#: Kinds by their number in the header; a number is never used for another kind.
+KINDS: dict[int, type[messages.Message]] = {
+    1: messages.Hello,
+    2: messages.Contract,
+    3: messages.Transfer,
+    4: messages.Ack,
+    5: messages.Ping,
+    6: messages.PingRequest,
+    7: messages.Pong,
+    8: messages.Fetch,
+    9: messages.Value,
+    10: messages.RosterNews,
+    11: messages.Refused,
+    12: messages.Ballot,
+    13: messages.Update,
+    14: messages.Wanted,
+    15: messages.Model,
+}

@@ -6,33 +6,32 @@ made for another peer, federation or plan, is refused by name.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
-from fedpeer.peer.core import entries
 from fedpeer.peer.core.chamber import chamber_fields, chamber_of
 from fedpeer.peer.core.entries import Entry, Opened, Took
 from fedpeer.peer.core.framing import FrameError, frame, unframe, unframe_any
 from fedpeer.peer.core.ledger import Holding, Ledger, Rules
+from fedpeer.peer.core.tags import ENTRIES, INCOMING, OUTGOING, PARCEL, TAGS, Schema
 
 
 class SnapshotForeignError(Exception):
     """A snapshot of another peer, federation or plan (D02). The message is a sentence for the user."""
 
 
-_KINDS: Mapping[str, type] = {kind.__name__: kind for kind in get_args(entries.Entry)}
-
-
 def entry_bytes(entry: Entry) -> bytes:
     """One entry of a journal."""
-    fields, tensors = _taken_apart(entry)
-    return frame(type(entry).__name__, fields, tensors)
+    tag = TAGS[type(entry)]
+    fields, tensors = _taken_apart(ENTRIES[tag], entry)
+    if isinstance(entry, Took):
+        fields["parcel"], inner = _taken_apart(PARCEL, entry.parcel)
+        tensors |= inner
+    return frame(tag, fields, tensors)
 
 
 def entry_of(data: bytes, start_weight: float = 1.0) -> Entry:
@@ -41,40 +40,29 @@ def entry_of(data: bytes, start_weight: float = 1.0) -> Entry:
     Raises:
         FrameError: if these bytes are no entry.
     """
-    name, fields, tensors = unframe_any(data)
-    if name not in _KINDS:
-        raise FrameError(f"a frame of kind {name[:40]!r} and no entry of a journal")
-    if name == Opened.__name__ and "afresh" in fields:
+    tag, fields, tensors = unframe_any(data)
+    if tag not in ENTRIES:
+        raise FrameError(f"a frame of kind {tag[:40]!r} and no entry of a journal")
+    stored = ENTRIES[tag]
+    if stored.made is Opened and "afresh" in fields:
         fields = {key: value for key, value in fields.items() if key != "afresh"} | {
             "start_weight": start_weight if fields["afresh"] else None
         }
-    made: Entry = _put_together(_KINDS[name], fields, tensors)
+    given = {**fields, **tensors}
+    try:
+        if stored.made is Took:
+            given["parcel"] = PARCEL.put_together({**given["parcel"], "payload": given.pop("payload")})
+        made: Entry = stored.put_together(given)
+    except (TypeError, KeyError) as error:
+        raise FrameError(f"an entry of kind {tag} with other fields: {error}") from None
     return made
 
 
-def _taken_apart(entry: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    fields: dict[str, Any] = {}
-    tensors: dict[str, Tensor] = {}
-    for each in dataclasses.fields(entry):
-        value = getattr(entry, each.name)
-        if isinstance(value, Tensor):
-            tensors[each.name] = value
-        elif isinstance(value, Parcel):
-            fields[each.name], inner = _taken_apart(value)
-            tensors |= inner
-        else:
-            fields[each.name] = value
-    return fields, tensors
-
-
-def _put_together(kind: Any, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
-    given = {**fields, **tensors}
-    try:
-        if kind is Took:
-            given["parcel"] = Parcel(**given["parcel"], payload=given.pop("payload"))
-        return kind(**given)
-    except (TypeError, KeyError) as error:
-        raise FrameError(f"an entry of kind {kind.__name__} with other fields: {error}") from None
+def _taken_apart(stored: Schema, value: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Its fields by their stored names: plain ones, and tensors."""
+    found = stored.fields(value)
+    tensors = {name: each for name, each in found.items() if isinstance(each, Tensor)}
+    return {name: each for name, each in found.items() if name not in tensors}, tensors
 
 
 # ---------------------------------------------------------------------------------------------------------- snapshots
@@ -164,7 +152,7 @@ def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -
     for number, (peer, lane) in enumerate(holding.out.items()):
         parcels = []
         for at, parcel in enumerate(lane.open):
-            fields, inner = _taken_apart(parcel)
+            fields, inner = _taken_apart(PARCEL, parcel)
             tensors[f"{prefix}out {number} open {at}"] = inner["payload"]
             parcels.append(fields)
         if lane.reference_D is not None:
@@ -206,13 +194,13 @@ def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tenso
     out = {}
     for number, (peer, lane) in enumerate(fields["out"].items()):
         parcels = tuple(
-            Parcel(**each, payload=tensors[f"{prefix}out {number} open {place}"])
+            PARCEL.put_together({**each, "payload": tensors[f"{prefix}out {number} open {place}"]})
             for place, each in enumerate(lane["open"])
         )
         reference = tensors.get(f"{prefix}out {number} reference")
-        out[peer] = Outgoing(**{**lane, "open": parcels}, reference_D=reference)
+        out[peer] = OUTGOING.put_together({**lane, "open": parcels, "reference": reference})
     into = {
-        peer: Incoming(**lane, reference_D=tensors.get(f"{prefix}into {number} reference"))
+        peer: INCOMING.put_together({**lane, "reference": tensors.get(f"{prefix}into {number} reference")})
         for number, (peer, lane) in enumerate(fields["into"].items())
     }
     return Holding(

@@ -1,0 +1,119 @@
+"""An entry of every kind in which nothing is as it is by default, and a ledger in which nothing is as it begins.
+
+Their bytes, as each release wrote them, are kept beside the states that its peers left (`entries.txt`); values here
+never change. Run as a program this writes that file: `python -m tests.kept.everything > entries.txt`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.gossip.ballots import Certificate, Decree, Electorate, Stand
+from fedpeer.gossip.ballots import Holding as Bounds
+from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.reductions import FORMS
+from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
+from fedpeer.peer.core import entries
+from fedpeer.peer.core.chamber import Chamber, Study
+from fedpeer.peer.core.journal import entry_bytes, snapshot_bytes
+from fedpeer.peer.core.ledger import Holding, Ledger, Rules
+
+PARCEL = Parcel(seq=3, round=5, exchange=1, weight=0.25, form="float32", payload=torch.tensor([1.5, -0.0, 2e-40]))
+SPARSE = Parcel(seq=4, round=6, exchange=0, weight=0.5, form="top-k", payload=torch.tensor([7, 9], dtype=torch.uint8))
+DIGEST, SIGNATURE = bytes(range(32)), bytes(range(64))
+OWNER = {"peer": "ann", "federation": "00ff", "contract": "abcd"}
+
+ENTRIES: dict[str, entries.Entry] = {
+    "Started": entries.Started(life=7),
+    "Began": entries.Began(round=5),
+    "Learnt": entries.Learnt(round=5, x_n=torch.tensor([0.5, -2.0]), s_k=torch.tensor([1, 2], dtype=torch.uint8)),
+    "Opened": entries.Opened(
+        group="all",
+        round=5,
+        exchange=1,
+        to=("bob", "cas"),
+        expect=("bob",),
+        fraction=0.25,
+        start_weight=1.5,
+        whole=True,
+        noise_key=b"key",
+        noise_scale=0.125,
+        asleep=True,
+    ),
+    "Closed": entries.Closed(group="all", without=("bob",)),
+    "Took": entries.Took(group="all", sender="bob", parcel=PARCEL, at_once=True),
+    "Acked": entries.Acked(group="all", peer="bob", taken=3),
+    "Met": entries.Met(peer="bob", incarnation=2, life=4, nonce=99),
+    "Reborn": entries.Reborn(incarnation=3),
+    "Adopted": entries.Adopted(group="all", value_D=torch.tensor([1.0, 2.0, 3.0])),
+    "Returned": entries.Returned(group="all", peer="bob"),
+    "Left": entries.Left(),
+    "Stood": entries.Stood(group="all", term=6, voted="bob"),
+    "Bound": entries.Bound(
+        group="all", roster=2, accepted=(6, 9, 2, DIGEST), applied=((5, 8, 1, DIGEST), (("ann", SIGNATURE),))
+    ),
+    "Stored": entries.Stored(group="all", digest=DIGEST, content=b"content"),
+    "Studied": entries.Studied(group="all", round=9, update=b"update", client=b"client"),
+    "Kept": entries.Kept(group="all", round=8, client=b"client", x_n=torch.tensor([0.25])),
+    "Averaged": entries.Averaged(group="all", round=8),
+    "Called": entries.Called(group="all", number=2, voters=("ann", "bob"), members=("ann", "bob", "cas"), text=b"{}"),
+    "Sworn": entries.Sworn(group="all", lost=1),
+}
+
+
+def ledger() -> Ledger:
+    """A ledger in which nothing is as it begins."""
+    reference_D = torch.tensor([9.0, 8.0, 7.0])
+    holding = Holding(
+        Mass.of(torch.tensor([1.0, 2.0, 3.0]), 0.75),
+        {(5, 1, "bob"): Mass.of(torch.tensor([4.0, 5.0, 6.0]), 0.125)},
+        {"bob": Outgoing(4, (PARCEL, SPARSE), 0.5, reference_D)},
+        {"cas": Incoming(2, 0.25, (b"digest",), (4, 1), reference_D)},
+        at=(5, 1),
+        expect=("bob", "cas"),
+        told=frozenset({"cas"}),
+        nothing=frozenset({(5, 1, "dan")}),
+        awake=True,
+        settled_D=reference_D,
+        put=2.0,
+        written_off=0.375,
+    )
+    chamber = Chamber(
+        client=b"client",
+        holding=Bounds(2, Decree(6, 9, 2, DIGEST), Certificate(Decree(5, 8, 1, DIGEST), (("ann", SIGNATURE),))),
+        electorates={2: Electorate(2, frozenset({"ann", "bob"}), frozenset({"ann", "bob", "cas"}))},
+        stand=Stand(6, "bob"),
+        models={DIGEST: b"content"},
+        settled=8,
+        study=Study(9, b"update", b"client"),
+        sworn=True,
+        lost=1,
+        rosters={2: b"{}"},
+    )
+    return Ledger(
+        Rules("ann", Draws(0), FORMS["float32"]()),
+        {"all": torch.tensor([0, 1, 2])},
+        torch.tensor([1.0, 2.0, 3.0, 4.0]),
+        torch.tensor([5.0, 6.0]),
+        {"all": holding},
+        fresh=False,
+        round=5,
+        trained=True,
+        incarnation=3,
+        life=7,
+        met={"bob": 2},
+        met_as={"bob": (4, 99)},
+        left=True,
+        chambers={"all": chamber},
+    )
+
+
+def kept_bytes() -> dict[str, bytes]:
+    """Each entry by its name, and the snapshot."""
+    return {name: entry_bytes(each) for name, each in ENTRIES.items()} | {"snapshot": snapshot_bytes(ledger(), OWNER)}
+
+
+if __name__ == "__main__":
+    for name, data in kept_bytes().items():
+        print(name, data.hex())

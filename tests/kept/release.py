@@ -1,0 +1,91 @@
+"""What an earlier release left: its wheel, states, a run and frames, unpacked or installed where a test wants them.
+
+FOLDER                        the files, made as its README.md says
+unpacked("gossip", tmp_path)  a federation of three peers that were killed at work: federation.yaml, roster.json,
+                              authority/, peer1/ ... with their keys and states; "server" is one whose rounds a
+                              coordinator closes, "runs" has an interrupted run
+moved(folder)                 the same federation on ports that are free now: a next roster, signed by its authority
+old_release (tests/conftest.py)   the release itself, installed once for all tests of a process; `old_release.start(
+                              config)` starts a peer of it, `old_release.run("init", "fed", "--peers", "3")` any
+                              command; both away from the checkout, so that its fedpeer is not found first
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedpeer.peer.core.roster import sign, to_bytes
+from fedpeer.peer.shell.authority import open_authority
+from fedpeer.sims.processes.settling import free_ports
+
+FOLDER = Path(__file__).parent / "v0.3-499fa2e"
+PEERS = ("peer1", "peer2", "peer3")
+
+
+def unpacked(name: str, place: Path) -> Path:
+    """The folder `name`, as it was left, in `place`."""
+    with tarfile.open(FOLDER / f"{name}.tar.gz") as archive:
+        archive.extractall(place, filter="data")
+    return place / name
+
+
+def moved(folder: Path) -> Path:
+    """The federation in this folder, on free ports of this machine."""
+    authority = open_authority(folder)
+    first = free_ports(len(PEERS))
+    old = {entry.id: entry.address for entry in authority.roster.entries}
+    new = {peer: f"https://127.0.0.1:{first + number}" for number, peer in enumerate(PEERS)}
+    entries = tuple(replace(entry, address=new[entry.id]) for entry in authority.roster.entries)
+    roster = replace(authority.roster, number=authority.roster.number + 1, entries=entries)
+    for path in folder.rglob("roster.json"):
+        path.write_bytes(to_bytes(sign(roster, authority.identity.key)))
+    for peer in PEERS:
+        config = folder / peer / f"{peer}.yaml"
+        lines = [line for line in config.read_text(encoding="utf-8").splitlines() if not line.startswith("dashboard:")]
+        text = "\n".join([*lines, ""])
+        for each in PEERS:
+            text = text.replace(old[each].removeprefix("https://"), new[each].removeprefix("https://"))
+        config.write_text(text, encoding="utf-8")
+    return folder
+
+
+@dataclass(frozen=True)
+class OldRelease:
+    """An installed earlier release; `place` holds it and nothing else."""
+
+    place: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(self.place), "OMP_NUM_THREADS": "1"}
+
+    def run(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+        """`fedpeer` with these words, in a folder."""
+        command = [sys.executable, "-P", "-m", "fedpeer", *words]
+        return subprocess.run(command, cwd=folder, env=self.environment, text=True, capture_output=True, check=False)
+
+    def start(self, config: Path) -> subprocess.Popen[str]:
+        """A running peer, whose log is its standard error. Once it has met somebody it pauses
+        when its standard input is closed; kill it otherwise."""
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "fedpeer", "start", "--config", str(config), "--attached"],
+            cwd=config.parent,
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+def installed(place: Path) -> OldRelease:
+    """Install the kept wheel into this folder."""
+    (wheel,) = FOLDER.glob("*.whl")
+    command = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target", str(place), str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", *command], check=True, capture_output=True)
+    return OldRelease(place)

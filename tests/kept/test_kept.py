@@ -1,0 +1,176 @@
+"""What an earlier release left is read by this one: states, journal entries, a run, and its peers still start."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields as dataclass_fields
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from fedpeer.cli.asking import asked_again
+from fedpeer.cli.peer_config import load_peer
+from fedpeer.gossip.ballots import Message as Said
+from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
+from fedpeer.peer.core import ballot_bytes, fields, tags
+from fedpeer.peer.core.entries import Began, Entry
+from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
+from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.messages import Message
+from fedpeer.peer.shell.prepared import prepare
+from fedpeer.peer.shell.store import Store
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.prepare import prepare as prepare_simulation
+from fedpeer.sims.simulate import simulate
+from tests.kept.everything import ENTRIES, OWNER, ledger
+from tests.kept.release import FOLDER, PEERS, OldRelease, moved, unpacked
+from tests.peer.shell.whole import whole
+
+#: Bytes as the release wrote them, by name.
+WRITTEN = {
+    name: bytes.fromhex(data)
+    for name, data in (line.split() for line in (FOLDER / "entries.txt").read_text(encoding="ascii").splitlines())
+}
+
+# ------------------------------------------------------------------------------------------------------------- tags
+
+#: Tags and numbers, as they lie on disks and wires already. Rows may be added; none may change.
+ENTRY_TAGS = (
+    "Started Began Learnt Opened Closed Took Acked Met Reborn Adopted Returned Left "
+    "Stood Bound Stored Studied Kept Averaged Called Sworn"
+)
+BALLOT_TAGS = "canvass answer lead follow propose accept commit"
+KIND_NUMBERS = (
+    "Hello Contract Transfer Ack Ping PingRequest Pong Fetch Value RosterNews Refused Ballot Update Wanted Model"
+)
+
+
+def test_the_tags_of_entries_stay_and_each_kind_has_one() -> None:
+    assert " ".join(tags.ENTRIES).startswith(ENTRY_TAGS)
+    assert set(tags.TAGS) == set(get_args(Entry))
+    assert len(tags.TAGS) == len(tags.ENTRIES)
+
+
+def test_each_field_that_is_kept_has_a_stored_name() -> None:
+    rows = [*tags.ENTRIES.values(), tags.PARCEL, tags.OUTGOING, tags.INCOMING]
+    assert {row.made for row in rows} == {*get_args(Entry), Parcel, Outgoing, Incoming}
+    for row in rows:
+        assert set(row.names) == {each.name for each in dataclass_fields(row.made)}
+        assert len(set(row.names.values())) == len(row.names)
+
+
+def test_the_tags_of_ballots_stay_and_each_kind_has_one() -> None:
+    assert " ".join(ballot_bytes.TAGS.values()).startswith(BALLOT_TAGS)
+    assert set(ballot_bytes.TAGS) == set(get_args(Said))
+
+
+def test_the_numbers_of_messages_stay_and_each_kind_has_one() -> None:
+    """Which bytes follow, `wire-v1.txt` has for each kind."""
+    assert list(fields.KINDS) == list(range(1, len(fields.KINDS) + 1))
+    assert " ".join(kind.__name__ for kind in fields.KINDS.values()).startswith(KIND_NUMBERS)
+    assert set(fields.KINDS.values()) == set(get_args(Message)) == set(fields.READERS)
+
+
+# ----------------------------------------------------------------------------------------------------------- entries
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_is_written_and_read_as_the_release_did(name: str) -> None:
+    assert entry_bytes(ENTRIES[name]) == WRITTEN[name]
+    assert entry_bytes(entry_of(WRITTEN[name])) == WRITTEN[name]
+
+
+def test_there_are_bytes_of_every_kind_of_entry() -> None:
+    assert {type(each) for each in ENTRIES.values()} == set(get_args(Entry))
+    assert WRITTEN.keys() == {*ENTRIES, "snapshot"}
+
+
+def test_a_snapshot_of_the_release_is_read_to_the_last_field() -> None:
+    whole_one = ledger()
+    found = ledger_of(WRITTEN["snapshot"], (), whole_one.rules, whole_one.index, OWNER)
+    assert snapshot_bytes(found, OWNER) == snapshot_bytes(whole_one, OWNER)
+
+
+# ------------------------------------------------------------------------------------------------------------ states
+
+
+def resumed(folder: Path, peer: str) -> Ledger:
+    """The ledger of a peer that is started on its kept state."""
+    found: list[Ledger] = []
+    config = load_peer(folder / peer / f"{peer}.yaml")
+    with whole(prepare(config.file, config.federation)) as running:
+        found.append(running.inside(running.life.ledger.copy))
+        assert not [line for line in running.lines if line.what in ("snapshot_corrupt", "journal_corrupt")]
+    return found[0]
+
+
+def kept_rounds(folder: Path, peer: str) -> int:
+    """The round in which the peer was when it was killed, by its journal alone."""
+    with Store.open(folder / peer / f"{peer}-state") as store:
+        return max(entry.round for entry in map(entry_of, store.recover().entries) if isinstance(entry, Began))
+
+
+def test_killed_peers_of_the_release_go_on_and_nothing_of_the_mass_is_missing(tmp_path: Path) -> None:
+    folder = moved(unpacked("gossip", tmp_path))
+    rounds = {peer: kept_rounds(folder, peer) for peer in PEERS}
+    ledgers = {peer: resumed(folder, peer) for peer in PEERS}
+    assert {peer: each.round for peer, each in ledgers.items()} == rounds
+    assert min(rounds.values()) > 1
+    assert all(set(each.met) == set(PEERS) - {peer} for peer, each in ledgers.items())
+    holdings = {peer: each.groups["everyone"] for peer, each in ledgers.items()}
+    assert any(each.waiting for each in holdings.values())
+    under_way = [
+        parcel.weight
+        for peer, holding in holdings.items()
+        for other, lane in holding.out.items()
+        for parcel in lane.open
+        if parcel.seq > holdings[other].into[peer].taken
+    ]
+    assert under_way
+    total = sum(each.weight for each in holdings.values()) + sum(under_way)
+    assert total == pytest.approx(3.0, rel=1e-12)
+
+
+def test_killed_peers_of_a_coordinated_release_go_on_with_what_they_promised(tmp_path: Path) -> None:
+    folder = moved(unpacked("server", tmp_path))
+    chambers = {peer: resumed(folder, peer).chambers["everyone"] for peer in PEERS}
+    assert all(each.stand.voted in PEERS and each.stand.term >= 1 for each in chambers.values())
+    assert all(each.holding.applied is not None and each.content is not None for each in chambers.values())
+    studies = [each.study for each in chambers.values() if each.study is not None]
+    assert studies
+    assert all(study.update for study in studies)
+
+
+# --------------------------------------------------------------------------------------------------------------- run
+
+
+def test_an_interrupted_run_of_the_release_ends_with_the_numbers_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    kept = RunFolder.open(unpacked("runs", tmp_path), "last")
+    assert [kept.status] == ["interrupted"]
+    assert (kept.path / "checkpoint.safetensors").exists()
+    before = measured(kept)
+    request = asked_again({"resume": kept.id}, None)(kept.read("settings") or {})
+    simulate(prepare_simulation(request), kept)
+    anew = RunFolder.create(tmp_path / "anew", name="anew", settings={}, environment={})
+    simulate(prepare_simulation(request), anew)
+    assert measured(kept)[: len(before)] == before
+    assert measured(kept) == measured(anew)
+    assert kept.status == "finished"
+
+
+def measured(run: RunFolder) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in run.rows()]
+
+
+# ----------------------------------------------------------------------------------------------------------- release
+
+
+def test_the_release_can_be_installed_beside_this_one(old_release: OldRelease, tmp_path: Path) -> None:
+    version = old_release.run("--version", folder=tmp_path)
+    assert re.search(r"\b0\.2\.0\b", version.stdout), version
+    peer = old_release.start(moved(unpacked("gossip", tmp_path)) / "peer1" / "peer1.yaml")
+    assert peer.stderr is not None
+    assert any("listening on" in line for line in peer.stderr)
+    peer.kill()
+    peer.communicate()
