@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, get_args
 
 import typer
 
@@ -29,6 +29,7 @@ _FORMULA, _NUMBER = (
 )
 #: Standard input, or standard output.
 STREAM = "-"
+Form = Literal["safetensors", "pt2", "onnx"]
 RUN = "For a run"
 
 Where = Annotated[
@@ -165,9 +166,14 @@ def _answers(classes: Sequence[str], answers: NDArray[np.float32]) -> str:
 def export(
     where: Where,
     form: Annotated[
-        Literal["safetensors", "pt2", "onnx"],
-        typer.Option("--format", help="safetensors: parameters; pt2, onnx: programs that take raw inputs."),
-    ] = "safetensors",
+        Form | None,
+        typer.Option(
+            "--format",
+            help="safetensors: parameters; pt2, onnx: programs that take raw inputs. Default: as --to ends, or "
+            "safetensors.",
+            show_default=False,
+        ),
+    ] = None,
     to: Annotated[Path | None, typer.Option(metavar="FILE", help="Default: PEER.FORMAT.", show_default=False)] = None,
     method: Method = "partial-averaging",
     peer: Peer = None,
@@ -179,6 +185,7 @@ def export(
     from fedpeer.peer.program import write_onnx, write_pt2, write_state_dict
     from fedpeer.runs.disk import write_json
 
+    form = _form(form, to)
     model = _trained(where, method, peer, seed, out, allow_python).model
     path = to or Path(f"{model.peer}.{form}")
     card = path.with_suffix(path.suffix + ".json")
@@ -189,3 +196,23 @@ def export(
             (write_pt2 if form == "pt2" else write_onnx)(model.program, model.card.shape.example(), path)
         write_json(card, model.own_card.model_dump(mode="json"))
     print(f"{path}\n{card}")
+
+
+def _form(asked: Form | None, to: Path | None) -> Form:
+    """The format that `--format` names, or else the end of the file's name; together they must not contradict."""
+    from fedpeer.cli.errors import ConfigError, Problem
+
+    if to is None:
+        return asked or "safetensors"
+    ending = to.suffix.lower().removeprefix(".")
+    meant: Form | None = next((form for form in get_args(Form) if form == ending), None)
+    if asked is not None and meant in (None, asked):
+        return asked
+    if meant is None:
+        known = ", ".join(f".{form}" for form in get_args(Form))
+        text = f"the end of {to} names no format: end it with one of {known}, or say --format"
+    elif asked is None:
+        return meant
+    else:
+        text = f"{to} is the name of a file of {meant}, and --format is {asked}; leave --format out, or rename the file"
+    raise ConfigError("the command line", [Problem((), text, "--to")])

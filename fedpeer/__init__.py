@@ -15,6 +15,8 @@ The public face. Names are imported when they are first used (PEP 562), so that 
 
 from typing import TYPE_CHECKING, Any
 
+from fedpeer.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
     from fedpeer.algorithms.workbench import Workbench
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from fedpeer.peer.core.federation import Federation
     from fedpeer.sims.api import Results, simulate
     from fedpeer.slicing.models import PartialModel
-
-__version__ = "0.2.0"
 
 #: Name -> module that defines it.
 _PUBLIC = {

@@ -8,8 +8,10 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-#: The packages whose version can change a number.
-PACKAGES = ("fedpeer", "torch", "numpy", "scipy", "scikit-learn", "numba", "networkx")
+from fedpeer.version import __version__
+
+#: The packages beside fedpeer whose version can change a number.
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "numba", "networkx")
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -17,7 +19,7 @@ def environment(device: str) -> dict[str, Any]:
     return {
         "device": device,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {"fedpeer": __version__, **{name: _version(name) for name in PACKAGES}},
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "processors": os.cpu_count(),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 
 from fedpeer.gossip.claims import Sign, Verify
@@ -26,6 +25,7 @@ from fedpeer.peer.shell.identity import Identity, load_identity, read_roster
 from fedpeer.peer.shell.roster_file import RosterFile
 from fedpeer.peer.shell.secret import secret_in
 from fedpeer.peer.shell.status import About, Status
+from fedpeer.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ def status_of(prepared: Prepared) -> Status:
         About(
             federation=federation.name,
             peer=prepared.file.id,
-            version=version("fedpeer"),
+            version=__version__,
             mode=federation.learning.mode,
             rounds=federation.learning.rounds,
             device=prepared.device,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fedpeer.sims.experiments.claims import highest
 from fedpeer.sims.experiments.experiment import AtRound
 from fedpeer.sims.experiments.figure import Figure, Scheme, World, labelled
-from fedpeer.sims.experiments.schemes import COUNT, PAPER, PM, best_is_partial, claimed
+from fedpeer.sims.experiments.schemes import COUNT, PAPER, PM, best_is_partial, claimed, worst
 
 _NETWORK = "associative:400,threshold=0.5"
 _NUMBERS = (10, 20, 30, 40)
@@ -61,12 +61,7 @@ FIG27 = Figure(
         ),
         *(best_is_partial(COUNT, number, (100, 200, 300, 350), 400) for number in _NUMBERS),
         *(
-            highest(
-                f"{COUNT} {number}: averaging everything is worst",
-                [_at(number, 0), _at(number, 100), _at(number, 200), _at(number, 300), _at(number, 350)],
-                [_at(number, 400)],
-                PM,
-            )
+            worst(f"{COUNT} {number}: averaging everything is worst", "400", tuple(map(str, _LEVELS)), COUNT, number)
             for number in _NUMBERS[:3]
         ),
     ],

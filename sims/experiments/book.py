@@ -7,6 +7,7 @@ the name of its column beside each number.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -62,9 +63,11 @@ def index(pages: Sequence[Page]) -> str:
         f"# What the papers say, played on {_machines(pages)}",
         f"{_said(pages)} Everything on one page: [experiments.html](experiments.html).",
     ]
+    held = _held_by_page(pages)
     for paper, those in groupby(pages, key=_paper):
         rows = "\n".join(
-            f"| {data['name']} | [{data['title']}]({stem_of(data)}.md) | {_held([data])} | {lasting(_seconds(data))} | "
+            f"| {data['name']} | [{data['title']}]({stem_of(data)}.md) | {held[stem_of(data)]} | "
+            f"{lasting(_seconds(data))} | "
             f"`{data['command']}` |"
             for data in those
         )
@@ -76,13 +79,13 @@ def index(pages: Sequence[Page]) -> str:
 
 def _contents(pages: Sequence[Page]) -> str:
     """A line an experiment, those of one paper together."""
-    rows = []
+    rows, held = [], _held_by_page(pages)
     for paper, those in groupby(pages, key=_paper):
         rows.append(f'<tr class="group"><th colspan="4" scope="colgroup">{escape(paper)}</th></tr>')
         for data in those:
             link = f'<a href="#{stem_of(data)}">{escape(data["title"])}</a>'
             size = ", ".join([data["size"], *data.get("otherwise", {}).values()])
-            cells = {"size": size, "claims held": _held([data]), "runs": lasting(_seconds(data))}
+            cells = {"size": size, "claims held": held[stem_of(data)], "runs": lasting(_seconds(data))}
             numbers = "".join(f'<td data-label="{name}">{words}</td>' for name, words in cells.items())
             rows.append(f'<tr><th scope="row"><code>{escape(data["name"])}</code> {link}</th>{numbers}</tr>')
     head = "".join(f'<th scope="col">{name}</th>' for name in ("experiment", "size", "claims held", "runs"))
@@ -139,7 +142,45 @@ def _scrolled(table: str) -> str:
 
 def _said(pages: Sequence[Page]) -> str:
     """How much there is of it."""
-    return f"{len(pages)} pages, {lasting(sum(map(_seconds, pages)))} of runs; {_held(pages)} claims held."
+    counted, repeats = _counted(pages), _repeats(pages)
+    quick = [data for data in pages if data["size"] == "quick" and data not in counted]
+    said = f"{len(pages)} pages, {lasting(sum(map(_seconds, pages)))} of runs; {_held(counted)} claims held"
+    said += f"; on quick pages, which are counted apart, {_held(quick)}." if quick else "."
+    if repeats:
+        named = ", ".join(f"{data['name']} as {first['name']}" for data, first in repeats.values())
+        said += f" Pages with the same numbers are counted once: {named}."
+    return said
+
+
+def _counted(pages: Sequence[Page]) -> list[Page]:
+    """Those whose claims are counted: quick ones only where there are no others, and the same numbers once."""
+    repeats = _repeats(pages)
+    return [data for data in _of_size(pages) if stem_of(data) not in repeats]
+
+
+def _repeats(pages: Sequence[Page]) -> dict[str, tuple[Page, Page]]:
+    """Pages, by stem, that have the numbers and the claims of an earlier one; which that is comes with each."""
+    first: dict[str, Page] = {}
+    found = {}
+    for data in _of_size(pages):
+        numbers = [[each[name] for name in ("label", "seeds", "per_seed", "statistics")] for each in data["measured"]]
+        same = first.setdefault(json.dumps([numbers, data["claims"]], sort_keys=True), data)
+        if numbers and same is not data:
+            found[stem_of(data)] = data, same
+    return found
+
+
+def _of_size(pages: Sequence[Page]) -> Sequence[Page]:
+    return [data for data in pages if data["size"] != "quick"] or pages
+
+
+def _held_by_page(pages: Sequence[Page]) -> dict[str, str]:
+    """What the index says of each page, by stem."""
+    repeats = _repeats(pages)
+    return {
+        stem: f"as {repeats[stem][1]['name']}" if stem in repeats else _held([data])
+        for stem, data in ((stem_of(data), data) for data in pages)
+    }
 
 
 def _paper(data: Page) -> str:

@@ -1,4 +1,8 @@
-"""Sentences that can be checked: each function makes a `Claim`. Cells are compared in pairs, seed by seed.
+"""Sentences that can be checked: each function makes a `Claim`.
+
+Cells of tables are compared in pairs, seed by seed (`above`, `in_order`), or by their means (`reaches`, `part_of`,
+`keeps`). Points of figures are compared by the medians of their runs (`highest`, `lowest`, `leads`, `falls`), as the
+paper draws them. A claim of what is best, worst, first or last is handed every other cell that the word is about.
 
 All differences are in points: of a column as its table shows it. `more` says whether more of it is better.
 """
@@ -112,6 +116,18 @@ def highest(
         return Verdict(more > by and (clear or not apart), words)
 
     return Claim(text, _told(check), (*labels, *others))
+
+
+def lowest(text: str, label: str, others: Sequence[str], column: str) -> Claim:
+    """The cell is below each of the others, by the medians of their runs; a tie is not below."""
+
+    def check(results: Results) -> Verdict:
+        mine = Middle.of(_values(results, label, column)).median
+        theirs = {other: Middle.of(_values(results, other, column)).median for other in others}
+        nearest = min(theirs, key=lambda other: theirs[other])
+        return Verdict(mine < theirs[nearest], f"{mine - theirs[nearest]:+.1f} points, {label} to {nearest}")
+
+    return Claim(text, _told(check), (label, *others))
 
 
 def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], column: str) -> Claim:

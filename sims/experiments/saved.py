@@ -1,6 +1,7 @@
 """Pages that were written earlier (`fedpeer experiment report --to DIR`), read again from their numbers.
 
-So pages of several days, or of several machines, come together on one.
+So pages of several days, or of several machines, come together on one. What is claimed, and whether it held, is judged
+anew on their numbers, where the experiment has the same cells today.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 
 from fedpeer.runs.disk import RunError, read_json
 from fedpeer.sims.experiments.experiment import SizeName
-from fedpeer.sims.experiments.table import page, stem_of
+from fedpeer.sims.experiments.registry import experiment
+from fedpeer.sims.experiments.results import Measured
+from fedpeer.sims.experiments.table import judged, page, stem_of
 
 
 def saved(folder: Path, names: Sequence[str], sizes: Sequence[SizeName]) -> list[dict[str, Any]]:
@@ -44,4 +47,14 @@ def _page_of(path: Path) -> dict[str, Any]:
             f"{path} has the name of a page's numbers and is something else; let fedpeer experiment report --to "
             "write it again, or move it away"
         )
-    return data
+    return {**data, "claims": _claims_of(data)}
+
+
+def _claims_of(data: dict[str, Any]) -> list[dict[str, Any]]:
+    today = experiment(data["name"])
+    labels = [cell.label for cell in today.cells(today.sizes[data["size"]])]
+    if labels != data["cells"]:
+        claims: list[dict[str, Any]] = data["claims"]
+        return claims
+    results = {each["label"]: Measured.from_json(each) for each in data["measured"]}
+    return judged(today, data["size"], labels, results)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedpeer.sims.experiments.claims import highest
+from fedpeer.sims.experiments.claims import highest, lowest
 from fedpeer.sims.experiments.figure import CLASSIC, Models, Scheme, World, labelled
 from fedpeer.sims.experiments.results import Claim
 
@@ -29,6 +29,8 @@ PAPER = (
 OPEN = ("loss", "start")
 #: Neurons of the second hidden layer in the global model -> neurons of the first.
 FIRST = {0: 0, 15: 50, 30: 100, 60: 200, 80: 250, 100: 300}
+
+LEVELS = tuple(map(str, FIRST))
 
 #: The column that figures show: accuracy of the peers' own models, the mean over peers.
 PM = "PM"
@@ -77,6 +79,12 @@ def mnist(updates: int, rounds: int, difference: str, *, peers: int = 16, exampl
     """MNIST in consecutive blocks of the official order, tested on the first thousand test images (section V.3)."""
     split = "/".join(part for part in (f"blocks:{examples},test=1000", difference) if part)
     return World(dataset="mnist", split=split, peers=peers, updates=updates, rounds=rounds, **more)
+
+
+def worst(text: str, scheme: str, schemes: Sequence[str], setting: str, value: int) -> Claim:
+    """At one setting a scheme is below every other of its figure; `schemes` are all names, its own among them."""
+    others = [labelled(name, setting, value) for name in schemes if name != scheme]
+    return lowest(text, labelled(scheme, setting, value), others, PM)
 
 
 def best_is_partial(setting: str, value: int, partial: Sequence[int], whole: int, *, apart: bool = False) -> Claim:

@@ -16,6 +16,7 @@ from fedpeer.sims.experiments.schemes import (
     level,
     mnist,
     neurons,
+    worst,
 )
 
 #: Peers of sixteen that see other digits, in most figures.
@@ -33,6 +34,7 @@ def _semi_local(name: str, models: Models) -> Scheme:
 #: What a semi-local model has beside the global one.
 SEMI_LOCAL = {"hidden1": 50, "hidden2": 20}
 IN_PAIRS: Models = {**GLOBAL_80, **among(_PAIRS, **SEMI_LOCAL)}
+_FIG20 = ("0", "100", "100 within an order", "80", "80 + 20", "80 + 20 dependent")
 FIG20 = Figure(
     number="20",
     title="Semi-local models: MNIST, all orders of three digits, two peers each",
@@ -51,7 +53,7 @@ FIG20 = Figure(
     settings=(25, 50, 75, 100, 125, 150),
     setting=MINI,
     world=lambda size: mnist(size, 100, "permutations:3", peers=12, examples=200),
-    few=(("0", "100", "100 within an order", "80", "80 + 20", "80 + 20 dependent"), (50, 150)),
+    few=(_FIG20, (50, 150)),
     minutes=(2, 7, 45),
     runs=20,
     claims=[
@@ -61,7 +63,7 @@ FIG20 = Figure(
             highest(
                 f"{MINI} {size}: a global and a dependent semi-local model are best",
                 [labelled("80 + 20 dependent", MINI, size)],
-                [labelled(other, MINI, size) for other in ("0", "100", "100 within an order", "80", "80 + 20")],
+                [labelled(other, MINI, size) for other in _FIG20[:-1]],
                 PM,
             ),
             highest(
@@ -70,12 +72,7 @@ FIG20 = Figure(
                 [labelled("80", MINI, size)],
                 PM,
             ),
-            highest(
-                f"{MINI} {size}: no averaging is worst",
-                [labelled("100", MINI, size)],
-                [labelled("0", MINI, size)],
-                PM,
-            ),
+            worst(f"{MINI} {size}: no averaging is worst", "0", _FIG20, MINI, size),
         )
     ],
 )
@@ -86,6 +83,7 @@ _ALL_THREE: Models = {
     "alike1": {"neurons": {"hidden1": 80, "hidden2": 30}, "members": ["peer1", "peer2"]},
     "alike2": {"neurons": {"hidden1": 40, "hidden2": 15}, "members": ["peer3", "peer4"]},
 }
+_FIG21 = ("0", "100", "100 within an order", "80", "70 + 30 + 15", "70 + 30 + 15 dependent")
 FIG21 = Figure(
     number="21",
     title="Global, semi-local and local: MNIST, two peers alike, one with two digits exchanged, one with four",
@@ -103,7 +101,7 @@ FIG21 = Figure(
     settings=(100, 200, 400, 600, 800),
     setting=MINI,
     world=lambda size: mnist(size, 50, "swap:8+9,on=3-4/swap:6+7,on=4", peers=4, examples=1000),
-    few=(("0", "100", "80", "70 + 30 + 15", "70 + 30 + 15 dependent"), (200, 800)),
+    few=(_FIG21, (200, 800)),
     minutes=(1, 3, 20),
     runs=20,
     claims=[
@@ -113,10 +111,10 @@ FIG21 = Figure(
             highest(
                 f"{MINI} {size}: global, dependent semi-local and local together are best",
                 [labelled("70 + 30 + 15 dependent", MINI, size)],
-                [labelled(other, MINI, size) for other in ("0", "100", "80", "70 + 30 + 15")],
+                [labelled(other, MINI, size) for other in _FIG21[:-1]],
                 PM,
             ),
-            highest(f"{MINI} {size}: 100 is worst", [labelled("0", MINI, size)], [labelled("100", MINI, size)], PM),
+            worst(f"{MINI} {size}: 100 is worst", "100", _FIG21, MINI, size),
         )
     ],
 )

@@ -26,17 +26,7 @@ def page_data(
     results: Results,
     where: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """All that the page says. `where`: command, environment, workers.
-
-    Claims about cells that this size does not have are left out, and those about printed numbers but at the full size.
-    """
-    labels = {cell.label for cell in cells}
-    judged = [
-        claim
-        for claim in experiment.claims
-        if labels.issuperset(claim.needs) and (size_name == "full" or not claim.printed)
-    ]
-    verdicts = [(claim.text, claim.check(results)) for claim in judged]
+    """All that the page says. `where`: command, environment, workers."""
     return {
         "schema": 1,
         "name": experiment.name,
@@ -56,9 +46,25 @@ def page_data(
         "figure": None if experiment.figure is None else asdict(experiment.figure),
         "places": {cell.label: asdict(cell.place) for cell in cells if cell.place is not None},
         "measured": [results[cell.label].to_json() for cell in cells if cell.label in results],
-        "claims": [{"text": text, "held": verdict.held, "words": verdict.words} for text, verdict in verdicts],
+        "claims": judged(experiment, size_name, [cell.label for cell in cells], results),
         **where,
     }
+
+
+def judged(
+    experiment: Experiment, size_name: SizeName, labels: Sequence[str], results: Results
+) -> list[dict[str, Any]]:
+    """Each claim with its verdict on these results of the cells of a size.
+
+    Claims about cells that this size does not have are left out, and those about printed numbers but at the full size.
+    """
+    claims = [
+        claim
+        for claim in experiment.claims
+        if set(labels).issuperset(claim.needs) and (size_name == "full" or not claim.printed)
+    ]
+    verdicts = [(claim.text, claim.check(results)) for claim in claims]
+    return [{"text": text, "held": verdict.held, "words": verdict.words} for text, verdict in verdicts]
 
 
 def stem_of(data: Mapping[str, Any]) -> str:

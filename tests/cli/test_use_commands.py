@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from fedpeer.cli import main
 from fedpeer.cli.peer_config import load_peer
@@ -142,7 +144,13 @@ def test_what_is_wrong_with_new_examples_is_said(run: Fedpeer, tmp_path: Path, c
         (["evaluate", "last", "--peer", "peer1", "--data", "csv:ward.csv,label=a"], "is not a class"),
         (["predict", "last", "nowhere.csv", "--peer", "peer1"], "there is no file nowhere.csv"),
         (["predict", "last", "ward.csv", "--peer", "peer1", "--to", "no/where.csv"], "cannot be written"),
-        (["export", "last", "--peer", "peer1", "--to", "no/where"], "cannot be written"),
+        (["export", "last", "--peer", "peer1", "--to", "no/where.pt2"], "cannot be written"),
+        (["export", "last", "--peer", "peer1", "--to", "model"], "one of .safetensors, .pt2, .onnx, or say --format"),
+        (["export", "last", "--peer", "peer1", "--to", "model.bin"], "one of .safetensors, .pt2, .onnx"),
+        (
+            ["export", "last", "--peer", "peer1", "--to", "m.onnx", "--format", "pt2"],
+            "a file of onnx, and --format is pt2",
+        ),
         (["export", "last", "--peer", "peer1", "--format", "pickle"], "--format"),
     ],
 )
@@ -159,6 +167,21 @@ def test_export_writes_the_model_and_what_its_numbers_mean(run: Fedpeer, tmp_pat
         assert (tmp_path / f"peer2.{form}").stat().st_size > 0
         card = json.loads((tmp_path / f"peer2.{form}.json").read_text())
         assert (card["classes"], card["features"], list(card["peers"])) == (["ill", "well"], ["a", "b"], ["peer2"])
+
+
+def test_the_end_of_the_files_name_decides_what_is_written(run: Fedpeer, tmp_path: Path) -> None:
+    """Each file is read by those who take such files."""
+    for name in ("m.onnx", "m.pt2", "m.safetensors", "M.PT2", "model.bin"):
+        more = ["--format", "safetensors"] if name == "model.bin" else []
+        found = run("export", "last", "--peer", "peer2", "--to", name, *more)
+        assert (found.code, found.out.split()) == (0, [name, f"{name}.json"]), found.err
+    weights = load_file(tmp_path / "m.safetensors")
+    assert weights.keys() == load_file(tmp_path / "model.bin").keys()
+    for name in ("m.pt2", "M.PT2"):
+        with (tmp_path / name).open("rb") as file:
+            assert torch.export.load(file)
+    onnx = pytest.importorskip("onnx", reason="the extra fedpeer[onnx] is not installed")
+    assert onnx.load(tmp_path / "m.onnx").graph.output
 
 
 def test_a_peers_file_and_its_folder_name_its_model(fedpeer: Fedpeer, tmp_path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
+import tomllib
 
 import fedpeer
+from fedpeer.runs.environment import environment
 
 from .pages import ROOT
 
@@ -22,3 +26,27 @@ def test_every_public_name_resolves_and_is_explained() -> None:
         assert name in fedpeer.__doc__
         assert name in dir(fedpeer)
         assert f"`fedpeer.{name}`" in (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+
+
+def test_there_is_one_version() -> None:
+    """The package's metadata is read from where `fedpeer.__version__` is; what can only repeat it says the same."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "version" not in settings["project"]
+    assert "version" in settings["project"]["dynamic"]
+    module, _, name = settings["tool"]["setuptools"]["dynamic"]["version"]["attr"].rpartition(".")
+    version = getattr(importlib.import_module(module), name)
+    newest = found(r"^## (\S+)", "CHANGELOG.md")
+    assert {
+        fedpeer.__version__,
+        newest,
+        found(r"^version: (\S+)", "CITATION.cff"),
+        environment("cpu")["packages"]["fedpeer"],
+    } == {version}
+    assert found(r"^Version (\S+) ", "README.md") == version.rpartition(".")[0]
+
+
+def found(pattern: str, page: str) -> str:
+    """The first group of the first place where it stands."""
+    match = re.search(pattern, (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert match is not None, f"{page} does not say {pattern}"
+    return match[1]

@@ -141,7 +141,9 @@ def free_energy(inputs: Case) -> Case:
 
 
 def _energies(inputs: Case, cavity: Gaussian, shared: Gaussian, private: Gaussian, rule: virtual.Exponent) -> Case:
-    prior, own = (Gaussian.of(tensor([0.0, 0.0]), inputs[f"prior_sigma_{which}"]) for which in ("shared", "private"))
+    many = len(inputs["cavity_chi"])
+    prior = Gaussian.of(torch.zeros_like(shared.chi_D), inputs["prior_sigma_shared"])
+    own = Gaussian.of(torch.zeros_like(private.chi_D), inputs["prior_sigma_private"])
     exponent = virtual.prior_exponents(torch.ones(inputs["K"], dtype=torch.float64), rule)[0].item()
     against = virtual.reference(cavity, prior, exponent)
 
@@ -151,15 +153,15 @@ def _energies(inputs: Case, cavity: Gaussian, shared: Gaussian, private: Gaussia
 
     now, beta, points = energy(shared, private), inputs["beta"], len(inputs["y"])
     best = minimiser(*_design(inputs), _together(against, own), inputs["sigma_y"])
-    factor = best[:2] / cavity
+    factor = best[:many] / cavity
     found: Case = {f"reference_{name}": value for name, value in told(against).items() if name in ("mu", "sigma")}
     found |= {"kl_shared": now.kl_shared.item(), "kl_private": now.kl_private.item(), "free_energy": now.value().item()}
     found["free_energy_beta"] = {"beta": beta, "value": now.value(beta).item()}
     found["per_sample_objective_beta"] = {"beta": beta, "value": now.per_sample(points, beta).item()}
     found["optimum"] = {f"new_factor_{name}": value for name, value in natural(factor).items()}
-    found["optimum"] |= {f"shared_{name}": value for name, value in told(best[:2]).items()}
-    found["optimum"] |= {f"private_{name}": value for name, value in told(best[2:]).items()}
-    return found | {"optimum": {**found["optimum"], "free_energy": energy(best[:2], best[2:]).value().item()}}
+    found["optimum"] |= {f"shared_{name}": value for name, value in told(best[:many]).items()}
+    found["optimum"] |= {f"private_{name}": value for name, value in told(best[many:]).items()}
+    return found | {"optimum": {**found["optimum"], "free_energy": energy(best[:many], best[many:]).value().item()}}
 
 
 def _design(inputs: Case) -> tuple[Tensor, Tensor]:

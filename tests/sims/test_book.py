@@ -14,16 +14,26 @@ from fedpeer.sims.experiments.table import page
 from tests.peer.shell.browser import CHROMIUM, chromium
 
 
-def data(name: str, source: str = "Nobody 2026, table 1", **more: Any) -> dict[str, Any]:
-    """A page's data with one line, made up."""
-    measured = {"label": "FedAvg", "variant": "lr=0.5", "seeds": [0, 1], "rounds": 2, "peers": 3, "sent": 0.0}
-    measured |= {
+def measured(**more: Any) -> dict[str, Any]:
+    """What a page has of its one line, made up."""
+    return {
+        "label": "FedAvg",
+        "variant": "lr=0.5",
+        "seeds": [0, 1],
+        "rounds": 2,
+        "peers": 3,
+        "sent": 0.0,
         "per_seed": {"PM": [0.9, 0.8]},
         "seconds": 60.0,
         "tried": {"lr=0.5": 0.4},
         "best": {},
         "statistics": {},
+        **more,
     }
+
+
+def data(name: str, source: str = "Nobody 2026, table 1", **more: Any) -> dict[str, Any]:
+    """A page's data with one line, made up."""
     return {
         "name": name,
         "size": "quick",
@@ -38,7 +48,7 @@ def data(name: str, source: str = "Nobody 2026, table 1", **more: Any) -> dict[s
         "theirs": {"FedAvg": {"PM": "90.0 ± 0.1"}},
         "figure": None,
         "places": {"FedAvg": {"line": "FedAvg", "x": 3}},
-        "measured": [measured],
+        "measured": [measured()],
         "claims": [
             {"text": "A & B", "held": True, "words": "+1.0 points"},
             {"text": "C", "held": False, "words": "-1.0 points"},
@@ -52,7 +62,11 @@ def data(name: str, source: str = "Nobody 2026, table 1", **more: Any) -> dict[s
 
 
 FIGURE = {"number": "1", "runs": 10, "lines": "averaging", "x": "peers", "log": False, "ticks": []}
-PAGES = [data("one"), data("two", figure=FIGURE), data("three", "Somebody 2026, figure 1", measured=[])]
+PAGES = [
+    data("one"),
+    data("two", figure=FIGURE, measured=[measured(seeds=[0, 3])]),
+    data("three", "Somebody 2026, figure 1", measured=[]),
+]
 
 
 class Reader(HTMLParser):
@@ -167,3 +181,17 @@ async def test_it_fits_a_telephone_and_a_wide_screen_light_and_dark(tmp_path: Pa
         await tab.open(file.as_uri())
         label = "getComputedStyle(document.querySelector('section td'), '::before').content"
         assert await tab.value(label) == '"PM, theirs"'
+
+
+def test_the_same_numbers_count_once_and_quick_pages_apart() -> None:
+    twice = [data("one", size="default"), data("two", size="default"), data("one"), data("three", size="default")]
+    twice[-1]["measured"] = [measured(per_seed={"PM": [0.9, 0.7]})]
+    said = (
+        "4 pages, 4 min of runs; 2 of 4 claims held; on quick pages, which are counted apart, 1 of 2. Pages with the "
+    )
+    said += "same numbers are counted once: two as one."
+    text = index(twice)
+    assert said in text
+    assert said in Reader(book(twice)).words("p")[0]
+    assert "](two-default.md) | as one |" in text
+    assert "](one-quick.md) | 1 of 2 |" in text

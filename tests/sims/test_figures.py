@@ -19,7 +19,7 @@ from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.experiments import playing
 from fedpeer.sims.experiments.book import book
-from fedpeer.sims.experiments.claims import falls, highest, leads
+from fedpeer.sims.experiments.claims import falls, highest, leads, lowest
 from fedpeer.sims.experiments.events import Begun
 from fedpeer.sims.experiments.experiment import AtRound, Cell, Experiment, SizeName
 from fedpeer.sims.experiments.figure import Figure, Scheme, World, labelled
@@ -229,6 +229,25 @@ def test_highest_compares_medians_and_if_asked_bars() -> None:
     assert "bars touch" in verdict.words
     assert highest("", ["d"], ["b"], "PM", by=-2.5).check(results).held
     assert highest("", ["a"], ["nothing"], "PM").check(results).held is None
+
+
+def test_lowest_is_below_every_other() -> None:
+    results = cells(a=(0.1, 0.5, 0.6), b=(0.4, 0.6, 0.9), c=(0.2, 0.55, 0.9), d=(0.0, 0.5, 1.0))
+    verdict = lowest("", "a", ["b", "c"], "PM").check(results)
+    assert (verdict.held, verdict.words) == (True, "-5.0 points, a to c"), "0.50 beside 0.60 and 0.55"
+    assert lowest("", "c", ["a", "b"], "PM").check(results).held is False, "below one, above the other"
+    assert lowest("", "a", ["b", "d"], "PM").check(results).held is False, "a tie is not below"
+    assert lowest("", "a", ["nothing"], "PM").check(results).held is None
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_what_is_best_or_worst_is_held_against_all_at_its_place(name: str) -> None:
+    each = experiment(name)
+    labels = all_cells(each, "full")
+    for claim in each.claims:
+        if re.search(r"\b(is|are) (best|worst|first|last)\b|the best level", claim.text):
+            (place,) = {label.partition("; ")[2] for label in claim.needs}
+            assert set(claim.needs) == {label for label in labels if label.partition("; ")[2] == place}, claim.text
 
 
 def test_leads_compares_means_over_points_run_by_run() -> None:

@@ -18,6 +18,7 @@ from fedpeer.peer.shell.dashboard.server import Dashboard
 from fedpeer.peer.shell.logs import Log
 from fedpeer.peer.shell.metrics import Metrics
 from fedpeer.peer.shell.status import About, CouncilView, GroupView, PeerState, PeerView, State, Status, View
+from fedpeer.version import __version__
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 ROUNDS = 100
@@ -45,7 +46,7 @@ class FakePeer:
         self.skill = {id: self.draws.uniform(0.82, 0.97) for id in self.ids}
         self.pace = {id: self.draws.uniform(6, 14) for id in self.ids}
         about = About(
-            federation="wards", peer=self.me, version="0.2.0", mode="synchronous", rounds=ROUNDS, device="cpu",
+            federation="wards", peer=self.me, version=__version__, mode="synchronous", rounds=ROUNDS, device="cpu",
             transport="https", score_name=score_name,
         )  # fmt: skip
         self.status = Status(about, clock=lambda: self.now, ticking=lambda: self.now)

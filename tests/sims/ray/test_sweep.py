@@ -20,14 +20,16 @@ from fedpeer.peer.core.choice import ChoiceError, parse
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.events import Event, RoundDone, RunLost
-from fedpeer.sims.experiments.events import Begun, Told
+from fedpeer.sims.events import Event, MethodStarted, RoundDone, RunLost
+from fedpeer.sims.experiments.asking import asked as asked_for
+from fedpeer.sims.experiments.events import Begun, OfRun, Told
+from fedpeer.sims.experiments.experiment import Cell, Size
 from fedpeer.sims.experiments.runner import carry_out, found
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import EngineName, SimulationRequest
 from fedpeer.sims.simulate import simulate
 from tests.sims.ray.conftest import Machines
-from tests.sims.test_experiments import wanted
+from tests.sims.test_experiments import TINY, wanted
 from tests.sims.worlds import federation
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -145,23 +147,51 @@ def test_a_simulation_that_was_stopped_goes_on_in_the_middle_of_its_runs(
     assert max(first.values()) > 1, "not from the start"
 
 
+def line(method: str, size: Size) -> SimulationRequest:
+    """Of an experiment: a run that the held network can keep waiting in its last rounds."""
+    return asked_for(
+        method,
+        size,
+        learning={"batch_size": 5, "steps_between_averaging": 8, "rounds": 6},
+        simulation={"dataset": "digits", "split": "blocks:40,shuffle=true,test=50"},
+        network="python:tests.sims.ray.held:Held",
+    )
+
+
+HELD = replace(
+    TINY,
+    cells=lambda size: (
+        Cell(label="Local", variants={"": line("local", size)}),
+        Cell(label="FedAvg", variants={"": line("fedavg", size)}),
+    ),
+)
+
+
 def test_an_experiment_has_the_same_numbers_and_goes_on_after_a_stop(machines: Machines, tmp_path: Path) -> None:
+    """The stop is set when a run has done a round, and none can end before the stop is heard of: all of them wait."""
     stop, told = threading.Event(), list[Told]()
 
     def stopping(event: Told) -> None:
-        match event:
-            case Begun():
-                stop.set()
+        if isinstance(event, OfRun) and isinstance(event.event, RoundDone):
+            stop.set()
 
-    here = wanted(tmp_path / "here", "quick", seeds=2)
+    here = replace(wanted(tmp_path / "here", "quick", seeds=2), experiment=HELD)
     spread = replace(here, root=tmp_path / "spread", cluster=machines.address)
     assert carry_out(here)
     assert carry_out(replace(spread, only=("Local",)))
-    assert not carry_out(spread, stopping, stop)
+    machines.hold.touch()
+    try:
+        assert not carry_out(spread, stopping, stop)
+    finally:
+        machines.hold.unlink()
     assert carry_out(spread, told.append)
     begun = next(event for event in told if isinstance(event, Begun))
-    assert (begun.runs, begun.at_once) == (4, 4)
-    assert 2 <= begun.finished < 4, "those of Local, and what was over before the stop was heard of"
+    assert (begun.runs, begun.at_once, begun.finished) == (4, 4, 2), "those of Local"
+    first = [
+        each.event.first_round for each in told if isinstance(each, OfRun) and isinstance(each.event, MethodStarted)
+    ]
+    assert len(first) == 2, "those of FedAvg alone"
+    assert max(first) > 1, "not from the start"
     one, other = ({label: each.per_seed for label, each in found(asked).items()} for asked in (here, spread))
     assert one == other
     assert len(one["FedAvg"]["PM"]) == 2
