@@ -175,6 +175,7 @@ def _serve_fedpeer(tell: Callable[[int], None], job: Job, length: int, folder: P
             listens=lambda peer: True,
             gate=lambda peer: _gate("b", length),
             deliver=deliver,
+            broken=lambda error, sender: None,
             refused=refused,
         )
         pool = Pool()

@@ -20,6 +20,7 @@ from fedpeer.gossip.membership import Advert, Membership
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.gossip.veil import key_of
 from fedpeer.peer.core.acquaintance import Acquaintance
+from fedpeer.peer.core.codec import refused
 from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.entries import Entry, Kept, Learnt, Started, Stored, Studied, Took
 from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send, Stop
@@ -28,8 +29,8 @@ from fedpeer.peer.core.gate import Gate
 from fedpeer.peer.core.groups import PeerGroup
 from fedpeer.peer.core.keeps import Keeps
 from fedpeer.peer.core.ledger import Ledger
-from fedpeer.peer.core.messages import Message, Refused
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.messages import Message
+from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.standing import Standing
 from fedpeer.peer.core.voters import PeerCouncil
@@ -216,8 +217,7 @@ class Life:
     def refuse(self, code: str, sender: str, text: str = "", *, group: str = "", seq: int = 0) -> None:
         """Count it, let it cost what it costs, and tell the one refused."""
         self.count(code, sender, text)
-        advice = REFUSALS[code].advice
-        self.send(sender, Refused(code=code, group=group, seq=seq, text=f"{advice} ({text})" if text else advice))
+        self.send(sender, refused(Rejected(code, text, group, seq)))
 
     def count(self, code: str, sender: str, text: str = "") -> None:
         """The same without a word to the one refused."""

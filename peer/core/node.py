@@ -17,6 +17,7 @@ A step takes the event in and then goes on as far as it can.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import numpy as np
@@ -50,7 +51,7 @@ from fedpeer.peer.core.gate import Gate
 from fedpeer.peer.core.hearing import Hearing
 from fedpeer.peer.core.lanes import say_again
 from fedpeer.peer.core.ledger import Ledger
-from fedpeer.peer.core.life import Life, Phase, Setup
+from fedpeer.peer.core.life import Circle, Life, Phase, Setup
 from fedpeer.peer.core.meeting import born_again, enrol, greet
 from fedpeer.peer.core.messages import Message, Ping, PingRequest, Pong
 from fedpeer.peer.core.passages import Passage, Work, gather, join, leave, linger
@@ -64,6 +65,15 @@ from fedpeer.peer.core.voters import EVERYONE, PeerCouncil
 SEEDS_FIRST_TICKS = 100
 #: A process that finds an empty disk takes its number from below this one, drawn; a second one does not get the same.
 LIFE_LEAP = 2**31
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a node goes on from (`Node.again`): its ledger and circle, and whether it had begun."""
+
+    ledger: Ledger
+    circle: Circle
+    awake: bool
 
 
 class Node:
@@ -158,6 +168,24 @@ class Node:
             self.life.gates[other] = gate_of(self.life, other)
         return self.life.gates[other]
 
+    def moment(self) -> Moment:
+        """All that must survive, as it is now; later steps do not change it."""
+        return Moment(self.ledger.copy(), self.life.circle, self._awake)
+
+    def again(self, moment: Moment) -> Node:
+        """This peer as if its process had been killed at that moment and started again. This node is not to be used
+        any more."""
+        return Node(
+            replace(self.setup, circle=moment.circle),
+            moment.ledger,
+            blank=self.blank and not moment.awake,
+            draws=self._draws,
+            sign=self._sign,
+            verify=self._verify,
+            forgot=self._forgot and not moment.awake,
+            course_of=self._course_of,
+        )
+
     def step(self, event: Event) -> list[Effect]:
         """Take one event in and go on as far as possible."""
         life = self.life
@@ -198,7 +226,11 @@ class Node:
             case _:
                 assert_never(event)
         self._proceed()
-        effects, life.effects = life.effects, []
+        return self.told()
+
+    def told(self) -> list[Effect]:
+        """The effects that nobody has taken yet."""
+        effects, self.life.effects = self.life.effects, []
         return effects
 
     # ------------------------------------------------------------------------------------------------- begin and end

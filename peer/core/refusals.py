@@ -201,6 +201,13 @@ _ROWS = (
     Refusal("bad_metadata", ("M01", "M02", "M03", "M04", "M05", "M06"), "s", "metadata that cannot be read", _BROKEN),
     Refusal("unknown_kind", ("M07",), "s", "an unknown kind of message", _BROKEN),
     Refusal("field_out_of_range", ("M08",), "s", "a number out of its range", _BROKEN),
+    Refusal(
+        "internal_error",
+        ("M09",),
+        "s",
+        "our own program failed on it; nothing of it was taken",
+        "My own program failed on your message, and nothing of it was taken; look at my log, and report it.",
+    ),
     # ------------------------------------------------------------------------------------------------ groups, numbers
     Refusal(
         "unknown_group",

@@ -38,7 +38,7 @@ class Post:
         self,
         prepared: Prepared,
         members: RosterFile,
-        node: Node,
+        node: Callable[[], Node],
         status: Status,
         rows: Rows,
         say: Callable[[Note], None],
@@ -79,9 +79,9 @@ class Post:
     def _address(self, peer: str) -> str | None:
         """Where a peer says it is; before it has said anything, where it was found, or where the roster says."""
         entry = self._members.roster.by_id.get(peer)
-        if entry is None or peer not in self._node.life.circle.roster.by_id:
+        if entry is None or peer not in self._node().life.circle.roster.by_id:
             return None  # put out while this waited for the disk
-        said = self._node.life.membership.last_statement(peer)
+        said = self._node().life.membership.last_statement(peer)
         if said is not None and said.advert is not None and said.advert.address:
             return said.advert.address
         return self.found.get(peer, entry.address)
@@ -94,7 +94,7 @@ class Post:
         """What became of a message: an answer goes to the node; why a link is down is told once for each reason."""
         match outcome:
             case Refused() | RosterNews():
-                ledger = self._node.ledger
+                ledger = self._node().ledger
                 self._feed(Heard(peer, ledger.met.get(peer, 0), ledger.incarnation, outcome))
             case LinkDown(reason=reason):
                 reasons = self._down.setdefault(peer, set())

@@ -49,6 +49,7 @@ from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.peer_file import endpoint
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import AUTHORITY, RosterError, to_bytes
+from fedpeer.peer.core.steps import Steps
 from fedpeer.peer.shell.bench import Bench
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.dashboard.access import listener
@@ -60,6 +61,7 @@ from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import bind
 from fedpeer.peer.shell.logs import Log, LogFile, at_least, for_stream
 from fedpeer.peer.shell.metrics import Metrics
+from fedpeer.peer.shell.mistakes import Mistakes
 from fedpeer.peer.shell.post import Post
 from fedpeer.peer.shell.prepared import Prepared, signatures, status_of
 from fedpeer.peer.shell.roster_file import RosterFile
@@ -106,7 +108,13 @@ class Process:
         self._heard_at: dict[str, float] = {}
         self._waiting: deque[tuple[Event, Lease | None]] = deque()
         self._failure: Exception | None = None
+        self._mistakes = Mistakes()
         self._asked_at: float | None = None
+
+    @property
+    def _node(self) -> Node:
+        """As it lives now; after a mistake of our own it is another one (`steps.py`)."""
+        return self._steps.node
 
     @property
     def training(self) -> bool:
@@ -126,7 +134,7 @@ class Process:
             if self._prepared.secret:
                 keep(self._folder, self._prepared.secret)
             recovered = store.recover()
-            self._node = self._make_node(recovered)
+            self._steps = Steps(self._make_node(recovered), self._broken)
             self._log_file = LogFile(self._folder / "log.jsonl")
             sinks: list[Any] = [self._log_file, at_least("info", self.status.say)]
             if not self._quiet:
@@ -174,7 +182,9 @@ class Process:
         file, identity = self._prepared.file, self._prepared.identity
         host, port = endpoint(file.listen)
         listening = bind(host, port, plain=identity is None)
-        self._post = Post(self._prepared, self._members, self._node, self.status, self._rows, self._say, self.feed)
+        self._post = Post(
+            self._prepared, self._members, lambda: self._node, self.status, self._rows, self._say, self.feed
+        )
         self._trainer = Trainer(self._bench.work, self._worked, self._failed)
         self._pipeline = Pipeline(_Timed(store, self.status), self._encoded, self._carry_out, self._saved)
         server = PeerServer(
@@ -185,6 +195,7 @@ class Process:
                 gate=self._gate,
                 deliver=self._deliver,
                 refused=self._refused_at_door,
+                broken=self._broken,
             ),
             Pool(),
             Limits.among(len(self._members.roster.entries)),
@@ -267,12 +278,16 @@ class Process:
         self._drain()
 
     def _drain(self) -> None:
-        while self._waiting and not self._pipeline.full:
-            event, lease = self._waiting.popleft()
-            effects: list[Any] = list(self._node.step(event))
-            if lease is not None:
-                effects.append(_Then(lease.release))
-            self._pipeline.put(effects)
+        """Whoever asks for this is not to blame for what comes of it: a mistake of our own ends the process."""
+        try:
+            while self._waiting and not self._pipeline.full and self._failure is None:
+                event, lease = self._waiting.popleft()
+                effects: list[Any] = list(self._steps.step(event))
+                if lease is not None:
+                    effects.append(_Then(lease.release))
+                self._pipeline.put(effects)
+        except Exception as error:
+            self._failed(error)
 
     async def _tick(self) -> None:
         loop, tick = asyncio.get_running_loop(), self._prepared.federation.gossip.tick
@@ -338,6 +353,10 @@ class Process:
         else:
             self.feed(Heard(sender, envelope.incarnation, envelope.to_incarnation, message), lease)
         return None
+
+    def _broken(self, error: Exception, sender: str) -> None:
+        """Our own program failed on a message: where, and once for each place how it came there."""
+        self._say(self._mistakes.of(error, sender))
 
     def _refused_at_door(self, code: str, sender: str, text: str) -> None:
         self._say(Refuse(code, sender, text))

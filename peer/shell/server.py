@@ -51,6 +51,7 @@ _STATUS = {
     "body_too_slow": 408,
     "body_too_large": 413,
     "too_many_requests": 429,
+    "internal_error": 500,
 }
 
 
@@ -64,6 +65,7 @@ class Host:
     deliver     take a message; its tensors lie in the lease, which is to be released when they are no longer needed;
                 or say at once why not, since an answer by another way might not reach who sent it
     refused     count a refusal: code, sender ("" for a stranger), what exactly was wrong
+    broken      told of a mistake of our own while a message of this sender is handled, which is then refused
     farewell    the roster by which whoever showed this certificate was put out; None: it never belonged
     """
 
@@ -72,6 +74,7 @@ class Host:
     gate: Callable[[str | None], Gate]
     deliver: Callable[[str, Envelope, Message, Lease], Rejected | None]
     refused: Callable[[str, str, str], None]
+    broken: Callable[[Exception, str], None]
     farewell: Callable[[bytes | None], RosterNews | None] = lambda certificate: None
 
 
@@ -145,6 +148,9 @@ class PeerServer:
             await self._take(visit)
         except _Turned as turned:
             return self._refusal(visit, turned)
+        except Exception as error:
+            self._host.broken(error, visit.sender)
+            return self._refusal(visit, _Turned(Rejected("internal_error")))
         finally:
             if visit.entered:
                 self._at_once -= Counter({visit.sender: 1})

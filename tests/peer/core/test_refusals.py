@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[3]
 #: Rows of the table of bad inputs that peers meet; S13 is accepted, C rows and D02 are the user's own mistakes.
 ROWS = {
     *(f"T{number:02}" for number in range(1, 11)),
-    *(f"E{number:02}" for number in range(1, 16)),
-    *(f"M{number:02}" for number in range(1, 9)),
+    *(f"E{number:02}" for number in range(1, 17)),
+    *(f"M{number:02}" for number in range(1, 10)),
     *(f"S{number:02}" for number in range(1, 15) if number != 13),
     *(f"R{number:02}" for number in range(1, 18)),
     *("D01", "D03", "D04"),

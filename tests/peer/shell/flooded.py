@@ -40,6 +40,7 @@ async def serve(folder: Path, length: int) -> None:
         gate=lambda peer: replace(gate, other=peer),
         deliver=deliver,
         refused=lambda code, sender, text: said.update([code]),
+        broken=lambda error, sender: said.update(["broken"]),
     )
     key = load_pem_private_key((folder / "bob.key").read_bytes(), None)
     bob = Identity("bob", key, folder / "bob.crt", folder / "bob.key", folder / "ca.crt")  # type: ignore[arg-type]

@@ -34,6 +34,7 @@ class Port:
     delivered: list[tuple[str, Envelope, Message]] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     refusals: list[tuple[str, str, str]] = field(default_factory=list)
+    mistakes: list[tuple[str, str]] = field(default_factory=list)
     told: asyncio.Condition = field(default_factory=asyncio.Condition)
     pool: Pool = field(default_factory=Pool)
     number: int = 0
@@ -85,6 +86,7 @@ async def serving(
         gate=lambda peer: replace(port.gate, other=peer),
         deliver=port.deliver,
         refused=port.refused,
+        broken=lambda error, sender: port.mistakes.append((sender, str(error))),
     )
     server = PeerServer(host, port.pool, limits)
     listening = listening or bind("127.0.0.1", 0)

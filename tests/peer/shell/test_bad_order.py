@@ -7,10 +7,12 @@ message is still taken afterwards. Ids are those of the table of bad inputs.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -18,12 +20,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedpeer.gossip.claims import Claim
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.gossip.transfers import WINDOW
+from fedpeer.peer.core.lanes import hear_transfer
 from fedpeer.peer.core.messages import Ack, Contract, Fetch, Message, Pong, Refused, RosterNews
 from fedpeer.peer.core.plausible import ROUNDS
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster, sign, to_bytes
 from tests.peer.hostile import numbers
-from tests.peer.shell.bob import LIFE, Bob
+from tests.peer.shell.bob import LIFE, Bob, bob_at
 from tests.peer.shell.whole import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -108,6 +111,14 @@ def nested(shape: bytes, depth: int) -> Case:
             assert bob.say(bob.framed(Contract(text=text))) is None
 
     return case
+
+
+def a_long_name(bob: Bob) -> None:
+    """A difference between the files is named, whatever it is called and however long."""
+    text = json.dumps({"\x1b[2J<script>" + "x" * 50_000: 1}).encode()
+    with bob.refuses("plan_mismatch", "x..."), bob.tells("ann", telling("plan_mismatch")):
+        assert bob.say(bob.framed(Contract(text=text))) is None
+    assert "\x1b" not in bob.peer.line("plan_mismatch").text
 
 
 def an_earlier_process(bob: Bob) -> None:
@@ -197,6 +208,7 @@ ONCE_INSIDE: dict[str, Case] = {
     "M06-number-of-a-roster": another_number,
     "S03": another_plan,
     "S03-file": another_file,
+    "S03-long-name": a_long_name,
     "S08": says(lambda bob: bob.next(ahead=-1, weight=0.5), "sequence_reused"),
     "S09": absurd,
     "S10": says(lambda bob: bob.next(round=0), "stale_epoch"),
@@ -213,6 +225,40 @@ ONCE_INSIDE: dict[str, Case] = {
 @pytest.mark.parametrize("case", ONCE_INSIDE.values(), ids=ONCE_INSIDE)
 def test_refused_by_what_was_said_before(bob: Bob, case: Case) -> None:
     case(bob)
+
+
+@pytest.mark.parametrize("row", ["M09"])
+def test_a_mistake_of_ours_refuses_the_message_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str
+) -> None:
+    """It costs the sender, is told once with the way there and then without, and the peer goes on where it was."""
+    with bob_at(tmp_path) as bob:
+        said, before = bob.next(), bob.peer.durable(life=0)
+
+        def fails(*given: Any) -> bool:
+            hear_transfer(*given)
+            raise RuntimeError("\x1b[2J it is full of stars")
+
+        monkeypatch.setattr("fedpeer.peer.core.hearing.hear_transfer", fails)
+        for count in (1, 2):
+            since = len(bob.peer.lines)
+            with bob.tells("ann", telling("internal_error")):
+                assert bob.say(said) is None
+            line = bob.peer.line("failed_on_message", since)
+            assert line.text.startswith(
+                "RuntimeError in tests/peer/shell/test_bad_order.py, line ".replace("tests/", "")
+            )
+            assert "ann" in line.text
+            assert "\x1b" not in str(line)
+            assert ("traceback" in line.fields) == (count == 1)
+            assert bob.peer.counted("internal_error") == count
+            assert len(bob.peer.life.standing["ann"].recent) == count
+            assert bob.peer.durable(life=0) == before
+            assert bob.say(bob.hello()) is None
+            bob.peer.afresh()
+        monkeypatch.undo()
+        assert bob.say(said) is None
+        assert bob.taken() == 1
 
 
 @pytest.mark.parametrize("value", [1e-40, -0.0], ids=["S13-subnormal", "S13-minus-zero"])

@@ -272,18 +272,22 @@ async def test_connections_in_all_are_bounded() -> None:
         assert port.codes == ["too_many_requests"]
 
 
-async def test_a_mistake_of_our_own_is_told_to_the_loop() -> None:
-    port, told = Port(), list[object]()
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+async def test_a_mistake_of_our_own_refuses_the_message_on_which_it_happens() -> None:  # M09
+    port = Port()
 
     def broken(*said: object) -> None:
         raise AssertionError("broken")
 
     async with serving(port) as server:
+        deliver = server._host.deliver
         server._host = replace(server._host, deliver=broken)
-        assert (await ask(port, request(framed(MESSAGES["ack"])))).status == 500
-    assert [str(each) for each in told] == ["broken"]
-    assert port.codes == []
+        came = await ask(port, request(framed(MESSAGES["ack"])))
+        assert (came.status, came.code) == (500, "internal_error")
+        server._host = replace(server._host, deliver=deliver)
+        assert (await ask(port, request(framed(MESSAGES["ack"])))).status == 204
+    assert port.mistakes == [("ann", "broken")]
+    assert port.codes == ["internal_error"]
+    assert all(lane.lent == 0 for peer in port.pool._peers.values() for lane in peer.values())
 
 
 async def test_a_port_that_is_taken_is_a_sentence() -> None:
