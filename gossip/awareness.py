@@ -25,14 +25,16 @@ class Timing:
 
     The bound that they were chosen for: at most 16 peers, 10 % loss, known to all within 100 ticks. The successor in
     the ring is probed every second time, so a death is probed within 2 * probe + answer ticks; the probe fails
-    `helped` ticks later, the others hear of it within about 15 and confirm it, and then `suspicion_min` runs.
+    `helped` ticks later, the others hear of it within about 15, ask for themselves, and bury it when it has answered
+    none of them for `suspicion_min`.
 
     probe            between two probes of one peer
     answer           until a ping counts as unanswered: two ways of 4 ticks each
     helped           then, until the answers by way of helpers must be there: four ways of 4 ticks
     helpers          asked to ping in one's stead; at 10 % loss all three of them fail one time in 25
-    suspicion_min    a suspicion that `confirmations` others share; three pings go to the suspect in this time
-    suspicion_max    one that nobody shares, though others could
+    check            between two pings to a suspect: of six, all are lost one time in 20,000 at 10 % loss both ways
+    suspicion_min    without an answer of the suspect, when `confirmations` others suspect it as well
+    suspicion_max    the same, when nobody does, though others could
     confirmations    independent findings that shrink the one wait to the other (memberlist: multiplier 4, less 2)
     gossip           between two handfuls of pings that carry news; `fan_out` pings each
     revisit          between two pings to somebody dead or never heard, so that partitions heal without a restart
@@ -45,8 +47,9 @@ class Timing:
     answer: int = 8
     helped: int = 16
     helpers: int = 3
-    suspicion_min: int = 30
-    suspicion_max: int = 60
+    check: int = 3
+    suspicion_min: int = 24
+    suspicion_max: int = 54
     confirmations: int = 2
     gossip: int = 2
     fan_out: int = 2

@@ -2,8 +2,10 @@
 
 A probe goes through three stages: a ping; helpers asked, and the ping repeated; failed. Probes go to the successor in
 the ring of living ids and to a random peer in turn: the first bounds the time until a death is seen, the second sees
-what the one predecessor cannot. A suspicion, whoever began it, is checked by pings of our own, and ends with the
-verdict *dead* unless `changed` says that the suspect made a new statement.
+what the one predecessor cannot. A suspicion, whoever began it, is checked by pings of our own. It ends with the verdict
+*dead* only when the suspect has answered none of them, and said nothing else to us, for the whole wait; what others
+find makes us ask sooner and wait less long, and never buries by itself. It ends without one when `changed` says that
+the suspect made a new statement.
 
 `Ask` is a message to be filled with claims; `Accuse` a verdict to be signed. Both are `membership.py`'s to carry out.
 """
@@ -21,7 +23,7 @@ from fedpeer.gossip.awareness import Awareness, Timing, suspicion_wait
 #: Pings in others' stead that wait for an answer. Each lasts `answer` ticks, and at 30 % loss a peer is asked for about
 #: one in two ticks; beyond this somebody floods us, and is not answered.
 RELAYS_MAX = 64
-#: Peers that check a suspicion in the same `answer` ticks; of more, each checks more rarely, so that a suspect among
+#: Peers that check a suspicion in the same `check` ticks; of more, each checks more rarely, so that a suspect among
 #: hundreds is not flooded.
 CHECKERS = 16
 
@@ -73,13 +75,12 @@ class _Relay:
 
 @dataclass(slots=True)
 class _Suspicion:
-    """`since` when, when to ask the suspect next, and since when it owes us an answer (None: not asked yet).
+    """When to ask the suspect next, and since when it owes us an answer (None: not asked since it was heard last).
 
     confirmed   how many others found the same, beyond the first
     ours        whether we are among those who found it
     """
 
-    since: int
     next_ask: int
     asked: int | None = None
     confirmed: int = 0
@@ -102,6 +103,7 @@ class Detector:
         self._relays: dict[int, _Relay] = {}
         self._suspicions: dict[str, _Suspicion] = {}
         self._unsure: set[str] = set()  # a probe of ours failed, and whether they live is not known yet
+        self._heard: dict[str, int] = {}  # tick at which each peer itself was heard last
 
     # -------------------------------------------------------------------------------------------------- what happens
 
@@ -131,8 +133,6 @@ class Detector:
 
     def answered(self, sender: str, number: int, target: str, heard: bool) -> list[Ask]:
         """A pong came in."""
-        if sender == target and target in self._suspicions:
-            self._suspicions[target].asked = None
         relay = self._relays.get(number)
         if relay is not None and sender == target == relay.target:
             del self._relays[number]
@@ -147,12 +147,18 @@ class Detector:
                 break
         return []
 
+    def heard(self, peer: str, clock: int) -> None:
+        """Something came from this peer itself, whatever it was: it lives."""
+        self._heard[peer] = clock
+        if peer in self._suspicions:
+            self._suspicions[peer].asked = None
+
     def changed(self, peer: str, standing: str, confirmed: int, ours: bool, clock: int) -> None:
         """What a peer is to us, when that or the number of others that suspect it changes."""
         if standing == "suspect":
             suspicion = self._suspicions.get(peer)
             if suspicion is None:
-                suspicion = self._suspicions[peer] = _Suspicion(clock, clock)
+                suspicion = self._suspicions[peer] = _Suspicion(clock)
             suspicion.confirmed, suspicion.ours = confirmed, ours
             return
         self._suspicions.pop(peer, None)
@@ -163,6 +169,7 @@ class Detector:
             self._probes = [probe for probe in self._probes if probe.target != peer]
         if standing == "unknown":
             self._relays = {n: r for n, r in self._relays.items() if peer not in (r.asker, r.target)}
+            self._heard.pop(peer, None)
 
     def refuted(self) -> None:
         """We had to defend ourselves: perhaps we are slow."""
@@ -204,6 +211,10 @@ class Detector:
         """What a probe without an answer does as time passes."""
         patience, stretch = self.awareness.patience, self.awareness.stretch
         waited, first = clock - probe.begun, self._timing.answer * patience
+        if waited >= first and self._heard.get(probe.target, -1) >= probe.begun:
+            self._probes.remove(probe)  # it lives: it has said something else
+            self.awareness = self.awareness.sampled(lost=True)
+            return
         if waited >= first and probe.helpers is None:
             probe.helpers = self.some(set(living) - {probe.target}, round(self._timing.helpers * stretch))
             probe.next_ping = clock
@@ -223,13 +234,12 @@ class Detector:
 
     def _check(self, peer: str, suspicion: _Suspicion, clock: int, living: int) -> Iterator[Ask | Accuse]:
         stretch = self.awareness.stretch
-        if clock - suspicion.since >= suspicion_wait(self._timing, stretch, suspicion.confirmed, living - 1):
-            yield Accuse(peer, "dead")
-            return
         if clock >= suspicion.next_ask:
-            suspicion.next_ask = clock + self._timing.answer * max(1, living // CHECKERS)
+            suspicion.next_ask = clock + self._timing.check * max(1, living // CHECKERS)
             suspicion.asked = clock if suspicion.asked is None else suspicion.asked
             yield self.ping(peer)
         unanswered = 0 if suspicion.asked is None else clock - suspicion.asked
         if not suspicion.ours and unanswered >= self._timing.answer * self.awareness.patience * stretch:
             yield Accuse(peer, "suspect")
+        elif unanswered >= suspicion_wait(self._timing, stretch, suspicion.confirmed, living - 1):
+            yield Accuse(peer, "dead")

@@ -1,10 +1,10 @@
 """Who is there: one peer's part in SWIM with Lifeguard, as a pure machine. No clock, no network, no key of its own.
 
 `detector.py` finds who does not answer; `rumours.py` holds what everyone claims and chooses what to tell;
-`awareness.py` says how long to wait. Here they meet: findings become signed claims, claims become changes, and
-whatever is said of this peer is answered by its next statement. News makes a few messages of its own; everything else
-rides along on pings and pongs. The dead are pinged now and then with what is said of them, so that partitions heal by
-themselves.
+`awareness.py` says how long to wait, `credit.py` whose verdicts count. Here they meet: findings become signed claims,
+claims become changes, and whatever is said of this peer is answered by its next statement. News makes a few messages of
+its own; everything else rides along on pings and pongs. The dead are pinged now and then with what is said of them, so
+that partitions heal by themselves.
 
 Time is the ticks handed in; a long gap counts as a pause of this process and not as silence of the others. Methods
 return what is to be done, in order: `Say`, `Change`, `Refusal`, `OtherSelf`.
@@ -21,17 +21,18 @@ from typing import Literal
 import numpy as np
 
 from fedpeer.gossip.awareness import Awareness, Timing
+from fedpeer.gossip.claims import VERDICTS, Sign, State, Verify, claim_bytes
 from fedpeer.gossip.claims import Advert as Advert
 from fedpeer.gossip.claims import Claim as Claim
-from fedpeer.gossip.claims import Sign, State, Verify, claim_bytes
 from fedpeer.gossip.claims import claim_text as claim_text
+from fedpeer.gossip.credit import Credit
 from fedpeer.gossip.detector import Accuse, Ask, Detector
 from fedpeer.gossip.outcomes import Change as Change
 from fedpeer.gossip.outcomes import OtherSelf as OtherSelf
 from fedpeer.gossip.outcomes import Out as Out
 from fedpeer.gossip.outcomes import Refusal as Refusal
 from fedpeer.gossip.outcomes import Say as Say
-from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX, Held, Rumours, Standing
+from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX, Held, Rumours, Standing, Taken
 
 
 class Membership:
@@ -65,6 +66,7 @@ class Membership:
         self._rumours = Rumours(me, federation, verify, self._timing.confirmations)
         self._rumours.set_roster(roster)
         self._detector = Detector(me, self._timing, draws)
+        self._credit = Credit()
         self._clock = 0  # ticks in which this process ran
         self._now: int | None = None
         self._next_gossip = 0
@@ -124,10 +126,16 @@ class Membership:
             out += self._pings(self._detector.some(absent, 1))
         return out
 
+    def heard(self, sender: str) -> None:
+        """Any message came from this peer itself: whatever it says, it lives."""
+        if sender in self._rumours:
+            self._detector.heard(sender, self._clock)
+
     def heard_ping(self, sender: str, number: int, claims: Sequence[Claim]) -> list[Out]:
         """Answered with a pong, in which what the sender knew badly is put right."""
         if sender not in self._rumours:
             return [_stranger(sender, sender)]
+        self.heard(sender)
         newcomer = self._is_absent(sender)
         out, badly = self._learn(sender, claims)
         return [*out, self._say(Ask(sender, "pong", number, self.me), badly, newcomer=newcomer)]
@@ -136,6 +144,7 @@ class Membership:
         """The sender cannot reach `target`, and asks us to try."""
         if sender not in self._rumours or target not in self._rumours:
             return [_stranger(sender, target if sender in self._rumours else sender)]
+        self.heard(sender)
         out, badly = self._learn(sender, claims)
         if target == self.me:
             return [*out, self._say(Ask(sender, "pong", number, self.me), badly)]
@@ -145,6 +154,7 @@ class Membership:
         """An answer to a ping or a request of ours."""
         if sender not in self._rumours:
             return [_stranger(sender, sender)]
+        self.heard(sender)
         out, _ = self._learn(sender, claims)
         return out + [self._say(ask) for ask in self._detector.answered(sender, number, target, heard)]
 
@@ -171,6 +181,7 @@ class Membership:
         out: list[Out] = [Change(peer, self.standing(peer), "unknown", "roster") for peer in known]
         for peer in gone:
             self._detector.changed(peer, "unknown", 0, ours=False, clock=self._clock)
+            self._credit.forget(peer)
         self._rumours.set_roster(ids)
         return out
 
@@ -191,13 +202,13 @@ class Membership:
                 out += found
             else:
                 right = True
-                match self._rumours.take(claim):
+                match self._take(claim):
                     case "new":
                         because[claim.about] = claim.author
                         self._tell_detector(claim.about)
                     case "old":
                         right = False
-                    case "stale_incarnation" | "bad_signature" | "unknown_peer" as code:
+                    case "stale_incarnation" | "bad_signature" | "unknown_peer" | "false_accuser" as code:
                         right = code != "stale_incarnation"
                         out.append(Refusal(code, sender, _described(claim)))
             if not right:
@@ -208,6 +219,21 @@ class Membership:
             if before[peer] != self.standing(peer)
         )
         return [*out, *changes], list(badly)
+
+    def _take(self, claim: Claim) -> Taken:
+        """Take a claim about another peer; a statement that refutes verdicts is held against their authors.
+
+        Not where this peer found the same: what it could not reach itself, others could not either.
+        """
+        held = self._rumours[claim.about] if claim.about in self._rumours else Held()
+        taken = self._rumours.take(claim, credible=self._believes(claim.author))
+        if taken == "new" and claim.state not in VERDICTS and held.ours is None and held.refuted_by(claim):
+            for verdict in held.others:
+                self._credit.refuted(verdict.author, self._clock)
+        return taken
+
+    def _believes(self, author: str) -> bool:
+        return self._credit.believes(author, self._clock, self.awareness.stretch)
 
     def _answer(self, sender: str, claim: Claim) -> tuple[list[Out], bool]:
         """Somebody's claim about this peer; also whether it is what this peer says itself."""
@@ -224,8 +250,13 @@ class Membership:
             return [Refusal("stale_incarnation", sender, _described(claim))] if stale else [], False
         if claim.number > mine.number or mine.state != "alive":
             return [], True  # of a statement that I do not know to be mine, or of one that ends everything
-        self._detector.refuted()
-        self._restate(mine.version + 1, urgent=True)
+        # Others may believe it still, so it is answered; but whom we do not believe makes us neither doubt ourselves
+        # nor say more than we would say anyway.
+        credible = self._believes(claim.author)
+        if credible:
+            self._detector.refuted()
+        self._credit.refuted(claim.author, self._clock)
+        self._restate(mine.version + 1, urgent=credible)
         return [Refusal("refuted", sender, _described(claim))], False
 
     def _answer_statement(self, claim: Claim) -> list[Out]:
@@ -251,7 +282,7 @@ class Membership:
             return []
         before = held.standing
         claim = self._signed(found.peer, held.statement.incarnation, held.statement.version, found.verdict, None)
-        if self._rumours.take(claim) != "new":
+        if not self._rumours.find(claim):
             return []
         self._tell_detector(found.peer)
         after = self.standing(found.peer)
@@ -259,7 +290,7 @@ class Membership:
 
     def _tell_detector(self, peer: str) -> None:
         held = self._rumours[peer]
-        ours = any(verdict.author == self.me for verdict in held.verdicts)
+        ours = held.ours is not None
         self._detector.changed(peer, held.standing, len(held.verdicts) - 1, ours, self._clock)
 
     # ------------------------------------------------------------------------------------------------- this peer's own

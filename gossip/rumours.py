@@ -1,9 +1,10 @@
 """What a peer holds of every other one, and what of it goes along with the next message. No time, nothing is sent.
 
 The table has one place for each id of the roster: the newest statement that this peer made about itself, and what
-others think of that statement. A verdict counts only against the very statement that it names and that is held here,
-so nobody can be buried under a number that it never used. Order: the later incarnation, of one incarnation the later
-life, of one life the higher version; at the same one left > finished > dead > suspect > alive.
+this peer and others think of that statement. A verdict counts only against the very statement that it names and that is
+held here, so nobody can be buried under a number that it never used. Others' verdicts make suspect, and no more: dead
+is who is dead by this peer's own verdict. Order: the later incarnation, of one incarnation the later life, of one life
+the higher version; at the same one left > finished > dead > suspect > alive.
 
 News is passed on a bounded number of times, the least told first; room left over is filled with the table in turn, so
 that whoever missed something gets it in the end (SWIM, 2002, section 4.1; memberlist's push-pull).
@@ -14,7 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedpeer.gossip.claims import VERDICTS, Claim, State, Verify, claim_bytes, claim_text, well_formed
@@ -24,7 +25,9 @@ Standing = State | Literal["unknown"]
 
 #: What became of a claim. new: taken. known: nothing in it. old: we know better, and the sender should. early: about a
 #: statement that we do not hold. The others are refusals by name.
-Taken = Literal["new", "known", "old", "early", "bad_signature", "unknown_peer", "stale_incarnation"]
+Taken = Literal[
+    "new", "known", "old", "early", "bad_signature", "unknown_peer", "stale_incarnation", "false_accuser"
+]  # fmt: skip
 
 #: Claims in one message; memberlist fills an UDP packet, we the 4 KiB of metadata.
 CLAIMS_MAX = 8
@@ -42,27 +45,42 @@ FILL = 2
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The newest statement of a peer and the verdicts about it: up to confirmations + 1 suspicions, or one death."""
+    """The newest statement of a peer, this peer's own verdict about it, and those of others, one an author."""
 
     statement: Claim | None = None
-    verdicts: tuple[Claim, ...] = ()
+    ours: Claim | None = None
+    others: tuple[Claim, ...] = ()
+
+    @property
+    def verdicts(self) -> tuple[Claim, ...]:
+        return self.others if self.ours is None else (self.ours, *self.others)
 
     @property
     def standing(self) -> Standing:
         if self.statement is None:
             return "unknown"
-        return self.verdicts[0].state if self.verdicts else self.statement.state
+        if self.ours is not None and self.ours.state == "dead":
+            return "dead"
+        return "suspect" if self.verdicts else self.statement.state
 
     @property
     def claims(self) -> tuple[Claim, ...]:
         """The statement first, so that who receives both can make sense of the verdict."""
         return () if self.statement is None else (self.statement, *self.verdicts)
 
+    def refuted_by(self, claim: Claim) -> bool:
+        """Whether the same process says later that it is alive, so that verdicts about this statement were wrong."""
+        mine, theirs = self.statement, claim
+        if mine is None or theirs.state != "alive" or mine.advert is None or theirs.advert is None:
+            return False
+        life = mine.advert.life, mine.advert.nonce
+        return (theirs.advert.life, theirs.advert.nonce) == life and theirs.number > mine.number
+
 
 class Rumours:
     """The table of one peer and its queue of news; both bounded by the roster.
 
-    confirmations   suspicions of one peer beyond the first that are kept and passed on
+    confirmations   verdicts of others beyond the first that are kept and passed on
     """
 
     def __init__(self, me: str, federation: bytes, verify: Verify, confirmations: int) -> None:
@@ -106,8 +124,8 @@ class Rumours:
             return "bad_signature"
         return None
 
-    def take(self, claim: Claim) -> Taken:
-        """Take a claim about another peer, if it is genuine and news."""
+    def take(self, claim: Claim, *, credible: bool = True) -> Taken:
+        """Take a claim about another peer, if it is genuine and news, and a verdict if its author is `credible`."""
         held = self._held.get(claim.about)
         if held is None:
             return "unknown_peer"
@@ -116,7 +134,9 @@ class Rumours:
         refused = self.checked(claim)
         if refused is not None:
             return refused
-        return self._take_verdict(held, claim) if claim.state in VERDICTS else self._take_statement(held, claim)
+        if claim.state not in VERDICTS:
+            return self._take_statement(held, claim)
+        return self._take_verdict(held, claim, credible)
 
     def _take_statement(self, held: Held, claim: Claim) -> Taken:
         if held.statement is not None and _order(claim) < _order(held.statement):
@@ -124,7 +144,7 @@ class Rumours:
         self.put(Held(claim), urgent=held.standing != claim.state)
         return "new"
 
-    def _take_verdict(self, held: Held, claim: Claim) -> Taken:
+    def _take_verdict(self, held: Held, claim: Claim, credible: bool) -> Taken:
         statement = held.statement
         if statement is None or claim.number > statement.number:
             return "early"
@@ -132,13 +152,27 @@ class Rumours:
             return "stale_incarnation" if claim.state == "dead" else "old"
         if statement.state != "alive" or held.standing == "dead":
             return "known"  # who finished or left has nothing to be suspected of, and the dead are dead
-        if claim.state == "dead":
-            self.put(Held(statement, (claim,)), urgent=True)
-        elif len(held.verdicts) > self._confirmations or any(claim.author == v.author for v in held.verdicts):
+        if claim.author == self.me:
+            return "known"  # what this peer finds is not told to it; this may be from an earlier life
+        before = next((verdict for verdict in held.others if verdict.author == claim.author), None)
+        if before is None and len(held.others) > self._confirmations:
             return "known"
-        else:
-            self.put(Held(statement, (*held.verdicts, claim)), urgent=True)
+        if before is not None and (before.state == "dead" or claim.state == "suspect"):
+            return "known"
+        if not credible:
+            return "false_accuser"
+        kept = tuple(verdict for verdict in held.others if verdict is not before)
+        self.put(replace(held, others=(*kept, claim)), urgent=True)
         return "new"
+
+    def find(self, claim: Claim) -> bool:
+        """Hold a verdict of this peer's own; False where it says nothing new."""
+        held = self._held[claim.about]
+        alive = held.statement is not None and held.statement.state == "alive"
+        if not alive or held.standing == "dead" or (held.ours is not None and claim.state == "suspect"):
+            return False
+        self.put(replace(held, ours=claim), urgent=True)
+        return True
 
     def put(self, held: Held, *, urgent: bool) -> None:
         """Hold this of a peer, and tell what is new in it; a verdict takes its statement along."""

@@ -77,6 +77,7 @@ class Hearing:
         if not life.listens(peer):
             return
         life.others[peer].heard_at = life.now
+        life.membership.heard(peer)
         message = heard.message
         if isinstance(message, Hello):
             if hear_hello(life, heard, message):

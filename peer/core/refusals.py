@@ -304,6 +304,14 @@ _ROWS = (
         "told that we are suspect or dead; answered by a newer statement",
         "I am alive: take my newer statement.",
     ),
+    Refusal(
+        "false_accuser",
+        ("R18",),
+        "h",
+        "a verdict by a member whose verdicts were refuted again and again lately",
+        "Its author said of living peers too often that they are suspect or dead: look at its network; its verdicts "
+        "count again after a while.",
+    ),
     # ------------------------------------------------------------------------------------------- coordinated rounds
     Refusal(
         "double_vote",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -182,11 +182,14 @@ def settled(count: int, seed: int, **settings: Any) -> World:
     return world
 
 
-def burials(world: World) -> list[int]:
-    """How long each burial of a living peer lasted in one of the others; those that did not end yet, until now."""
+def burials(world: World, but: Collection[str] = ()) -> list[int]:
+    """How long each burial of a living peer lasted in one of the others; those that did not end yet, until now. What
+    these think is left out."""
     begun: dict[tuple[str, str], int] = {}
     lasted = []
     for when, by, change in world.history:
+        if by in but:
+            continue
         if change.after == "dead":
             begun[by, change.peer] = when
         elif change.before == "dead":

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fedpeer.gossip.awareness import HEALTH_MAX, UNANSWERED_FREE, Awareness, Timing, suspicion_wait
 from fedpeer.gossip.claims import Advert, Claim, claim_bytes, claim_text, well_formed
+from fedpeer.gossip.credit import HALF_TICKS, MARKS_MAX, Credit
 from fedpeer.gossip.rumours import CLAIMS_MAX, Held, Rumours
 from tests.gossip.swim import FEDERATION, a_claim, ids, verify
 
@@ -152,8 +153,37 @@ def test_only_so_many_suspicions_of_one_peer_are_kept() -> None:
     table.take(a_claim("peer002", "alive", author="peer002"))
     taken = [table.take(a_claim("peer002", "suspect", author=author)) for author in ids(16)[2:8]]
     assert taken == ["new", "new", "new", "known", "known", "known"]
-    assert table.take(a_claim("peer002", "dead", author="peer009")) == "new"
-    assert [claim.state for claim in table["peer002"].claims] == ["alive", "dead"]
+    assert table.take(a_claim("peer002", "dead", author="peer009")) == "known"
+    assert table.take(a_claim("peer002", "dead", author="peer004")) == "new", "who suspected may be sure by now"
+    standings = [table["peer002"].standing]
+    assert table.find(a_claim("peer002", "dead", author="peer001"))
+    assert [claim.state for claim in table["peer002"].claims] == ["alive", "dead", "suspect", "suspect", "dead"]
+    assert [*standings, table["peer002"].standing] == ["suspect", "dead"], "dead is who this peer itself finds dead"
+
+
+def test_a_verdict_of_its_own_is_found_and_not_told() -> None:
+    """One that comes back from others may be from an earlier life."""
+    table = rumours(16)
+    table.take(a_claim("peer002", "alive", author="peer002"))
+    assert table.take(a_claim("peer002", "dead", author="peer001")) == "known"
+    assert table["peer002"].standing == "alive"
+
+
+def test_marks_fade_and_who_has_too_many_is_not_believed() -> None:
+    credit = Credit()
+    for _ in range(3):
+        assert credit.believes("peer002", 0)
+        credit.refuted("peer002", 0)
+    assert not credit.believes("peer002", 0)
+    assert credit.believes("peer002", 0, stretch=1.5), "where many answers are lost"
+    assert credit.of("peer002", HALF_TICKS) == pytest.approx(1.5)
+    assert credit.believes("peer002", HALF_TICKS)
+    believed = 0
+    for clock in range(10 * HALF_TICKS):  # who never stops
+        if credit.believes("peer003", clock):
+            believed += 1
+            credit.refuted("peer003", clock)
+    assert believed == pytest.approx(MARKS_MAX + 10 / math.log2(4 / 3), abs=2)
 
 
 def test_a_verdict_travels_with_the_statement_that_it_is_about() -> None:

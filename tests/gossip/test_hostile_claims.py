@@ -109,9 +109,9 @@ def test_a_replay_is_nothing_new_and_an_old_death_is_stale() -> None:
     peer = machine()
     old = a_claim("peer003", "alive", author="peer003", version=1)
     death = a_claim("peer003", "dead", author="peer002", version=1)
-    assert tell(peer, old, death) == [Change("peer003", "unknown", "dead", "peer002")]
+    assert tell(peer, old, death) == [Change("peer003", "unknown", "suspect", "peer002")]
     new = a_claim("peer003", "alive", author="peer003", version=2)
-    assert tell(peer, new) == [Change("peer003", "dead", "alive", "peer003")]
+    assert tell(peer, new) == [Change("peer003", "suspect", "alive", "peer003")]
     before = view(peer)
     assert tell(peer, old) == []
     assert refusals(tell(peer, death)) == ["stale_incarnation"]  # R02
@@ -155,7 +155,7 @@ def test_nobody_is_buried_under_a_number_that_it_never_used() -> None:
 
 def test_order_of_claims_at_the_same_number() -> None:
     peer = machine()
-    for state, after in (("alive", "alive"), ("suspect", "suspect"), ("dead", "dead"), ("suspect", "dead")):
+    for state, after in (("alive", "alive"), ("suspect", "suspect"), ("dead", "suspect"), ("suspect", "suspect")):
         tell(peer, a_claim("peer003", state, author="peer003" if state == "alive" else "peer002", version=3))
         assert peer.standing("peer003") == after
     tell(peer, a_claim("peer003", "finished", author="peer003", version=3))
@@ -204,7 +204,8 @@ def test_messages_fit_into_the_metadata_whatever_peers_advertise() -> None:
     peer = machine(peers=40)
     told: dict[str, Any] = {"models": tuple(f"{'m' * 90}{i}" for i in range(25)), "address": "a" * 200}
     for other in ids(40)[1:]:
-        tell(peer, a_claim(other, "alive", author=other, **told), a_claim(other, "dead", author="peer001"))
+        by = "peer002" if other != "peer002" else "peer003"
+        tell(peer, a_claim(other, "alive", author=other, **told), a_claim(other, "dead", author=by))
     full = 0
     for other in ids(40)[1:]:
         *_, pong = peer.heard_ping(other, 1, ())
@@ -213,7 +214,7 @@ def test_messages_fit_into_the_metadata_whatever_peers_advertise() -> None:
         assert packed <= sum(map(claim_bytes, pong.claims)) <= 3_500
         full = max(full, packed)
     assert full > 2_500
-    assert all(peer.standing(other) == "dead" for other in ids(40)[1:])
+    assert all(peer.standing(other) == "suspect" for other in ids(40)[1:])
 
 
 def test_who_is_put_out_of_the_roster_is_not_answered_any_more() -> None:
@@ -226,29 +227,73 @@ def test_who_is_put_out_of_the_roster_is_not_answered_any_more() -> None:
         assert all(out.to == "peer004" for out in peer.tick(now) if isinstance(out, Say))
 
 
+@pytest.mark.parametrize("verdict", ["suspect", "dead"])
 @pytest.mark.parametrize("answers", [False, True])
-def test_a_suspicion_is_checked_and_confirmed_which_shortens_it(answers: bool) -> None:
+def test_what_others_find_is_checked_and_confirmed_which_shortens_it(answers: bool, verdict: str) -> None:
+    """Whether they suspect or are sure: who answers this peer itself is not dead."""
     peer = machine(peers=5)
     peer.tick(0)
     tell(peer, *(a_claim(other, "alive", author=other) for other in ids(5)[1:]))
-    (change,) = tell(peer, doubt := a_claim("peer003", "suspect", author="peer002"))
+    (change,) = tell(peer, doubt := a_claim("peer003", verdict, author="peer002"))
     assert change == Change("peer003", "alive", "suspect", "peer002")
+    ours = a_claim("peer003", "suspect", author="peer001")
     told: set[Claim] = set()
     dead_at = 0
     for now in range(1, 80):
         for out in peer.tick(now):
             if not dead_at and isinstance(out, Say) and (out.to, out.kind) == ("peer003", "ping"):
-                assert out.claims[0] == doubt, "the suspect hears what it has to answer"
+                assert out.claims[0] in (doubt, ours), "the suspect hears what it has to answer"
                 if answers:
                     peer.heard_pong("peer003", out.number, "peer003", True, ())
             elif isinstance(out, Say):
                 told |= set(out.claims)
             elif isinstance(out, Change) and (out.peer, out.after) == ("peer003", "dead"):
                 dead_at = now
-    ours = a_claim("peer003", "suspect", author="peer001")
     assert (ours in told) is not answers
-    confirmed = 0 if answers else 1
-    assert dead_at == math.ceil(suspicion_wait(Timing(), 1.0, confirmed, 3))
+    assert dead_at == (0 if answers else 1 + math.ceil(suspicion_wait(Timing(), 1.0, 1, 3)))
+
+
+def test_whoever_is_heard_is_not_dead_even_if_it_answers_no_ping() -> None:
+    peer = machine(peers=5)
+    peer.tick(0)
+    tell(peer, *(a_claim(other, "alive", author=other) for other in ids(5)[1:]))
+    tell(peer, a_claim("peer003", "dead", author="peer002"), a_claim("peer003", "dead", author="peer004"))
+    for now in range(1, 400):
+        if now % 10 == 0:
+            peer.heard("peer003")
+        assert all(out.after != "dead" for out in peer.tick(now) if isinstance(out, Change) and out.peer == "peer003")
+    assert peer.standing("peer003") == "suspect"
+
+
+def test_whose_verdicts_are_refuted_is_not_believed_for_a_while() -> None:  # R18
+    peer = machine(peers=5)
+    peer.tick(0)
+    for version in range(1, 9):
+        tell(peer, a_claim("peer003", "alive", author="peer003", version=version))
+        believed = version <= 3
+        told = tell(peer, a_claim("peer003", "dead", author="peer002", version=version))
+        assert ([item.code for item in told if isinstance(item, Refusal)] == ["false_accuser"]) is not believed
+        assert (peer.standing("peer003") == "suspect") is believed
+    assert tell(peer, a_claim("peer003", "suspect", author="peer004", version=8)) != [], "others are believed"
+
+
+def test_a_verdict_before_a_restart_was_no_lie() -> None:
+    peer = machine(peers=5)
+    peer.tick(0)
+    for life in range(1, 9):
+        tell(peer, a_claim("peer003", "alive", author="peer003", version=life, life=life))
+        tell(peer, a_claim("peer003", "dead", author="peer002", version=life))
+        assert peer.standing("peer003") == "suspect"
+
+
+def test_accused_without_end_a_peer_answers_and_does_not_think_itself_slow() -> None:
+    peer = machine(peers=5)
+    peer.tick(0)
+    for _ in range(50):
+        accused = a_claim("peer001", "dead", author="peer002", version=peer.statement.version)
+        assert refusals(tell(peer, accused)) == ["refuted"]
+    assert peer.statement.version == 51
+    assert peer.awareness.health == 3
 
 
 def test_a_flood_of_requests_keeps_a_bounded_number_of_pings_under_way() -> None:

@@ -20,13 +20,13 @@ ROWS = {
     *(f"E{number:02}" for number in range(1, 17)),
     *(f"M{number:02}" for number in range(1, 10)),
     *(f"S{number:02}" for number in range(1, 15) if number != 13),
-    *(f"R{number:02}" for number in range(1, 18)),
+    *(f"R{number:02}" for number in range(1, 19)),
     *("D01", "D03", "D04"),
 }
 #: Those that never cost the one who is refused.
 HARMLESS = {"body_truncated", "too_many_requests", "version_unsupported", "wrong_federation", "repeated"}
 HARMLESS |= {"stale_incarnation", "plan_mismatch", "sequence_reused", "early", "stale_epoch", "not_a_neighbour"}
-HARMLESS |= {"refuted", "stale_term", "already_applied", "round_gap", "round_closed", "too_far"}
+HARMLESS |= {"refuted", "stale_term", "already_applied", "round_gap", "round_closed", "too_far", "false_accuser"}
 
 
 def test_every_row_of_the_table_of_bad_inputs_has_its_refusal() -> None:

@@ -33,6 +33,8 @@ pytestmark = pytest.mark.slow
 
 #: A number that nothing here reaches.
 NEVER = 1000
+#: False verdicts after which their author is not believed, and some more.
+FALSE = 8
 Case = Callable[[Bob], None]
 
 
@@ -154,6 +156,18 @@ def accuses_him(state: Literal["suspect", "dead"]) -> Case:
     return case
 
 
+def an_author_of_false_verdicts(bob: Bob) -> None:
+    """ann says of eve, who says again and again that she is alive, that she is dead."""
+    first = 100  # whatever was said of her before, these are later
+    assert bob.say(bob.ping(bob.alive("eve", first))) is None
+    for version in range(first, first + FALSE):
+        assert bob.say(bob.ping(bob.claim("eve", "dead", version), bob.alive("eve", version + 1))) is None
+    with bob.refuses("false_accuser"):
+        assert bob.say(bob.ping(bob.claim("eve", "dead", first + FALSE))) is None
+    assert bob.peer.life.membership._rumours["eve"].others == ()
+    bob.peer.inside(bob.peer.life.membership._credit.marks.clear)
+
+
 def roster(code: str, make: Callable[[Bob], Roster]) -> Case:
     def case(bob: Bob) -> None:
         news = make(bob)
@@ -218,6 +232,7 @@ ONCE_INSIDE: dict[str, Case] = {
     "R01-dead": accuses_him("dead"),
     "R02-of-him": claims("stale_incarnation", lambda bob: bob.claim("bob", "dead", bob.version() - 1)),
     "R02": claims("stale_incarnation", lambda bob: bob.alive("eve", 2), lambda bob: bob.claim("eve", "dead", 1)),
+    "R18": an_author_of_false_verdicts,
     "R03": claims("unknown_peer", lambda bob: bob.claim("stranger", "dead", 1)),
 }
 

@@ -1,0 +1,110 @@
+"""Members that lie about a peer that lives: forged verdicts in every message, on every tick, as fast as they can.
+
+A liar signs with its own key, knows what everybody knows, and plays the protocol otherwise, or not even that. What the
+others think of the victim is sampled on every tick.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fedpeer.gossip.claims import Claim
+from fedpeer.gossip.membership import Out, Say
+from tests.gossip.swim import World, a_claim
+
+#: dead, suspect: verdicts about the victim's newest statement, to everybody and to the victim itself on every tick.
+#: silent: never answers a ping, and never a request to ping somebody. denying: answers each request that it heard
+#: nothing. replaying: says everything that the victim, and others of it, ever signed, again.
+LIES = ("dead", "suspect", "silent", "denying", "replaying")
+#: Old claims that a liar keeps to say again.
+KEPT = 200
+
+
+@dataclass
+class Liars(World):
+    """A world in which the last few peers lie about the first.
+
+    liars   how many
+    lies    of `LIES`
+
+    `thought` counts what honest others held of the victim, one count each on each tick.
+    """
+
+    liars: int = 1
+    lies: tuple[str, ...] = ("dead",)
+    thought: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.heard: list[Claim] = []
+        self.lying = False
+        super().__post_init__()
+
+    @property
+    def victim(self) -> str:
+        return self.roster[0]
+
+    @property
+    def false(self) -> tuple[str, ...]:
+        return self.roster[-self.liars :]
+
+    @property
+    def honest(self) -> tuple[str, ...]:
+        return self.roster[: -self.liars]
+
+    def lie(self, ticks: int) -> None:
+        """Let time pass while they lie."""
+        self.lying = True
+        for _ in range(ticks):
+            self.run(1)
+            for liar in self.false:
+                self._forge(liar)
+            for peer in self.honest[1:]:
+                self.thought[self.peers[peer].standing(self.victim)] += 1
+
+    def share(self, standing: str) -> float:
+        """Of all samples."""
+        return self.thought[standing] / self.thought.total()
+
+    def _forge(self, liar: str) -> None:
+        said = self.peers[liar].last_statement(self.victim)
+        assert said is not None, "it knows whom it lies about"
+        states = [state for state in ("suspect", "dead") if state in self.lies]
+        claims = [
+            a_claim(self.victim, state, author=liar, version=said.version, incarnation=said.incarnation)
+            for state in states
+        ]
+        if "replaying" in self.lies:
+            self.heard = [*self.heard[-KEPT:], said]
+            claims += [self.heard[int(i)] for i in self.draws.integers(len(self.heard), size=4)]
+        for peer in self.honest:
+            self.send(liar, Say(peer, "ping", self.now, peer, True, (said, *claims)))
+
+    def take(self, peer: str, out: list[Out]) -> None:
+        if self.lying and peer in self.false:
+            out = list(self._changed(out))
+        super().take(peer, out)
+
+    def _changed(self, out: Iterable[Out]) -> Iterable[Out]:
+        for each in out:
+            if isinstance(each, Say) and each.kind == "pong" and "silent" in self.lies:
+                continue
+            if isinstance(each, Say) and each.kind == "pong" and each.target != each.to and "denying" in self.lies:
+                yield replace(each, heard=False)
+                continue
+            if isinstance(each, Say):
+                self.heard = [*self.heard[-KEPT:], *each.claims] if "replaying" in self.lies else self.heard
+            yield each
+
+
+def lied_about(
+    count: int, liars: int, lies: tuple[str, ...], *, seed: int, loss: float, ticks: int = 3_000, **settings: Any
+) -> Liars:
+    """A world in which all have met, and then so many ticks of lies."""
+    world = Liars(count, seed, liars=liars, lies=lies, loss=loss, **settings)
+    assert world.run(1_000, world.all_alive), f"replay with seed={seed}"
+    world.run(200)
+    world.lie(ticks)
+    return world

@@ -1,0 +1,75 @@
+"""Nobody is buried by what others say: members that sign false verdicts about a peer that lives, at full rate.
+
+Judged by samples of what each honest peer thinks of the accused on each of 3,000 ticks.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fedpeer.gossip.credit import Credit
+from tests.gossip.liars import LIES, lied_about
+from tests.gossip.swim import burials
+
+#: Ticks within which a false death is taken back at 30 % loss (P8).
+REFUTED = 200
+#: Of all samples, in how many the accused may be suspect: some verdicts are checked before their author's count for
+#: nothing, and one in 500 ticks from then on, each for the time of a question and its answer.
+SUSPECT = 0.05
+#: Messages of an honest peer on each tick, while two of eight lie: a ping and a pong each ten ticks without them.
+SENT = 1.5
+
+LIARS = pytest.mark.parametrize(("count", "liars"), [(4, 1), (8, 2)])
+
+
+@pytest.mark.slow
+@LIARS
+@pytest.mark.parametrize("loss", [0.0, 0.1])
+def test_false_verdicts_bury_nobody(count: int, liars: int, loss: float) -> None:
+    world = lied_about(count, liars, LIES, seed=1, loss=loss)
+    assert world.thought["dead"] == 0
+    assert world.share("suspect") < SUSPECT
+    assert burials(world, but=world.false) == [], "nor is anybody else"
+
+
+@pytest.mark.slow
+def test_without_marks_the_accused_is_suspect_most_of_the_time_and_not_dead_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sabotage of the test above: two rules hold it, and each alone does a part."""
+    monkeypatch.setattr(Credit, "believes", lambda *_: True)
+    world = lied_about(4, 1, LIES, seed=1, loss=0.1)
+    assert world.thought["dead"] == 0
+    assert world.share("suspect") > 4 * SUSPECT
+
+
+@pytest.mark.slow
+@LIARS
+def test_at_thirty_percent_loss_a_false_death_is_taken_back(count: int, liars: int) -> None:
+    world = lied_about(count, liars, LIES, seed=1, loss=0.3)
+    assert max(burials(world, but=world.false), default=0) <= REFUTED
+    assert world.share("suspect") < 2 * SUSPECT
+
+
+@pytest.mark.soak
+@LIARS
+@pytest.mark.parametrize("lies", [*((lie,) for lie in LIES if lie in ("dead", "suspect")), LIES])
+def test_false_verdicts_over_many_seeds(count: int, liars: int, lies: tuple[str, ...]) -> None:
+    for seed in range(40):
+        for loss in (0.0, 0.1, 0.3):
+            world = lied_about(count, liars, lies, seed=seed, loss=loss)
+            lasted = burials(world, but=world.false)
+            assert max(lasted, default=0) <= REFUTED, f"replay with seed={seed}, loss={loss}"
+            assert loss > 0.1 or not lasted, f"replay with seed={seed}, loss={loss}"
+            assert world.share("suspect") < 2 * SUSPECT, f"replay with seed={seed}, loss={loss}"
+
+
+@pytest.mark.slow
+def test_lies_do_not_hide_a_death() -> None:
+    """Liars who deny, are silent and repeat what is old: who is killed is found dead by all who are honest."""
+    world = lied_about(8, 2, LIES, seed=2, loss=0.1, ticks=300)
+    world.kill(world.victim)
+    began = world.now
+    while not all(world.peers[peer].standing(world.victim) == "dead" for peer in world.honest[1:]):
+        world.lie(1)
+        assert world.now - began <= 2 * REFUTED
