@@ -94,7 +94,8 @@ class Decrees:
         """Another member speaks."""
         match message:
             case Canvass():
-                return self._led(self.election.heard_canvass(sender, message))
+                asked = self._led(self.election.heard_canvass(sender, message))
+                return [*asked, *self._help(sender, message.progress)]
             case Answer():
                 return self._led(self.election.heard_answer(sender, message))
             case Lead(mandate, progress):
@@ -251,7 +252,11 @@ class Decrees:
     def _apply(self, certificate: Certificate) -> list[Out]:
         """A round is over, for the coordinator and for everybody."""
         decree = certificate.decree
-        out = [*self._hold(Holding(decree.roster, None, certificate)), Apply(decree)]
+        out = [
+            *self.election.decreed(decree.term),
+            *self._hold(Holding(decree.roster, None, certificate)),
+            Apply(decree),
+        ]
         self._close()
         if self.election.leading:
             out += [Say(peer, Commit(certificate)) for peer in self.election.audience]

@@ -6,6 +6,17 @@ link disturbs nobody; who has heard one lately says no (lease). A coordinator th
 (check quorum). A vote goes only to a candidate that knows everything the voter accepted; so whoever wins holds the
 newest decree that may be in force, and its model (`decree.py`).
 
+A term counts where a majority can have meant it. It is raised by who votes for a candidate, and by a mandate, which
+carries a majority's signatures. What a peer says of its own term in an answer or a `follow` raises nobody's, or anyone
+could depose a coordinator and end every election by saying numbers. While there is a coordinator nobody votes. While
+there is none, who stands again and again, or is elected and gets nothing done, is voted for more and more seldom
+(`ambitions.py`). A candidate whose term is too low asks for the lowest one in which a majority can promise its votes,
+by their own words: who says a higher one than that is not asked.
+
+Who has voted in a term that nobody won, and hears the coordinator of an earlier one, does not depose it: it sends its
+updates there (`followed`), goes by what comes into force, and accepts nothing in that term. When that coordinator has
+no majority left, all meet in a later term.
+
 Leases and waits serve progress only: whatever the ticks handed in do, safety rests on terms and signatures. Preference
 for capable peers is the order in which they stand, not a rule: `patience` 0 stands first.
 
@@ -19,9 +30,11 @@ Consensus: Bridging Theory and Practice, 2014, sections 4.2.3, 6.2 and 9.6. That
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 import numpy as np
 
+from fedpeer.gossip.ambitions import Ambitions
 from fedpeer.gossip.ballots import (
     Answer,
     Canvass,
@@ -45,6 +58,9 @@ from fedpeer.gossip.polls import Poll, Timing
 
 #: Further ahead no term is believed: with an election every second it would be twelve days.
 TERM_JUMP_MAX = 2**20
+#: Further ahead no term is believed by one peer's word: so many elections in a row that a majority wanted, nobody won,
+#: and this peer heard nothing of. Who missed more learns it by a mandate, or by a round that came into force.
+RAISE_MAX = 16
 #: Earlier rosters that are remembered, since a peer that is behind coordinates or certifies under one of them.
 EARLIER_MAX = 8
 #: Voters from which on one may die and the others go on.
@@ -98,6 +114,11 @@ class Election:
         self._votes: dict[str, str] = {}  # of this term, as far as they were seen
         self._deferred: set[str] = set()  # since this term began or its coordinator was heard
         self._ended = 0  # a term that had two coordinators
+        self._ambitions = Ambitions(self._timing.shortest)
+        self._ahead: dict[str, int] = {}  # terms in which voters say that they are, where theirs are later
+        self._earlier: tuple[Mandate, int] | None = None  # of an earlier term; when it was heard
+        self._lost: tuple[str, int] | None = None  # whose silence led to this election; when it was heard
+        self._living: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------------------------------------- to be looked at
 
@@ -105,6 +126,21 @@ class Election:
     def leading(self) -> bool:
         """Whether this peer coordinates."""
         return self._mandate is not None
+
+    @property
+    def followed(self) -> tuple[str, int] | None:
+        """Who takes this peer's updates, and in which term: the coordinator; or one of an earlier term who was heard
+        lately, where this peer has voted in a later one that nobody won."""
+        if self.coordinator is not None:
+            return self.coordinator, self.stand.term
+        if self._earlier is None or self._clock - self._earlier[1] >= self._timing.shortest:
+            return None
+        return self._earlier[0].candidate, self._earlier[0].term
+
+    def silent(self, peer: str) -> bool:
+        """Whether this peer has left the heartbeats of the coordinator, which is asked, unanswered for so long that it
+        is gone; who was coordinator before, since it was last heard as such."""
+        return self.leading and self._clock - self._answered.get(peer, self._clock) > self._timing.quorum
 
     @property
     def failover(self) -> bool:
@@ -122,16 +158,18 @@ class Election:
     def tick(self, now: int, living: Collection[str]) -> list[Out]:
         """Time has passed; `living` are the others that membership takes for alive."""
         self._clock += min(now - self._now, self._timing.pause) if self._now is not None else 0
-        self._now = now
+        self._now, self._living = now, frozenset(living)
         if self._mandate is not None:
             return self._lead()
         if self._poll is not None:
             return self._ask_again()
         if self._clock < self._deadline or not self._may_stand(living):
             return []
-        out: list[Out] = [Turn(self.stand.term, None)] if self.coordinator else []
+        out: list[Out] = []
+        if self.coordinator is not None:
+            out, self._lost = [Turn(self.stand.term, None)], (self.coordinator, self._heard)
         self.coordinator = None
-        return out + self._open_poll(pre=True)
+        return out + self._open_poll(self.stand.term + 1, pre=True)
 
     def heard_canvass(self, sender: str, canvass: Canvass) -> list[Out]:
         """Somebody would stand, or stands."""
@@ -142,16 +180,21 @@ class Election:
             return [Refusal("unknown_peer", sender, f"{sender} is no voter of roster {canvass.roster}")]
         able = electorate is not None and canvass.progress.at_least(self.progress)
         newer = canvass.term > self.stand.term
-        if self._is_led() or not (newer or canvass.term == self.stand.term):
-            return [self._no(sender, canvass)]
+        out: list[Out] = []
+        if newer and not canvass.pre:
+            in_time = self._ambitions.stands(sender, canvass.term, self._clock)
+            able = able and bool(in_time)
+            if in_time is False:
+                out.append(Refusal("too_many_terms", sender, f"stands in term {canvass.term} soon after another"))
+        if not able or self._is_led() or canvass.term > self.stand.term + RAISE_MAX:
+            return [*out, self._no(sender, canvass)]
         if canvass.pre:
-            if not able or not newer or not self._defers(sender, canvass.progress):
+            if not newer or self._ambitions.rests(sender, self._clock) or not self._defers(sender, canvass.progress):
                 return [self._no(sender, canvass)]
             return [Say(sender, Answer(canvass.term, True, True, b""))]
-        granted = able and (newer or self.stand.voted in ("", sender))
-        out = self._adopt(canvass.term, sender if granted else "")
-        if not granted:
-            return [*out, self._no(sender, canvass)]
+        if not newer and (canvass.term < self.stand.term or self.stand.voted not in ("", sender)):
+            return [self._no(sender, canvass)]
+        out += self._adopt(canvass.term, sender)
         self._deadline = self._wait()
         text = vote_text(self.scope, self.me, canvass.term, canvass.roster, sender)
         return [*out, Say(sender, Answer(canvass.term, False, True, self._sign(text)))]
@@ -160,8 +203,6 @@ class Election:
         """A voter answers a poll."""
         if jump := self._jump(sender, answer.term):
             return jump
-        if not answer.granted and answer.term > self.stand.term:
-            return self._adopt(answer.term, "")
         poll = self._poll
         if poll is None or answer.pre != poll.pre or (answer.granted and answer.term != poll.term):
             return []
@@ -169,6 +210,8 @@ class Election:
             return [Refusal("unknown_peer", sender, f"{sender} is no voter of roster {poll.electorate.number}")]
         if not answer.granted:
             poll.refused.add(sender)
+            if poll.term <= answer.term <= self.stand.term + RAISE_MAX:
+                self._ahead[sender] = answer.term
             lost = not poll.pre and not poll.electorate.carried(poll.electorate.voters - poll.refused)
             return self._back_off() if lost else []
         text = vote_text(self.scope, sender, poll.term, poll.electorate.number, self.me)
@@ -181,6 +224,8 @@ class Election:
         """A heartbeat: the coordinator is there, or somebody says that it is the one."""
         if jump := self._jump(sender, mandate.term):
             return jump
+        if mandate.term < self.stand.term and self._heeds(sender, mandate):
+            return [self._follow(sender)]
         if mandate.term < self.stand.term or mandate.term == self._ended:
             text = f"coordinates in term {mandate.term}, and it is {self.stand.term}"
             return [Refusal("stale_term", sender, text), self._follow(sender)]
@@ -194,6 +239,7 @@ class Election:
             out += self._adopt(mandate.term, sender)
             out += self._seen((author for author, _ in mandate.votes), sender)
             self.coordinator, self._poll = sender, None
+            self._ahead.clear()
             out.append(Turn(mandate.term, sender))
         self._heard = self._clock
         self._deadline = self._wait()
@@ -201,14 +247,17 @@ class Election:
         return [*out, self._follow(sender)]
 
     def heard_follow(self, sender: str, follow: Follow) -> list[Out]:
-        """A follower is there; or somebody knows a later term."""
+        """A follower is there; or somebody says that it is in another term, which changes nothing."""
         if jump := self._jump(sender, follow.term):
             return jump
-        if follow.term > self.stand.term:
-            return self._adopt(follow.term, "")
         if self.leading and follow.term == self.stand.term:
             self._answered[sender] = self._clock
         return []
+
+    def decreed(self, term: int) -> list[Out]:
+        """A round came into force by a decree of this term, which a majority has accepted."""
+        self._ambitions.begin_anew()
+        return self._adopt(term, "") if self.coordinator is None and term > self.stand.term else []
 
     def announce(self, electorate: Electorate) -> None:
         """Another roster is known; it counts when a decree says so."""
@@ -233,11 +282,10 @@ class Election:
             return self.me in voters
         return self.me == min(peer for peer in voters if peer == self.me or peer in living)
 
-    def _open_poll(self, *, pre: bool) -> list[Out]:
+    def _open_poll(self, term: int, *, pre: bool) -> list[Out]:
         clock, timing = self._clock, self._timing
-        term = self.stand.term + 1
         out: list[Out] = [] if pre else self._adopt(term, self.me)
-        poll = Poll(term, pre, self.electorate, clock + (timing.pre_poll if pre else timing.poll), clock)
+        poll = Poll(term, pre, self.electorate, clock, clock + (timing.pre_poll if pre else timing.poll), clock)
         mine = b"" if pre else self._sign(vote_text(self.scope, self.me, term, poll.electorate.number, self.me))
         poll.granted[self.me] = mine
         self._poll = poll
@@ -250,19 +298,34 @@ class Election:
             return self._back_off()
         if self._clock < poll.again:
             return []
+        if poll.pre and self._clock >= poll.since + self._timing.answer:
+            poll = self._poll = self._raised(poll)
         poll.again = self._clock + self._timing.repeat
         canvass = Canvass(poll.term, poll.pre, poll.electorate.number, self.progress)
         return [Say(peer, canvass) for peer in sorted(poll.electorate.voters - poll.granted.keys())]
+
+    def _raised(self, poll: Poll) -> Poll:
+        """The question for the lowest later term in which a majority can say yes, where it cannot in this one."""
+        able = set(poll.granted)
+        for voter, term in sorted(self._ahead.items(), key=lambda item: item[1]):
+            able.add(voter)
+            if term >= poll.term and poll.electorate.carried(able):
+                return replace(poll, term=term + 1, since=self._clock, granted={self.me: b""}, refused=set())
+        return poll
 
     def _counted(self, poll: Poll) -> list[Out]:
         if not poll.electorate.carried(poll.granted):
             return []
         if poll.pre:
-            return self._open_poll(pre=False)
+            return self._open_poll(poll.term, pre=False)
         self._poll = None
         self._mandate = Mandate(poll.term, self.me, poll.electorate.number, tuple(sorted(poll.granted.items())))
         self.coordinator = self.me
-        self._answered = dict.fromkeys(self.electorate.voters, self._clock)
+        long_ago = self._clock - self._timing.quorum - 1
+        there = poll.granted.keys() | self._living
+        self._answered = {peer: self._clock if peer in there else long_ago for peer in self.audience}
+        if self._lost is not None and self._lost[0] not in poll.granted:
+            self._answered[self._lost[0]] = self._lost[1]
         return [Turn(poll.term, self.me), *self._beat()]
 
     def _defers(self, to: str, progress: Progress) -> bool:
@@ -294,6 +357,15 @@ class Election:
         if not self.electorate.carried(recent | {self.me}):
             return self._step_down()
         return self._beat() if self._clock >= self._next_beat else []
+
+    def _heeds(self, sender: str, mandate: Mandate) -> bool:
+        """Whether this is a coordinator of an earlier term to go by, since there is none in this one."""
+        if self.coordinator is not None or mandate.term < self.progress.term or sender != mandate.candidate:
+            return False
+        if (self._earlier is None or self._earlier[0] != mandate) and self._doubted(sender, mandate) is not None:
+            return False
+        self._earlier = mandate, self._clock
+        return True
 
     def _beat(self) -> list[Out]:
         assert self._mandate is not None, "only a coordinator has a heartbeat"

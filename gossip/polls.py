@@ -18,12 +18,15 @@ class Timing:
                differs by more than half of the range one is elected before the other asks
     jitter     below this drawn on top, for those whose patience is the same
     repeat     between two rounds of questions to those who have not said yes
+    answer     until those who are there have answered a question: two ways of 4 ticks, and a question more
     pre_poll   until asking for promises is given up: two leases, so that those of all others end meanwhile
     poll       until asking for votes is: two ways of 4 ticks, and four more questions
     deference  that who promised a vote lets the other try: two ways, and a question more
     quorum     without a majority's answers until a coordinator steps down: 12 heartbeats, which both of two followers
                leave unanswered at 30 % loss (there and back) once in 10 million times
-    pause      more ticks at once than this mean that this process did not run: the rest of them is not counted
+    pause      more ticks at once than this mean that this process did not run: the rest of them is not counted. What
+               arrived meanwhile is heard in the next passes of the event loop, each of which brings a tick; so a lease
+               lasts for 12 passes at least, and who has not listened takes nobody for silent
     """
 
     beat: int = 4
@@ -31,11 +34,12 @@ class Timing:
     spread: int = 16
     jitter: int = 8
     repeat: int = 3
+    answer: int = 12
     pre_poll: int = 48
     poll: int = 20
     deference: int = 12
     quorum: int = 48
-    pause: int = 8
+    pause: int = 2
 
     def __post_init__(self) -> None:
         assert self.shortest > 5 * self.beat, "a lease lasts more than five heartbeats"
@@ -43,7 +47,9 @@ class Timing:
 
 @dataclass(slots=True)
 class Poll:
-    """Votes, or promises (`pre`), that are asked for under one electorate until a tick, `again` at another.
+    """Votes, or promises (`pre`), that are asked for under one electorate.
+
+    It is asked `since` a tick `until` another, and next at `again`.
 
     `granted` has the signatures of those who said yes (of promises: empty).
     """
@@ -51,6 +57,7 @@ class Poll:
     term: int
     pre: bool
     electorate: Electorate
+    since: int
     until: int
     again: int
     granted: dict[str, bytes] = field(default_factory=dict)

@@ -108,7 +108,9 @@ class Council:
 
     @property
     def coordinator(self) -> str | None:
-        return self.decrees.election.coordinator
+        """Who takes this peer's updates."""
+        followed = self.decrees.election.followed
+        return None if followed is None else followed[0]
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -139,7 +141,7 @@ class Council:
         """Whose updates this peer waits for, if it coordinates."""
         if not self.decrees.gathering or self._gathering.closed:
             return ()
-        return tuple(self._gathering.awaited(self.life, self.group, self._takes_part()))
+        return tuple(self._gathering.awaited(self._takes_part(), self._there))
 
     def in_force(self) -> tuple[Mapping[str, int], bytes]:
         """What holds after the last round: by client the last round in which its update counted, and the server."""
@@ -154,16 +156,16 @@ class Council:
 
     def tick(self) -> None:
         """Time has passed: vote, stand, lead."""
-        life, election = self.life, self.decrees.election
+        life = self.life
         swear(self)
         if self.chamber.votes:
             there = [peer for peer in life.others if life.membership.standing(peer) in ("alive", "suspect", "finished")]
             self._do(self.decrees.tick(life.now, there))
-        if election.coordinator is not None or self._led_at is None:
+        if self.coordinator is not None or self._led_at is None:
             self._led_at = life.now
             if self._paused:
                 self._paused = False
-                text = f"{election.coordinator} coordinates{self._named}; rounds go on"
+                text = f"{self.coordinator} coordinates{self._named}; rounds go on"
                 life.note("info", "rounds_resumed", text, group=self.group)
         elif life.now - self._led_at > PAUSED_TICKS and not self._paused and life.phase == "learning":
             self._paused = True
@@ -218,9 +220,9 @@ class Council:
 
     def hear_refused(self, peer: str, refused: Refused) -> None:
         """The coordinator does not take this peer's update; it is not offered to it again."""
-        study, term = self.chamber.study, self.decrees.election.stand.term
-        if study is not None and refused.code not in PASSING:
-            self._sent.answered((peer, term, study.round))
+        study, followed = self.chamber.study, self.decrees.election.followed
+        if study is not None and followed is not None and refused.code not in PASSING:
+            self._sent.answered((peer, followed[1], study.round))
 
     def hear_wanted(self, peer: str, wanted: Wanted) -> None:
         """Somebody needs a model."""
@@ -270,13 +272,26 @@ class Council:
             self._part = key, self.course.takes_part(key[0], self.clients)
         return self._part[1]
 
+    def _there(self, peer: str) -> bool:
+        """Whether somebody may still send its update: it answers the heartbeats of this coordinator, or has not been
+        met yet by this process. What membership says comes later, and is taken back at times."""
+        life = self.life
+        other = life.others.get(peer)
+        if peer == life.me or other is None:
+            return peer == life.me
+        standing = life.membership.standing(peer)
+        if not other.met:
+            return standing in ("alive", "suspect") and life.listens(peer)
+        return life.agrees(peer, self.group) and standing != "left" and not self.decrees.election.silent(peer)
+
     def _offer(self) -> None:
         """Send the update of the round under way to whoever coordinates it."""
-        study, coordinator, term = self.chamber.study, self.coordinator, self.decrees.election.stand.term
-        if study is None or study.round != self.applied + 1 or coordinator is None:
+        study, followed = self.chamber.study, self.decrees.election.followed
+        if study is None or study.round != self.applied + 1 or followed is None:
             return
         if self.life.me not in self._takes_part():
             return
+        coordinator, term = followed
         if coordinator != self.life.me:
             key = (coordinator, term, study.round)
             if self._sent.due(key, self.life.now):
@@ -299,7 +314,7 @@ class Council:
         life, at = self.life, (self.decrees.election.stand.term, self.applied + 1)
         gathering = self._gathering
         gathering.at(at, life.now)
-        awaited = gathering.awaited(life, self.group, self._takes_part())
+        awaited = gathering.awaited(self._takes_part(), self._there)
         over = life.now - gathering.since >= life.setup.ticks(life.setup.federation.gossip.deadline)
         if gathering.closed or (awaited and not (over and gathering.updates)) or not (over or gathering.updates):
             return

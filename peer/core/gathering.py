@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-
-from fedpeer.peer.core.life import Life
 
 
 @dataclass
@@ -29,18 +27,6 @@ class Gathering:
             self.place, self.since = place, now
             self.updates, self.refused, self.closed = {}, set(), False
 
-    def awaited(self, life: Life, group: str, part: Iterable[str]) -> list[str]:
-        """Who takes part and may still send: not who is gone, or was never here."""
-        return [
-            peer
-            for peer in part
-            if peer not in self.updates and peer not in self.refused and (peer == life.me or _there(life, group, peer))
-        ]
-
-
-def _there(life: Life, group: str, peer: str) -> bool:
-    """Whether somebody is there, or was until a moment ago, or is only not met yet by this process."""
-    other = life.others.get(peer)
-    if other is not None and not other.met and life.membership.standing(peer) in ("alive", "suspect"):
-        return life.listens(peer)
-    return life.expected(peer, group)
+    def awaited(self, part: Iterable[str], there: Callable[[str], bool]) -> list[str]:
+        """Who takes part and may still send: those who are there."""
+        return [peer for peer in part if peer not in self.updates and peer not in self.refused and there(peer)]

@@ -252,7 +252,7 @@ class Life:
         if key not in self.expectable:
             buried_at = self.others[peer].buried_at if peer in self.others else None
             self.expectable[key] = self.available(peer, group) or (
-                buried_at is not None and self._agreed(peer, group) and self.membership.standing(peer) == "dead"
+                buried_at is not None and self.agrees(peer, group) and self.membership.standing(peer) == "dead"
             )
         return self.expectable[key]
 
@@ -280,9 +280,10 @@ class Life:
         self.gates.clear()
 
     def _available(self, peer: str, group: str) -> bool:
-        return self._agreed(peer, group) and self.membership.standing(peer) not in ("dead", "left")
+        return self.agrees(peer, group) and self.membership.standing(peer) not in ("dead", "left")
 
-    def _agreed(self, peer: str, group: str) -> bool:
+    def agrees(self, peer: str, group: str) -> bool:
+        """Whether this peer has been met, learns the same in the group, and is listened to."""
         other = self.others.get(peer)
         return other is not None and other.met and group in other.agreed and self.listens(peer)
 

@@ -344,6 +344,14 @@ _ROWS = (
         "Your term leapt further than elections explain; start again from your newest snapshot.",
     ),
     Refusal(
+        "too_many_terms",
+        ("R19",),
+        "s",
+        "stands in one term after the other, and nobody gets anything done",
+        "You stood for coordinator again and again while no round came into force; your canvass raises no term until "
+        "others have had their turn.",
+    ),
+    Refusal(
         "already_applied",
         ("R08",),
         "h",

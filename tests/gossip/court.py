@@ -96,6 +96,10 @@ def machine(
     return kind(election, disk.holding, sign, verify)
 
 
+#: What a member that lies says at a tick, and to whom.
+Lie = Callable[["Court", str], Iterable[tuple[str, Message]]]
+
+
 class Court:
     """Peers and the links between them.
 
@@ -103,6 +107,7 @@ class Court:
     delay          ticks one way: 1 to this many, so messages overtake one another
     apart          pairs (from, to) between which nothing passes
     doomed         a peer, and the number of outputs after which it is killed
+    liars          what these say at each tick instead of what a machine would; they are not among the living
     """
 
     def __init__(
@@ -115,7 +120,9 @@ class Court:
         delay: int = 4,
         kind: type[Decrees] = Decrees,
         electorates: Collection[Electorate] = (),
+        liars: Mapping[str, Lie] | None = None,
     ) -> None:
+        self.liars = dict(liars or {})
         self.rng = np.random.default_rng(seed)
         self.loss, self.repeat, self.delay, self.kind = loss, repeat, delay, kind
         self.peers = list(ids(count))
@@ -136,7 +143,8 @@ class Court:
         self._due: dict[str, int] = {}
         self._mail: list[tuple[int, int, str, str, Message | Wanted]] = []
         for peer in self.peers:
-            self.start(peer)
+            if peer not in self.liars:
+                self.start(peer)
 
     # ----------------------------------------------------------------------------------------------------- what happens
 
@@ -165,6 +173,9 @@ class Court:
                 self.carry_out(peer, self.alive[peer].tick(self.now - self.began[peer], others))
             if peer in self.alive:
                 self._learn(peer)
+        for liar, lie in self.liars.items():
+            for to, message in lie(self, liar):
+                self._post(liar, to, message)
 
     def run(self, ticks: int, until: Callable[[], bool] = lambda: False) -> bool:
         """Whether it came to that."""
@@ -190,6 +201,11 @@ class Court:
         """Who coordinates in the highest term."""
         leading = {d.election.stand.term: p for p, d in self.alive.items() if d.election.leading}
         return leading[max(leading)] if leading else None
+
+    @property
+    def term(self) -> int:
+        """The highest."""
+        return max(decrees.election.stand.term for decrees in self.alive.values())
 
     @property
     def rounds(self) -> int:

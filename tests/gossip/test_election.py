@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from fedpeer.gossip.ballots import (
     Electorate,
     Follow,
     Holding,
+    Lead,
     Mandate,
+    Message,
     Out,
     Persist,
     Progress,
@@ -27,10 +30,10 @@ from fedpeer.gossip.ballots import (
     acceptance_text,
     vote_text,
 )
-from fedpeer.gossip.election import TERM_JUMP_MAX, Election
+from fedpeer.gossip.election import RAISE_MAX, TERM_JUMP_MAX, Election
 from fedpeer.gossip.outcomes import Refusal
 from fedpeer.gossip.polls import Timing
-from tests.gossip.court import SCOPE, Court, Disk, bereaved, effects, judge, machine
+from tests.gossip.court import SCOPE, Court, Disk, Lie, bereaved, effects, judge, machine
 from tests.gossip.swim import ids, signature
 
 A, B, C, D, E = ids(5)
@@ -145,7 +148,7 @@ def test_a_vote_is_durable_before_it_is_said_and_there_is_one_a_term() -> None:
     assert said(again.heard_canvass(C, canvass(4))) == [Answer(4, False, False, b"")], "a restart forgets no vote"
 
 
-def test_who_is_behind_gets_no_vote_but_its_term_counts() -> None:
+def test_who_is_behind_gets_no_vote_and_raises_no_term() -> None:
     for mine, theirs, granted in [
         (Progress(2, 3, 1), Progress(2, 2, 3), False),
         (Progress(2, 3, 1), Progress(2, 3, 1), True),
@@ -155,7 +158,8 @@ def test_who_is_behind_gets_no_vote_but_its_term_counts() -> None:
         election = voter()
         election.progress = mine
         out = election.heard_canvass(A, canvass(4, progress=theirs))
-        assert out[0] == Persist(Stand(4, A if granted else ""))
+        assert (Persist(Stand(4, A)) in out) is granted
+        assert election.stand == (Stand(4, A) if granted else Stand(3))
         assert [m.granted for m in said(out) if isinstance(m, Answer)] == [granted]
 
 
@@ -215,6 +219,206 @@ def test_a_pause_of_this_process_is_no_silence_of_the_coordinator() -> None:
     assert election.coordinator == A
 
 
+def test_ticks_that_come_in_bursts_are_no_silence_of_the_coordinator() -> None:
+    """A loop that stands still for a fifth of a second, six times: the heartbeats wait where nobody has read them."""
+    election = led(4)
+    now = TIMING.shortest
+    for _ in range(6):
+        assert election.tick(now := now + 8, ()) == []
+    assert election.coordinator == A
+    election.heard_lead(A, mandate(A, 4, (A, B, C)))
+    assert said(election.heard_canvass(C, canvass(5, pre=True))) == [Answer(4, True, False, b"")]
+
+
+# ------------------------------------------------------------------------------------------------- whose word is a term
+
+
+def led(term: int, by: str = A) -> Election:
+    """B follows this coordinator."""
+    election = voter()
+    election.heard_lead(by, mandate(by, term, (A, B, C)))
+    return election
+
+
+def leading() -> tuple[Election, int]:
+    """B coordinates in term 4; the tick at which it is."""
+    election, now = voter(), TIMING.shortest
+    while election._poll is None:
+        election.tick(now := now + 1, ())
+    for pre in (True, False):
+        for peer in (C, D):
+            vote = b"" if pre else signature(peer, vote_text(SCOPE, peer, 4, 1, B))
+            election.heard_answer(peer, Answer(4, pre, True, vote))
+    assert election.leading
+    return election, now
+
+
+def test_what_a_peer_says_of_its_own_term_raises_nobodys() -> None:
+    """Nor does it depose anybody; a liar could say a higher one each time."""
+    following, (coordinating, _), alone = led(4), leading(), voter()
+    for election in (following, coordinating, alone):
+        before = election.stand, election.coordinator
+        for term in range(5, 40):
+            for pre in (True, False):
+                assert election.heard_answer(E, Answer(term, pre, False, b"")) == []
+            assert election.heard_follow(E, Follow(term, Progress())) == []
+        assert (election.stand, election.coordinator) == before
+    assert coordinating.leading
+
+
+def test_a_canvass_raises_no_term_while_there_is_a_coordinator() -> None:
+    following, (coordinating, _) = led(4), leading()
+    for election in (following, coordinating):
+        before = election.stand, election.coordinator
+        found = []
+        for term in range(5, 40):
+            found += refused(election.heard_canvass(E, canvass(term)))
+        assert (election.stand, election.coordinator) == before
+        assert found == ["too_many_terms"] * 34, "the first may be honest"
+
+
+def test_who_stands_in_one_term_after_the_other_is_voted_for_ever_more_seldom() -> None:
+    election, now, raised = voter(), TIMING.shortest + 1, []
+    for _ in range(40 * TIMING.shortest):
+        election.tick(now := now + 1, ())
+        before = election.stand.term
+        election.heard_canvass(E, canvass(before + 1))
+        if election.stand.term > before and election.stand.voted == E:
+            raised.append(now)
+    waits = [later - earlier for earlier, later in pairwise(raised)]
+    assert waits[:5] == [TIMING.shortest << n for n in range(5)]
+    election.decreed(election.stand.term)
+    before = election.stand.term
+    election.heard_canvass(E, canvass(before + 1))
+    assert election.stand.term == before + 1, "a round came of it: all begin anew"
+
+
+def test_no_term_far_ahead_is_believed_by_one_peers_word() -> None:
+    for pre in (True, False):
+        election = voter()
+        out = election.heard_canvass(A, canvass(3 + RAISE_MAX + 1, pre=pre))
+        assert said(out) == [Answer(3, pre, False, b"")]
+        assert election.stand == Stand(3)
+    assert voter().heard_lead(A, mandate(A, 3 + RAISE_MAX + 1, (A, B, C)))[0] == Persist(Stand(3 + RAISE_MAX + 1, A)), (
+        "it is proven"
+    )
+    election = voter()
+    assert election.decreed(3 + RAISE_MAX + 1) == [Persist(Stand(3 + RAISE_MAX + 1, ""))], (
+        "a majority has accepted its decree"
+    )
+
+
+def test_a_candidate_asks_for_the_lowest_term_in_which_a_majority_can_vote() -> None:
+    """Its voters are in later terms, since nobody won them; one of them lies."""
+    election, now = voter(), TIMING.shortest
+    while not (out := election.tick(now := now + 1, ())):
+        pass
+    assert canvass(4, pre=True) in said(out)
+    for peer, term in ((A, 9), (C, 15), (D, 7)):
+        election.heard_answer(peer, Answer(term, True, False, b""))
+    asked = set[object]()
+    for _ in range(TIMING.answer + 1):
+        asked.update(said(election.tick(now := now + 1, ())))
+    assert asked == {canvass(4, pre=True), canvass(10, pre=True)}
+    assert election.stand == Stand(3), "asking is no standing"
+    for peer in (A, D):
+        election.heard_answer(peer, Answer(10, True, True, b""))
+    assert election.stand == Stand(10, B)
+
+
+def test_who_voted_for_nobody_that_won_goes_by_the_coordinator_of_an_earlier_term() -> None:
+    """It deposes nobody, and gets no lease by it: it may stand, and promise its vote."""
+    election = voter()
+    election.heard_canvass(E, canvass(6))
+    assert election.stand == Stand(6, E)
+    assert election.heard_lead(A, mandate(A, 4, (A, B, C))) == [Say(A, Follow(6, Progress()))]
+    assert (election.coordinator, election.followed) == (None, (A, 4))
+    assert refused(election.heard_lead(D, mandate(A, 4, (A, B, C)))) == ["stale_term"]
+    assert refused(election.heard_lead(D, mandate(D, 5, (D, E)))) == ["stale_term"]
+    now, out = TIMING.shortest, list[Out]()
+    while not out:
+        out = election.tick(now := now + 1, ())
+    assert said(out) == [canvass(7, pre=True)] * 4
+    election.heard_lead(C, mandate(C, 8, (A, C, D)))
+    assert election.followed == (C, 8)
+    election = voter()
+    election.progress = Progress(2, 2, 3)
+    assert refused(election.heard_lead(A, mandate(A, 2, (A, B, C)))) == ["stale_term"], "older than what is in force"
+
+
+# ---------------------------------------------------------------------------------------------- members that lie (B6)
+
+
+def numbers(court: Court, liar: str) -> Iterator[tuple[str, Message]]:
+    """Higher terms, unsigned, to all, at each tick."""
+    for to in court.alive:
+        term = court.alive[to].election.stand.term + 1 + court.now % 50
+        yield to, Follow(term, Progress())
+        yield to, Answer(term, bool(court.now % 2), False, b"")
+
+
+def canvasses(court: Court, liar: str) -> Iterator[tuple[str, Message]]:
+    """It stands at each tick, one term higher each time."""
+    newest = max(decrees.election.stand.term for decrees in court.alive.values())
+    for to in court.alive:
+        yield to, Canvass(newest + 1, False, 1, Progress(10**6, 10**6, 10**6))
+
+
+def promises(court: Court, liar: str) -> Iterator[tuple[str, Message]]:
+    """It promises its vote to whoever may ask, and then says no."""
+    for to in court.alive:
+        term = court.alive[to].election.stand.term
+        yield to, Answer(term + 1, True, True, b"")
+        yield to, Answer(term, False, False, b"")
+
+
+def mandates(court: Court, liar: str) -> Iterator[tuple[str, Message]]:
+    """It coordinates by its own vote."""
+    for to in court.alive:
+        yield to, Lead(mandate(liar, court.alive[to].election.stand.term + 1, (liar,)), Progress())
+
+
+def wins(court: Court, liar: str) -> Iterator[tuple[str, Message]]:
+    """It stands as often as the others let it, and once elected does nothing."""
+    newest = max(decrees.election.stand.term for decrees in court.alive.values())
+    for to in court.alive:
+        yield to, Canvass(newest + 1, court.now % 9 < 6, 1, Progress(10**6, 10**6, 10**6))
+
+
+LIES = (numbers, canvasses, promises, mandates, wins)
+
+
+def lied_to(seed: int, count: int, lies: Mapping[int, Lie]) -> None:
+    """However members lie, a coordinator is elected, stays until it dies, and another one follows."""
+    court = Court(seed, count, loss=(0.0, 0.1)[seed % 2], liars={f"peer{n:03}": lie for n, lie in lies.items()})
+    assert court.run(1000, lambda: court.rounds >= 2), "a court begins"
+    first, term, rounds = court.coordinator, court.term, court.rounds
+    court.run(400)
+    assert (court.coordinator, court.term) == (first, term), "nobody deposes the coordinator"
+    assert court.rounds > rounds + 10
+    assert first is not None
+    court.kill(first)
+    rounds = court.rounds
+    assert court.run(1000, lambda: court.rounds >= rounds + 2), "another one follows"
+    term, first = court.term, court.coordinator
+    court.run(200)
+    assert (court.coordinator, court.term) == (first, term)
+    assert court.term < 60, "terms are those of elections"
+    assert not judge(court)
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 200))])
+def test_one_of_five_that_lies_deposes_nobody(lie: Lie, seed: int) -> None:
+    lied_to(seed, 5, {1 + seed % 5: lie})
+
+
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(6, 1000))])
+def test_two_of_eight_that_lie_depose_nobody(seed: int) -> None:
+    one, other = LIES[seed % 5], LIES[seed // 5 % 5]
+    lied_to(seed, 8, {1 + seed % 4: one, 5 + seed % 3: other})
+
+
 # ---------------------------------------------------------------------------------------------- fewer than three voters
 
 
@@ -258,10 +462,11 @@ def test_a_coordinator_needs_a_majority_of_signed_votes_for_itself() -> None:
 
 
 def test_an_old_term_and_a_leap_are_refused_by_name_and_change_nothing() -> None:
-    election = voter()
-    out = election.heard_lead(A, mandate(A, 2, (A, B, C)))
+    election = led(4)
+    out = election.heard_lead(C, mandate(C, 3, (C, D, E)))
     assert refused(out) == ["stale_term"]
-    assert said(out) == [Follow(3, Progress())], "so that it steps down"
+    assert said(out) == [Follow(4, Progress())]
+    election = voter()
     far = 3 + TERM_JUMP_MAX + 1
     assert refused(election.heard_lead(A, mandate(A, far, (A, B, C)))) == ["term_jump"]
     assert refused(election.heard_canvass(A, canvass(far))) == ["term_jump"]

@@ -13,6 +13,7 @@ import pytest
 
 from fedpeer.algorithms.updates import Fault
 from fedpeer.gossip.ballots import Certificate, Commit
+from fedpeer.gossip.polls import Timing
 from fedpeer.peer.core import council
 from fedpeer.peer.core.asking import AGAIN_MAX, Asked
 from fedpeer.peer.core.codec import decode
@@ -217,6 +218,27 @@ def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -> None:
+    """Who answers no heartbeat is not waited for, and first of all not who was deposed for that; what membership would
+    say of it, and the 200 ticks in which that may be false, do not matter."""
+    parliament = Parliament(world(5, gossip__deadline=30.0), Faults(seed=seed, links=QUICK))
+    town = parliament.town
+    town.start()
+    assert parliament.reach(3, 1000.0)
+    parliament.run(town.now + 4 * seed)
+    victim, before = parliament.leading(), max(parliament.seen.models)
+    assert victim is not None
+    town.kill(victim)
+    training = parliament.residents.craft().work_ticks("peer1", Practise(1, b"", b"", ()))
+    bound = 3 * Timing().shortest + training
+    assert parliament.run(town.now + bound, lambda: max(parliament.seen.models) > before), "no round without it"
+    again = parliament.run(town.now + bound, lambda: max(parliament.seen.models) > before + 2)
+    assert again, "nor do later rounds wait for it"
+    town.start(victim)
+    parliament.settle_down()
+
+
 def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
     """Of those who take part nobody is there: after the deadline the next round has others."""
     parliament = Parliament(world(5), Faults(links=QUICK), share=0.2)

@@ -330,6 +330,13 @@ def proposing() -> Decrees:
     return decrees
 
 
+def stood_against() -> Decrees:
+    """B has just stood, and while A coordinates."""
+    decrees = follower()
+    assert not any(isinstance(each, Refusal) for each in decrees.heard(B, Canvass(6, False, 1, Progress())))
+    return decrees
+
+
 @dataclass(frozen=True)
 class Wrong:
     """Something that a peer must not believe: what is said to whom, and by what name it is refused."""
@@ -374,6 +381,7 @@ WRONG = (
     Wrong("R11-before", "round_closed", coordinator, B, trained(5, 1, b"new")),
     Wrong("R11-proposed", "round_closed", proposing, B, trained(5, 2, b"new")),
     Wrong("R12", "second_update", coordinator, A, trained(5, 2, b"new")),
+    Wrong("R19", "too_many_terms", stood_against, B, said(Canvass(7, False, 1, Progress()))),
     Wrong("E07-vote", "bad_signature", follower, B, said(Lead(replace(mandate(B, 6, B, C, D), term=7), Progress()))),
     Wrong("E07-decree", "bad_signature", follower, A, said(Commit(replace(SECOND, decree=Decree(5, 2, 1, X))))),
     Wrong("E07-acceptance", "bad_signature", proposing, B, said(Accept(5, 2, bytes(64)))),

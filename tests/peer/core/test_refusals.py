@@ -20,7 +20,7 @@ ROWS = {
     *(f"E{number:02}" for number in range(1, 17)),
     *(f"M{number:02}" for number in range(1, 10)),
     *(f"S{number:02}" for number in range(1, 15) if number != 13),
-    *(f"R{number:02}" for number in range(1, 19)),
+    *(f"R{number:02}" for number in range(1, 20)),
     *("D01", "D03", "D04"),
 }
 #: Those that never cost the one who is refused.

@@ -20,6 +20,7 @@ from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.gossip.ballots import (
     Accept,
     Answer,
+    Canvass,
     Certificate,
     Commit,
     Decree,
@@ -115,7 +116,7 @@ class Councillor(Bob):
     # ------------------------------------------------------------------------------------------------- how far he is
 
     def coordinates(self) -> None:
-        """He is elected, and has his own update."""
+        """He is elected, his heartbeats are answered, and he has his own update."""
         election, now = self.council.decrees.election, self.peer.life.now
         while not self.peer.inside(lambda: election.leading):
             now += 1
@@ -128,6 +129,8 @@ class Councillor(Bob):
                 text = vote_text(election.scope, who, poll.term, self.people.roster.number, "bob")
                 vote = b"" if poll.pre else self.signed_by(who, text)
                 self.hears(self.ballot(Answer(poll.term, poll.pre, True, vote)), who)
+        for who in OTHERS:
+            self.hears(self.ballot(Follow(self.term, Progress())), who)
         self.waits(lambda: self.council._gathering.updates.keys() >= {"bob"})
 
     def waits(self, done: Callable[[], bool]) -> None:
@@ -275,6 +278,7 @@ FOLLOWING: dict[str, Case] = {
     "R06-update-to-a-follower": told("stale_term", lambda bob: replace(bob.update(), term=bob.follows())),
     "R07-lead": heard("term_jump", lambda bob, term: bob.lead("cas", term + TERM_JUMP_MAX + 1, *OTHERS), "cas"),
     "R07-follow": heard("term_jump", lambda bob, term: bob.ballot(Follow(term + TERM_JUMP_MAX + 1, Progress()))),
+    "R19": heard("too_many_terms", lambda bob, term: _again(bob, term)),
     "R08": heard("already_applied", proposed(1)),
     "R09-propose": heard("round_gap", proposed(3)),
     "R09-commit": heard("round_gap", lambda bob, term: bob.commit(bob.decree(term, 3, NOBODYS))),
@@ -291,6 +295,13 @@ FOLLOWING: dict[str, Case] = {
 }
 
 
+def _again(bob: Councillor, term: int) -> Ballot:
+    """What ann says who has just stood, and stands again."""
+    bob.peer.inside(bob.council.decrees.election._ambitions.begin_anew)
+    bob.hears(bob.ballot(Canvass(term + 1, False, bob.people.roster.number, Progress())))
+    return bob.ballot(Canvass(term + 2, False, bob.people.roster.number, Progress()))
+
+
 def _model(bob: Councillor, value: float) -> Model:
     content = bob.model(value)
     return Model(group=EVERYONE, digest=digest_of(content), content=content)
@@ -299,6 +310,22 @@ def _model(bob: Councillor, value: float) -> Model:
 @pytest.mark.parametrize("case", FOLLOWING.values(), ids=FOLLOWING)
 def test_refused_by_who_follows(council: Councillor, case: Case) -> None:
     case(council)
+
+
+def test_numbers_depose_nobody(council: Councillor) -> None:
+    """A member says that it is in a later term, one higher each time, and refuses by it, and stands: bob goes on
+    following, in the term in which he was."""
+    council.pardon()
+    term, election = council.follows(), council.council.decrees.election
+    number = council.people.roster.number
+    for more in range(1, 9):
+        for pre in (True, False):
+            council.hears(council.ballot(Answer(term + more, pre, False, b"")), "dan")
+            council.hears(council.ballot(Canvass(term + more, pre, number, Progress())), "dan")
+        council.hears(council.ballot(Follow(term + more, Progress())), "dan")
+        council.hears(council.lead("ann", term, "ann", "cas", "eve"))
+        assert (council.term, council.peer.inside(lambda: election.coordinator)) == (term, "ann")
+    council.pardon()
 
 
 def test_the_good_messages_of_which_these_are_variants_are_taken(council: Councillor) -> None:
