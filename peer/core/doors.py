@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedpeer.gossip.reductions import FLOAT32, NOTHING
+from fedpeer.gossip.weight_limits import WeightLimits
 from fedpeer.peer.core.gate import CouncilSpec, Gate, GroupSpec
 from fedpeer.peer.core.leaf_bytes import content_bytes
 from fedpeer.peer.core.life import Life
@@ -18,15 +19,13 @@ def gate_of(life: Life, other: str | None) -> Gate:
     neighbours = {group: _neighbours(life, group) for group in life.circle.groups}
     form = life.ledger.rules.form
     forms = {each.name: each for each in (FLOAT32, form, *([NOTHING] if life.ledger.rules.drifts else []))}
-    carried_on = life.setup.federation.learning.weights == "uniform" and life.setup.keeps is None
-    scale = 1.0 if carried_on else WEIGHT_MAX
     groups = {
         id: GroupSpec(
             length=group.length,
             forms=forms,
             members=frozenset(group.members),
             neighbours=neighbours[id],
-            weight_max=scale * len(group.members),
+            weight_max=weight_limits(life, id).share,
         )
         for id, group in life.circle.groups.items()
     } | {
@@ -44,6 +43,14 @@ def gate_of(life: Life, other: str | None) -> Gate:
         groups=groups,
         councils=_councils(life),
     )
+
+
+def weight_limits(life: Life, group: str) -> WeightLimits:
+    """How much weight may go from one member of this group to another, and be held by one."""
+    members, union = len(life.circle.groups[group].members), life.circle.averaging[group].overlay.union
+    if life.setup.federation.learning.weights == "uniform" and life.setup.keeps is None:
+        return WeightLimits.among(members, both_ways=not union.is_directed())
+    return WeightLimits.among(members, WEIGHT_MAX, both_ways=False)
 
 
 def _councils(life: Life) -> dict[str, CouncilSpec]:

@@ -43,7 +43,7 @@ from fedpeer.peer.core.roster import AUTHORITY, Roster
 #: Peers that have to say that a later process has our identity before we believe it: one alone might lie.
 OUTLIVED_MIN = 2
 #: Refusals that say no more than that somebody is a little ahead or behind.
-USUAL = {"early", "repeated", "round_closed", "round_gap", "stale_term"}
+USUAL = {"early", "no_room", "repeated", "round_closed", "round_gap", "stale_term"}
 #: Refusals that come from different memories of lanes, lives and edges.
 CLEARED_UP_BY_HELLO = {
     "stale_incarnation",

@@ -8,8 +8,10 @@ sender, which says it again, so a refusal never loses mass.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict, implied_D, judge
+from fedpeer.peer.core.doors import weight_limits
 from fedpeer.peer.core.entries import Acked, Took
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Ack, Transfer
@@ -19,6 +21,15 @@ from fedpeer.peer.core.repeats import Repeats
 #: Rounds that two who keep step are apart at most, beside those that news needs to come round a group. What is made
 #: further ahead would wait for rounds that this peer may never reach as others do, and be missed by everybody.
 STEP_ROUNDS = 2
+#: Bytes of the shares that wait for exchanges to come, of all groups and all neighbours together; but two of each
+#: neighbour, who may be an exchange ahead in good order. What does not find room is added at once: that is another way
+#: to the same average, and loses nothing.
+WAITING_BYTES = 16 << 20
+WAITING_MIN = 2
+#: Shares of one neighbour that wait, however small; news comes round a group of so many within as many exchanges.
+WAITING_MAX = 256
+#: Bytes that a share which waits takes beside its numbers.
+PLACE_BYTES = 1024
 
 
 def ship(life: Life, repeats: Repeats, group: str, made: dict[str, Parcel]) -> None:
@@ -26,6 +37,24 @@ def ship(life: Life, repeats: Repeats, group: str, made: dict[str, Parcel]) -> N
     for peer, parcel in made.items():
         repeats.sent((peer, group, parcel.seq), life.now)
         life.send(peer, Transfer(group=group, parcel=parcel))
+
+
+def fitting(
+    life: Life, group: str, to: Collection[str], fraction: float, start_weight: float | None = None
+) -> tuple[tuple[str, ...], float]:
+    """Those of `to` to whom a share may go now, and what part of the weight it may be: `fraction`, or less.
+
+    start_weight: what will be held; default: what is, with all that waits.
+    """
+    limits, holding = weight_limits(life, group), life.ledger.groups[group]
+    weight = holding.weight if start_weight is None else start_weight
+    room = {p: limits.room(holding.out.get(p, Outgoing()), holding.into.get(p, Incoming())) for p in to}
+    most = max(room.values(), default=0.0)
+    if most <= 0:
+        return (), fraction
+    # One share for all: as much as those bear who have room for about as much as anybody.
+    share = min(fraction * weight, *(each for each in room.values() if each >= most / 4))
+    return tuple(p for p in to if room[p] >= share), share / weight if share < fraction * weight else fraction
 
 
 def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, Gauge]) -> bool:
@@ -59,6 +88,14 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, G
     last = life.setup.federation.learning.rounds
     if parcel.round > last + 1:
         return refuse("epoch_too_early", f"round {parcel.round}, and the last is {last}")
+    if parcel.exchange > life.exchanges_max(group) and (parcel.round, parcel.exchange) >= holding.at:
+        # Nobody who goes by the same roster has so many; by another one they may, and it is taken when it is late.
+        known = other.roster == life.circle.roster.number
+        most = life.exchanges_max(group)
+        return refuse("epoch_too_early" if known else "early", f"exchange {parcel.exchange}, and the last is {most}")
+    heavy = weight_limits(life, group).refusal(holding.out.get(peer, Outgoing()), lane, holding.weight, parcel.weight)
+    if heavy is not None:
+        return refuse(heavy, f"{parcel.weight:g} beside the {holding.weight:g} held")
     if gauges[group].ready and not parcel.nothing:
         implied = implied_D(lane, parcel, life.ledger.rules.form, len(life.ledger.index[group]))
         noise = life.circle.averaging[group].noise
@@ -67,12 +104,25 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, G
             return refuse("implausible", absurd)
     other.begun = True
     other.seen_in(parcel.round, life.now)
-    policy = life.circle.averaging[group]
-    ahead = policy.every * (STEP_ROUNDS + math.ceil(len(policy.overlay.members) / max(1, policy.exchanges)))
-    at_once = parcel.round > life.ledger.round + ahead
-    life.write(Took(group=group, sender=peer, parcel=parcel, at_once=at_once))
+    life.write(Took(group=group, sender=peer, parcel=parcel, at_once=not _may_wait(life, group, peer, parcel)))
     acknowledge(life, peer, group)
     return True
+
+
+def _may_wait(life: Life, group: str, peer: str, parcel: Parcel) -> bool:
+    """Whether a share of an exchange to come is kept until then: it is not for rounds that this peer may never reach as
+    others do, and there is room for it."""
+    policy, holding = life.circle.averaging[group], life.ledger.groups[group]
+    ahead = policy.every * (STEP_ROUNDS + math.ceil(len(policy.overlay.members) / max(1, policy.exchanges)))
+    if parcel.round > life.ledger.round + ahead:
+        return False
+    place = (parcel.round, parcel.exchange, peer)
+    if place in holding.waiting:
+        return True
+    lanes = sum(len(each.members) - 1 for each in life.circle.groups.values())
+    room = WAITING_BYTES // lanes // (8 * len(life.ledger.index[group]) + PLACE_BYTES)
+    kept = sum(each[2] == peer for places in (holding.waiting, holding.nothing) for each in places)
+    return kept < max(WAITING_MIN, min(room, WAITING_MAX))
 
 
 def acknowledge(life: Life, peer: str, group: str) -> None:

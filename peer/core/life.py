@@ -139,6 +139,7 @@ class Life:
     averages: dict[str, Tensor] = field(default_factory=dict)  # of each group, as its last averaging left it
     score: float | None = None
     courses: dict[str, Course] = field(default_factory=dict)  # of the councils, by group
+    exchanges: dict[str, int] = field(default_factory=dict)  # of each group, the most by an earlier circle
     new: bool = False  # this process found an empty disk
     amnesia: bool = False  # others know of an earlier process that used that disk before
 
@@ -255,6 +256,16 @@ class Life:
                 buried_at is not None and self.agrees(peer, group) and self.membership.standing(peer) == "dead"
             )
         return self.expectable[key]
+
+    def goes_by(self, circle: Circle) -> None:
+        """Another circle counts from now on; what was made by the earlier one may still come."""
+        self.exchanges = {group: self.exchanges_max(group) for group in self.circle.averaging}
+        self.circle = circle
+
+    def exchanges_max(self, group: str) -> int:
+        """The number of the last exchange for which anything can be made: who leaves gives behind those of a round."""
+        policy = self.circle.averaging.get(group)
+        return max(self.exchanges.get(group, 0), policy.exchanges if policy is not None else 0)
 
     def parts(self, peer: str) -> bool:
         """Whether it leaves, and has not said yet that it has handed everything over."""

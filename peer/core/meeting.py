@@ -278,7 +278,7 @@ def enrol(life: Life, roster: Roster) -> None:
         life.effects.append(Stop(2, f"{life.me} was put out of the federation by roster {roster.number}"))
         return
     try:
-        life.circle = life.setup.circle_of(roster)
+        life.goes_by(life.setup.circle_of(roster))
     except (SlicingError, TopologyError) as error:
         # The file's partial models or edges do not fit who is left: those who are go on as they were, by the new list.
         life.note("error", "roster", f"the groups stay as they were: {error}")

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpeer.gossip.transfers import Outgoing, resting
 from fedpeer.gossip.veil import Veil
 from fedpeer.peer.core.entries import Adopted, Left, Opened
-from fedpeer.peer.core.lanes import ship
+from fedpeer.peer.core.lanes import fitting, ship
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.meeting import say_hello
 from fedpeer.peer.core.messages import Fetch
@@ -157,20 +157,24 @@ def leave(work: Work) -> None:
     over = life.waited() >= life.setup.ticks(LEAVE_S)
     for group, holding in ledger.groups.items():
         there = [p for p in life.circle.groups[group].members if p != life.me and life.available(p, group)]
-        free = tuple(p for p in there if not resting(holding.out.get(p, Outgoing())))
-        if holding.weight > 0 and free and not over:
+        idle = tuple(p for p in there if not resting(holding.out.get(p, Outgoing())))
+        if holding.weight > 0 and idle and not over:
             round, exchange = holding.at
             noise, told = life.circle.averaging[group].noise, holding.told if round == ledger.round else frozenset()
-            if noise is not None and not Veil(noise.pushes, told).among(free).lifted:
+            if noise is not None and not Veil(noise.pushes, told).among(idle).lifted:
+                free, fraction = fitting(life, group, idle, 1 / (len(idle) + 1))
                 opened = Opened(
                     group=group, round=max(round, ledger.round), exchange=exchange, to=free, expect=(),
-                    fraction=1 / (len(free) + 1), **life.made_up(group, ledger.round, exchange, noise.scale),
+                    fraction=fraction, **life.made_up(group, ledger.round, exchange, noise.scale),
                 )  # fmt: skip
             else:
+                free, fraction = fitting(life, group, idle, 1 / len(idle))
                 opened = Opened(
                     group=group, round=max(round, ledger.round), exchange=exchange, to=free, expect=(),
-                    fraction=1 / len(free), whole=True,
+                    fraction=fraction, whole=True,
                 )  # fmt: skip
+            if not free:  # all have what they may have of this peer, until they give it back
+                continue
             ship(life, work.repeats, group, life.write(opened))
     open_ = any(lane.open for holding in ledger.groups.values() for lane in holding.out.values())
     held = {group: holding.weight for group, holding in ledger.groups.items() if holding.weight > 1e-12}

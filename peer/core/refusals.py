@@ -254,10 +254,18 @@ _ROWS = (
     ),
     Refusal(
         "bad_weight",
-        ("S07",),
+        ("S07", "S15"),
         "s",
         "a push-sum weight that nobody can have",
-        "A push-sum weight is finite, above 0 and at most the sum of all members'; compare `learning.weights`.",
+        "A push-sum weight is finite, above 0 and at most the sum of all members'; what you gave, less what you were "
+        "given, is at most what the others put in. Compare `learning.weights`.",
+    ),
+    Refusal(
+        "no_room",
+        ("S16",),
+        "h",
+        "more weight than this peer may hold",
+        "I hold as much weight as may be in one place, and give it on; repeat this share later.",
     ),
     Refusal(
         "sequence_reused",

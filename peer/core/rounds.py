@@ -22,7 +22,7 @@ from fedpeer.gossip.veil import Veil
 from fedpeer.gossip.waking import moved
 from fedpeer.peer.core.entries import Began, Closed, Learnt, Opened
 from fedpeer.peer.core.events import Evaluate, Train, Trained
-from fedpeer.peer.core.lanes import ship
+from fedpeer.peer.core.lanes import fitting, ship
 from fedpeer.peer.core.ledger import Holding
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.plausible import Gauge
@@ -267,14 +267,16 @@ def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: in
         if not _overdue(life, rounds, group, slow):
             return False
         rounds.late.update(dict.fromkeys(slow, life.now))
-    to = tuple(peer for peer, lane in lanes.items() if not resting(lane) and peer not in beyond)
+    to, fraction = tuple(p for p, lane in lanes.items() if not resting(lane) and p not in beyond), plan.fraction
+    if not asleep:
+        to, fraction = fitting(life, group, to, fraction, anew if exchange == 0 else None)
     opened = Opened(
         group=group,
         round=round,
         exchange=exchange,
         to=to,
         expect=plan.expect,
-        fraction=plan.fraction,
+        fraction=fraction,
         start_weight=anew if exchange == 0 else None,
         asleep=asleep,
         **_noise(life, policy, group, exchange, cut),
@@ -353,18 +355,17 @@ def push(life: Life, rounds: Rounds, repeats: Repeats) -> None:
         policy, holding = among_the_living(life, group), life.ledger.groups[group]
         me = policy.overlay.members.index(life.me)
         neighbours = [policy.overlay.members[i] for i in sorted(policy.overlay.union.neighbors(me))]
-        free = tuple(peer for peer in neighbours if not resting(holding.out.get(peer, Outgoing())))
+        idle = tuple(peer for peer in neighbours if not resting(holding.out.get(peer, Outgoing())))
+        # What was trained meanwhile is added to what came. Who keeps less than a half is moved past the others by that:
+        # where training goes far from where it began, peers then swing about the mean, further each time.
+        free, fraction = fitting(life, group, idle, 1 / (2 * len(neighbours))) if idle else ((), 0.0)
         tired = exhausted(holding.held, life.ledger.rules.start_weight) or overdrawn(holding.held, holding.out.values())
         if not free or tired:
             continue
         if policy.drift is not None and not _worth_telling(life, rounds, group, policy.drift):
             rounds.news.discard(group)
             continue
-        # What was trained meanwhile is added to what came. Who keeps less than a half is moved past the others by that:
-        # where training goes far from where it began, peers then swing about the mean, further each time.
-        opened = Opened(
-            group=group, round=life.ledger.round, exchange=0, to=free, expect=(), fraction=1 / (2 * len(neighbours))
-        )
+        opened = Opened(group=group, round=life.ledger.round, exchange=0, to=free, expect=(), fraction=fraction)
         ship(life, repeats, group, life.write(opened))
         if policy.drift is not None:
             rounds.pushed_D[group] = life.ledger.estimate_D(group), 0

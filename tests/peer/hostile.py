@@ -98,7 +98,7 @@ def transfer(party: Party, *, tail: bytes | None = None, tail_bytes: int | None 
         "seq": 1,
         "round": 1,
         "exchange": 1,
-        "weight": 0.25,
+        "weight": 2.0**-8,
         "form": "float32",
         "shape": [party.length],
     }

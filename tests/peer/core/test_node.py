@@ -117,6 +117,25 @@ def test_an_absurd_value_is_implausible() -> None:  # S09
 
 
 @pytest.mark.slow
+def test_who_holds_more_than_others_take_gives_smaller_shares() -> None:  # S15
+    """Whoever made it so heavy: nothing that it gives has to be refused, and it goes on giving."""
+    village, node, _ = met()
+    group, me = village.groups[0], node.life.me
+    holding = node.ledger.groups[group]
+    node.ledger.groups[group] = replace(holding, held=holding.held.scaled(40.0))
+    given = len(village.town.rows)
+    village.run(village.town.now + 300.0)
+    rows = village.town.rows[given:]
+    assert not [row for row in rows if row[1] == "refused" and row[3] == "bad_weight"]
+    assert not [row for row in rows if row[1:4] == ("refused", me, "no_room") and row[0] > village.town.now - 200.0]
+    for other in (receiver for sender, receiver in village.all_edges() if sender == me):
+        lane = village.node(other).ledger.groups[group].into[me]
+        back = village.node(other).ledger.groups[group].out[me]
+        assert 1.5 < lane.taken_weight - back.weight_until(back.made) <= 3.0 * (1 + 1e-6)
+        assert lane.place[0] >= node.ledger.round - 1, "it still gives"
+
+
+@pytest.mark.slow
 def test_another_plan_is_refused() -> None:  # S03
     village, node, other = met()
     node.life.others[other].agreed.clear()

@@ -1,0 +1,125 @@
+"""The three bounds of weight: no honest history comes to one, whatever is lost; liars stop at them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpeer.gossip import transfers
+from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.reductions import float64
+from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
+from fedpeer.gossip.weight_limits import WeightLimits
+from tests.gossip.test_transfers import Forgetful
+
+
+class Limited(Forgetful):
+    """Peers that keep the bounds when they give, and hold others to them when they take."""
+
+    def __init__(self, seed: int, peers: int) -> None:
+        super().__init__(seed, float64(), peers=peers, length=2)
+        self.limits = WeightLimits.among(len(self.peers))
+        self.refused: list[tuple[str, str, str]] = []
+
+    def _give(self, peer: str) -> None:
+        weight, near = float(self.held[peer].weight), self.near[peer]
+        full = {q for q in near if self.limits.room(self.out[peer, q], self.into[q, peer]) < weight / (len(near) + 1)}
+        kept, self.near[peer] = near, [q for q in near if q not in full]
+        if self.near[peer]:
+            super()._give(peer)
+        self.near[peer] = kept
+
+    def _judged(self, source: str, me: str, parcel: Parcel) -> None:
+        lane = self.into[source, me]
+        if transfers.judge(lane, parcel) is transfers.Verdict.TAKE:
+            held = float(self.held[me].weight)
+            found = self.limits.refusal(self.out[me, source], lane, held, parcel.weight)
+            if found is not None:
+                self.refused.append((found, source, me))
+                return
+        super()._judged(source, me, parcel)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 80), max_size=4))
+def test_no_honest_history_comes_to_a_bound(seed: int, births: list[int]) -> None:
+    """Loss, repeats, delays, edges cut in one direction, and members that lose their memory."""
+    town = Limited(seed, peers=3 + seed % 6)
+    for round in range(80):
+        if round % 20 == 0:
+            town.storm()
+        for peer in [town.peers[each % len(town.peers)] for each in births if each == round]:
+            town.reborn(peer, town.held[peer].estimate_D)
+            for near in town.near[peer]:
+                town.greet(peer, near)
+        town.step()
+        assert not town.refused
+    town.heal()
+    town.settle()
+    assert float(town.everything().weight) == pytest.approx(town.accounts(), abs=1e-9)
+
+
+class Lying(Limited):
+    """Some make weight out of nothing: to each neighbour as much as the two ends of the lane bear, and keep all."""
+
+    liars: frozenset[str] = frozenset()
+
+    def _give(self, peer: str) -> None:
+        if peer not in self.liars:
+            super()._give(peer)
+            return
+        for near in self.near[peer]:
+            lane = self.out[peer, near]
+            if transfers.resting(lane):
+                continue
+            gone = lane.weight_until(lane.made) - self.into[near, peer].taken_weight
+            weight = min(self.limits.share, max(self.limits.net - gone, 0.25))
+            mass = Mass.of(torch.ones(2), weight)
+            _, lanes, _ = transfers.give(mass, {near: lane}, 1.0, self.form, (self.now, 0), self.rng, whole=True)
+            self.out[peer, near] = lanes[near]
+
+
+@pytest.mark.parametrize(("members", "liars"), [(4, 1), (8, 2)])
+@pytest.mark.parametrize("seed", range(3))
+def test_liars_load_others_up_to_the_bound_and_honest_peers_stay_right_among_themselves(
+    members: int, liars: int, seed: int
+) -> None:
+    """Only liars are charged, for what no other can induce, and what is there among the honest is what they put in and
+    the bounds let in."""
+    town = Lying(seed, peers=members)
+    town.liars = frozenset(town.peers[:liars])
+    honest = town.peers[liars:]
+    for round in range(300):
+        if round % 50 == 0:
+            town.storm(0.3)
+        town.step()
+        there = sum(float(town.held[peer].weight) for peer in honest)
+        assert there <= len(honest) * (1 + liars * (members - 1)) * (1 + 1e-6)
+    charged = {source for code, source, me in town.refused if code == "bad_weight" and me not in town.liars}
+    assert charged == town.liars
+    assert there > len(honest) * 1.5, "they did what they could"
+
+
+def test_the_bounds_of_a_group() -> None:
+    limits = WeightLimits.among(4)
+    assert (limits.share, limits.net, limits.held) == (4.0, 3.0, 8.0)
+    gone, came = Outgoing(made=1, acked_weight=1.0), Incoming(taken=1, taken_weight=2.0)
+    assert limits.refusal(gone, came, 2.0, 2.0) is None
+    assert limits.refusal(gone, came, 2.0, 2.1) == "bad_weight"
+    assert limits.refusal(gone, came, 7.0, 1.5) == "no_room"
+    assert limits.refusal(replace(gone, acked_weight=9.0), came, 7.0, 1.5) is None, "it comes back"
+    assert limits.room(gone, came) == pytest.approx(4.0), "never heavier than a share may be"
+    assert limits.room(replace(gone, acked_weight=4.5), came) == pytest.approx(0.5)
+
+
+def test_where_edges_lead_one_way_only_what_is_held_counts() -> None:
+    limits = WeightLimits.among(4, both_ways=False)
+    assert limits.net == math.inf
+    assert limits.refusal(Outgoing(), Incoming(taken=9, taken_weight=1e6), 1.0, 1.0) is None
+    assert limits.refusal(Outgoing(), Incoming(taken=9, taken_weight=1e6), 7.5, 1.0) == "no_room"
+    assert limits.refusal(Outgoing(made=1, acked_weight=2.0), Incoming(), 7.5, 1.0) is None, "it comes back"
