@@ -28,7 +28,10 @@ class Acquaintance:
     begun        whether it has begun to learn
     roster       number of the roster it goes by
     hello_at     tick at which it is greeted next; `hello_wait`: ticks until the greeting after that
-    differs      whether it was said already where the contracts differ
+    said         digest of the contract that it goes by, and those of its groups, as in its last Hello
+    contract     the text of that contract, where it is another than ours and was told
+    differs      of which contract of it was said already where it differs from ours
+    told         by which process it was told our contract last
     buried_at    tick at which it was thought dead; None: it is not, or that is long ago
     """
 
@@ -47,7 +50,10 @@ class Acquaintance:
     roster: int = 0
     hello_at: int = 0
     hello_wait: int = HELLO_MIN
-    differs: bool = False
+    said: tuple[bytes, dict[str, bytes]] = (b"", {})
+    contract: bytes = b""
+    differs: bytes = b""
+    told: tuple[int, int] = (0, 0)
     buried_at: int | None = None
 
     def seen_in(self, round: int, now: int) -> None:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from struct import Struct
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgpack
 import torch
@@ -117,6 +117,26 @@ def unframe(kind: str, data: Bytes) -> tuple[Any, dict[str, Tensor]]:
     if found != kind:
         raise FrameError(f"a frame of kind {found[:40]!r} where {kind!r} belongs")
     return fields, tensors
+
+
+def leading_fields(file: BinaryIO) -> tuple[str, Any]:
+    """The kind and the fields of a frame of which only the beginning is read; that it is sound is known already.
+
+    Raises:
+        FrameError: this is not the beginning of a frame.
+    """
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        raise FrameError("cut short")
+    magic, version, _, metadata_bytes, _ = _HEAD.unpack(head)
+    if magic != MAGIC or version > VERSION:
+        raise FrameError("another kind of file, or a later version")
+    data = file.read(metadata_bytes)
+    metadata = unpack(data, str_max=len(data), bin_max=len(data), array_max=len(data), map_max=len(data))
+    match metadata:
+        case (str(kind), fields, tuple()):
+            return kind, fields
+    raise FrameError("its metadata is not [kind, fields, tensors]")
 
 
 def unframe_any(data: Bytes) -> tuple[str, Any, dict[str, Tensor]]:

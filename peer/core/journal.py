@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedpeer.gossip.mass import Mass
 from fedpeer.peer.core.chamber import chamber_fields, chamber_of
+from fedpeer.peer.core.contract import NEW_FEDERATION, Held
 from fedpeer.peer.core.entries import Entry, Opened, Took
 from fedpeer.peer.core.framing import FrameError, frame, unframe, unframe_any
 from fedpeer.peer.core.ledger import Holding, Ledger, Rules
@@ -68,15 +69,17 @@ def _taken_apart(stored: Schema, value: Any) -> tuple[dict[str, Any], dict[str, 
 # ---------------------------------------------------------------------------------------------------------- snapshots
 
 
-def snapshot_bytes(ledger: Ledger, owner: Mapping[str, str]) -> bytes:
-    """The whole ledger. `owner` says whose it is: peer, federation, contract; `ledger_of` compares it."""
+def snapshot_bytes(ledger: Ledger, owner: Mapping[str, str], held: Held | None = None) -> bytes:
+    """The whole ledger. `owner` says whose it is, and `ledger_of` compares it; `held`: by which contract it goes."""
     tensors: dict[str, Tensor] = {"x": ledger.x_n, "s": ledger.s_k}
     groups = {
         name: _holding_fields(holding, f"group {number} ", tensors)
         for number, (name, holding) in enumerate(ledger.groups.items())
     }
+    contract = held and {"number": held.number, "text": held.text, "file": held.file}
     fields = {
         "owner": dict(owner),
+        **({"contract": contract} if contract else {}),
         "groups": groups,
         "fresh": ledger.fresh,
         "round": ledger.round,
@@ -102,22 +105,27 @@ def ledger_of(
     """The ledger as it was when the last of these entries was made; `places` are those of coordinated averages.
 
     Raises:
-        SnapshotForeignError: if it belongs to another peer, federation, contract or network.
+        SnapshotForeignError: if it belongs to another peer or federation, or its slices have other shapes. Whether its
+            contract is the file's is asked before (`held_of`): a snapshot of before version 0.3 holds only a digest of
+            it, and is read where the shapes fit.
         FrameError: if the bytes are damaged, which who read them from a disk has looked for already.
     """
     fields, tensors = unframe("snapshot", snapshot)
     wrong = [f"{what} {fields['owner'].get(what)} and not {own}" for what, own in owner.items()
              if fields["owner"].get(what) != own]  # fmt: skip
     if wrong:
-        raise SnapshotForeignError(f"the state is of {', '.join(wrong)}; name another folder, or remove this one")
+        raise SnapshotForeignError(f"the state is of {', '.join(wrong)}; name this peer's own folder with `state:`")
     groups = {
         name: _holding(each, f"group {number} ", tensors)
         for number, (name, each) in enumerate(fields["groups"].items())
     }
     for group, place_D in index.items():
         if group in groups and groups[group].held.value_D.shape != place_D.shape:
-            text = f'the state has {len(groups[group].held.value_D)} numbers in the group "{group}"'
-            raise SnapshotForeignError(f"{text}; the network has changed: name another folder, or remove this one")
+            numbers = f"{len(groups[group].held.value_D):,} numbers, and the file says {len(place_D):,}"
+            raise SnapshotForeignError(
+                f'the slices of the group "{group}" in the state have {numbers}; write the old network and partial '
+                f"models back, or {NEW_FEDERATION}"
+            )
     ledger = Ledger(
         rules,
         {name: index.get(name, torch.empty(0, dtype=torch.int64)) for name in groups},
@@ -138,6 +146,12 @@ def ledger_of(
     for data in journal:
         ledger.apply(entry_of(data, rules.start_weight))
     return ledger
+
+
+def held_of(fields: Mapping[str, Any]) -> Held | None:
+    """The contract by which the peer of a snapshot went; None: written before version 0.3, which kept only a digest."""
+    kept = fields.get("contract")
+    return Held(kept["number"], kept["text"], kept["file"]) if kept else None
 
 
 def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from fedpeer.gossip.transfers import Parcel
 from fedpeer.gossip.veil import key_of
 from fedpeer.peer.core.acquaintance import Acquaintance
 from fedpeer.peer.core.codec import refused
+from fedpeer.peer.core.contract import Held
 from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.entries import Entry, Kept, Learnt, Started, Stored, Studied, Took
 from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send, Stop
@@ -77,7 +78,7 @@ class Setup:
     """What is fixed for a process.
 
     federation   with everything filled in
-    contract     (32 bytes) digest of the learning contract; `contract_text` is it as JSON
+    contract     (32 bytes) digest of the learning contract in force; `held` is it, and how it came
     circle       by the roster at the start; `circle_of` makes it for a later roster
     address      the URL others reach this peer by
     models       partial models that it implements
@@ -93,7 +94,7 @@ class Setup:
     me: str
     federation: Federation
     contract: bytes
-    contract_text: bytes
+    held: Held
     circle: Circle
     circle_of: Callable[[Roster], Circle]
     address: str = ""
@@ -301,10 +302,13 @@ class Life:
     def digest_of(self, group: str) -> bytes:
         """(32 bytes) of what the group's scalars are and under which contract they are averaged."""
         if group not in self.digests:
-            council = self.circle.councils.get(group)
-            parts = self.setup.contract + (council or self.circle.groups[group]).digest
-            self.digests[group] = hashlib.blake2b(parts, digest_size=32).digest()
+            self.digests[group] = self.digest_under(self.setup.contract, group)
         return self.digests[group]
+
+    def digest_under(self, contract: bytes, group: str) -> bytes:
+        """The same, as a peer says it that goes by the contract of this digest."""
+        scalars = (self.circle.councils.get(group) or self.circle.groups[group]).digest
+        return hashlib.blake2b(contract + scalars, digest_size=32).digest()
 
     def shown(self, group: str) -> Tensor | None:
         """(D,) what others may be told of a group's average; None: nothing yet.

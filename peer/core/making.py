@@ -7,7 +7,6 @@ different machines, and simulated ones, make the same.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -22,6 +21,7 @@ from fedpeer.gossip.reductions import FORMS, PACKERS, Form
 from fedpeer.peer.core.assembly import Assembly
 from fedpeer.peer.core.capacity import SIGNATURES_MAX
 from fedpeer.peer.core.choice import Choice, bind, lookup
+from fedpeer.peer.core.contract import Held, contract_of, digest_of, text_of
 from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.doors import WEIGHT_MAX
 from fedpeer.peer.core.entries import Entry
@@ -83,11 +83,14 @@ def setup_of(
     method: Choice | None = None,
     address: str | None = None,
     seeds: Sequence[str] = (),
+    number: int = 0,
+    file: bytes = b"",
 ) -> Setup:
     """What is fixed for a process of peer `me`.
 
     `method` stands in for the federation's own algorithm, `address` for the URL in the roster. Peers whose address is
-    among the `seeds` are greeted first.
+    among the `seeds` are greeted first. `number`: of the signed contract in force; `file`: what the machine's own file
+    names (`contract.named`).
 
     Raises:
         RosterError: it has more voters than can sign a decree.
@@ -120,14 +123,13 @@ def setup_of(
         return Circle(roster, groups, averaging, elsewhere, councils)
 
     # What the file says, before a peer's own network fills in what it leaves open.
-    contract = assembly.asked.model_dump(mode="json", exclude={"simulation"}) | {"algorithm": str(chosen)}
-    text = json.dumps(contract, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    text = text_of(contract_of(assembly.asked), str(chosen))
     ours = enrolled(federation, {entry.id: entry.models for entry in roster.entries})
     return Setup(
         me=me,
         federation=federation,
-        contract=hashlib.blake2b(text, digest_size=32).digest(),
-        contract_text=text,
+        contract=digest_of(text),
+        held=Held(number, text, file),
         circle=circle_of(roster),
         circle_of=circle_of,
         address=address or roster.by_id[me].address,
@@ -154,18 +156,14 @@ def _network_digest(assembly: Assembly) -> bytes:
 
 
 def owner_of(setup: Setup) -> dict[str, str]:
-    """Whose state on disk it is: another peer's, federation's or contract's is not taken."""
-    return {
-        "peer": setup.me,
-        "federation": setup.circle.roster.federation_id.hex(),
-        "contract": setup.contract.hex(),
-    }
+    """Whose state on disk it is: another peer's or federation's is not taken."""
+    return {"peer": setup.me, "federation": setup.circle.roster.federation_id.hex()}
 
 
 def disk_bytes(persist: Persist, setup: Setup) -> bytes:
     """What the disk keeps of it: a snapshot with its owner's name, or an entry."""
     if isinstance(persist.content, Ledger):
-        return snapshot_bytes(persist.content, owner_of(setup))
+        return snapshot_bytes(persist.content, owner_of(setup), setup.held)
     assert isinstance(persist.content, Entry)
     return entry_bytes(persist.content)
 

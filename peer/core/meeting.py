@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 from fedpeer.gossip.incarnations import Memory, fence, meet, memory
 from fedpeer.gossip.transfers import Incoming, Outgoing
+from fedpeer.peer.core.contract import differences, digest_of, part, told
 from fedpeer.peer.core.entries import Acked, Met, Reborn, Returned
 from fedpeer.peer.core.events import Enrol, Heard, Stop
 from fedpeer.peer.core.json_text import parsed
@@ -196,54 +196,75 @@ def born_again(life: Life, incarnation: int, why: str) -> None:
 
 
 def _agree(life: Life, peer: str, hello: Hello) -> None:
-    """In which groups the two may average; where they differ, each tells the other its contract, once."""
+    """In which groups the two may average; where their contracts differ, each tells the other its own, once."""
     other = life.others[peer]
-    theirs = dict(hello.groups)
-    mine = {id for id, group in life.circle.groups.items() if peer in group.members} | _councils(life, peer)
-    other.agreed = {id for id in mine if theirs.get(id) == life.digest_of(id)}
-    if other.agreed == mine == set(theirs) or other.differs:
-        return
-    other.differs = True
+    other.said = hello.contract, dict(hello.groups)
+    mine = _together(life, peer)
+    other.agreed = {group for group in mine if _agreed(life, peer, group)}
     if hello.contract != life.setup.contract:
-        life.send(peer, Contract(text=life.setup.contract_text))
+        _tell_contract(life, peer)
         return
-    for id in sorted(mine ^ set(theirs) | mine - other.agreed):
+    theirs = set(other.said[1])
+    if other.agreed == mine == theirs or other.differs == hello.contract:
+        return
+    other.differs = hello.contract
+    for id in sorted(mine ^ theirs | mine - other.agreed):
         there = "differs there" if id in theirs and id in mine else f"is known to {'it' if id in theirs else 'us'} only"
         life.refuse(
             "plan_mismatch", peer, f'the group "{id}" {there}; compare partial_models and the networks', group=id
         )
 
 
+def _together(life: Life, peer: str) -> set[str]:
+    """Groups and councils in which both are."""
+    return {id for id, group in life.circle.groups.items() if peer in group.members} | _councils(life, peer)
+
+
+def _agreed(life: Life, peer: str, group: str) -> bool:
+    """Whether the two see the same scalars in a group, under contracts that say the same about it."""
+    other = life.others[peer]
+    contract, groups = other.said
+    if groups.get(group) != life.digest_under(contract, group):
+        return False
+    if contract == life.setup.contract:
+        return True
+    served = life.setup.part == "client"
+    return digest_of(other.contract) == contract and part(parsed(other.contract), group, served=served) == part(
+        json.loads(life.setup.held.text), group, served=served
+    )
+
+
+def _tell_contract(life: Life, peer: str) -> None:
+    """By which contract this peer goes, to every process of another once."""
+    other = life.others[peer]
+    if other.told != (other.life, other.nonce):
+        other.told = other.life, other.nonce
+        life.send(peer, Contract(text=life.setup.held.text))
+
+
 def hear_contract(life: Life, peer: str, contract: Contract) -> None:
-    """Name the first difference between the two contracts."""
-    if contract.text == life.setup.contract_text:
+    """Name all differences between the two contracts, and average where they say the same."""
+    other, mine = life.others[peer], life.setup.held.text
+    if contract.text == mine:
         return
     try:
         theirs = parsed(contract.text)
+        if not isinstance(theirs, dict):
+            raise ValueError("it is no mapping")
     except ValueError as error:
         life.refuse("bad_metadata", peer, f"its contract cannot be read: {error}")
         return
-    other = life.others[peer]
-    if not other.differs:
-        other.differs = True
-        life.send(peer, Contract(text=life.setup.contract_text))
-    where = first_difference(json.loads(life.setup.contract_text), theirs)
-    life.refuse("plan_mismatch", peer, f"the federation files differ: {where}")
-
-
-def first_difference(mine: Any, theirs: Any, path: str = "") -> str:
-    """Where two contracts differ first, in words: the dotted path, and both values."""
-    if isinstance(mine, dict) and isinstance(theirs, dict):
-        for key in sorted({*mine, *theirs}, key=str):
-            if mine.get(key) != theirs.get(key):
-                return first_difference(mine.get(key), theirs.get(key), f"{path}.{key}" if path else str(key))
-    return f"{path} is {_shown(mine)} here and {_shown(theirs)} there"
-
-
-def _shown(value: Any) -> str:
-    """As YAML has it, and short."""
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    digest = digest_of(contract.text)
+    _tell_contract(life, peer)
+    if digest == other.said[0]:
+        other.contract = contract.text
+        other.agreed = {group for group in _together(life, peer) if _agreed(life, peer, group)}
+        life.changed()
+    if other.differs != digest:
+        other.differs = digest
+        life.refuse(
+            "plan_mismatch", peer, f"the federation files differ: {told(differences(json.loads(mine), theirs))}"
+        )
 
 
 def hear_roster(life: Life, peer: str, news: RosterNews) -> Roster | None:

@@ -115,6 +115,20 @@ def read_snapshot(path: Path, number: int) -> bytes:
     return data
 
 
+def check_snapshot(file: BinaryIO, number: int) -> None:
+    """Go to the beginning of the state in a snapshot, once all of it is found sound; none of it is kept in memory.
+
+    Raises:
+        DamagedError: it is not what was written.
+    """
+    _check_head(file.read(HEAD_BYTES), SNAPSHOT, number)
+    length, digest = _block_head(file)
+    begins = file.tell()
+    if _digest(number, HEAD_BYTES, _pieces(file, length)) != digest or file.read(1):
+        raise DamagedError("does not have its digest")
+    file.seek(begins)
+
+
 def scan(path: Path, number: int) -> Scan:
     """Check a journal from its beginning to the first byte that is not sound.
 
@@ -168,6 +182,8 @@ def _block_head(file: BinaryIO) -> tuple[int, bytes]:
 def _pieces(file: BinaryIO, length: int) -> Iterator[bytes]:
     while length:
         piece = file.read(min(length, READ_BYTES))
+        if not piece:
+            return
         length -= len(piece)
         yield piece
 

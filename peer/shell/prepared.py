@@ -21,6 +21,7 @@ from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.roster import Roster, RosterError, sign_statement, verify_statement
 from fedpeer.peer.device import device_of, memory_of
 from fedpeer.peer.holdings import Outfit, loader_of, outfit
+from fedpeer.peer.shell.agreement import Going, going_on
 from fedpeer.peer.shell.identity import Identity, load_identity, read_roster
 from fedpeer.peer.shell.roster_file import RosterFile
 from fedpeer.peer.shell.secret import secret_in
@@ -36,6 +37,7 @@ class Prepared:
     pupil      its work under an algorithm with a server; None where peers are equals
     keeper     its learning under an algorithm of equals that keeps a state of its own; None under others
     secret     what its noise comes from, kept when the state folder is (`secret.py`)
+    going      by which contract it goes; `federation` is that of it
     """
 
     file: PeerFile
@@ -44,6 +46,7 @@ class Prepared:
     identity: Identity | None
     outfit: Outfit
     device: str
+    going: Going
     pupil: Pupil | None = None
     keeper: Keeper | None = None
     secret: bytes = b""
@@ -67,7 +70,10 @@ class Prepared:
 def prepare(file: PeerFile, federation: Federation) -> Prepared:
     """Read the roster and the keys, load the data, build the network.
 
+    `federation` is what this machine's file says; where there is a state, its contract is in force.
+
     Raises:
+        SnapshotForeignError: the file says otherwise than the state.
         RosterError, IdentityError, DataError, NetworkError, SlicingError, AlgorithmError, ...: the user's mistakes.
     """
     roster = read_roster(Path(file.roster))
@@ -85,6 +91,8 @@ def prepare(file: PeerFile, federation: Federation) -> Prepared:
             roster,
         )
     device = device_of(file.device)
+    going = going_on(Path(file.state or f"{file.id}-state"), federation)
+    federation = going.federation
     prepared = Prepared(
         file=file,
         federation=federation,
@@ -92,6 +100,7 @@ def prepare(file: PeerFile, federation: Federation) -> Prepared:
         identity=identity,
         outfit=outfit(file, federation, device),
         device=device,
+        going=going,
         secret=b"" if noise_of(federation.gossip) is None else secret_in(Path(file.state or f"{file.id}-state")),
     )
     algorithm = federation.learning.algorithm

@@ -144,6 +144,8 @@ class Process:
             try:
                 for remark in recovered.remarks:
                     self._say(remark)
+                if self._prepared.going.remark:
+                    self._say(Note("info", "older_state", self._prepared.going.remark))
                 await self._serve(store)
             finally:
                 self._log.close()
@@ -164,6 +166,8 @@ class Process:
             nonce=secrets.randbits(62),
             address=file.address,
             seeds=tuple(file.seeds),
+            number=prepared.going.held.number,
+            file=prepared.going.held.file,
         )
         sign, verify = signatures(prepared, self._members)
         return node_of(

@@ -22,9 +22,10 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from fedpeer.peer.core.events import Note, Refuse
+from fedpeer.peer.core.framing import leading_fields
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.shell import blocks
 from fedpeer.peer.shell.blocks import HEAD_BYTES, JOURNAL, SNAPSHOT, Batch, DamagedError
@@ -299,3 +300,14 @@ def _digits(path: Path) -> str:
     except FileNotFoundError:
         return ""
     return text if text.isascii() and text.isdigit() and len(text) <= 18 else ""
+
+
+def beginning(path: Path) -> dict[str, Any]:
+    """The fields of a snapshot, which may be large, without its tensors.
+
+    Raises:
+        DamagedError, FrameError, OSError: it is not what was written.
+    """
+    with path.open("rb") as file:
+        blocks.check_snapshot(file, int(path.stem))
+        return dict(leading_fields(file)[1])

@@ -105,16 +105,22 @@ class Bob:
         return self.framed(Ping(number=1, claims=claims), sender)
 
     def hello(
-        self, sender: str = "ann", digest: bytes = b"", incarnation: int = 0, life: int = LIFE, known_life: int = 0
+        self,
+        sender: str = "ann",
+        digest: bytes = b"",
+        incarnation: int = 0,
+        life: int = LIFE,
+        known_life: int = 0,
+        contract: bytes = b"",
     ) -> bytes:
-        """What makes the two meet; another `digest` of the group instead of his."""
+        """What makes the two meet; another `digest` of the group instead of his, or of the contract."""
         him = self.peer.life
         group = next(iter(him.circle.councils), "all")
         hello = Hello(
             life=life,
             nonce=1,
             known_life=known_life,
-            contract=him.setup.contract,
+            contract=contract or him.setup.contract,
             groups=((group, digest or self.peer.inside(lambda: him.digest_of(group))),),
             lanes=(),
             round=0,

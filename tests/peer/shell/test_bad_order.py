@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedpeer.gossip.claims import Claim
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.gossip.transfers import WINDOW
+from fedpeer.peer.core.contract import digest_of
 from fedpeer.peer.core.lanes import hear_transfer
 from fedpeer.peer.core.messages import Ack, Contract, Fetch, Message, Pong, Refused, RosterNews
 from fedpeer.peer.core.plausible import ROUNDS
@@ -92,15 +93,26 @@ def another_plan(bob: Bob) -> None:
     said = bob.next()
     with bob.refuses("plan_mismatch"), bob.tells("ann", telling("plan_mismatch")):
         assert bob.say(said) is None
-    bob.peer.life.others["ann"].differs = False
+    bob.peer.life.others["ann"].differs = b""
     assert bob.say(bob.hello()) is None
 
 
 def another_file(bob: Bob) -> None:
-    """The first difference is named."""
-    contract = bob.peer.life.setup.contract_text.replace(b'"batch_size":5', b'"batch_size":6')
-    with bob.refuses("plan_mismatch", "batch_size is 5 here and 6 there"), bob.tells("ann", telling("plan_mismatch")):
-        assert bob.say(bob.framed(Contract(text=contract))) is None
+    """Every difference is named."""
+    text = bob.peer.life.setup.held.text.replace(b'"batch_size":5', b'"batch_size":6').replace(b'"seed":0', b'"seed":9')
+    named = "learning.batch_size is 5 here and 6 there; seed is 0 here and 9 there"
+    with bob.refuses("plan_mismatch", named), bob.tells("ann", telling("plan_mismatch")):
+        assert bob.say(bob.hello(contract=digest_of(text))) is None
+        assert bob.say(bob.framed(Contract(text=text))) is None
+    assert bob.peer.inside(lambda: bob.peer.life.others["ann"].agreed) == set()  # the seed decides who is a neighbour
+    text = bob.peer.life.setup.held.text.replace(b'"batch_size":5', b'"batch_size":7')
+    digest = bob.peer.inside(lambda: bob.peer.life.digest_under(digest_of(text), "all"))
+    with bob.refuses("plan_mismatch", "learning.batch_size is 5 here and 7 there"):
+        assert bob.say(bob.hello(contract=digest_of(text), digest=digest)) is None
+        assert bob.say(bob.framed(Contract(text=text))) is None
+    assert bob.peer.inside(lambda: bob.peer.life.others["ann"].agreed) == {"all"}
+    bob.gives()
+    assert bob.say(bob.hello()) is None
 
 
 def nested(shape: bytes, depth: int) -> Case:

@@ -1,0 +1,337 @@
+"""The learning contract: what all peers of a federation agree on, in one spelling, and what of it concerns whom.
+
+A contract is the content of `federation.yaml` but for `simulation`, with all that the file leaves open written out, as
+JSON. `KEYS` says of each setting whom it concerns, whether it may change while a federation runs, and since when there
+is such a setting. A setting that came after the first release is left out of the spelling where it has its neutral
+value, so that a release that does not know it spells the same contract.
+
+Two peers average in a group if what concerns that group is the same in both their contracts (`part`); what else
+differs is told, key by key (`differences`), and stops nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedpeer.peer.core.federation import Federation
+
+#: A contract as plain values, by section.
+Contract = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting of the contract.
+
+    concerns   "average": everybody who averages with somebody; "slices": those in whose groups it says what is
+               averaged; "training": each peer by itself, and all where a server's rounds are made of it; "conduct":
+               each peer by itself
+    changes    whether `fedpeer update` may change it while the federation runs; else a new federation is needed
+    takes      how a change takes effect, or why there is none
+    since      of which release; `neutral`: the value with which it says what the releases before did
+    """
+
+    concerns: Literal["average", "slices", "training", "conduct"]
+    changes: bool
+    takes: str
+    since: str = ""
+    neutral: Any = None
+
+
+_SHAPE = "the networks, or the slices of them that are averaged, would have other shapes"
+_BEGUN = "it says how the federation began"
+_MASS = "what is held and under way was made by it"
+_NEXT = "from the round on that the new contract names"
+
+#: Every setting by its dotted path; `partial_models.*` stands for each model.
+KEYS: Mapping[str, Key] = {
+    "name": Key("conduct", True, _NEXT),
+    "network": Key("slices", False, _SHAPE),
+    "partial_models.*": Key("slices", True, "a model more or less, where the others keep their slices"),
+    "partial_models.*.members": Key("slices", True, _NEXT),
+    "partial_models.*.depends_on": Key("slices", False, _SHAPE),
+    "partial_models.*.neurons": Key("slices", False, _SHAPE),
+    "partial_models.*.modules": Key("slices", False, _SHAPE),
+    "learning.algorithm": Key("average", True, "its settings may change, and not which one it is"),
+    "learning.loss": Key("training", False, _SHAPE),
+    "learning.optimizer": Key("training", True, "with a fresh state of the optimizer"),
+    "learning.batch_size": Key("training", True, _NEXT),
+    "learning.steps_between_averaging": Key("training", True, _NEXT),
+    "learning.passes": Key("training", True, _NEXT),
+    "learning.rounds": Key("conduct", True, "who has finished goes on where there are more"),
+    "learning.evaluate_every": Key("conduct", True, _NEXT),
+    "learning.weights": Key("average", False, _MASS),
+    "learning.buffers": Key("slices", False, _SHAPE),
+    "learning.optimizer_state": Key("training", True, _NEXT),
+    "learning.start": Key("training", False, _BEGUN),
+    "learning.common_start": Key("training", False, _BEGUN),
+    "learning.participation": Key("training", True, _NEXT),
+    "learning.everyone_trains": Key("training", True, _NEXT),
+    "learning.aggregation": Key("training", True, _NEXT),
+    "learning.farthest": Key("training", True, _NEXT),
+    "learning.privacy": Key("training", False, "what was promised about privacy holds for a whole federation"),
+    "learning.mode": Key("average", False, _MASS),
+    "learning.alone_rounds": Key("conduct", True, _NEXT, since="0.3", neutral=10),
+    "learning.alone_limit": Key("conduct", True, _NEXT, since="0.3", neutral=None),
+    "gossip.protocol": Key("average", False, _MASS),
+    "gossip.topology": Key("average", True, _NEXT),
+    "gossip.tolerance": Key("average", True, _NEXT),
+    "gossip.exchanges": Key("average", True, _NEXT),
+    "gossip.every": Key("average", True, _NEXT),
+    "gossip.drift": Key("average", False, _MASS),
+    "gossip.wire": Key("average", False, _MASS),
+    "gossip.privacy": Key("average", False, _MASS),
+    "gossip.deadline": Key("conduct", True, _NEXT),
+    "gossip.gather": Key("conduct", True, _NEXT),
+    "gossip.tick": Key("conduct", True, _NEXT),
+    "seed": Key("average", False, _BEGUN),
+}
+
+#: Differences that are told at once; there are fewer settings than that.
+TOLD_MAX = 60
+#: How a network is changed: the one way out where a setting cannot change.
+NEW_FEDERATION = (
+    "fedpeer export the model, and begin a new federation (fedpeer init) with the new file and learning.start: "
+    "file:MODEL.safetensors"
+)
+
+# ------------------------------------------------------------------------------------------------------ the spelling
+
+
+def contract_of(federation: Federation) -> dict[str, Any]:
+    """The contract of a federation, as plain values; later settings are left out where they are neutral."""
+    contract: dict[str, Any] = federation.model_dump(mode="json", exclude={"simulation"})
+    for path, key in _later():
+        section, name = path.split(".")
+        if contract[section].get(name) == key.neutral:
+            del contract[section][name]
+    return contract
+
+
+def federation_of(contract: Contract, like: Federation) -> Federation:
+    """The federation of a contract; what a contract does not hold is as in `like`, a file of this machine."""
+    filled = {name: dict(value) if isinstance(value, Mapping) else value for name, value in contract.items()}
+    filled.pop("algorithm", None)
+    for path, key in _later():
+        section, name = path.split(".")
+        filled[section].setdefault(name, key.neutral)
+    made = Federation.model_validate(filled)
+    return made.model_copy(update={"simulation": like.simulation})
+
+
+def text_of(contract: Contract, algorithm: str) -> bytes:
+    """The one spelling. `algorithm`: what is played, which a simulation may choose beside the file."""
+    whole = {**contract, "algorithm": algorithm}
+    return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def digest_of(text: bytes) -> bytes:
+    """(32 bytes) of a contract's spelling."""
+    return hashlib.blake2b(text, digest_size=32).digest()
+
+
+def _later() -> Iterator[tuple[str, Key]]:
+    """Settings that came after the first release, as far as this one has them."""
+    for path, key in KEYS.items():
+        section, _, name = path.partition(".")
+        if key.since and name in Federation.model_fields[section].annotation.model_fields:  # type: ignore[union-attr]
+            yield path, key
+
+
+# -------------------------------------------------------------------------------------------------- whom it concerns
+
+
+def part(contract: Contract, group: str, *, served: bool) -> bytes:
+    """(32 bytes) of what concerns the averaging group of this id; `served`: a server's rounds are made of the training.
+
+    A model that has no part in the group is not in it, nor what each peer does by itself.
+    """
+    models = _models(contract.get("partial_models", {}), group.split("+"), everyone=served)
+    concerns = {"average", "training"} if served else {"average"}
+    found = {
+        path: _at(contract, path)
+        for path, key in KEYS.items()
+        if key.concerns in concerns or path in ("network", "learning.buffers")
+    }
+    return digest_of(json.dumps([found, models], sort_keys=True).encode())
+
+
+def _models(all_of: Any, names: Sequence[str], *, everyone: bool) -> dict[str, Any]:
+    """The models of a group and those on which they depend."""
+    if not isinstance(all_of, Mapping):
+        return {}
+    found: dict[str, Any] = {}
+    waiting = list(all_of) if everyone else [name for name in names if name in all_of]
+    while waiting:
+        name = waiting.pop()
+        if name not in found and name in all_of:
+            found[name] = all_of[name]
+            depends = all_of[name].get("depends_on") if isinstance(all_of[name], Mapping) else None
+            waiting += [each for each in depends if isinstance(each, str)] if isinstance(depends, list) else []
+    return found
+
+
+def _at(contract: Contract, path: str) -> Any:
+    """The value at a path; the neutral one where a later setting is left out."""
+    value: Any = contract
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return KEYS[path].neutral if value is None and KEYS[path].since else value
+
+
+# ----------------------------------------------------------------------------------------------------- what differs
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One setting of which two contracts have different values; None: not there."""
+
+    path: str
+    mine: Any
+    theirs: Any
+
+    @property
+    def key(self) -> Key | None:
+        """What is known of it; None: another release's setting."""
+        first, *rest = self.path.split(".", 2)
+        known = ".".join(["partial_models.*", *rest[1:]]) if first == "partial_models" and rest else self.path
+        return KEYS.get(known)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change so while a federation runs."""
+        if self.path == "learning.algorithm":
+            return _named(self.mine) == _named(self.theirs)
+        return self.key is not None and self.key.changes
+
+    def words(self, here: str = "here", there: str = "there") -> str:
+        """The path and both values."""
+        path = json.dumps(self.path)[1:-1]  # a stranger's key may be anything
+        path = path if len(path) <= 100 else f"{path[:97]}..."
+        return f"{path} is {shown(self.mine)} {here} and {shown(self.theirs)} {there}"
+
+    def way(self) -> str:
+        """Whether it may change, and how."""
+        takes = self.key.takes if self.key is not None else "this release does not know it"
+        return f"may change with fedpeer update: {takes}" if self.changes else f"cannot change: {takes}"
+
+
+def differences(mine: Contract, theirs: Contract) -> list[Difference]:
+    """All settings in which two contracts differ, in the order of their paths."""
+    found = sorted(_differences(mine, theirs, ()), key=lambda each: each.path)
+    return [each for each in found if each.path != "algorithm"] or found
+
+
+def _differences(mine: Any, theirs: Any, path: tuple[str, ...]) -> Iterator[Difference]:
+    dotted = ".".join(path)
+    sections = isinstance(mine, Mapping) and isinstance(theirs, Mapping)
+    if sections and dotted not in KEYS and "neurons" not in path:
+        for name in {**mine, **theirs}:
+            yield from _differences(_or_neutral(mine, path, name), _or_neutral(theirs, path, name), (*path, str(name)))
+    elif mine != theirs:
+        yield Difference(dotted, mine, theirs)
+
+
+def _or_neutral(section: Mapping[str, Any], path: tuple[str, ...], name: str) -> Any:
+    key = KEYS.get(".".join((*path, str(name))))
+    return section.get(name, key.neutral if key is not None and key.since else None)
+
+
+def told(differing: Sequence[Difference]) -> str:
+    """All of them with both values, in one line; of a stranger's hundreds the first."""
+    more = f"; and {len(differing) - TOLD_MAX} more" if len(differing) > TOLD_MAX else ""
+    return "; ".join(each.words() for each in differing[:TOLD_MAX]) + more
+
+
+def shown(value: Any) -> str:
+    """As YAML has it, and short."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _named(choice: Any) -> str:
+    return str(choice).partition(",")[0].partition(":")[0]
+
+
+# ------------------------------------------------------------------------------------------------------- going on
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The contract by which a peer goes, as its state keeps it.
+
+    number   of the signed contract; 0: the file with which the federation began
+    text     its spelling
+    file     the settings that this machine's file named when it was read last, as JSON
+    """
+
+    number: int
+    text: bytes
+    file: bytes
+
+
+class ContractChangedError(Exception):
+    """A file that says otherwise than the state beside it. The message is for the user."""
+
+
+def named(federation: Federation) -> bytes:
+    """The settings that a file names, without those that it leaves at their defaults."""
+    said = federation.model_dump(mode="json", exclude={"simulation"}, exclude_unset=True)
+    return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
+
+
+def overlaid(held: Held, file: Federation) -> dict[str, Any]:
+    """The contract that this file asks for where `held` is in force.
+
+    What the file names is as it says; what it leaves open stays as it is, whatever a later release would make of it;
+    and what it named before and does not any more is as any new file has it.
+    """
+    now, before = json.loads(named(file)), json.loads(held.file)
+    return _overlaid(json.loads(held.text), contract_of(file), now, before)
+
+
+def _overlaid(kept: dict[str, Any], fresh: dict[str, Any], now: Any, before: Any) -> dict[str, Any]:
+    now, before = (each if isinstance(each, dict) else {} for each in (now, before))
+    made = dict(kept)
+    for name in {**kept, **fresh, **before}:
+        if name == "algorithm":
+            continue
+        if name == "partial_models":
+            chosen = fresh if name in now or name in before else kept
+            made[name] = chosen.get(name, {})
+        elif isinstance(kept.get(name), dict) or isinstance(fresh.get(name), dict):
+            made[name] = _overlaid(kept.get(name, {}), fresh.get(name, {}), now.get(name), before.get(name))
+        elif name in now or name in before:
+            if name in fresh:
+                made[name] = fresh[name]
+            else:
+                made.pop(name, None)
+    return made
+
+
+def changed_by_hand(held: Held, file: Federation) -> list[Difference]:
+    """What this machine's file says otherwise than the contract in force; nothing where it is as it was."""
+    if not held.file or named(file) == held.file:
+        return []
+    return differences(json.loads(held.text), overlaid(held, file))
+
+
+def refusal(differing: Sequence[Difference]) -> str:
+    """Sentences for who changed a file beside a state: each key, both values, and the way."""
+    rows = [f"  {each.words('in the state', 'in the file')}; it {each.way()}" for each in differing]
+    ways = []
+    if any(each.changes for each in differing):
+        ways.append("write the old values back and say fedpeer update NEW.yaml where the authority's key is")
+    if not all(each.changes for each in differing):
+        ways.append(f"for another network or beginning {NEW_FEDERATION}")
+    return "\n".join(
+        [
+            "the federation file was changed, and the state goes by another contract:",
+            *rows,
+            f"Way out: {'; '.join(ways)}.",
+        ]
+    )

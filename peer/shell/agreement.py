@@ -1,0 +1,81 @@
+"""By which contract a peer goes on: what its state keeps, what its federation file says, and what the authority signed.
+
+A state keeps the contract that is in force. The file of this machine may have been replaced by that of an update, or
+changed by hand; what a person changed by hand is refused, key by key, before anything is started.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpeer.peer.core.contract import (
+    Held,
+    changed_by_hand,
+    contract_of,
+    federation_of,
+    named,
+    overlaid,
+    refusal,
+    text_of,
+)
+from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.framing import FrameError
+from fedpeer.peer.core.journal import SnapshotForeignError, held_of
+from fedpeer.peer.shell.blocks import DamagedError
+from fedpeer.peer.shell.store import beginning
+
+#: What is logged where a state of before version 0.3 goes on.
+OLDER_STATE = (
+    "the state was kept by an earlier release, with a digest of its contract only: it goes on by the federation file, "
+    "since the shapes fit"
+)
+
+
+@dataclass(frozen=True)
+class Going:
+    """How a peer goes on.
+
+    federation   in force
+    held         the same as its state will keep it
+    remark       what is to be said about it; "": nothing
+    """
+
+    federation: Federation
+    held: Held
+    remark: str = ""
+
+
+def going_on(folder: Path, file: Federation) -> Going:
+    """How the peer of this state folder goes on with this federation file.
+
+    Raises:
+        SnapshotForeignError: the file was changed, with each key, both values, and the way out.
+    """
+    state = state_of(folder)
+    held = None if state is None else held_of(state)
+    if held is None:
+        text = text_of(contract_of(file), str(file.learning.algorithm))
+        return Going(file, Held(0, text, named(file)), OLDER_STATE if state is not None else "")
+    differing = changed_by_hand(held, file)
+    if differing:
+        raise SnapshotForeignError(refusal(differing))
+    return Going(federation_of(json.loads(held.text), file), held)
+
+
+def asked_by(held: Held, file: Federation) -> bytes:
+    """The spelling of the contract that this file asks for where `held` is in force."""
+    return text_of(overlaid(held, file), str(file.learning.algorithm))
+
+
+def state_of(folder: Path) -> dict[str, Any] | None:
+    """What the newest snapshot in this folder says before its tensors; None: there is none, or it cannot be read."""
+    for path in sorted((folder / "snapshots").glob("*.snapshot"), reverse=True):
+        try:
+            fields = beginning(path)
+        except (FrameError, DamagedError, OSError):
+            continue
+        return fields
+    return None
