@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fedpeer.peer.core.versions import NEWEST, OLDEST
+
 #: Ticks between two Hellos to a peer that has not answered: at first as often as a person watches two machines start
 #: one after the other, later as rarely as a peer that is switched off deserves (10 s at 25 ms).
 HELLO_MIN, HELLO_MAX = 20, 400
@@ -15,6 +17,8 @@ HELLO_MIN, HELLO_MAX = 20, 400
 class Acquaintance:
     """One other peer.
 
+    version      of the wire, in which it is spoken to: the newest, or an older one if it has refused that
+    capabilities of it, as its last Hello said
     met          whether each has heard the other's Hello with the incarnations and lives that hold now
     compare      whether there is reason to say Hello again all the same
     life, nonce  of its process, as it said last
@@ -35,6 +39,8 @@ class Acquaintance:
     buried_at    tick at which it was thought dead; None: it is not, or that is long ago
     """
 
+    version: int = NEWEST
+    capabilities: frozenset[str] = frozenset()
     met: bool = False
     compare: bool = False
     life: int = 0
@@ -55,6 +61,18 @@ class Acquaintance:
     differs: bytes = b""
     told: tuple[int, int] = (0, 0)
     buried_at: int | None = None
+
+    def spoke(self, version: int) -> bool:
+        """A frame of this version came from it (0: not known of which); whether it is spoken to in another now."""
+        newer = version > self.version
+        self.version = max(self.version, version)
+        return newer
+
+    def does_not_speak(self) -> bool:
+        """It refused the version in which it was spoken to; whether there is an older one."""
+        older = self.version > OLDEST
+        self.version = max(self.version - 1, OLDEST)
+        return older
 
     def seen_in(self, round: int, now: int) -> None:
         """It says that it is in this round."""

@@ -8,7 +8,7 @@ twice. Whether a signature is its author's, and whether they are enough, the mac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -31,6 +31,7 @@ from fedpeer.gossip.ballots import (
 from fedpeer.peer.core.capacity import NAME_LETTERS_MAX, SIGNATURES_MAX
 from fedpeer.peer.core.framing import Bytes, FrameError, pack, unpack_each
 from fedpeer.peer.core.readers import Reader, Unfit, empty, flag, named, octets, row, whole, words
+from fedpeer.peer.core.versions import OLDEST, VERSIONS
 
 SIGNATURE_BYTES = 64
 #: A letter has at most 4 bytes in UTF-8.
@@ -43,9 +44,10 @@ SIGNATURES_BYTES = _ENTRY_BYTES[0], SIGNATURES_MAX * _ENTRY_BYTES[1]
 # ------------------------------------------------------------------------------------------------------------- metadata
 
 
-def flat(said: Message) -> tuple[Any, ...]:
-    """What is said, and all fields of it but signatures."""
-    return (TAGS[type(said)], *_flat(said))
+def flat(said: Message, version: int) -> tuple[Any, ...]:
+    """What is said, and all fields of it that this version of the wire has, but signatures."""
+    values = dict(zip(_SAYINGS[type(said)][0], _flat(said), strict=True))
+    return (TAGS[type(said)], *(values[name] for name in _fields(type(said), version)))
 
 
 def _flat(value: Any) -> Iterator[Any]:
@@ -57,13 +59,13 @@ def _flat(value: Any) -> Iterator[Any]:
             yield inner
 
 
-def read(kind: str, values: tuple[Any, ...]) -> Message:
-    """What `flat` made of a statement, still without its signatures.
+def read(kind: str, values: tuple[Any, ...], version: int) -> Message:
+    """What `flat` made of a statement in this version of the wire, still without its signatures.
 
     Raises:
         Unfit: if these are not its fields.
     """
-    said: Message = _READERS[kind](values)
+    said: Message = _READERS[version][kind](values)
     return said
 
 
@@ -75,6 +77,10 @@ def _answer(term: int, pre: bool, granted: bool, signature: bytes) -> Answer:
 
 def _maybe_signed(value: Any) -> bytes:
     return bytes(octets(SIGNATURE_BYTES)(value)) if value else empty(value)
+
+
+def _progress(applied: int, newest_round: int, newest_term: int) -> Progress:
+    return Progress(applied, newest_round, newest_term)
 
 
 _NUMBER, _FIRST, _DIGEST, _SIGNATURE = whole(), whole(1), octets(32), octets(SIGNATURE_BYTES)
@@ -95,29 +101,41 @@ TAGS: dict[type[Message], str] = {
 _SAYINGS: dict[type[Message], tuple[dict[str, Reader], Any]] = {
     Canvass: (
         {"term": _FIRST, "pre": flag, "roster": _FIRST, **_PROGRESS},
-        lambda term, pre, roster, *progress: Canvass(term, pre, roster, Progress(*progress)),
+        lambda term, pre, roster, **progress: Canvass(term, pre, roster, _progress(**progress)),
     ),
     Answer: ({"term": _NUMBER, "pre": flag, "granted": flag, "signature": _maybe_signed}, _answer),
     Lead: (
         {"term": _FIRST, "candidate": words(NAME_LETTERS_MAX), "roster": _FIRST, **_PROGRESS},
-        lambda term, candidate, roster, *progress: Lead(Mandate(term, candidate, roster, ()), Progress(*progress)),
+        lambda term, candidate, roster, **progress: Lead(Mandate(term, candidate, roster, ()), _progress(**progress)),
     ),
-    Follow: ({"term": _NUMBER, **_PROGRESS}, lambda term, *progress: Follow(term, Progress(*progress))),
-    Propose: (_DECREE, lambda *decree: Propose(Decree(*decree))),
+    Follow: ({"term": _NUMBER, **_PROGRESS}, lambda term, **progress: Follow(term, _progress(**progress))),
+    Propose: (_DECREE, lambda **decree: Propose(Decree(**decree))),
     Accept: ({"term": _FIRST, "round": _FIRST, "signature": _SIGNATURE}, Accept),
-    Commit: (_DECREE, lambda *decree: Commit(Certificate(Decree(*decree), ()))),
+    Commit: (_DECREE, lambda **decree: Commit(Certificate(Decree(**decree), ()))),
 }
 
 
-def _reader(kind: type[Message]) -> Reader:
+#: Fields that came after the first version of the wire, by the version; in older frames they are what is made without
+#: them.
+_SINCE: Mapping[type[Message], Mapping[str, int]] = {}
+
+
+def _fields(kind: type[Message], version: int) -> tuple[str, ...]:
+    """Of a statement, those that this version has."""
+    later = _SINCE.get(kind, {})
+    return tuple(name for name in _SAYINGS[kind][0] if later.get(name, OLDEST) <= version)
+
+
+def _reader(kind: type[Message], version: int) -> Reader:
     readers, made = _SAYINGS[kind]
-    each = named(readers, *readers.values(), of=kind.__name__)
-    return lambda value: made(*each(value).values())
+    names = _fields(kind, version)
+    each = named(names, *(readers[name] for name in names), of=kind.__name__)
+    return lambda value: made(**each(value))
 
 
-_READERS = {tag: _reader(kind) for kind, tag in TAGS.items()}
+_READERS = {version: {tag: _reader(kind, version) for kind, tag in TAGS.items()} for version in VERSIONS}
 #: What may be said.
-SAYINGS = tuple(_READERS)
+SAYINGS = tuple(TAGS.values())
 
 # ----------------------------------------------------------------------------------------------------------------- tail
 

@@ -47,25 +47,27 @@ from fedpeer.peer.core.messages import (
     Update,
     Value,
     digest_of,
+    spoken_in,
 )
 from fedpeer.peer.core.readers import TEXT_LETTERS_MAX, Unfit, unpacked
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.sparse_words import packed, restored, wire_bytes
+from fedpeer.peer.core.versions import VERSIONS
 
 MAGIC = b"FDPR"
-#: Of the wire. One that is not ours is refused by name; the package's version is another thing.
-VERSION = 1
 _HEAD = Struct("<4sHBBIQ")
 HEAD_BYTES = _HEAD.size
 
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
+_ENVELOPE_FIELDS = len(plain(Envelope(federation=b"", sender="", recipient="", incarnation=1, to_incarnation=0)))
 _WITH_CLAIMS = (Ping, PingRequest, Pong)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first 20 bytes: the kind of message, and the lengths in bytes that it declares."""
+    """The first 20 bytes: the version of the wire, the kind of message, and the lengths in bytes that it declares."""
 
+    version: int
     kind: type[Message]
     metadata_bytes: int
     tail_bytes: int
@@ -79,21 +81,23 @@ class Head:
 
 
 def encode(envelope: Envelope, message: Message) -> tuple[bytes, memoryview]:
-    """A frame in two pieces: header and metadata, and the tail, a view of the message's tensor.
+    """A frame of the envelope's version in two pieces: header and metadata, and the tail, a view of the message's
+    tensor.
 
     Claims are told again and again, so those that find no room in a message of membership are left out of it, the
     last first. Anything else that is too large is a mistake of our own.
     """
-    tail = _tail(message)
+    version, tail = envelope.version, _tail(message)
+    assert spoken_in(version, type(message)), f"version {version} has no {type(message).__name__}"
     bare = replace(message, text=b"") if isinstance(message, Contract | RosterNews) else message
     told = travelling(message.content, len(tail)) if isinstance(message, Update) else ()
-    metadata = pack(plain(envelope) + plain(bare) + told)
+    metadata = pack(plain(envelope) + plain(bare, version) + told)
     while len(metadata) > METADATA_BYTES_MAX and isinstance(bare, _WITH_CLAIMS) and bare.claims:
         bare = replace(bare, claims=bare.claims[:-1])
-        metadata = pack(plain(envelope) + plain(bare))
+        metadata = pack(plain(envelope) + plain(bare, version))
     assert len(metadata) <= METADATA_BYTES_MAX, f"{len(metadata)} bytes of metadata in a {type(message).__name__}"
     assert len(tail) <= TEXTS.get(type(message), len(tail)), f"a {type(message).__name__} of {len(tail)} bytes"
-    return _HEAD.pack(MAGIC, VERSION, _NUMBERS[type(message)], 0, len(metadata), len(tail)) + metadata, tail
+    return _HEAD.pack(MAGIC, version, _NUMBERS[type(message)], 0, len(metadata), len(tail)) + metadata, tail
 
 
 def _tail(message: Message) -> memoryview:
@@ -127,15 +131,16 @@ def parse_head(head: Bytes, frame_bytes: int | None = None) -> Head | Rejected:
     magic, version, kind, reserved, metadata_bytes, tail_bytes = _HEAD.unpack_from(head)
     if magic != MAGIC:
         return Rejected("not_fedpeer")
-    if version != VERSION:
-        return Rejected("version_unsupported", f"version {version}; this release speaks {VERSION}")
-    if kind not in KINDS:
+    if version not in VERSIONS:
+        spoken = " and ".join(map(str, VERSIONS))
+        return Rejected("version_unsupported", f"version {version}; this release speaks {spoken}")
+    if KINDS.get(kind) not in READERS[version]:
         return Rejected("unknown_kind", f"kind {kind}")
     if reserved:
         return Rejected("bad_metadata", "the reserved byte of the header is not 0")
     if metadata_bytes > METADATA_BYTES_MAX:
         return Rejected("metadata_too_large", f"{metadata_bytes} bytes, more than {METADATA_BYTES_MAX}")
-    found = Head(KINDS[kind], metadata_bytes, tail_bytes)
+    found = Head(version, KINDS[kind], metadata_bytes, tail_bytes)
     if frame_bytes is None or frame_bytes == found.frame_bytes:
         return found
     if frame_bytes < HEAD_BYTES + metadata_bytes:
@@ -239,8 +244,9 @@ def frame_bytes_max(gate: Gate) -> int:
 def _opened(head: Head, metadata: Bytes) -> Opening:
     """Raises Unfit."""
     values = unpacked(metadata)
-    cut = len(Envelope.__dataclass_fields__)
-    return Opening(Envelope(**ENVELOPE(values[:cut])), head.kind, READERS[head.kind](values[cut:]), head.tail_bytes)
+    envelope = Envelope(**ENVELOPE(values[:_ENVELOPE_FIELDS]), version=head.version)
+    fields = READERS[head.version][head.kind](values[_ENVELOPE_FIELDS:])
+    return Opening(envelope, head.kind, fields, head.tail_bytes)
 
 
 def _viewed(tail: memoryview, form: Form) -> Tensor:

@@ -42,6 +42,7 @@ def gate_of(life: Life, other: str | None) -> Gate:
         peers=frozenset(life.circle.peers) | ({AUTHORITY} if other == AUTHORITY else set()),
         groups=groups,
         councils=_councils(life),
+        version=life.version_of(other or ""),
     )
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedpeer.algorithms.updates import Fault
 from fedpeer.peer.core.messages import Message
 from fedpeer.peer.core.roster import Roster
+from fedpeer.peer.core.versions import NEWEST
 from fedpeer.peer.core.voters import EVERYONE
 
 # ---------------------------------------------------------------------------------------------------- what happens
@@ -33,12 +34,14 @@ class Heard:
     """A message that passed the codec, from a peer whose identity is certain.
 
     incarnation, to_incarnation   the sender's own, and this peer's as the sender knows it (0: not at all)
+    version   of the wire, in which it came; 0: as an answer, whose version says nothing
     """
 
     sender: str
     incarnation: int
     to_incarnation: int
     message: Message
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +137,14 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Say this to a peer, once, if it can be reached; who repeats is the core. The incarnations go on the envelope."""
+    """Say this to a peer, once, if it can be reached; who repeats is the core. The incarnations go on the envelope, and
+    the version of the wire is the one in which it is written."""
 
     to: str
     message: Message
     incarnation: int
     to_incarnation: int
+    version: int = NEWEST
 
 
 @dataclass(frozen=True, slots=True)

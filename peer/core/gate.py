@@ -33,6 +33,7 @@ from fedpeer.peer.core.messages import (
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import ROSTER_BYTES_MAX
 from fedpeer.peer.core.sparse_words import packed_bytes_min
+from fedpeer.peer.core.versions import NEWEST
 
 #: Bytes of a contract's text: a federation file with a thousand lines has about 40,000.
 CONTRACT_BYTES_MAX = 1 << 16
@@ -92,6 +93,7 @@ class Gate:
     peers    all in the roster
     groups   every group of the federation by id, also those in which we have no part
     councils by group, also those in which we have no part; none where equals average
+    version  of the wire, in which it is answered
     """
 
     federation: bytes
@@ -101,6 +103,7 @@ class Gate:
     peers: Set[str]
     groups: Mapping[str, GroupSpec]
     councils: Mapping[str, CouncilSpec] = field(default_factory=dict)
+    version: int = NEWEST
 
 
 @dataclass(frozen=True, slots=True)

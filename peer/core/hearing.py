@@ -74,6 +74,8 @@ class Hearing:
         if peer not in life.others:
             life.count("unknown_peer", peer)
             return
+        if life.others[peer].spoke(heard.version):
+            life.changed()
         if not life.listens(peer):
             return
         life.others[peer].heard_at = life.now
@@ -167,9 +169,21 @@ class Hearing:
             if value_D is not None:
                 life.send(peer, Value(group=group, round=life.ledger.round, value_D=value_D.to(torch.float32)))
 
+    def _speak_older(self, peer: str) -> bool:
+        """It does not speak the version of the wire in which it was spoken to; whether there is an older one."""
+        life, other = self.work.life, self.work.life.others[peer]
+        if not other.does_not_speak():
+            return False
+        life.changed()
+        life.note("info", "older_version", f"{peer} speaks version {other.version} of the wire", peer=peer)
+        other.compare, other.hello_at = True, life.now  # what it refused may have been the Hello
+        return True
+
     def _refused(self, peer: str, refused: Refused) -> None:
         """A neighbour did not take something. Whatever has to do with memory or lives is cleared up by a Hello."""
         life = self.work.life
+        if refused.code == "version_unsupported" and self._speak_older(peer):
+            return
         if refused.group in self.councils:
             self.councils[refused.group].hear_refused(peer, refused)
         text = f"{peer} refused what this peer sent: {refused.code}. {refused.text}"

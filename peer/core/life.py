@@ -30,10 +30,11 @@ from fedpeer.peer.core.gate import Gate
 from fedpeer.peer.core.groups import PeerGroup
 from fedpeer.peer.core.keeps import Keeps
 from fedpeer.peer.core.ledger import Ledger
-from fedpeer.peer.core.messages import Message
+from fedpeer.peer.core.messages import Message, spoken_in
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.standing import Standing
+from fedpeer.peer.core.versions import NEWEST
 from fedpeer.peer.core.voters import PeerCouncil
 from fedpeer.slicing.plan import Group
 
@@ -211,7 +212,14 @@ class Life:
             self.snapshot()
 
     def send(self, to: str, message: Message) -> None:
-        self.effects.append(Send(to, message, self.ledger.incarnation, self.ledger.met.get(to, 0)))
+        """Say this to a peer in the version of the wire that it speaks; what that version does not have is not said."""
+        version = self.version_of(to)
+        if spoken_in(version, type(message)):
+            self.effects.append(Send(to, message, self.ledger.incarnation, self.ledger.met.get(to, 0), version))
+
+    def version_of(self, peer: str) -> int:
+        """Of the wire, in which this peer is spoken to."""
+        return self.others[peer].version if peer in self.others else NEWEST
 
     def note(self, level: Literal["debug", "info", "warning", "error"], what: str, text: str, **fields: object) -> None:
         self.effects.append(Note(level, what, text, fields))

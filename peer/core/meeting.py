@@ -22,6 +22,7 @@ from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Contract, Hello, LaneState, RosterNews
 from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
 from fedpeer.peer.core.seats import seats_of
+from fedpeer.peer.core.versions import CAPABILITIES
 from fedpeer.slicing.models import SlicingError
 from fedpeer.topology.graphs import TopologyError
 
@@ -69,6 +70,7 @@ def say_hello(life: Life, peer: str, *, answer: bool) -> None:
             roster=life.circle.roster.number,
             answer=answer,
             left=ledger.left,
+            capabilities=CAPABILITIES,
         ),
     )
 
@@ -97,7 +99,7 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
         life.write(Met(peer=peer, incarnation=heard.incarnation, life=hello.life, nonce=hello.nonce))
     other.knows_us = other.knows_us or hello.known_life == ledger.life
     other.seen_in(hello.round, life.now)
-    other.begun, other.roster = hello.begun, hello.roster
+    other.begun, other.roster, other.capabilities = hello.begun, hello.roster, frozenset(hello.capabilities)
     if _lost(life, heard, hello):
         born_again(life, max(heard.to_incarnation, ledger.incarnation) + 1, f"{peer} remembers more than this peer")
         return False

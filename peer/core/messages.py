@@ -6,6 +6,7 @@ travels in an envelope that binds it to one federation, sender, recipient and in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -16,6 +17,7 @@ from fedpeer.gossip import ballots
 from fedpeer.gossip.membership import Claim
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.framing import Bytes
+from fedpeer.peer.core.versions import NEWEST, since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class Envelope:
     federation       (16 bytes) names the federation: the beginning of the BLAKE2b of its authority's public key
     incarnation      of the sender: 1 from its first start on; one more whenever it lost memory
     to_incarnation   of the recipient, as the sender knows it; 0: not known yet
+    version          of the wire, in which the message is written; it stands in the header
     """
 
     federation: bytes
@@ -32,6 +35,7 @@ class Envelope:
     recipient: str
     incarnation: int
     to_incarnation: int
+    version: int = NEWEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,7 @@ class Hello:
     roster          number of the roster that the sender goes by
     answer          whether this answers a Hello (and wants none back)
     left            whether the sender has handed everything over and goes: it takes nothing beyond what `lanes` say
+    capabilities    what it can do beyond its version of the wire, by name
     """
 
     life: int
@@ -78,6 +83,7 @@ class Hello:
     roster: int
     answer: bool
     left: bool = False
+    capabilities: tuple[str, ...] = since(2, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,3 +245,11 @@ Message = (
     | Wanted
     | Model
 )
+
+#: Kinds that came after the first version of the wire, by the version; they are not said to who speaks an older one.
+SINCE: Mapping[type[Message], int] = {}
+
+
+def spoken_in(version: int, kind: type[Message]) -> bool:
+    """Whether this version of the wire has messages of the kind."""
+    return SINCE.get(kind, 1) <= version

@@ -12,6 +12,7 @@ import contextlib
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.messages import Envelope, Refused, RosterNews
 from fedpeer.peer.core.roster import AUTHORITY, Roster, to_bytes
+from fedpeer.peer.core.versions import NEWEST, OLDEST
 from fedpeer.peer.shell.authority import Authority
 from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
 from fedpeer.peer.shell.identity import client_context
@@ -27,9 +28,26 @@ async def announce(authority: Authority, roster: Roster, *, without: str = "") -
     entries = [entry for entry in roster.entries if entry.id != without][:TOLD_MAX]
     found: dict[str, str] = {}
     done = asyncio.Event()
+    news = RosterNews(number=roster.number, text=to_bytes(roster))
+    older: set[str] = set()  # who was told again in the oldest version of the wire
+
+    def tell(peer: str, version: int) -> None:
+        envelope = Envelope(
+            federation=roster.federation_id,
+            sender=AUTHORITY,
+            recipient=peer,
+            incarnation=1,
+            to_incarnation=0,
+            version=version,
+        )
+        links.send(peer, roster.by_id[peer].address, *codec.encode(envelope, news))
 
     def report(peer: str, outcome: Outcome) -> None:
         match outcome:
+            case Refused(code="version_unsupported") if peer not in older:
+                older.add(peer)
+                tell(peer, OLDEST)
+                return
             case LinkDown(reason=reason):
                 found[peer] = reason
             case Refused(text=text):
@@ -41,14 +59,10 @@ async def announce(authority: Authority, roster: Roster, *, without: str = "") -
         if len(found) == len(entries):
             done.set()
 
-    news = RosterNews(number=roster.number, text=to_bytes(roster))
     links = Links(lambda peer: client_context(authority.identity, roster.by_id[peer].key), report)
     try:
         for entry in entries:
-            envelope = Envelope(
-                federation=roster.federation_id, sender=AUTHORITY, recipient=entry.id, incarnation=1, to_incarnation=0
-            )
-            links.send(entry.id, entry.address, *codec.encode(envelope, news))
+            tell(entry.id, NEWEST)
         if entries:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), ANNOUNCE_SECONDS)

@@ -61,6 +61,7 @@ class Post:
             recipient=send.to,
             incarnation=send.incarnation,
             to_incarnation=send.to_incarnation,
+            version=send.version,
         )
         head, tail = codec.encode(envelope, send.message)
         size = len(head) + len(tail)

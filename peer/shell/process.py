@@ -355,7 +355,8 @@ class Process:
         if len(self._waiting) >= WAITING_MAX:
             lease.release()
         else:
-            self.feed(Heard(sender, envelope.incarnation, envelope.to_incarnation, message), lease)
+            heard = Heard(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)
+            self.feed(heard, lease)
         return None
 
     def _broken(self, error: Exception, sender: str) -> None:

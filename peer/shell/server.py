@@ -96,11 +96,13 @@ def _good(found: _Good | Rejected) -> _Good:
 
 @dataclass(slots=True)
 class _Visit:
-    """One request: who it turned out to be from, and the incarnation that answers have to name."""
+    """One request: who it turned out to be from, and the incarnation and the version of the wire in which it spoke, as
+    far as that was read."""
 
     request: web.BaseRequest
     sender: str = ""
     incarnation: int = 0
+    version: int = 0
     entered: bool = False
 
 
@@ -196,6 +198,7 @@ class PeerServer:
 
     async def _read(self, visit: _Visit, body: _Body, length: int, gate: Gate) -> None:
         head = _good(codec.parse_head(await body.exactly(min(codec.HEAD_BYTES, length)), length))
+        visit.version = head.version
         opening = _good(codec.parse_metadata(head, await body.exactly(head.metadata_bytes), gate))
         envelope = opening.envelope
         visit.incarnation = envelope.incarnation
@@ -243,6 +246,7 @@ class PeerServer:
             recipient=visit.sender or "stranger",
             incarnation=gate.incarnation,
             to_incarnation=visit.incarnation,
+            version=visit.version or gate.version,
         )
         head, tail = codec.encode(envelope, turned.answer or codec.refused(why))
         return web.Response(status=_STATUS.get(why.code, 400), body=head + bytes(tail), content_type=CONTENT_TYPE)

@@ -53,6 +53,7 @@ from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Entry, Roster
 from fedpeer.peer.core.saving import Recovered
+from fedpeer.peer.core.versions import NEWEST
 from fedpeer.sims.network.craft import Craft, Machine
 from fedpeer.sims.peers import learners, secret_of
 from fedpeer.sims.world import World, plan_of
@@ -90,6 +91,7 @@ class Residents:
     pupils  the work of each under an algorithm with a server; None where peers are equals
     pace    by peer, how many times as long as others it takes to train; 1 where nothing is said
     begun   by peer, how many processes it has had
+    speaks  by peer, the newest version of the wire that its release knows, where that is not this one's newest
     """
 
     world: World
@@ -100,6 +102,7 @@ class Residents:
     pupils: Mapping[str, Studies] | None = None
     pace: dict[str, float] = field(default_factory=dict)
     begun: Counter[str] = field(default_factory=Counter)
+    speaks: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, world: World, method: Choice, pace: dict[str, float] | None = None) -> Residents:
@@ -200,17 +203,27 @@ class Residents:
             recipient=send.to,
             incarnation=send.incarnation,
             to_incarnation=send.to_incarnation,
+            version=min(send.version, self.speaks.get(sender, NEWEST)),
         )
         return b"".join(codec.encode(envelope, send.message))
 
     def _decode(self, receiver: str, machine: Machine, sender: str, data: bytes) -> Heard | tuple[RefusedAtDoor, bytes]:
         assert isinstance(machine, Node)
-        found = codec.decode(data, machine.gate(sender))
+        gate = machine.gate(sender)
+        found = self._beyond(receiver, data) or codec.decode(data, gate)
         if isinstance(found, Rejected):
-            answer = Send(sender, codec.refused(found), machine.ledger.incarnation, machine.ledger.met.get(sender, 0))
+            met = machine.ledger.met.get(sender, 0)
+            answer = Send(sender, codec.refused(found), machine.ledger.incarnation, met, gate.version)
             return RefusedAtDoor(found.code, sender), self._encode(receiver, answer)
         envelope, message = found
-        return Heard(sender, envelope.incarnation, envelope.to_incarnation, message)
+        return Heard(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)
+
+    def _beyond(self, receiver: str, data: bytes) -> Rejected | None:
+        """The refusal of a frame that is newer than the receiver's release."""
+        head, newest = codec.parse_head(data), self.speaks.get(receiver, NEWEST)
+        if isinstance(head, Rejected) or head.version <= newest:
+            return None
+        return Rejected("version_unsupported", f"version {head.version}; this release speaks up to {newest}")
 
     def _sign(self, peer: str, text: bytes) -> bytes:
         return hashlib.blake2b(text, key=_key(self.world, peer)).digest()

@@ -156,7 +156,8 @@ ARRAY32, MAP32 = b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff"
 HOSTILE = (
     Hostile("T03", "sender_mismatch", lambda p: ack(p, sender=p.third)),
     Hostile("E01", "not_fedpeer", lambda p: ack(p, magic=b"HTTP")),
-    Hostile("E02", "version_unsupported", lambda p: ack(p, version=2)),
+    Hostile("E02", "version_unsupported", lambda p: ack(p, version=3)),
+    Hostile("E02-never", "version_unsupported", lambda p: ack(p, version=0)),
     Hostile("E03-header", "header_truncated", lambda p: ack(p)[:19]),
     Hostile("E03-metadata", "header_truncated", lambda p: ack(p)[:-1]),
     Hostile("E03-empty", "header_truncated", lambda p: b""),

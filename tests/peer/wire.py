@@ -127,6 +127,7 @@ HELLO = Hello(
     begun=True,
     roster=2,
     answer=False,
+    capabilities=("proofs",),
 )
 TRANSFER = Transfer(
     group="all", parcel=Parcel(seq=1, round=12, exchange=3, weight=0.2, form="float32", payload=_VALUE_D)

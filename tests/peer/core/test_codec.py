@@ -36,6 +36,7 @@ from fedpeer.peer.core.gate import CONTRACT_BYTES_MAX, Gate, Opening
 from fedpeer.peer.core.messages import (
     Ack,
     Contract,
+    Envelope,
     Hello,
     LaneState,
     Message,
@@ -44,18 +45,24 @@ from fedpeer.peer.core.messages import (
     RosterNews,
     Transfer,
     Value,
+    spoken_in,
 )
 from fedpeer.peer.core.readers import NUMBER_MAX
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.roster import ROSTER_BYTES_MAX
+from fedpeer.peer.core.versions import CAPABILITIES_MAX, NEWEST, VERSIONS
 from tests.peer import hostile
 from tests.peer.hostile import HOSTILE, REFUSED, ROSTER_NEWS, VALUE, Hostile, ack, craft, numbers, packed, transfer
 from tests.peer.wire import CLAIMS, ENVELOPE, GATE, HELLO, LENGTH, MESSAGES, PARTY, PLAIN, TRANSFER, framed, spec
 
-#: One frame a line, of wire version 1, in hexadecimal. It never changes: an old peer sends these bytes.
-GOLDEN = dict(
-    line.split() for line in (Path(__file__).parent / "wire-v1.txt").read_text(encoding="ascii").splitlines() if line
-)
+#: Of each version of the wire, one frame a line in hexadecimal. They never change: peers of that version send them.
+GOLDEN = {
+    version: dict(
+        line.split()
+        for line in (Path(__file__).parent / f"wire-v{version}.txt").read_text(encoding="ascii").splitlines()
+    )
+    for version in VERSIONS
+}
 
 
 def refusal_of(frame: bytes, gate: Gate = GATE) -> str:
@@ -72,35 +79,58 @@ def message_of(frame: bytes, gate: Gate = GATE) -> Message:
 # ------------------------------------------------------------------------------------------------- what belongs there
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_what_is_encoded_is_what_is_decoded(name: str) -> None:
-    frame = framed(MESSAGES[name])
+def in_version(version: int) -> Envelope:
+    return replace(ENVELOPE, version=version)
+
+
+EVERY_FRAME = [(version, name) for version in VERSIONS for name in GOLDEN[version]]
+
+
+@pytest.mark.parametrize(("version", "name"), EVERY_FRAME)
+def test_what_is_encoded_is_what_is_decoded(version: int, name: str) -> None:
+    frame = framed(MESSAGES[name], in_version(version))
     found = decode(frame, GATE)
     assert not isinstance(found, Rejected), found
     envelope, message = found
-    assert envelope == ENVELOPE
+    assert envelope == in_version(version)
     assert type(message) is type(MESSAGES[name])
     assert framed(message, envelope) == frame
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_version_1_of_the_wire_never_changes(name: str) -> None:
-    assert framed(MESSAGES[name]).hex() == GOLDEN[name]
+@pytest.mark.parametrize(("version", "name"), EVERY_FRAME)
+def test_no_version_of_the_wire_ever_changes(version: int, name: str) -> None:
+    assert framed(MESSAGES[name], in_version(version)).hex() == GOLDEN[version][name]
 
 
-def test_there_are_golden_bytes_of_every_kind_of_message() -> None:
-    assert set(GOLDEN) == set(MESSAGES)
-    kinds = set(get_args(Message))
-    assert {type(message) for message in MESSAGES.values()} == set(fields.READERS) == kinds
+@pytest.mark.parametrize("version", VERSIONS)
+def test_there_are_golden_bytes_of_every_kind_of_message(version: int) -> None:
+    spoken = {name for name, message in MESSAGES.items() if spoken_in(version, type(message))}
+    assert set(GOLDEN[version]) == spoken
+    assert {type(MESSAGES[name]) for name in spoken} == set(fields.READERS[version])
+    assert set(fields.READERS[NEWEST]) == set(get_args(Message)) == set(fields.KINDS.values())
+
+
+def test_a_field_of_a_later_version_has_its_default_in_a_frame_of_an_older_one() -> None:
+    hello = message_of(framed(HELLO, in_version(1)))
+    assert hello == replace(HELLO, capabilities=())
+    assert message_of(framed(HELLO, in_version(2))) == HELLO
+    assert HELLO.capabilities, "else this shows nothing"
+
+
+def test_capabilities_that_nobody_knows_are_read_and_too_many_are_not() -> None:
+    known = replace(HELLO, capabilities=("proofs", "of-another-century"))
+    assert message_of(framed(known)) == known
+    assert refusal_of(framed(replace(HELLO, capabilities=("x",) * (CAPABILITIES_MAX + 1)))) == "bad_metadata"
 
 
 def test_frames_are_the_bytes_that_the_page_on_the_wire_says() -> None:
     """Put together by hand: header, envelope, fields in their order, the tensor's bytes."""
-    assert framed(MESSAGES["ack"]) == ack(PARTY, "all", 8, 12)
+    one = in_version(1)
+    assert framed(MESSAGES["ack"], one) == ack(PARTY, "all", 8, 12)
     tail = numbers(*TRANSFER.parcel.payload.tolist())
-    assert framed(TRANSFER) == transfer(PARTY, round=12, exchange=3, weight=0.2, tail=tail)
-    assert framed(MESSAGES["value"]) == craft(PARTY, VALUE, ["all", 12, [LENGTH]], tail)
-    assert framed(MESSAGES["roster-news"]) == craft(PARTY, ROSTER_NEWS, [2, b""], b'{"number":2}')
+    assert framed(TRANSFER, one) == transfer(PARTY, round=12, exchange=3, weight=0.2, tail=tail)
+    assert framed(MESSAGES["value"], one) == craft(PARTY, VALUE, ["all", 12, [LENGTH]], tail)
+    assert framed(MESSAGES["roster-news"], one) == craft(PARTY, ROSTER_NEWS, [2, b""], b'{"number":2}')
 
 
 def test_a_tensor_is_neither_copied_when_sent_nor_when_received() -> None:
@@ -156,6 +186,7 @@ HELLOS = st.builds(
     begun=st.booleans(),
     roster=COUNTS,
     answer=st.booleans(),
+    capabilities=st.lists(st.just("proofs"), max_size=2).map(tuple),
 )
 PARCELS = st.builds(
     Parcel,

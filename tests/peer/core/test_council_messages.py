@@ -53,8 +53,10 @@ from fedpeer.peer.core.sparse_words import packed, wire_bytes
 from tests.gossip.court import SCOPE, Disk, machine
 from tests.gossip.swim import ids, signature
 from tests.peer.hostile import ACK, Hostile, Party, craft
-from tests.peer.wire import FEDERATION, GATE, MESSAGES, MODEL_BYTES, PARTY, UPDATE_BYTES, framed
+from tests.peer.wire import ENVELOPE, FEDERATION, GATE, MESSAGES, MODEL_BYTES, PARTY, UPDATE_BYTES, framed
 
+#: A frame put together by hand is one of the first version.
+ONE = replace(ENVELOPE, version=1)
 _NUMBER_OF = {kind: number for number, kind in KINDS.items()}
 BALLOT, UPDATE, WANTED, MODEL = (_NUMBER_OF[kind] for kind in (Ballot, Update, Wanted, Model))
 DIGEST = b"m" * 32
@@ -108,14 +110,14 @@ def test_each_kind_comes_back_as_it_was(name: str) -> None:
 def test_frames_are_the_bytes_that_the_page_on_the_wire_says() -> None:
     """Put together by hand: flat fields behind what is said, signatures one behind the other, the words' bitmap."""
     votes = b"".join(msgpack.packb([name, name[:1].encode() * 64]) for name in ("ann", "cas", "dot"))
-    assert framed(MESSAGES["ballot-lead"]) == craft(PARTY, BALLOT, ["all", "lead", 5, "ann", 2, 11, 12, 4], votes)
-    assert framed(MESSAGES["ballot-commit"]) == craft(PARTY, BALLOT, ["all", "commit", 5, 12, 2, DIGEST], votes)
-    assert framed(MESSAGES["ballot-canvass"]) == craft(PARTY, BALLOT, ["all", "canvass", 5, True, 2, 11, 12, 4])
-    assert framed(MESSAGES["wanted"]) == craft(PARTY, WANTED, ["all", DIGEST])
-    assert framed(MESSAGES["update"]) == update_of("plain", len(CONTENT), CONTENT)(PARTY)
+    assert framed(MESSAGES["ballot-lead"], ONE) == craft(PARTY, BALLOT, ["all", "lead", 5, "ann", 2, 11, 12, 4], votes)
+    assert framed(MESSAGES["ballot-commit"], ONE) == craft(PARTY, BALLOT, ["all", "commit", 5, 12, 2, DIGEST], votes)
+    assert framed(MESSAGES["ballot-canvass"], ONE) == craft(PARTY, BALLOT, ["all", "canvass", 5, True, 2, 11, 12, 4])
+    assert framed(MESSAGES["wanted"], ONE) == craft(PARTY, WANTED, ["all", DIGEST])
+    assert framed(MESSAGES["update"], ONE) == update_of("plain", len(CONTENT), CONTENT)(PARTY)
     content = bytes(8) + CONTENT[8:16] + bytes(8) + CONTENT[24:]
     tail = b"\x4c" + CONTENT[8:16] + CONTENT[24:]
-    assert framed(MESSAGES["update-sparse"]) == update_of("sparse", len(content), tail, digest_of(content))(PARTY)
+    assert framed(MESSAGES["update-sparse"], ONE) == update_of("sparse", len(content), tail, digest_of(content))(PARTY)
 
 
 def test_an_update_takes_the_bytes_that_are_counted_without_a_network() -> None:

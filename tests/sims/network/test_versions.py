@@ -1,0 +1,79 @@
+"""Peers of two releases in one federation: each pair finds the version of the wire that both speak, whoever is upgraded
+when, and averages in it.
+
+An older release is one that knows no newer frames: it refuses them by name, and says nothing in them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fedpeer.peer.core.versions import NEWEST, OLDEST
+from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.network.links import LinkRules
+from tests.faults.village import Village, world
+
+PEERS = world(4).peers
+
+
+def village(seed: int, *old: str, links: LinkRules | None = None, heal: float = 0.0) -> Village:
+    """One in which these have the older release."""
+    made = Village(world(4), Faults(seed=seed, links=links or LinkRules(delay=0.2, jitter=1.0), heal=heal))
+    made.residents.speaks.update(dict.fromkeys(old, OLDEST))
+    made.town.start()
+    return made
+
+
+def spoken(made: Village) -> dict[tuple[str, str], int]:
+    """In which version each speaks to each that it has met."""
+    return {
+        (one, other): known.version
+        for one, node in made.nodes().items()
+        for other, known in node.life.others.items()
+        if known.met
+    }
+
+
+@pytest.mark.parametrize("old", [(), PEERS[:1], PEERS[:2], PEERS])
+def test_each_pair_speaks_what_both_know_and_averages(old: tuple[str, ...]) -> None:
+    made = village(1, *old)
+    made.run(300.0)
+    found = spoken(made)
+    assert len(found) == 12
+    for (one, other), version in found.items():
+        assert version == (OLDEST if other in old else NEWEST) or one in old
+    assert min(node.ledger.round for node in made.nodes().values()) > 5
+    assert not made.wrong
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_peers_are_upgraded_one_after_the_other_while_all_go_on(seed: int) -> None:
+    """Whoever is upgraded speaks the newer version first, and who had taken it for an old one hears that. Packets are
+    lost, and overtake one another, all the while."""
+    links = LinkRules(delay=0.2, jitter=2.0, loss=0.1, repeat=0.1, reorder=0.3)
+    made = village(seed, *PEERS, links=links, heal=1500.0)
+    for number, peer in enumerate(PEERS):
+        made.run(300.0 * (number + 1))
+        rounds = {each: node.ledger.round for each, node in made.nodes().items()}
+        assert min(rounds.values()) > 2 * number, "averaging goes on"
+        made.town.kill(peer)
+        del made.residents.speaks[peer]
+        made.town.start(peer)
+    made.run(1800.0)
+    assert set(spoken(made).values()) == {NEWEST}
+    assert len(spoken(made)) == 12
+    assert not made.wrong
+    assert made.far < 1e-9
+
+
+def test_who_goes_back_to_the_older_release_is_spoken_to_in_its_version() -> None:
+    made = village(0)
+    made.run(200.0)
+    made.town.kill(PEERS[0])
+    made.residents.speaks[PEERS[0]] = OLDEST
+    made.town.start(PEERS[0])
+    made.run(600.0)
+    found = spoken(made)
+    assert {found[other, PEERS[0]] for other in PEERS[1:]} == {OLDEST}
+    assert {found[one, other] for one in PEERS[1:] for other in PEERS[1:] if one != other} == {NEWEST}
+    assert not made.wrong
