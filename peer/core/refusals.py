@@ -57,6 +57,13 @@ _ROWS = (
         "expired and that your clock is right.",
     ),
     Refusal(
+        "handshake_cut",
+        ("T11",),
+        "h",
+        "the connection ended, or stood still, in the middle of the TLS handshake",
+        "The connection was cut while you were connecting; connect again.",
+    ),
+    Refusal(
         "unknown_peer",
         ("T02", "R03"),
         "s",

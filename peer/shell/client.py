@@ -22,7 +22,16 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, Payload, StreamReader, TCPConnector
+from aiohttp import (
+    ClientError,
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+    Payload,
+    ServerDisconnectedError,
+    StreamReader,
+    TCPConnector,
+)
 from aiohttp.abc import AbstractStreamWriter
 
 from fedpeer.peer.core import codec
@@ -207,6 +216,8 @@ class Links:
                 return said or LinkDown(f"it answered {answer.status}, not as a peer does")
         except TimeoutError:
             return LinkDown("it did not answer, or too slowly")
+        except ServerDisconnectedError:
+            return LinkDown("it ended the connection without an answer; its roster may not have this peer (yet)")
         except (ClientError, OSError, ValueError) as error:
             return LinkDown(link_reason(error))
 

@@ -233,9 +233,14 @@ def key_of(der: bytes) -> bytes | None:
 
 
 async def accept_tls(
-    connection: socket.socket, speak: Callable[[], asyncio.Protocol], context: ssl.SSLContext, patience: float
+    connection: socket.socket,
+    speak: Callable[[], asyncio.Protocol],
+    context: ssl.SSLContext,
+    patience: float,
+    goodbye: float,
 ) -> asyncio.Transport:
-    """The handshake of a connection that was accepted; whom it refuses is told why.
+    """The handshake of a connection that was accepted; whom it refuses is told why. Seconds: `patience` for the
+    handshake, `goodbye` for the other side to hear that TLS ends.
 
     asyncio ends the connection of a failed handshake without sending TLS's alert, and the other side could not tell an
     expired certificate from a broken cable. So a second handle keeps the connection open until the alert has left.
@@ -251,7 +256,11 @@ async def accept_tls(
     with spare:
         try:
             transport, _ = await loop.connect_accepted_socket(
-                speak, connection, ssl=context, ssl_handshake_timeout=patience
+                speak,
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=patience,
+                ssl_shutdown_timeout=goodbye,
             )
         except ssl.SSLError as error:
             with contextlib.suppress(OSError):  # the other side may have gone

@@ -23,16 +23,30 @@ class Limits:
     """What strangers and neighbours may take of us, and how long we wait for them. Seconds, bytes, counts."""
 
     #: Open connections in all. A roster of 60 with two each, of more `among`; each may hold 0.3 MB that was read ahead.
+    #: Only members have any: where all are taken, whoever has most gives one to who has fewer.
     connections: int = 128
     #: Of one peer: six in use and two that a cut left behind; beyond that the oldest is closed.
     connections_per_peer: int = 8
-    #: Connections whose TLS handshake is under way, and of them from one address, so that one machine cannot shut out
-    #: the others. A stranger can fill 0.8 MB with each, and what was allocated for many at once is not all given back
-    #: (measured: 61 MiB under the flood of the tests with 8, 122 with 16); an honest handshake is over after 8 ms, and
-    #: sixteen peers of one machine have met after 12 s all the same.
+    #: Connections whose TLS handshake is under way: from addresses of members, and from all others, which have places
+    #: of their own, so that strangers fill theirs alone; and of one address. A stranger can fill 0.8 MB with each, and
+    #: what was allocated for many at once is not all given back (measured: 61 MiB under the flood of the tests with 8,
+    #: 122 with 16); an honest handshake is over after 8 ms, and sixteen peers of one machine have met after 12 s all
+    #: the same. Where all places are taken, the oldest handshake of the address that has most gives way once it has
+    #: lasted longer than an honest one does on a machine with too much to do.
     handshakes: int = 32
+    handshakes_of_strangers: int = 16
     handshakes_per_address: int = 8
+    handshake_kept_s: float = 2.0
     handshake_s: float = 10.0
+    #: Handshakes that strangers may begin a second, all of them and from one address: each costs us some milliseconds.
+    strangers_per_second: float = 32.0
+    strangers_per_second_of_address: float = 8.0
+    #: Who was put out and has not heard of it may say one thing, within so many seconds, to be told; so many at once,
+    #: one of each.
+    farewells_at_once: int = 4
+    farewell_s: float = 5.0
+    #: Until the other side says that it has heard that TLS ends here; who never does holds a file handle for so long.
+    goodbye_s: float = 1.0
     #: A connection that says nothing is closed; neighbours speak every few ticks.
     idle_s: float = 75.0
 
@@ -78,6 +92,7 @@ class Limits:
         """In a roster of so many. Each of the others pings us, and is pinged, more often than an idle connection is
         closed, so each keeps one open; and has another for bulk as a neighbour, or for small ones while some are late.
         Who finds no room is suspected: strangers never get that far, so room for all of the roster costs nothing else.
+        Two for each and some more: where all are taken somebody has three, and everybody gets two.
         """
         few = cls()
         return replace(few, connections=max(few.connections, 2 * peers + few.connections_per_peer))
@@ -97,6 +112,22 @@ class Allowance:
             return False
         self._left -= 1
         return True
+
+
+class Allowances:
+    """The same for each of many names, of which the latest are remembered; a name that was forgotten begins anew."""
+
+    def __init__(self, per_second: float, most: int = 1024) -> None:
+        self._per_second, self._most = per_second, most
+        self._of: dict[str, Allowance] = {}
+
+    def take(self, name: str, now: float) -> bool:
+        """Whether this name may have one more."""
+        allowance = self._of.pop(name, None) or Allowance(self._per_second, now)
+        self._of[name] = allowance
+        if len(self._of) > self._most:
+            del self._of[next(iter(self._of))]
+        return allowance.take(now)
 
 
 @asynccontextmanager

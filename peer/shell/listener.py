@@ -1,8 +1,8 @@
 """Accepting connections on the peer port: how many, from where, and that TLS is done before anything is read.
 
 asyncio's own servers accept whatever comes and keep silent about handshakes that fail. Here each connection is taken
-by hand, so that both are bounded and every failure is told. What speaks on a connection is the protocol that `speak`
-makes; whose it is, `owner` says once the handshake is done.
+by hand, so that both are bounded and every failure is told. Members always get through: their handshakes have places of
+their own, by the addresses from which they come, and after the handshake only members stay.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import ipaddress
 import socket
 import ssl
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
+from fedpeer.peer.core.refusals import Rejected
+from fedpeer.peer.shell.handshakes import Handshakes
 from fedpeer.peer.shell.identity import accept_tls
-from fedpeer.peer.shell.limits import Limits
-from fedpeer.peer.shell.reasons import tls_reason
+from fedpeer.peer.shell.limits import Allowances, Limits
+from fedpeer.peer.shell.reasons import tls_reason, was_cut
 
 #: Connections that the kernel keeps for us while we are busy.
 BACKLOG = 128
@@ -80,20 +83,38 @@ def _is_loopback(host: str) -> bool:
 
 
 class Listener:
-    """Accepts until its task is cancelled; then all connections are its caller's to end."""
+    """Accepts until its task is cancelled; then all connections are its caller's to end.
+
+    speak      the protocol of a connection
+    owner      whose it is once the handshake is done: "" where there is no TLS to say, a refusal for who is not a
+               member, whose connection is closed at once
+    departs    whether such a one may stay for one request, since it was put out and may not know it
+    expects    whether a member may come from this address
+    """
 
     def __init__(
         self,
         speak: Callable[[], asyncio.Protocol],
-        owner: Callable[[asyncio.BaseTransport], str],
+        owner: Callable[[asyncio.BaseTransport], str | Rejected],
         refused: Refused,
         tls: ssl.SSLContext | None,
         limits: Limits,
+        *,
+        departs: Callable[[asyncio.BaseTransport], bool] = lambda transport: False,
+        expects: Callable[[str], bool] = lambda address: False,
     ) -> None:
         self._speak, self._owner, self._refused, self._tls, self._limits = speak, owner, refused, tls, limits
-        self._greeting: Counter[str] = Counter()  # handshakes under way, by address
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._departs, self._expects = departs, expects
+        per_address, kept_s = limits.handshakes_per_address, limits.handshake_kept_s
+        self._members = Handshakes(limits.handshakes, per_address, kept_s)
+        self._strangers = Handshakes(limits.handshakes_of_strangers, per_address, kept_s)
+        self._rate = Allowances(limits.strangers_per_second)
+        self._rate_of = Allowances(limits.strangers_per_second_of_address)
         self._open: dict[asyncio.Transport, str] = {}  # in the order in which they came
+        self._departing: dict[asyncio.Transport, bytes | None] = {}  # with the certificate
+        self._sent_away = weakref.WeakSet[asyncio.BaseTransport]()
+        self._over = False
+        self._came_from: dict[str, str] = {}  # the address of each member that was here
 
     async def run(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -107,25 +128,44 @@ class Listener:
                         await asyncio.sleep(OUT_OF_HANDLES_S)
                     continue  # else one connection ended while it was accepted
                 self._take(connection, str(address[0]))
+                await asyncio.sleep(0)  # what waits to be accepted is taken without waiting: others have their turn
         finally:
-            greeting = list(self._tasks)
+            self._over = True
+            greeting = [*self._members.tasks(), *self._strangers.tasks()]
             for task in greeting:
                 task.cancel()
             await asyncio.gather(*greeting, return_exceptions=True)
 
-    def _take(self, connection: socket.socket, address: str) -> None:
-        limits = self._limits
+    def review(self) -> None:
+        """Who belongs has changed: who does not any more is told with the next request, or closed soon."""
         self._forget_closed()
-        if self._greeting.total() >= limits.handshakes or self._greeting[address] >= limits.handshakes_per_address:
+        gone = [each for each, whose in self._open.items() if whose and isinstance(self._owner(each), Rejected)]
+        loop = asyncio.get_running_loop()
+        for transport in gone:
+            self._came_from.pop(self._open.pop(transport), None)
+            self._departing[transport] = None
+            loop.call_later(self._limits.farewell_s, transport.abort)
+
+    def sent_away(self, transport: asyncio.BaseTransport | None) -> bool:
+        """Whether this connection was ended by us with its handshake; what was said on it already is not heard."""
+        return transport in self._sent_away
+
+    def _take(self, connection: socket.socket, address: str) -> None:
+        now = asyncio.get_running_loop().time()
+        known = self._tls is None or address in self._came_from.values() or self._expects(address)
+        handshakes = self._members if known else self._strangers
+        if not known and not (self._rate_of.take(address, now) and self._rate.take("", now)):
+            self._turn_away(connection, f"more handshakes a second than strangers may begin, from {address}")
+        elif not handshakes.has_room(address, now):
             self._turn_away(connection, f"handshakes under way from {address}")
-        elif len(self._open) + self._greeting.total() >= limits.connections:
-            self._turn_away(connection, f"{len(self._open)} open connections")
         else:
-            self._greeting[address] += 1
-            task = asyncio.create_task(self._greet(connection, address))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            task.add_done_callback(lambda done: connection.close() if done.cancelled() else None)
+            handshake = handshakes.begin(self._greet(connection, address), address, now)
+            handshake.add_done_callback(lambda done: self._given_up(connection, address) if done.cancelled() else None)
+
+    def _given_up(self, connection: socket.socket, address: str) -> None:
+        connection.close()
+        if not self._over:
+            self._refused("too_many_requests", "", f"a handshake from {address} that took long gave way to another")
 
     def _turn_away(self, connection: socket.socket, why: str) -> None:
         connection.close()
@@ -133,31 +173,60 @@ class Listener:
 
     async def _greet(self, connection: socket.socket, address: str) -> None:
         """The handshake, after which aiohttp has the connection; one that fails is told, with the reason."""
+        limits = self._limits
         try:
             if self._tls is None:
                 transport, _ = await asyncio.get_running_loop().connect_accepted_socket(self._speak, connection)
             else:
-                transport = await accept_tls(connection, self._speak, self._tls, self._limits.handshake_s)
+                transport = await accept_tls(connection, self._speak, self._tls, limits.handshake_s, limits.goodbye_s)
         except OSError as error:  # all that ssl raises, too
             if error.errno in _OUT_OF_HANDLES:
                 self._refused("out_of_handles", "", str(error))
                 return
             why = tls_reason(error) or str(error) or "the connection ended in the middle of the handshake"
-            self._refused("tls_refused", "", f"{address}: {why}")
+            self._refused("handshake_cut" if was_cut(error) else "tls_refused", "", f"{address}: {why}")
             return
-        finally:
-            self._greeting -= Counter({address: 1})  # in-place, so that addresses with none left are forgotten
-        self._admit(transport)
+        self._admit(transport, address)
 
-    def _admit(self, transport: asyncio.Transport) -> None:
+    def _admit(self, transport: asyncio.Transport, address: str) -> None:
         """A peer that reconnects replaces its oldest connection: after a cut we may not know yet that it is dead."""
         owner = self._owner(transport)
         self._forget_closed()
-        theirs = [each for each, whose in self._open.items() if whose == owner]
-        if owner and len(theirs) >= self._limits.connections_per_peer:
-            theirs[0].abort()
-            del self._open[theirs[0]]
+        if isinstance(owner, Rejected):
+            self._show_out(transport, owner, address)
+            return
+        if owner:
+            self._came_from[owner] = address
+        counts = Counter(self._open.values())
+        if owner and counts[owner] >= self._limits.connections_per_peer:
+            self._end_oldest_of(owner)
+        elif len(self._open) >= self._limits.connections:
+            most, count = counts.most_common(1)[0]
+            if count <= counts[owner]:
+                transport.abort()
+                self._refused("too_many_requests", owner, f"{len(self._open)} open connections")
+                return
+            self._end_oldest_of(most)
         self._open[transport] = owner
+
+    def _show_out(self, transport: asyncio.Transport, why: Rejected, address: str) -> None:
+        """End a connection of who is no member; who was put out may say one thing, to be told, if it says it soon."""
+        tls = transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+        room = len(self._departing) < self._limits.farewells_at_once and certificate not in self._departing.values()
+        if room and self._departs(transport):
+            self._departing[transport] = certificate
+            asyncio.get_running_loop().call_later(self._limits.farewell_s, transport.abort)
+        else:
+            self._sent_away.add(transport)
+            transport.abort()
+            self._refused(why.code, "", f"{address}: {why.text}")
+
+    def _end_oldest_of(self, owner: str) -> None:
+        oldest = next(each for each, whose in self._open.items() if whose == owner)
+        oldest.abort()
+        del self._open[oldest]
 
     def _forget_closed(self) -> None:
         self._open = {transport: whose for transport, whose in self._open.items() if not transport.is_closing()}
+        self._departing = {each: whose for each, whose in self._departing.items() if not each.is_closing()}

@@ -191,10 +191,11 @@ class Process:
         )
         self._trainer = Trainer(self._bench.work, self._worked, self._failed)
         self._pipeline = Pipeline(_Timed(store, self.status), self._encoded, self._carry_out, self._saved)
-        server = PeerServer(
+        server = self._server = PeerServer(
             Host(
                 identify=self._identify,
                 farewell=self._farewell,
+                expects=self._members.expects,
                 listens=self._listens,
                 gate=self._gate,
                 deliver=self._deliver,
@@ -382,6 +383,7 @@ class Process:
                 self._say(effect)
             case Enrol():
                 self._post.forget(self._members.keep(effect.roster))
+                self._server.review()
             case Stop():
                 self._stopped = effect
                 asyncio.get_running_loop().call_soon(self._over.set)

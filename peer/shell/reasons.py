@@ -57,6 +57,12 @@ def tls_reason(error: BaseException) -> str | None:
     return next(known, reason.replace("_", " ").lower() or "the connection ended in the middle of the handshake")
 
 
+def was_cut(error: OSError) -> bool:
+    """Whether a handshake ended without anybody having refused anything: cut off, or too slow. A peer that pauses while
+    it connects, or a link that breaks, does that."""
+    return not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+
+
 def link_reason(error: BaseException) -> str:
     """Why a connection could not be made or broke: TLS's reason, or the system's, or the error's own words."""
     said = str(error)

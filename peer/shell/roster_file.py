@@ -5,6 +5,7 @@ somebody on this machine (`fedpeer revoke`, or a person copying) has put a later
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fedpeer.peer.core.roster import Roster, to_bytes
 from fedpeer.peer.shell.identity import read_roster
@@ -16,7 +17,15 @@ class RosterFile:
 
     def __init__(self, path: Path, roster: Roster) -> None:
         self.roster = roster
+        self._addresses: tuple[Roster | None, frozenset[str]] = (None, frozenset())
         self._path, self._seen = path, _changed_at(path)
+
+    def expects(self, address: str) -> bool:
+        """Whether a peer of the roster has its URL at this IP address; names are not looked up."""
+        if self._addresses[0] is not self.roster:
+            hosts = {urlsplit(entry.address).hostname or "" for entry in self.roster.entries}
+            self._addresses = self.roster, frozenset(hosts | ({"127.0.0.1", "::1"} if "localhost" in hosts else set()))
+        return address in self._addresses[1]
 
     def keep(self, roster: Roster) -> list[str]:
         """Go by this one from now on, and keep it; ids of those who are gone or have another key."""

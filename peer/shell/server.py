@@ -67,6 +67,7 @@ class Host:
     refused     count a refusal: code, sender ("" for a stranger), what exactly was wrong
     broken      told of a mistake of our own while a message of this sender is handled, which is then refused
     farewell    the roster by which whoever showed this certificate was put out; None: it never belonged
+    expects     whether a member may come from this address
     """
 
     identify: Callable[[bytes | None], str | Rejected]
@@ -76,6 +77,7 @@ class Host:
     refused: Callable[[str, str, str], None]
     broken: Callable[[Exception, str], None]
     farewell: Callable[[bytes | None], RosterNews | None] = lambda certificate: None
+    expects: Callable[[str], bool] = lambda address: False
 
 
 class _Turned(Exception):  # noqa: N818 (it is no error: it becomes an answer)
@@ -124,9 +126,21 @@ class PeerServer:
         def speak() -> web.RequestHandler:
             return _Speaker(self._web, self._host, self._limits)
 
-        listener = Listener(speak, self._owner, self._host.refused, tls, self._limits)
+        self._listener = Listener(
+            speak,
+            self._owner,
+            self._host.refused,
+            tls,
+            self._limits,
+            departs=lambda transport: self._host.farewell(_certificate(transport)) is not None,
+            expects=self._host.expects,
+        )
         self._listening = listening
-        self._accepting = asyncio.create_task(listener.run(listening))
+        self._accepting = asyncio.create_task(self._listener.run(listening))
+
+    def review(self) -> None:
+        """The roster is another one: end the connections of who is not in it any more."""
+        self._listener.review()
 
     async def stop(self) -> None:
         """Accept no more, let what is under way end, close all connections."""
@@ -136,15 +150,17 @@ class PeerServer:
         self._web.pre_shutdown()
         await self._web.shutdown(_STOP_S)
 
-    def _owner(self, transport: asyncio.BaseTransport) -> str:
-        """The peer at the other end; "" for strangers, and where there is no TLS to say."""
-        tls = transport.get_extra_info("ssl_object")
-        who = "" if tls is None else self._host.identify(tls.getpeercert(binary_form=True))
-        return "" if isinstance(who, Rejected) else who
+    def _owner(self, transport: asyncio.BaseTransport) -> str | Rejected:
+        """The peer at the other end; "" where there is no TLS to say."""
+        if transport.get_extra_info("ssl_object") is None:
+            return ""
+        return self._host.identify(_certificate(transport))
 
     # --------------------------------------------------------------------------------------------------- one request
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
+        if self._listener.sent_away(request.transport):
+            return web.Response(status=403)
         visit = _Visit(request)
         try:
             await self._take(visit)
@@ -162,9 +178,8 @@ class PeerServer:
         request, host = visit.request, self._host
         if not self._all.take(asyncio.get_running_loop().time()):
             raise _Turned(Rejected("too_many_requests", "more a second than one core answers"))
-        tls = request.get_extra_info("ssl_object")
-        if tls is not None:
-            self._enter(visit, self._identified(tls.getpeercert(binary_form=True)))
+        if request.transport is not None and request.get_extra_info("ssl_object") is not None:
+            self._enter(visit, self._identified(_certificate(request.transport)))
         gate = host.gate(visit.sender or None)
         length = _checked(request, gate)
         try:
@@ -249,7 +264,16 @@ class PeerServer:
             version=visit.version or gate.version,
         )
         head, tail = codec.encode(envelope, turned.answer or codec.refused(why))
-        return web.Response(status=_STATUS.get(why.code, 400), body=head + bytes(tail), content_type=CONTENT_TYPE)
+        answer = web.Response(status=_STATUS.get(why.code, 400), body=head + bytes(tail), content_type=CONTENT_TYPE)
+        if why.code == "unknown_peer":
+            answer.force_close()
+        return answer
+
+
+def _certificate(transport: asyncio.BaseTransport) -> bytes | None:
+    """(DER) what the other side of a TLS connection showed."""
+    tls = transport.get_extra_info("ssl_object")
+    return None if tls is None else tls.getpeercert(binary_form=True)
 
 
 def _checked(request: web.BaseRequest, gate: Gate) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -73,8 +74,15 @@ def no_certificate(bob: Bob) -> None:
 
 def nobody_here(bob: Bob) -> None:
     stranger = bob.people.identity("fay", admitted=False)
-    with bob.refuses("unknown_peer"):
-        told(bob.ask(request(bob.ping()), bob.tls(stranger)), "unknown_peer")
+    with bob.refuses("unknown_peer", "is not in roster"), bob.line(bob.tls(stranger)) as line, suppress(OSError):
+        line.sendall(request(bob.ping()))
+        assert line.recv(1) == b"", "the connection is ended, and nothing is answered"
+
+
+def broken_off(bob: Bob) -> None:
+    """As a peer does that pauses while it connects."""
+    with bob.refuses("handshake_cut"):
+        socket.create_connection(bob.address, PATIENCE).close()
 
 
 def asks(said: bytes, code: str) -> Case:
@@ -147,6 +155,7 @@ AT_THE_DOOR: dict[str, Case] = {
     "T09-type": asks(request(b"", content_type="text/html"), "unknown_route"),
     "T10-gzip": asks(request(b"", content_encoding="gzip"), "unknown_route"),
     "T10-expect": asks(request(b"", expect="100-continue"), "unknown_route"),
+    "T11": broken_off,
 }
 
 

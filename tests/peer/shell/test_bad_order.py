@@ -254,9 +254,9 @@ def test_refused_by_what_was_said_before(bob: Bob, case: Case) -> None:
     case(bob)
 
 
-@pytest.mark.parametrize("row", ["M09"])
+@pytest.mark.parametrize("words", [pytest.param("\x1b[2J it is full of stars", id="M09")])
 def test_a_mistake_of_ours_refuses_the_message_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     """It costs the sender, is told once with the way there and then without, and the peer goes on where it was."""
     with bob_at(tmp_path) as bob:
@@ -264,7 +264,7 @@ def test_a_mistake_of_ours_refuses_the_message_and_nothing_else(
 
         def fails(*given: Any) -> bool:
             hear_transfer(*given)
-            raise RuntimeError("\x1b[2J it is full of stars")
+            raise RuntimeError(words)
 
         monkeypatch.setattr("fedpeer.peer.core.hearing.hear_transfer", fails)
         for count in (1, 2):

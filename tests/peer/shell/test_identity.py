@@ -55,7 +55,9 @@ async def meet(server: ssl.SSLContext, client: ssl.SSLContext | None, say: bytes
         try:
             if accepted:
                 assert tls is not None
-                transport: asyncio.BaseTransport = await accept_tls(connection, lambda: protocol, tls, PATIENCE)
+                transport: asyncio.BaseTransport = await accept_tls(
+                    connection, lambda: protocol, tls, PATIENCE, PATIENCE
+                )
             else:
                 name = "" if tls else None
                 transport, _ = await loop.create_connection(

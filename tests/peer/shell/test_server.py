@@ -336,7 +336,7 @@ async def test_tls_says_who_sends(people: People) -> None:
     assert len(port.delivered) == 1
 
 
-async def test_a_handshake_that_fails_is_counted_with_its_reason(people: People) -> None:  # T01
+async def test_a_handshake_that_fails_is_counted_with_its_reason(people: People) -> None:  # T01, T11
     port = Port()
     bob = people.identity("bob")
     stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -352,7 +352,7 @@ async def test_a_handshake_that_fails_is_counted_with_its_reason(people: People)
         async with connected(port) as (_, writer):
             writer.close()
             await port.until(lambda: len(port.codes) == 4)
-    assert port.codes == ["tls_refused"] * 4
+    assert port.codes == ["tls_refused"] * 2 + ["handshake_cut"] * 2, "an honest peer that pauses breaks off, too"
     texts = [text for _, _, text in port.refusals]
     for text, wanted in zip(texts, ("plain HTTP", "no certificate", "handshake", "handshake"), strict=True):
         assert text.startswith("127.0.0.1: ")
@@ -406,12 +406,14 @@ async def test_who_was_put_out_is_told_by_the_roster_itself_once_a_second(people
             identify=lambda der: peer_of(der, later),
             farewell=lambda der: news if put_out(der, later) else None,
         )
-        async with connected(port, to_bob) as (reader, writer):
-            for said in (news, Refused):
+        for said in (news, Refused):
+            async with connected(port, to_bob) as (reader, writer):
                 writer.write(request(framed(MESSAGES["ack"])))
                 came = await answer(reader)
                 assert came.status == 403
                 assert came.said == said if said is news else isinstance(came.said, Refused)
-        assert (await ask(port, request(framed(MESSAGES["ack"])), stranger)).code == "unknown_peer"
+                assert await reader.read() == b"", "it is the last answer"
+        with pytest.raises((OSError, asyncio.IncompleteReadError)):
+            await ask(port, request(framed(MESSAGES["ack"])), stranger)
     assert port.codes == ["unknown_peer"] * 3
     assert not port.delivered
