@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedpeer.gossip.membership import Change, OtherSelf, Out, Refusal, Say
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import DOUBT_TICKS, Life
 from fedpeer.peer.core.meeting import born_again
 from fedpeer.peer.core.messages import Ping, PingRequest, Pong
 
@@ -46,8 +46,10 @@ def _changed(life: Life, change: Change) -> None:
 
 
 def _goes_by_another_roster(life: Life, sender: str) -> bool:
-    """Whether it may speak in good faith of somebody who is put out, or not let in yet, by the roster held here."""
-    return sender in life.others and life.others[sender].roster != life.circle.roster.number
+    """Whether it may speak in good faith of somebody who is put out, or not let in yet, by the roster held here: it
+    goes by another one, or did when it spoke, for words may overtake one another."""
+    new = life.enrolled_at is not None and life.now - life.enrolled_at < DOUBT_TICKS
+    return sender in life.others and (new or life.others[sender].roster != life.circle.roster.number)
 
 
 def _other_self(life: Life, out: OtherSelf) -> None:

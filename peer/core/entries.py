@@ -124,6 +124,14 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Revoked:
+    """A peer is not in the roster any more: what was under way to it comes back, and what had gone to it is written
+    off. Should it be let in again, then only as a later incarnation."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """All that could be handed over was: the rest is written off, and the next start is a late join."""
 
@@ -212,5 +220,18 @@ class Sworn:
 
 ChamberEntry = Stood | Bound | Stored | Studied | Kept | Averaged | Called | Sworn
 Entry = (
-    Started | Began | Learnt | Opened | Closed | Took | Acked | Met | Reborn | Adopted | Returned | Left | ChamberEntry
+    Started
+    | Began
+    | Learnt
+    | Opened
+    | Closed
+    | Took
+    | Acked
+    | Met
+    | Reborn
+    | Adopted
+    | Returned
+    | Revoked
+    | Left
+    | ChamberEntry
 )

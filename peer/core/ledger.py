@@ -43,6 +43,7 @@ from fedpeer.peer.core.entries import (
     Opened,
     Reborn,
     Returned,
+    Revoked,
     Started,
     Stood,
     Stored,
@@ -71,7 +72,8 @@ class Holding:
     settled_D    (D,) float32 as the last averaging in which it took part left it, where averages go by drift; None: not
                  known
     put          weight put in by this incarnation
-    written_off  weight that went to, less weight that came from, earlier incarnations of neighbours
+    written_off  weight that went to, less weight that came from, earlier incarnations of neighbours, and peers that
+                 were put out
     """
 
     held: Mass
@@ -221,7 +223,13 @@ class Ledger:
             case Started():
                 self.life = entry.life
             case Met():
-                self._meet(entry)
+                self._close_lanes(entry.peer)
+                self.met[entry.peer], self.met_as[entry.peer] = entry.incarnation, (entry.life, entry.nonce)
+            case Revoked():
+                self._close_lanes(entry.peer)
+                self.met_as.pop(entry.peer, None)
+                if entry.peer in self.met:
+                    self.met[entry.peer] += 1
             case Reborn():
                 self.x_n = self.x_n if self.trained else self._assembled()
                 for group, holding in self.groups.items():
@@ -325,21 +333,24 @@ class Ledger:
             holding = replace(holding, waiting={**holding.waiting, place: mass if before is None else before + mass})
         self.groups[entry.group] = holding
 
-    def _meet(self, entry: Met) -> None:
-        for group, holding in self.groups.items():
-            if entry.peer not in holding.out and entry.peer not in holding.into:
-                continue
-            out, into = holding.out.get(entry.peer, Outgoing()), holding.into.get(entry.peer, Incoming())
+    def exchanged_with(self, peer: str) -> list[str]:
+        """The groups in which there is a lane to or from it."""
+        return [group for group, holding in self.groups.items() if peer in holding.out or peer in holding.into]
+
+    def _close_lanes(self, peer: str) -> None:
+        """It is gone, as the incarnation that was known: its lanes are closed, both ways (`incarnations.py`)."""
+        for group in self.exchanged_with(peer):
+            holding = self.groups[group]
+            out, into = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
             held, lost = reopened(holding.held, out, into, self.rules.form)
             self.groups[group] = replace(
                 holding,
                 held=held,
-                out={peer: lane for peer, lane in holding.out.items() if peer != entry.peer},
-                into={peer: lane for peer, lane in holding.into.items() if peer != entry.peer},
-                told=holding.told - {entry.peer},
+                out={other: lane for other, lane in holding.out.items() if other != peer},
+                into={other: lane for other, lane in holding.into.items() if other != peer},
+                told=holding.told - {peer},
                 written_off=holding.written_off + lost,
             )
-        self.met[entry.peer], self.met_as[entry.peer] = entry.incarnation, (entry.life, entry.nonce)
 
 
 def _entered(estimate_D: Tensor, rules: Rules) -> Holding:

@@ -67,7 +67,7 @@ class Circle:
     def mates(self) -> frozenset[str]:
         """All who are in some group or council of this peer's."""
         members = [*(each.members for each in self.groups.values()), *(each.members for each in self.councils.values())]
-        return frozenset(peer for each in members for peer in each)
+        return frozenset(peer for each in members for peer in each if peer in self.roster.by_id)
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -141,6 +141,7 @@ class Life:
     averages: dict[str, Tensor] = field(default_factory=dict)  # of each group, as its last averaging left it
     score: float | None = None
     courses: dict[str, Course] = field(default_factory=dict)  # of the councils, by group
+    enrolled_at: int | None = None  # tick at which this process went over to its circle; None: it began with it
     exchanges: dict[str, int] = field(default_factory=dict)  # of each group, the most by an earlier circle
     new: bool = False  # this process found an empty disk
     amnesia: bool = False  # others know of an earlier process that used that disk before
@@ -269,7 +270,7 @@ class Life:
     def goes_by(self, circle: Circle) -> None:
         """Another circle counts from now on; what was made by the earlier one may still come."""
         self.exchanges = {group: self.exchanges_max(group) for group in self.circle.averaging}
-        self.circle = circle
+        self.circle, self.enrolled_at = circle, self.now
 
     def exchanges_max(self, group: str) -> int:
         """The number of the last exchange for which anything can be made: who leaves gives behind those of a round."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from fedpeer.gossip.incarnations import Memory, fence, meet, memory
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.core.contract import differences, digest_of, part, told
-from fedpeer.peer.core.entries import Acked, Met, Reborn, Returned
+from fedpeer.peer.core.entries import Acked, Left, Met, Reborn, Returned, Revoked
 from fedpeer.peer.core.events import Enrol, Heard, Stop
 from fedpeer.peer.core.json_text import parsed
 from fedpeer.peer.core.life import Life
@@ -291,10 +291,37 @@ def read_news(life: Life, peer: str, news: RosterNews) -> Roster | None:
     return roster
 
 
+def close_books(life: Life) -> None:
+    """With whoever is not in the roster any more: what is open to it comes back, what it has is written off by name.
+
+    Nobody can know what of the open transfers it has taken, since it is not asked any more. They come back whole, so
+    that mass is conserved among those who stay; what came from it was taken, and stays, with what of it still waits.
+    """
+    ledger = life.ledger
+    strangers = {p for holding in ledger.groups.values() for p in (*holding.out, *holding.into)} - set(
+        life.circle.peers
+    )
+    for peer in sorted(strangers):
+        before = {group: ledger.groups[group] for group in ledger.exchanged_with(peer)}
+        life.write(Revoked(peer=peer))
+        for group, holding in before.items():
+            after, lane = ledger.groups[group], holding.out.get(peer, Outgoing())
+            lost = after.written_off - holding.written_off
+            back = lane.weight_until(lane.made) - lane.acked_weight
+            had = (
+                f"{lost:.3g} of weight that it had"
+                if lost >= 0
+                else f"{-lost:.3g} of weight that it gave stays, so less"
+            )
+            text = f'{peer} is put out: in "{group}" {had} is written off, and {back:.3g} under way to it comes back'
+            life.note("warning", "written_off", text, group=group, peer=peer, lost=lost)
+
+
 def enrol(life: Life, roster: Roster) -> None:
     """Go by a later roster: who is new is greeted, who is gone is not spoken to, and the groups are what it says."""
     before = set(life.circle.peers)
     if life.me not in roster.by_id:
+        life.write(Left())  # the others close their books with it; should it be let in again, it comes late
         life.effects.append(Enrol(roster))
         life.phase = "stopped"
         life.note("error", "put_out", f"{life.me} is not in roster {roster.number} any more")
@@ -308,6 +335,7 @@ def enrol(life: Life, roster: Roster) -> None:
         life.circle = replace(life.circle, roster=roster)
     life.digests.clear()
     life.membership.set_roster(life.circle.peers)
+    close_books(life)
     life.effects.append(Enrol(roster))
     for group, weight in life.ledger.regrouped({g.id: g.index_D for g in life.circle.groups.values()}).items():
         life.note("warning", "written_off", f'the group "{group}" is gone', group=group, weight=weight)

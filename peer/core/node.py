@@ -52,7 +52,7 @@ from fedpeer.peer.core.hearing import Hearing
 from fedpeer.peer.core.lanes import say_again
 from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.life import Circle, Life, Phase, Setup
-from fedpeer.peer.core.meeting import born_again, enrol, greet
+from fedpeer.peer.core.meeting import born_again, close_books, enrol, greet
 from fedpeer.peer.core.messages import Message, Ping, PingRequest, Pong
 from fedpeer.peer.core.passages import Passage, Work, gather, join, leave, linger
 from fedpeer.peer.core.plausible import Gauge
@@ -247,6 +247,7 @@ class Node:
         life = self.life
         life.write(Started(life=self._number(life.ledger)))
         life.amnesia = self._forgot
+        close_books(life)  # by a roster that was there when it started
         for council in self.councils.values():
             electors.enrol(council, life.circle.roster)
         if life.phase == "stopped":

@@ -70,6 +70,7 @@ ENTRIES: Mapping[str, Schema] = {
     "Averaged": _stored(entries.Averaged, "group round"),
     "Called": _stored(entries.Called, "group number voters members text"),
     "Sworn": _stored(entries.Sworn, "group lost"),
+    "Revoked": _stored(entries.Revoked, "peer"),
 }
 TAGS: Mapping[type, str] = {stored.made: tag for tag, stored in ENTRIES.items()}
 

@@ -98,7 +98,8 @@ class GroupView:
     weight         push-sum weight held here
     disagreement   relative distance between this peer's estimate and what its neighbours sent last; None: not known
     waiting_for    who is missing in this exchange
-    written_off    weight that earlier incarnations of neighbours had of it, less what they had given
+    written_off    weight that earlier incarnations of neighbours, and who was put out, had of it, less what they had
+                   given
     audit          relative error of what is held and under way here against what came in and went out (P1)
     """
 

@@ -393,6 +393,48 @@ def roster_changes(seed: int) -> None:
     assert float((estimates.amax(0) - estimates.amin(0)).max()) <= 1e-5
 
 
+#: Ticks within which all have closed their books with who was put out: 10 s.
+BOOKS_CLOSED = 400.0
+
+
+def revoked(seed: int) -> None:
+    """Who is put out takes weight with it and leaves transfers open, whoever has heard of it and who has not yet: soon
+    nothing is open to it, and what those who stay hold is what they put in less what they wrote off, exactly."""
+    made = world(5, gossip__topology=("ring", "complete")[seed % 2], gossip__wire=("float32", "int8")[seed // 2 % 2])
+    faults = stormy(seed, made.peers, ("kill", "pause", "full"))
+    village = Village(made, faults, forgetful=True, roster=made.peers)
+    town, gone = village.town, made.peers[seed % 5]
+    rest = [peer for peer in made.peers if peer != gone]
+    town.start()
+    village.run(CALM + 40.0 + seed % 97)
+    later = village.signed(2, rest)
+    village.admit(later, rest)
+    teller = next(peer for peer in rest if peer in town.machines())
+    town.tell(teller, NewRoster(later))
+    village.run(max(town.now, town.faults.heal) + BOOKS_CLOSED, lambda: _closed(village, rest, gone, town.faults.heal))
+    assert _closed(village, rest, gone, 0.0), village.phases()
+    begun = {peer: village.node(peer).ledger.round for peer in rest}
+    for _ in range(40):
+        village.run(town.now + 5.0)
+        for group, (there, put) in audit.weights({p: village.ledgers()[p] for p in rest}).items():
+            assert there == pytest.approx(put, rel=1e-9), f"{there} of {put} is left in {group}"
+    on = village.run(town.now + 2 * BACK, lambda: all(village.node(p).ledger.round > begun[p] for p in rest))
+    assert on, village.phases()
+    assert village.notes("written_off"), "it is told by name"
+    village.judge(strangers=[gone])
+
+
+def _closed(village: Village, rest: Sequence[str], gone: str, since: float) -> bool:
+    """Whether faults are over, all go by the later roster, and nobody has an end of a lane with who is put out."""
+    if village.town.now < since or not set(rest) <= village.town.machines().keys():
+        return False
+    nodes = [village.node(peer) for peer in rest]
+    lanes = [
+        lane for node in nodes for holding in node.ledger.groups.values() for lane in (*holding.out, *holding.into)
+    ]
+    return all(node.life.circle.roster.number == 2 for node in nodes) and gone not in lanes
+
+
 #: Ticks within which all know of a death, and within which a false one is taken back (P8).
 KNOWN, REFUTED = 100.0, 200.0
 #: Ticks in which nobody may be buried alive.
@@ -447,7 +489,7 @@ SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
         truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, veiled, drifting, leaving,
-        leaving_slowly, joining, slow_asynchronous, slow_synchronous, roster_changes, detection, replayed,
+        leaving_slowly, joining, slow_asynchronous, slow_synchronous, roster_changes, revoked, detection, replayed,
         *SESSIONS.values(), *COMPANIES.values(),
     )
 }  # fmt: skip

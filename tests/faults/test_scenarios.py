@@ -38,6 +38,7 @@ SEEDS: dict[str, tuple[range, range]] = {
     "slow_asynchronous": (range(0), range(1)),
     "slow_synchronous": (range(0), range(1)),
     "roster_changes": (range(0), range(1)),
+    "revoked": (range(1), range(1, 4)),
     "detection": (range(0), range(1, 2)),
     "replayed": (range(0), range(1)),
     "coordinator_killed": (range(2, ROUND, 40), range(0, ROUND, 10)),

@@ -48,6 +48,7 @@ ENTRIES: dict[str, entries.Entry] = {
     "Reborn": entries.Reborn(incarnation=3),
     "Adopted": entries.Adopted(group="all", value_D=torch.tensor([1.0, 2.0, 3.0])),
     "Returned": entries.Returned(group="all", peer="bob"),
+    "Revoked": entries.Revoked(peer="bob"),
     "Left": entries.Left(),
     "Stood": entries.Stood(group="all", term=6, voted="bob"),
     "Bound": entries.Bound(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.net.conftest import LONG, ROUNDS, all_reach, started
 from tests.net.hosts import Hosts
-from tests.net.masses import mass_errors
+from tests.net.masses import ledger_in, mass_errors
 from tests.net.peers import ENVIRONMENT, FEDPEER, Peer, finish, run
 
 pytestmark = pytest.mark.slow
@@ -70,3 +70,29 @@ def test_one_leaves_and_one_more_is_invited_joins_late_and_is_put_out(made: Made
     peers[0].logs("roster", "guest is put out")
     assert guest.ended() == 2
     assert "guest was put out of the federation by roster 3" in guest.said
+
+
+#: Seconds within which those who stay have closed their books with who is put out.
+BOOKS_CLOSED_S = 10.0
+
+
+def test_who_is_put_out_takes_nothing_with_it(made: Made, hosts: Hosts, tmp_path: Path) -> None:
+    """At once after `fedpeer revoke` those who stay are killed: what lies in their stores is what they put in less what
+    they wrote off by name."""
+    everybody = made(rounds=100_000)
+    peers = started(everybody, round=3)
+    gone, rest = peers[-1], peers[:-1]
+    out = run(hosts, "north", tmp_path, "revoke", gone.id, "--in", str(tmp_path / "office"))
+    assert out.returncode == 0, out.stderr
+    for peer in rest:
+        peer.logs("written_off", f"{gone.id} is put out", BOOKS_CLOSED_S)
+    done = {peer.id: peer.done for peer in rest}
+    for peer in rest:
+        peer.reaches(done[peer.id] + 2)
+    for peer in rest:
+        peer.kill()
+    assert gone.ended() == 2
+    for peer in rest:
+        for group, holding in ledger_in(peer.file).groups.items():
+            assert not {gone.id} & {*holding.out, *holding.into}, f"{peer.id} has a lane with {gone.id} in {group}"
+    assert max(mass_errors([peer.file for peer in rest]).values()) < 1e-9
