@@ -1,16 +1,19 @@
 """When to give up on a peer: the waits of membership, and the two measurements by which they stretch. Pure functions.
 
-Three things stretch a wait, each for its own reason:
+Four things stretch a wait, each for its own reason:
 
 * **Health**: a peer that is itself slow, so that its helpers' nacks are missing and others suspect it, probes more
   slowly and waits longer (Lifeguard's local health multiplier).
 * **Loss**: a peer measures which share of its first pings is not answered in time although their target lives, and
   waits for as many more tries as make an answer just as likely as on a good network. Plain SWIM buries the living
   at 30 % loss.
+* **Round trips**: what a wait was chosen for is an answer within 8 ticks. Of whom answers take longer is waited for
+  longer in proportion (`round_trips.py`). Over TCP nothing is lost, and everything is late.
 * **Dogpile**: a suspicion begins with a long wait, which shrinks with the logarithm of the number of others that found
   the same independently.
 
-Sources: Das, Gupta, Motivala, SWIM, 2002; Dadgar, Phillips, Currey, Lifeguard, 2018. The rule for loss is ours.
+Sources: Das, Gupta, Motivala, SWIM, 2002; Dadgar, Phillips, Currey, Lifeguard, 2018. The rules for loss and for round
+trips are ours.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from fedpeer.gossip.awareness import Awareness, Timing, suspicion_wait
+from fedpeer.gossip.round_trips import RoundTrips
 
 #: Pings in others' stead that wait for an answer. Each lasts `answer` ticks, and at 30 % loss a peer is asked for about
 #: one in two ticks; beyond this somebody floods us, and is not answered.
@@ -49,7 +50,7 @@ class Accuse:
 
 @dataclass(slots=True)
 class _Probe:
-    """One probe under way; all its pings have one number.
+    """One probe under way; `number` is that of its first ping, and of what helpers are asked.
 
     helpers     None until they are asked; `next_ping`: when to ping again ourselves, from then on
     nacks       who of them said that it heard nothing, and so is well itself
@@ -104,6 +105,7 @@ class Detector:
         self._suspicions: dict[str, _Suspicion] = {}
         self._unsure: set[str] = set()  # a probe of ours failed, and whether they live is not known yet
         self._heard: dict[str, int] = {}  # tick at which each peer itself was heard last
+        self.round_trips = RoundTrips()
 
     # -------------------------------------------------------------------------------------------------- what happens
 
@@ -127,18 +129,21 @@ class Detector:
         """Ping a target in somebody's stead; nothing where too many of these are under way."""
         if len(self._relays) >= RELAYS_MAX:
             return []
-        ping = self.ping(target)
-        self._relays[ping.number] = _Relay(asker, number, target, clock + self._timing.answer)
+        ping = self.ping(target, clock)
+        self._relays[ping.number] = _Relay(asker, number, target, clock + round(self._answer(target)))
         return [ping]
 
-    def answered(self, sender: str, number: int, target: str, heard: bool) -> list[Ask]:
+    def answered(self, sender: str, number: int, target: str, heard: bool, clock: int) -> list[Ask]:
         """A pong came in."""
+        itself = sender == target and self.round_trips.answered(number, sender, clock)
         relay = self._relays.get(number)
         if relay is not None and sender == target == relay.target:
             del self._relays[number]
             return [Ask(relay.asker, "pong", relay.number, target)]
         for probe in self._probes:
-            if (probe.target, probe.number) == (target, number) and sender in (target, *(probe.helpers or ())):
+            if probe.target != target:
+                continue
+            if itself or (probe.number == number and sender in (probe.helpers or ())):
                 if heard:
                     self._probes.remove(probe)
                     self.awareness = self.awareness.worse(-1).sampled(lost=probe.helpers is not None)
@@ -170,15 +175,24 @@ class Detector:
         if standing == "unknown":
             self._relays = {n: r for n, r in self._relays.items() if peer not in (r.asker, r.target)}
             self._heard.pop(peer, None)
+            self.round_trips.forget(peer)
 
     def refuted(self) -> None:
         """We had to defend ourselves: perhaps we are slow."""
         self.awareness = self.awareness.worse(1)
 
-    def ping(self, to: str) -> Ask:
+    def ping(self, to: str, clock: int) -> Ask:
         """A ping that nobody here waits for."""
         self._number += 1
+        self.round_trips.sent(self._number, to, clock)
         return Ask(to, "ping", self._number, to)
+
+    def _answer(self, peer: str) -> float:
+        """Ticks after which an answer of this peer is late, by how long its answers took."""
+        return self._timing.answer * self._slowness(peer)
+
+    def _slowness(self, peer: str) -> float:
+        return self.round_trips.slowness(peer, self._timing.answer)
 
     def some(self, peers: Collection[str], count: int) -> list[str]:
         """Up to so many of them, at random."""
@@ -191,7 +205,7 @@ class Detector:
         self._ring_next = not self._ring_next
         target = self._successor(living) if self._ring_next else self._random(living)
         if target is not None and all(probe.target != target for probe in self._probes):
-            ping = self.ping(target)
+            ping = self.ping(target, clock)
             self._probes.append(_Probe(target, ping.number, clock))
             yield ping
 
@@ -210,7 +224,8 @@ class Detector:
     def _later(self, probe: _Probe, clock: int, living: Collection[str]) -> Iterator[Ask | Accuse]:
         """What a probe without an answer does as time passes."""
         patience, stretch = self.awareness.patience, self.awareness.stretch
-        waited, first = clock - probe.begun, self._timing.answer * patience
+        slowness = self._slowness(probe.target)
+        waited, first = clock - probe.begun, self._timing.answer * slowness * patience
         if waited >= first and self._heard.get(probe.target, -1) >= probe.begun:
             self._probes.remove(probe)  # it lives: it has said something else
             self.awareness = self.awareness.sampled(lost=True)
@@ -221,25 +236,25 @@ class Detector:
             yield from (Ask(helper, "ping-request", probe.number, probe.target) for helper in probe.helpers)
         if probe.helpers is None:
             return
-        if waited >= first + self._timing.helped * patience * stretch:
+        if waited >= first + self._timing.helped * slowness * patience * stretch:
             self._probes.remove(probe)
             self._unsure.add(probe.target)
             self.awareness = self.awareness.worse(len(probe.helpers) - len(probe.nacks))
             yield Accuse(probe.target, "suspect")
         elif clock >= probe.next_ping:
-            probe.next_ping = clock + self._timing.answer
-            yield Ask(probe.target, "ping", probe.number, probe.target)
+            probe.next_ping = clock + round(self._answer(probe.target))
+            yield self.ping(probe.target, clock)
 
     # ----------------------------------------------------------------------------------------------------- suspicions
 
     def _check(self, peer: str, suspicion: _Suspicion, clock: int, living: int) -> Iterator[Ask | Accuse]:
-        stretch = self.awareness.stretch
+        stretch, slowness = self.awareness.stretch, self._slowness(peer)
         if clock >= suspicion.next_ask:
-            suspicion.next_ask = clock + self._timing.check * max(1, living // CHECKERS)
+            suspicion.next_ask = clock + round(self._timing.check * slowness) * max(1, living // CHECKERS)
             suspicion.asked = clock if suspicion.asked is None else suspicion.asked
-            yield self.ping(peer)
+            yield self.ping(peer, clock)
         unanswered = 0 if suspicion.asked is None else clock - suspicion.asked
-        if not suspicion.ours and unanswered >= self._timing.answer * self.awareness.patience * stretch:
+        if not suspicion.ours and unanswered >= self._timing.answer * slowness * self.awareness.patience * stretch:
             yield Accuse(peer, "suspect")
-        elif unanswered >= suspicion_wait(self._timing, stretch, suspicion.confirmed, living - 1):
+        elif unanswered >= slowness * suspicion_wait(self._timing, stretch, suspicion.confirmed, living - 1):
             yield Accuse(peer, "dead")

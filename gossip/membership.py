@@ -156,7 +156,7 @@ class Membership:
             return [_stranger(sender, sender)]
         self.heard(sender)
         out, _ = self._learn(sender, claims)
-        return out + [self._say(ask) for ask in self._detector.answered(sender, number, target, heard)]
+        return out + [self._say(ask) for ask in self._detector.answered(sender, number, target, heard, self._clock)]
 
     def advertise(
         self, advert: Advert, *, state: Literal["alive", "finished", "left"] = "alive", incarnation: int | None = None
@@ -320,7 +320,7 @@ class Membership:
         return replace(claim, signature=self._sign(claim_text(self._federation, claim)))
 
     def _pings(self, peers: Iterable[str]) -> list[Out]:
-        return [self._say(self._detector.ping(peer)) for peer in peers]
+        return [self._say(self._detector.ping(peer, self._clock)) for peer in peers]
 
     def _is_absent(self, peer: str) -> bool:
         return self.standing(peer) in ("dead", "unknown")

@@ -22,6 +22,10 @@ from fedpeer.gossip.membership import Advert, Change, Claim, Membership, OtherSe
 FEDERATION = bytes(range(16))
 
 
+#: Ticks after which a kernel says again what was lost: TCP waits 200 ms at least.
+RESENT = 8
+
+
 def signature(peer: str, text: bytes) -> bytes:
     """A keyed hash in the place of Ed25519: 64 bytes that only fit this peer and text."""
     return blake2b(text, key=peer.encode(), digest_size=64).digest()
@@ -55,6 +59,8 @@ class World:
 
     loss, repeat   chance of each message to be lost, or to arrive twice
     delay          ticks one way: 1 to this many, uniformly; so messages overtake one another
+    again          chance of each message to be said again by the kernel, RESENT ticks later, and of that one too; then
+                   nothing overtakes it on its way
     slow           ticks more for every message to and from a peer
     cut            whether a message from one peer to another is lost for sure
     """
@@ -64,6 +70,7 @@ class World:
     loss: float = 0.0
     repeat: float = 0.0
     delay: int = 4
+    again: float = 0.0
     timing: Timing = field(default_factory=Timing)
     slow: dict[str, int] = field(default_factory=dict)
     cut: Callable[[str, str], bool] = lambda a, b: False
@@ -79,6 +86,7 @@ class World:
         self.held_back: dict[str, list[tuple[str, Say]]] = {}
         self.under_way: list[tuple[int, int, str, str, Say]] = []
         self.sent: Counter[str] = Counter()
+        self.last: dict[tuple[str, str], int] = {}
         self.history: list[tuple[int, str, Change]] = []
         self.refusals: list[tuple[int, str, Refusal]] = []
         self.others: list[tuple[str, OtherSelf]] = []
@@ -163,7 +171,12 @@ class World:
         late = int(self.draws.integers(1, self.delay + 1)) + self.slow.get(sender, 0) + self.slow.get(say.to, 0)
         if self.draws.random() >= self.loss and not self.cut(sender, say.to):
             self.made += 1  # of two messages that arrive together, the one made first
-            heapq.heappush(self.under_way, (self.now + late, self.made, sender, say.to, say))
+            due = self.now + late
+            if self.again:
+                while self.draws.random() < self.again:
+                    due += RESENT
+                due = self.last[sender, say.to] = max(due, self.last.get((sender, say.to), 0))
+            heapq.heappush(self.under_way, (due, self.made, sender, say.to, say))
 
     # ----------------------------------------------------------------------------------------------- what to look at
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fedpeer.gossip.awareness import HEALTH_MAX, UNANSWERED_FREE, Awareness, Timing, suspicion_wait
 from fedpeer.gossip.claims import Advert, Claim, claim_bytes, claim_text, well_formed
 from fedpeer.gossip.credit import HALF_TICKS, MARKS_MAX, Credit
+from fedpeer.gossip.round_trips import GROWTH_MAX, KEPT_MAX, KEPT_TICKS, RoundTrips
 from fedpeer.gossip.rumours import CLAIMS_MAX, Held, Rumours
 from tests.gossip.swim import FEDERATION, a_claim, ids, verify
 
@@ -125,6 +126,37 @@ def test_a_suspicion_shrinks_with_the_logarithm_of_its_confirmations() -> None:
     assert suspicion_wait(timing, 1.0, 1, 1) == 30, "nobody else is there"
     assert suspicion_wait(timing, 1.0, 0, 0) == 30
     assert suspicion_wait(timing, 2.0, 3, 10) == 60
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=30))
+def test_waits_follow_how_long_answers_take(took: list[int]) -> None:
+    trips, clock = RoundTrips(), 0
+    for number, ticks in enumerate(took):
+        trips.sent(number, "peer002", clock)
+        clock += ticks
+        assert trips.answered(number, "peer002", clock)
+        assert not trips.answered(number, "peer002", clock), "once"
+    assert 1 <= trips.slowness("peer002", 8) <= GROWTH_MAX
+    assert min(took) <= trips.mean["peer002"] <= max(took)
+    if max(took) <= 4:  # a deviation is below the largest time, too
+        assert trips.slowness("peer002", 8) == 1
+    if min(took) > 12:
+        assert trips.slowness("peer002", 8) > 1
+    assert trips.slowness("peer003", 8) == 1, "of whom nothing is known"
+
+
+def test_an_answer_counts_for_its_own_ping_and_from_whom_it_went_to() -> None:
+    trips = RoundTrips()
+    trips.sent(1, "peer002", 0)
+    trips.sent(2, "peer002", 30)
+    assert not trips.answered(2, "peer003", 40), "a liar makes nobody else quick or slow"
+    assert trips.answered(1, "peer002", 40), "nobody waits for it any more, and it tells how slow the link is"
+    assert trips.mean["peer002"] == 40
+    for number in range(3, 3 * KEPT_MAX):
+        trips.sent(number, "peer002", 50)
+    assert len(trips.under_way) <= KEPT_MAX
+    trips.sent(4 * KEPT_MAX, "peer002", 50 + KEPT_TICKS + 1)
+    assert len(trips.under_way) == 1
 
 
 # -------------------------------------------------------------------------------------------------------------- table
