@@ -49,6 +49,12 @@ _USERS_MISTAKES = {
     "fedpeer.topology.graphs.TopologyError",
 }
 
+#: Those after which another start may find things as they should be.
+_TEMPORARY = {
+    "fedpeer.peer.shell.transient.NoAddressError",
+    "fedpeer.peer.shell.transient.PortInUseError",
+}
+
 Path = tuple[str | int, ...]
 
 
@@ -78,8 +84,23 @@ class ConfigError(Exception):
 
 def is_users_mistake(error: BaseException) -> bool:
     """Whether the message of this exception is a finished sentence for the user."""
-    names = {f"{each.__module__}.{each.__qualname__}" for each in type(error).__mro__}
-    return isinstance(error, ConfigError) or bool(names & _USERS_MISTAKES)
+    return isinstance(error, ConfigError) or bool(_names(error) & _USERS_MISTAKES)
+
+
+def temporary(error: BaseException) -> str:
+    """What another start may find otherwise, as a sentence: a port in use, too little memory; "" for other errors."""
+    from fedpeer.peer.shell.transient import short_of_memory
+
+    if _names(error) & _TEMPORARY:
+        return str(error)
+    if short_of_memory(error):
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        return f"there is too little memory ({said}); make room, or allow this process more, and start again"
+    return ""
+
+
+def _names(error: BaseException) -> set[str]:
+    return {f"{each.__module__}.{each.__qualname__}" for each in type(error).__mro__}
 
 
 def shown(text: object) -> str:

@@ -2,7 +2,7 @@
 
 Each command lives in its own file and imports the rooms it needs inside its function, so that `fedpeer --help` is
 quick. Exit codes: 0; 2 the user's mistake, told in one screen without a traceback; 1 our own, whose traceback goes
-into a file; 130 after Ctrl-C.
+into a file; 75 what may pass by itself, such as a port in use or too little memory; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from fedpeer.cli import (
     topology,
     use_commands,
 )
-from fedpeer.cli.errors import ConfigError, is_users_mistake, report, wrapped
+from fedpeer.cli.errors import ConfigError, is_users_mistake, report, temporary, wrapped
 
-EXIT_OURS, EXIT_USERS, EXIT_STOPPED = 1, 2, 130
+EXIT_OURS, EXIT_USERS, EXIT_TEMPORARY, EXIT_STOPPED = 1, 2, 75, 130
 
 app = typer.Typer(
     name="fedpeer",
@@ -102,9 +102,10 @@ def main() -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has gone, as `head` does; nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if code == EXIT_STOPPED:
+    if code in (EXIT_STOPPED, EXIT_TEMPORARY):
         sys.stderr.flush()
-        os._exit(code)  # taking torch down can take a second, and somebody waits
+        # Taking torch down can take a second, and somebody waits; what was loaded by half cannot be taken down at all.
+        os._exit(code)
     sys.exit(code)
 
 
@@ -127,6 +128,8 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if is_users_mistake(error):
             return _told(wrapped(str(error)), EXIT_USERS)
+        if words := temporary(error):
+            return _told(wrapped(words), EXIT_TEMPORARY)
         return _told(_own_mistake(error, arguments), EXIT_OURS)
     return outcome if isinstance(outcome, int) else 0
 

@@ -166,12 +166,16 @@ class Model:
 
 
 def save(folder: Path, card: Card, x_n: Tensor, layout: FlatLayout) -> None:
-    """Write a peer's model into its state folder: the card, then the parameters."""
-    from safetensors.torch import save_file
+    """Write a peer's model into its state folder: the card, then the parameters.
+
+    Raises:
+        OSError: the disk is full, read-only or failing; the model before is kept.
+    """
+    from safetensors.torch import save as packed
 
     write_json(folder / "model.json", card.model_dump(mode="json"))
     with replacing(folder / "model.safetensors") as temporary:
-        save_file({name: value.contiguous() for name, value in layout.unflatten(x_n).items()}, temporary)
+        temporary.write_bytes(packed({name: value.contiguous() for name, value in layout.unflatten(x_n).items()}))
 
 
 def load(tensors: Path, card: Path, peer: str | None, code: Loader) -> Model:

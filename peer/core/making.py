@@ -215,6 +215,7 @@ def node_of(
         ledger,
         blank=ledger.life == 0,
         forgot=not recovered.whole,
+        renews=not recovered.spare,
         draws=draws,
         sign=sign,
         verify=verify,

@@ -81,6 +81,7 @@ class Node:
 
     ledger   as it was recovered, or blank; `blank` says which
     forgot   whether something that was durable is known to be gone
+    renews   whether a whole state is to be saved at once, since none stands behind the one that was read
     course_of   what must be known of each of its councils, by group, where there are any
 
     `councils` are those that it sits in, by group; `part` is what it does in them: as a client of a server, or as one
@@ -97,11 +98,12 @@ class Node:
         sign: Sign,
         verify: Verify,
         forgot: bool = False,
+        renews: bool = False,
         course_of: Callable[[str, PeerCouncil], Course],
     ) -> None:
         self.setup = setup
         self._course_of, self._draws, self._sign, self._verify = course_of, draws, sign, verify
-        self.blank, self._forgot = blank, forgot
+        self.blank, self._forgot, self._renews = blank, forgot, renews
         advert = Advert(
             address=setup.address,
             roster=setup.circle.roster.number,
@@ -257,7 +259,7 @@ class Node:
             self.blank = True
         elif self._forgot:
             born_again(life, life.ledger.incarnation + 1, "the disk has lost what was durable")
-        if self.blank:
+        if self.blank or self._renews:
             life.snapshot()
         round, last = life.ledger.round, self.setup.federation.learning.rounds
         if round == 0 or self.blank:

@@ -457,10 +457,17 @@ _ROWS = (
     ),
     Refusal(
         "persist_failed",
-        ("D03",),
+        ("D03", "D06"),
         "o",
         "nothing could be saved; nothing is sent until a save succeeds",
         "This peer cannot save and therefore says nothing; free some space on its disk or make it writable.",
+    ),
+    Refusal(
+        "not_listening",
+        ("D04",),
+        "o",
+        "this machine has not got the address to listen on",
+        "This peer waits for the address of its `listen`, or of its dashboard: bring up the interface, or change it.",
     ),
     Refusal(
         "out_of_handles",

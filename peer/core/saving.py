@@ -25,12 +25,14 @@ class Recovered:
     snapshot   the newest that can be read; None: there was none yet
     entries    saved after it, in order; read from the disk as they are iterated over, once
     whole      False: something that was durable once is gone, so the peer has lost memory
+    spare      False: the newest snapshot was damaged, so no other stands behind the one that was read
     remarks    what was noticed, to be logged and counted
     """
 
     snapshot: bytes | None
     entries: Iterable[bytes]
     whole: bool = True
+    spare: bool = True
     remarks: tuple[Note | Refuse, ...] = ()
 
 

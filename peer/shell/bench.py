@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
 
@@ -26,12 +27,13 @@ from fedpeer.peer.shell.status import Status, Timed
 class Bench:
     """A peer's learner, its work under an algorithm with a server, and the folder of its last evaluated model."""
 
-    def __init__(self, prepared: Prepared, folder: Path, status: Status) -> None:
+    def __init__(self, prepared: Prepared, folder: Path, status: Status, unsaved: Callable[[str], None]) -> None:
+        """`unsaved` hears, in the trainer's thread, why a model is not kept; the one before is."""
         outfit = prepared.outfit
         self._learner, self._pupil = prepared.keeper or outfit.learner, prepared.pupil
         self._layout = outfit.assembly.layout
         self._card = models.Card.of(outfit.assembly, outfit.dataset, {prepared.file.id: outfit.held})
-        self._folder, self._status = folder, status
+        self._folder, self._status, self._unsaved = folder, status, unsaved
 
     def work(self, job: Work) -> Worked:
         """Do one job."""
@@ -48,7 +50,10 @@ class Bench:
             case Evaluate():
                 server = None if job.server_n is None else self._learner.evaluate(job.server_n)
                 score, loss = self._learner.evaluate(job.x_n)
-                models.save(self._folder, self._card, job.x_n, self._layout)
+                try:
+                    models.save(self._folder, self._card, job.x_n, self._layout)
+                except OSError as problem:
+                    self._unsaved(f"the model of round {job.round} is not kept for use: {problem.strerror}")
                 return Evaluated(job.round, score, loss, server), "evaluate"
             case Conclude() if self._pupil is None:
                 return concluded(job), _TIMED[Conclude]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import os
 import socket
 import ssl
 import sys
@@ -23,6 +24,7 @@ from fedpeer.peer.shell.handshakes import Handshakes
 from fedpeer.peer.shell.identity import accept_tls
 from fedpeer.peer.shell.limits import Allowances, Limits
 from fedpeer.peer.shell.reasons import tls_reason, was_cut
+from fedpeer.peer.shell.transient import NoAddressError, PortInUseError
 
 #: Connections that the kernel keeps for us while we are busy.
 BACKLOG = 128
@@ -43,20 +45,46 @@ class ListenError(Exception):
 
 
 def bind(host: str, port: int, *, plain: bool = False) -> socket.socket:
-    """A listening socket; port 0 is any free one. Without TLS (`plain`) on loopback only. Raises ListenError."""
+    """A listening socket; port 0 is any free one. Without TLS (`plain`) on loopback only.
+
+    Raises:
+        ListenError: a person has to change something.
+        PortInUseError, NoAddressError: not now.
+    """
     if plain:
         require_loopback(host)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise ListenError(
-            f"{host}:{port} cannot be listened on ({why}); change `listen`, or stop what has the port"
-        ) from None
+        raise (not_now(host, port, "listen", error) or ListenError(_unheard(host, port, "listen", error))) from None
     expect_loss(listening)  # what is accepted inherits it
     listening.setblocking(False)
     return listening
+
+
+def not_now(host: str, port: int, setting: str, error: OSError) -> Exception | None:
+    """What to raise where nothing can listen there now and may later; None where a person has to change something."""
+    text = _unheard(host, port, setting, error)
+    if isinstance(error, socket.gaierror):
+        return NoAddressError(text) if error.errno == socket.EAI_AGAIN else None
+    match error.errno:
+        case errno.EADDRINUSE:
+            return PortInUseError(text)
+        case errno.EADDRNOTAVAIL:
+            return NoAddressError(text)
+    return None
+
+
+def _unheard(host: str, port: int, setting: str, error: OSError) -> str:
+    unresolved = isinstance(error, socket.gaierror) or error.errno is None
+    why = (error.strerror or str(error) if unresolved else os.strerror(error.errno or 0)).lower()
+    way_out = f"change `{setting}`, or stop what has the port"
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        way_out = f"bring up the interface that has it, or change `{setting}`"
+    elif error.errno == errno.EADDRINUSE:
+        why = "another process has the port"
+    return f"{host}:{port} cannot be listened on ({why}); {way_out}"
 
 
 def expect_loss(connection: socket.socket) -> None:

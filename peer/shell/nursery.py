@@ -6,6 +6,8 @@ before: no thread of ours runs, no tensor was touched, no lock is held. (After t
 hangs; those that linear algebra libraries start when they are imported are taken down and made anew by the libraries
 themselves.) Elsewhere each child starts from nothing.
 
+A child that ended for want of something that may come (`EXIT_TEMPORARY`) is started again, after growing pauses.
+
 No child outlives this process: each holds the reading end of a pipe on which nothing is ever written, and pauses when
 the pipe ends, however this process ended. On a terminal Ctrl-C reaches this process alone, which passes it on.
 """
@@ -20,49 +22,77 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from fedpeer.peer.shell.transient import EXIT_TEMPORARY, pauses
+
+#: Seconds before a child is started again, doubled each time up to the second number: a start costs seconds of a core.
+RESTART_SECONDS, RESTART_SECONDS_MAX = 5.0, 120.0
 #: What a process that was ended by signal n is said to have returned, as shells have it.
 SIGNALLED = 128
 
 Start = Callable[[], int]
 
 
-def watch_over(starts: Mapping[str, Start], ended: Callable[[str, int], None], *, attached: bool = False) -> int:
-    """Start these peers and wait until the last one has ended; the largest of their exit codes.
+def watch_over(
+    starts: Mapping[str, Start],
+    ended: Callable[[str, int], None],
+    *,
+    attached: bool = False,
+    restart_seconds: float = RESTART_SECONDS,
+) -> int:
+    """Start these peers and wait until the last one has ended for good; the largest of their exit codes.
 
     Args:
         starts: what each peer's process does, by its id; the result is its exit code.
         ended: told each end: the id and the exit code, or minus the number of the signal.
+        restart_seconds: before a child that ended with `EXIT_TEMPORARY` is started again the first time.
         attached: stop them when standard input ends.
     """
     gc.collect()
     gc.freeze()  # collecting would copy the pages that children share
     context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     reader, writer = context.Pipe(duplex=False)
-    children = {
-        peer: context.Process(target=_live, args=(start, reader, writer), name=peer) for peer, start in starts.items()
-    }
-    for child in children.values():
-        child.start()
-    reader.close()
+    children: dict[str, Any] = {}
+
+    def begin(peer: str) -> None:
+        children[peer] = context.Process(target=_live, args=(starts[peer], reader, writer), name=peer)
+        children[peer].start()
+
+    for peer in starts:
+        begin(peer)
+    later = {peer: pauses(restart_seconds, RESTART_SECONDS_MAX) for peer in starts}
+    due: dict[str, float] = {}  # who is to be started again, and when
     codes: dict[str, int] = {}
     with _signals() as heard:
         if attached:  # not before signals are heard: input that ended already would end this process only
             stop_after(end_of_input)
-        while len(codes) < len(children):
-            living = {child.sentinel: peer for peer, child in children.items() if peer not in codes}
-            for ready in wait([heard, *living]):
+        while len(codes) < len(starts):
+            now = time.monotonic()
+            for peer in [peer for peer, at in due.items() if at <= now]:
+                del due[peer]
+                begin(peer)
+            living = {children[peer].sentinel: peer for peer in starts if peer not in codes and peer not in due}
+            for ready in wait([heard, *living], min(due.values()) - now if due else None):
                 if ready is heard:
                     for number in heard.recv(64):
                         _pass_on(number, [children[peer].pid for peer in living.values()])
+                    codes |= dict.fromkeys(due, 0)  # they are not there, and are not to come
+                    due.clear()
+                    later.clear()
                     continue
                 peer = living[ready]
                 children[peer].join()
-                codes[peer] = children[peer].exitcode
-                ended(peer, codes[peer])
+                code = children[peer].exitcode
+                ended(peer, code)
+                if code == EXIT_TEMPORARY and peer in later:
+                    due[peer] = time.monotonic() + next(later[peer])
+                else:
+                    codes[peer] = code
+    reader.close()
     writer.close()
     return max(code if code >= 0 else SIGNALLED - code for code in codes.values())
 
@@ -85,7 +115,10 @@ def end_of_input() -> None:
 
 
 def _live(start: Start, reader: Connection, writer: Connection) -> None:
-    """One child."""
+    """One child. What hears signals for its parent is not its own."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     writer.close()
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import (
@@ -49,6 +51,7 @@ from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.peer_file import endpoint
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import AUTHORITY, RosterError, to_bytes
+from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.steps import Steps
 from fedpeer.peer.shell.bench import Bench
 from fedpeer.peer.shell.buffers import Lease, Pool
@@ -59,7 +62,7 @@ from fedpeer.peer.shell.identity import peer_of, put_out, server_context
 from fedpeer.peer.shell.lag import LoopLag
 from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import bind
-from fedpeer.peer.shell.logs import Log, LogFile, at_least, for_stream
+from fedpeer.peer.shell.logs import Line, Log, LogFile, at_least, for_stream
 from fedpeer.peer.shell.metrics import Metrics
 from fedpeer.peer.shell.mistakes import Mistakes
 from fedpeer.peer.shell.post import Post
@@ -71,6 +74,7 @@ from fedpeer.peer.shell.server import Host, PeerServer
 from fedpeer.peer.shell.status import Status
 from fedpeer.peer.shell.store import Store, StoreError
 from fedpeer.peer.shell.trainer import Trainer
+from fedpeer.peer.shell.transient import NoAddressError, patiently
 from fedpeer.peer.shell.view import view_of
 from fedpeer.peer.shell.writer import Pipeline
 
@@ -82,6 +86,11 @@ EXIT_STOPPED = 130
 #: Events that wait while a disk is slow: a neighbour's window and pings from each of some dozen neighbours. Beyond it
 #: messages are dropped, and said again by who sent them.
 WAITING_MAX = 256
+
+#: Refusals by which it says what it waits for.
+WAITED = NO_DISK, NO_ADDRESS = "persist_failed", "not_listening"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +110,11 @@ class Process:
         self._folder = prepared.folder
         self._members = RosterFile(Path(file.roster), prepared.roster)
         self.status = status_of(prepared)
-        self._bench = Bench(prepared, self._folder, self.status)
+        self._bench = Bench(prepared, self._folder, self.status, self._unsaved)
         self._quiet = quiet
         self._stopped: Stop | None = None
         self._over = asyncio.Event()
+        self._begun, self._shown_at = False, ""
         self._heard_at: dict[str, float] = {}
         self._waiting: deque[tuple[Event, Lease | None]] = deque()
         self._failure: Exception | None = None
@@ -119,7 +129,7 @@ class Process:
     @property
     def training(self) -> bool:
         """Whether its thread still computes; it is not waited for when the peer pauses."""
-        return self._trainer.busy
+        return self._begun and self._trainer.busy
 
     # --------------------------------------------------------------------------------------------------- begin, end
 
@@ -128,33 +138,80 @@ class Process:
 
         Raises:
             StateError, DuplicatePeerError, SnapshotForeignError, ListenError, DashboardError: the user's mistakes.
+            PortInUseError: another process has a port.
         """
-        with Store.open(self._folder) as store:
-            self.status.starts = store.life
-            if self._prepared.secret:
-                keep(self._folder, self._prepared.secret)
-            recovered = store.recover()
-            self._steps = Steps(self._make_node(recovered), self._broken)
-            self._log_file = LogFile(self._folder / "log.jsonl")
-            sinks: list[Any] = [self._log_file, at_least("info", self.status.say)]
-            if not self._quiet:
-                sinks.append(at_least("info", for_stream(self._prepared.file.id, sys.stderr)))
-            self._log = Log(sinks, "debug")
-            self._rows = Rows(self._folder / "metrics.jsonl", self.status.about.score_name, self._node.ledger.round)
-            try:
-                for remark in recovered.remarks:
-                    self._say(remark)
-                if self._prepared.going.remark:
-                    self._say(Note("info", "older_state", self._prepared.going.remark))
-                await self._serve(store)
-            finally:
-                self._log.close()
-                self._log_file.close()
-                self._rows.close()
+        self._loop = asyncio.get_running_loop()
+        log_file = LogFile(self._folder / "log.jsonl")
+        stream = for_stream(self._prepared.file.id, sys.stderr)
+        self._log = Log([log_file, at_least("info", self.status.say), at_least("info", self._heeding(stream))], "debug")
+        self._trap_signals()
+        dashboard: Dashboard | None = None
+        try:
+            dashboard = await self._patiently(self._shown, NoAddressError)
+            opened = await self._patiently(self._opened, StoreError)
+            if opened is not None:
+                store, recovered = opened
+                with store:
+                    await self._live(store, recovered)
+        finally:
+            if dashboard is not None:
+                await dashboard.stop()
+            self._log.close()
+            log_file.close()
         if self._failure is not None:
             raise self._failure
         assert self._stopped is not None, "run ends when the node has stopped"
         return self._stopped
+
+    def _heeding(self, stream: Callable[[Line], None]) -> Callable[[Line], None]:
+        """The terminal, which hears of a quiet peer only what it waits for before it begins."""
+
+        def told(line: Line) -> None:
+            if not self._quiet or (line.what in WAITED and not self._begun):
+                stream(line)
+
+        return told
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]], passes: type[Exception]) -> T | None:
+        """What the attempt gives, as soon as this machine lets it; None if the peer is told to stop meanwhile."""
+        code = NO_DISK if passes is StoreError else NO_ADDRESS
+
+        def said(why: Exception) -> None:
+            self._say(Refuse(code, "", str(why)))
+
+        return None if self._over.is_set() else await patiently(attempt, passes, said, self._over)
+
+    async def _opened(self) -> tuple[Store, Recovered]:
+        """The state folder, held, and what was saved there."""
+        store = Store.open(self._folder)
+        try:
+            if self._prepared.secret:
+                keep(self._folder, self._prepared.secret)
+            return store, store.recover()
+        except BaseException:
+            store.close()
+            raise
+
+    async def _live(self, store: Store, recovered: Recovered) -> None:
+        """From the state that was saved on until the node stops."""
+        self.status.starts = store.life
+        self._steps = Steps(self._make_node(recovered), self._broken)
+        self._rows = Rows(self._folder / "metrics.jsonl", self.status.about.score_name, self._node.ledger.round)
+        try:
+            for remark in recovered.remarks:
+                self._say(remark)
+            if self._prepared.going.remark:
+                self._say(Note("info", "older_state", self._prepared.going.remark))
+            listening = await self._patiently(self._bound, NoAddressError)
+            if listening is not None:
+                await self._serve(store, listening)
+        finally:
+            self._rows.close()
+
+    async def _bound(self) -> socket.socket:
+        """The peer port. Resolving a name may take long, so a thread does it."""
+        host, port = endpoint(self._prepared.file.listen)
+        return await asyncio.to_thread(bind, host, port, plain=self._prepared.identity is None)
 
     def _make_node(self, recovered: Any) -> Node:
         prepared = self._prepared
@@ -182,10 +239,9 @@ class Process:
             patience=prepared.patience,
         )
 
-    async def _serve(self, store: Store) -> None:
+    async def _serve(self, store: Store, listening: socket.socket) -> None:
         file, identity = self._prepared.file, self._prepared.identity
-        host, port = endpoint(file.listen)
-        listening = bind(host, port, plain=identity is None)
+        host, _ = endpoint(file.listen)
         self._post = Post(
             self._prepared, self._members, lambda: self._node, self.status, self._rows, self._say, self.feed
         )
@@ -207,18 +263,15 @@ class Process:
         )
         lag = LoopLag()
         lag.start()
-        dashboard = self._dashboard()
         discovery = self._discovery(listening.getsockname()[1])
         tasks = []
         try:
-            if dashboard is not None:
-                await dashboard.start()
             await server.start(listening, server_context(identity) if identity else None)
-            where = f"; dashboard at {dashboard.listener.door.url}" if dashboard is not None else ""
+            where = f"; dashboard at {self._shown_at}" if self._shown_at else ""
             self._say(Note("info", "started", f"listening on {host}:{listening.getsockname()[1]}{where}"))
             if discovery is not None:
                 await discovery.start()
-            self._trap_signals()
+            self._begun = True
             tasks = [
                 asyncio.create_task(self._pipeline.run()),
                 asyncio.create_task(self._tick()),
@@ -238,15 +291,17 @@ class Process:
                 await discovery.stop()
             await server.stop()
             await self._post.close()
-            if dashboard is not None:
-                await dashboard.stop()
 
-    def _dashboard(self) -> Dashboard | None:
+    async def _shown(self) -> Dashboard | None:
+        """The dashboard, which listens first: it shows what a peer waits for before it begins."""
         settings = self._prepared.file.dashboard
         if settings is None:
             return None
-        where = listener(settings, Path())
-        return Dashboard(where, self.status.as_json, Metrics(self.status.as_json) if settings.metrics else None)
+        where, metrics = listener(settings, Path()), Metrics(self.status.as_json) if settings.metrics else None
+        dashboard = Dashboard(where, self.status.as_json, metrics)
+        await dashboard.start()
+        self._shown_at = dashboard.listener.door.url
+        return dashboard
 
     def _discovery(self, port: int) -> Discovery | None:
         file = self._prepared.file
@@ -261,10 +316,20 @@ class Process:
         def pause() -> None:
             if self._asked_at is None:
                 self._asked_at = loop.time()
-                self.feed(Asked("pause"))
+                if self._begun:
+                    self.feed(Asked("pause"))
+                else:
+                    self._stopped = Stop(0, "paused before it could begin; start again to go on")
+                    self._over.set()
             elif loop.time() - self._asked_at > AGAIN_S:
                 self._stopped = Stop(EXIT_STOPPED, "ended at once; what was not saved is done again")
                 self._over.set()
+
+        def leave() -> None:
+            if self._begun:
+                self.feed(Asked("leave"))
+            else:
+                self._leave = True
 
         if threading.current_thread() is not threading.main_thread():
             return  # signals belong to the main thread; whoever runs a peer in another one asks by `feed`
@@ -273,7 +338,7 @@ class Process:
             return
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, pause)
-        loop.add_signal_handler(signal.SIGUSR1, self.feed, Asked("leave"))
+        loop.add_signal_handler(signal.SIGUSR1, leave)
 
     # ------------------------------------------------------------------------------------------------------ events in
 
@@ -384,12 +449,26 @@ class Process:
             case Enrol():
                 self._post.forget(self._members.keep(effect.roster))
                 self._server.review()
+                self._write_roster()
             case Stop():
                 self._stopped = effect
                 asyncio.get_running_loop().call_soon(self._over.set)
             case Persist():
                 raise AssertionError("the pipeline saves")
         self._drain_soon()
+
+    def _write_roster(self) -> None:
+        try:
+            self._members.write()
+        except OSError as problem:
+            number = self._members.roster.number
+            text = f"roster {number} is not written down ({problem.strerror}); it holds until this process ends"
+            self._say(Note("warning", "roster", text))
+
+    def _unsaved(self, text: str) -> None:
+        """From the trainer's thread."""
+        with suppress(RuntimeError):  # the loop is closed: the process is ending
+            self._loop.call_soon_threadsafe(self._say, Note("warning", "model_not_kept", text))
 
     def _drain_soon(self) -> None:
         if self._waiting:
@@ -413,7 +492,7 @@ class Process:
 
     def _saved(self, problem: StoreError | None) -> None:
         if problem is not None:
-            self._say(Refuse("persist_failed", "", str(problem)))
+            self._say(Refuse(NO_DISK, "", str(problem)))
         else:
             self._say(Note("info", "saving_again", "the state can be saved again"))
 

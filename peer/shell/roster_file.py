@@ -28,16 +28,23 @@ class RosterFile:
         return address in self._addresses[1]
 
     def keep(self, roster: Roster) -> list[str]:
-        """Go by this one from now on, and keep it; ids of those who are gone or have another key."""
+        """Go by this one from now on; ids of those who are gone or have another key. `write` keeps it on the disk."""
         before, self.roster = self.roster, roster
-        with replacing(self._path) as temporary:
-            temporary.write_bytes(to_bytes(roster))
-        self._seen = _changed_at(self._path)
         return [
             entry.id
             for entry in before.entries
             if entry.id not in roster.by_id or roster.by_id[entry.id].key != entry.key
         ]
+
+    def write(self) -> None:
+        """Put the one that holds into the file.
+
+        Raises:
+            OSError: the disk is full, read-only or failing; the file is as it was.
+        """
+        with replacing(self._path) as temporary:
+            temporary.write_bytes(to_bytes(self.roster))
+        self._seen = _changed_at(self._path)
 
     def changed(self) -> Roster | None:
         """A later roster of the same authority, if somebody has put one into the file since the last look.

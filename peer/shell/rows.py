@@ -7,6 +7,7 @@ done again after a restart is written again, and the later line counts.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ class Rows:
 
     def __init__(self, path: Path, score: str, round: int) -> None:
         self._score = score
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
         self._waiting: dict[int, dict[str, Any]] = {}
         self._scores: dict[int, Evaluated] = {}
         self._messages = self._bytes = 0
@@ -70,14 +71,13 @@ class Rows:
             self._write(row)
 
     def _write(self, row: dict[str, Any]) -> None:
-        try:
-            self._file.write(dumps(row) + "\n")
-            self._file.flush()
-        except OSError:
-            return
+        line = (dumps(row) + "\n").encode("utf-8")
+        with suppress(OSError), self._path.open("ab", buffering=0) as file:
+            written = file.write(line)
+            if written < len(line):  # no room for the rest
+                file.truncate(file.tell() - written)
 
     def close(self) -> None:
         """Write what waits."""
         for row in self._waiting.values():
             self._write(row)
-        self._file.close()

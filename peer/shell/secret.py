@@ -11,7 +11,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from fedpeer.peer.shell.store import StateError
+from fedpeer.peer.shell.store import StateError, usable
 
 SECRET_BYTES = 32
 _NAME = "secret"
@@ -40,11 +40,12 @@ def keep(folder: Path, secret: bytes) -> None:
 
     Raises:
         StateError: it cannot be written.
+        StoreError: not now, since the disk is full, read-only or failing.
     """
     path, fresh = folder / _NAME, folder / f".{_NAME}.tmp"
     if path.exists():
         return
-    try:
+    with usable(folder):
         with suppress(FileNotFoundError):
             fresh.unlink()
         file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -54,5 +55,3 @@ def keep(folder: Path, secret: bytes) -> None:
         finally:
             os.close(file)
         fresh.replace(path)
-    except OSError as problem:
-        raise StateError(f"{path} cannot be written ({problem.strerror}); make room, or the folder writable") from None

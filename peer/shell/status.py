@@ -29,7 +29,7 @@ REFUSAL_ROWS = 200
 #: Who stands for all senders that find no row of their own.
 OTHERS = "(others)"
 
-State = Literal["gathering", "joining", "training", "averaging", "finished", "paused", "leaving"]
+State = Literal["waiting", "gathering", "joining", "training", "averaging", "finished", "paused", "leaving"]
 PeerState = Literal["me", "alive", "suspect", "dead", "finished", "left", "unknown"]
 
 #: Notes that are counted as well as logged: the note's name, the counters, and the field that is added up (None: 1).
@@ -182,7 +182,7 @@ class Status:
         self, about: About, clock: Callable[[], float] = time.time, ticking: Callable[[], float] = time.monotonic
     ) -> None:
         self.about, self._clock, self._ticking, self._began = about, clock, ticking, ticking()
-        self.view = View(state="gathering", round=0, incarnation=1, life=1, roster=0, peers=(), groups=())
+        self.view = View(state="waiting", round=0, incarnation=1, life=1, roster=0, peers=(), groups=())
         self.starts = 1
         self._loss: float | None = None
         self._server = Curve()

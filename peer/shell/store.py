@@ -29,6 +29,7 @@ from fedpeer.peer.core.framing import leading_fields
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.shell import blocks
 from fedpeer.peer.shell.blocks import HEAD_BYTES, JOURNAL, SNAPSHOT, Batch, DamagedError
+from fedpeer.peer.shell.transient import disk_may_recover
 from fedpeer.runs.disk import flush_folder, is_locked, replacing, take_lock
 
 #: Snapshots kept: the newest, and the one that stands in for it should it not be readable.
@@ -62,9 +63,10 @@ class Store:
 
         Raises:
             DuplicatePeerError: another process holds it.
-            StateError: it cannot be written, or its `life` is damaged.
+            StateError: this user may not write it, or its `life` is damaged.
+            StoreError: the disk is full, read-only or failing.
         """
-        with _users_mistake(folder):
+        with usable(folder):
             for each in (folder, folder / "snapshots", folder / "journal"):
                 each.mkdir(mode=0o700, parents=True, exist_ok=True)
             flush_folder(folder.parent)
@@ -76,7 +78,7 @@ class Store:
                 "stop it first, or give this peer a configuration and a `state:` of its own"
             )
         try:
-            with _users_mistake(folder):
+            with usable(folder):
                 os.ftruncate(lock, 0)
                 os.write(lock, str(os.getpid()).encode())
                 return cls(folder, lock, _next_life(folder))
@@ -104,9 +106,10 @@ class Store:
 
         Raises:
             StateError: there are files but no state can be made from them, or a later version of fedpeer wrote them.
+            StoreError: the disk is full, read-only or failing; open the folder anew.
         """
         assert self._file < 0, "recover is done once, before anything is saved"
-        with _users_mistake(self.folder):
+        with usable(self.folder):
             for leftover in self.folder.glob("*/.*.tmp"):
                 leftover.unlink()
             remarks: list[Note | Refuse] = []
@@ -118,7 +121,8 @@ class Store:
         if lost:
             remarks.append(Refuse("journal_corrupt", "", f"{lost}; what was saved after it is gone"))
         entries = (entry for batch in batches for entry in batch.entries())
-        return Recovered(snapshot=snapshot, entries=entries, whole=not lost, remarks=tuple(remarks))
+        spare = not any(isinstance(each, Refuse) and each.code == "snapshot_corrupt" for each in remarks)
+        return Recovered(snapshot=snapshot, entries=entries, whole=not lost, spare=spare, remarks=tuple(remarks))
 
     def _newest(self, remarks: list[Note | Refuse]) -> tuple[int, bytes | None]:
         """Number and content of the newest snapshot that can be read; (0, None) if the first journal leads to it."""
@@ -268,10 +272,13 @@ def ask_to_leave(folder: Path) -> int | None:
 
 
 @contextmanager
-def _users_mistake(folder: Path) -> Iterator[None]:
+def usable(folder: Path) -> Iterator[None]:
+    """Trouble with the disk of a state folder: a StoreError where it may pass by itself, else a StateError."""
     try:
         yield
     except OSError as problem:
+        if disk_may_recover(problem):
+            raise StoreError(f"cannot save in {folder}: {problem.strerror}") from problem
         raise StateError(
             f"the peer's state folder {folder} cannot be used ({problem.strerror}); "
             "make it readable and writable for this user, or name another one with `state:`"

@@ -15,10 +15,7 @@ from typing import Protocol
 from fedpeer.peer.core.events import Effect, Persist
 from fedpeer.peer.core.saving import Outbox
 from fedpeer.peer.shell.store import StoreError
-
-#: Seconds before a save is tried again, doubled each time up to the second number: a full disk is noticed to have room
-#: soon after somebody made some, and is not kept busy until then.
-RETRY_SECONDS, RETRY_SECONDS_MAX = 0.1, 5.0
+from fedpeer.peer.shell.transient import RETRY_SECONDS, pauses
 
 
 class Saves(Protocol):
@@ -84,15 +81,13 @@ class Pipeline:
                 self._settled.set()
 
     async def _save(self, batch: tuple[Persist, ...], thread: ThreadPoolExecutor) -> None:
-        delay = self._retry_seconds
-        while True:
+        for pause in pauses(self._retry_seconds):
             try:
                 await asyncio.get_running_loop().run_in_executor(thread, self._write, batch)
             except StoreError as problem:
                 self._failing = True
                 self._report(problem)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, RETRY_SECONDS_MAX)
+                await asyncio.sleep(pause)
             else:
                 break
         if self._failing:

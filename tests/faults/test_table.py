@@ -29,6 +29,7 @@ RUNNING = tuple(
         "shell/test_greedy.py",
         "shell/test_bad_rounds.py",
         "shell/test_bad_machine.py",
+        "shell/test_bad_start.py",
     )
 )
 #: Kinds of those that are counted as a refusal; what is accepted, or the user's own mistake, is not.

@@ -26,6 +26,7 @@ from aiohttp import web
 
 from fedpeer.peer.shell.dashboard.access import DashboardError, Listener, cookie_of, same
 from fedpeer.peer.shell.dashboard.pages import Handler, from_loopback, hardened, text_file
+from fedpeer.peer.shell.listener import not_now
 
 #: Live streams at once: a person opens a few windows; each costs a status document a second.
 STREAMS_MAX = 16
@@ -94,7 +95,8 @@ class Dashboard:
         """Listen.
 
         Raises:
-            DashboardError: the port is taken, the address not ours, or the certificate unusable.
+            DashboardError: it may not have the port, or the certificate is unusable.
+            PortInUseError, NoAddressError: not now.
         """
         context = self.listener.context()
         await self._runner.setup()
@@ -102,6 +104,8 @@ class Dashboard:
             await web.TCPSite(self._runner, self.listener.host, self.listener.port, ssl_context=context).start()
         except OSError as error:
             await self._runner.cleanup()
+            if later := not_now(self.listener.host, self.listener.port, "dashboard.listen", error):
+                raise later from None
             where, why = f"{self.listener.host}:{self.listener.port}", error.strerror or error
             raise DashboardError(
                 f"dashboard.listen: {where} cannot be listened on ({why}); choose another port, or stop what has it."

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import socket
 import struct
 import threading
@@ -24,11 +25,13 @@ from ruamel.yaml import YAML
 
 from fedpeer.cli.main import run
 from fedpeer.cli.peer_config import load_peer
+from fedpeer.peer import models
+from fedpeer.peer.core.events import Enrol, Evaluate
 from fedpeer.peer.core.messages import Ack, Pong
 from fedpeer.peer.shell import blocks
 from fedpeer.peer.shell.limits import Limits
-from fedpeer.peer.shell.listener import bind
 from fedpeer.peer.shell.prepared import prepare
+from fedpeer.peer.shell.roster_file import RosterFile
 from tests.cli.peers import federation_on_disk
 from tests.peer.shell.bob import Bob
 from tests.peer.shell.whole import PATIENCE, Whole, whole
@@ -68,6 +71,24 @@ def test_nothing_is_said_that_cannot_be_saved(bob: Bob, number: int, monkeypatch
     assert os.strerror(number) in bob.peer.line("persist_failed", since).text
     assert bob.peer.counted("persist_failed") >= counted + 2
     assert bob.taken() == taken + 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS], ids=["D03-model-full", "D03-model-read-only"])
+def test_a_model_that_cannot_be_kept_ends_no_peer(file: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a roster that cannot be written down."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(models, "save", refuse)
+    monkeypatch.setattr(RosterFile, "write", refuse)
+    with started(file) as peer:
+        x_n, after = peer.life.ledger.x_n, len(peer.lines)
+        peer.inside(lambda: peer.process._carry_out(Evaluate(1, x_n)))
+        assert os.strerror(number) in peer.line("model_not_kept").text
+        peer.inside(lambda: peer.process._carry_out(Enrol(peer.process._members.roster)))
+        assert "is not written down" in peer.line("roster", after).text
+        peer.line("evaluated")
 
 
 @pytest.mark.parametrize("peer", [pytest.param("eve", id="D04-address")])
@@ -174,6 +195,21 @@ def test_the_snapshot_before_stands_in_for_a_damaged_one(file: Path, damage: Cal
         assert peer.durable(life=0) == before
 
 
+@pytest.mark.parametrize("times", [pytest.param(3, id="D01-again-and-again")])
+def test_a_sound_snapshot_is_written_at_once_behind_a_damaged_one(file: Path, times: int) -> None:
+    """Power is cut right after each start, and the newest is damaged by then: what a pause would save is not there."""
+    before, state, cut = lived(file), file.parent / "peer1-state", file.parent / "cut"
+    for _ in range(times):
+        flip(newest(file, "snapshots"), newest(file, "snapshots").stat().st_size // 2)
+        with started(file) as peer:
+            peer.line("snapshot_corrupt")
+            assert peer.durable(life=0) == before
+            assert peer.inside(lambda: len(list((state / "snapshots").iterdir()))) == 2
+            peer.inside(lambda: shutil.copytree(state, cut))
+        shutil.rmtree(state)
+        cut.rename(state)
+
+
 @pytest.mark.parametrize("at", [pytest.param(5, id="D01-journal")])
 def test_a_damaged_journal_is_lost_memory(file: Path, at: int) -> None:
     lived(file)
@@ -230,12 +266,3 @@ def test_a_foreign_state_is_not_touched(
     assert run(["start", "--quiet", "--config", str(wrong)]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
     assert {path: path.read_bytes() for path in (file.parent / "peer1-state" / "snapshots").iterdir()} == kept
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"], ids=["D04-port-taken", "D04-foreign-address"])
-def test_a_port_that_cannot_be_had_is_a_sentence(file: Path, host: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with bind("127.0.0.1", 0) as taken:
-        change(file, listen=f"{host}:{taken.getsockname()[1]}")
-        assert run(["start", "--quiet", "--config", str(file)]) == 2
-    assert "cannot be listened on" in (said := " ".join(capsys.readouterr().err.split()))
-    assert "change `listen`, or stop what has the port" in said

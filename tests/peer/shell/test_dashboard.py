@@ -24,6 +24,7 @@ from fedpeer.peer.shell.dashboard.access import DashboardError, Door, Listener, 
 from fedpeer.peer.shell.dashboard.ask import ask
 from fedpeer.peer.shell.dashboard.server import Dashboard
 from fedpeer.peer.shell.metrics import Metrics
+from fedpeer.peer.shell.transient import PortInUseError
 
 from .fake_status import TOKEN, FakePeer
 
@@ -234,7 +235,7 @@ async def test_it_stops_while_somebody_watches() -> None:
 async def test_a_taken_port_is_named() -> None:
     async with running() as board:
         second = Dashboard(board.listener, FakePeer().status.as_json, None)
-        with pytest.raises(DashboardError, match=f"127.0.0.1:{board.listener.port} cannot be listened on"):
+        with pytest.raises(PortInUseError, match=f"127.0.0.1:{board.listener.port} cannot be listened on"):
             await second.start()
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
@@ -41,16 +42,34 @@ def waits():
     said("heard", *heard)
     return 0
 
+def later():
+    if os.path.exists(sys.argv[2]):
+        said("there")
+        return 0
+    open(sys.argv[2], "x").close()
+    return 75
+
+def never():
+    return 75
+
 if __name__ == "__main__":
-    kinds = {name: globals()[name.rstrip("12")] for name in sys.argv[2:]}
-    code = watch_over(kinds, lambda peer, code: said("ended", peer, code), attached=sys.argv[1] == "attached")
+    kinds = {name: globals()[name.rstrip("12")] for name in sys.argv[4:]}
+    code = watch_over(
+        kinds,
+        lambda peer, code: said("ended", peer, code),
+        attached=sys.argv[1] == "attached",
+        restart_seconds=float(sys.argv[3]),
+    )
     said("code", code)
 """
 
 
 @contextmanager
-def parent(*kinds: str, attached: bool = False) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", PARENT, "attached" if attached else "alone", *kinds]
+def parent(
+    *kinds: str, attached: bool = False, marker: str = "", restart_seconds: float = 0.01
+) -> Iterator[subprocess.Popen[str]]:
+    how = "attached" if attached else "alone"
+    command = [sys.executable, "-c", PARENT, how, marker, str(restart_seconds), *kinds]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -84,6 +103,23 @@ def test_every_end_is_told_and_the_worst_is_the_end_of_all() -> None:
     assert lines >= {"heard TERM", "code 137"}
     with parent("returns", "fails") as process:
         assert rest(process) == {"ended returns 3", "ended fails 1", "code 3"}
+
+
+def test_who_ended_for_what_may_pass_is_started_again(tmp_path: Path) -> None:
+    with parent("later", "waits", marker=str(tmp_path / "there")) as process:
+        assert process.stdout is not None
+        lines = {process.stdout.readline().strip() for _ in range(4)}
+        assert {"ended later 75", "there", "ended later 0"} <= lines, "while the other one goes on"
+        process.send_signal(signal.SIGTERM)
+        assert rest(process) == {"heard TERM", "ended waits 0", "code 0"}
+
+
+def test_who_is_to_be_started_again_is_not_when_all_are_told_to_stop() -> None:
+    with parent("never", restart_seconds=3600.0) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "ended never 75"
+        process.send_signal(signal.SIGTERM)
+        assert rest(process) == {"code 0"}
 
 
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "INT"), (signal.SIGTERM, "TERM")])

@@ -103,7 +103,7 @@ def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepa
     assert ann.pupil is not None
     course, status = ann.pupil.course, status_of(ann)
     (tmp_path / "state").mkdir()
-    bench = Bench(ann, tmp_path / "state", status)
+    bench = Bench(ann, tmp_path / "state", status, pytest.fail)
     clients = ("ann", "bob", "cas")
     practised = bench.work(Practise(1, course.client, course.server, clients))
     assert isinstance(practised, Practised)

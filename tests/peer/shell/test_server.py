@@ -22,6 +22,7 @@ from fedpeer.peer.shell.identity import client_context, peer_of, put_out, server
 from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import ListenError, bind
 from fedpeer.peer.shell.server import HASHED_AT_ONCE_BYTES
+from fedpeer.peer.shell.transient import NoAddressError, PortInUseError
 from tests.peer.hostile import HOSTILE, Hostile, transfer
 from tests.peer.shell.people import People
 from tests.peer.shell.port import Port, answer, ask, connected, request, serving
@@ -291,8 +292,10 @@ async def test_a_mistake_of_our_own_refuses_the_message_on_which_it_happens() ->
 
 
 async def test_a_port_that_is_taken_is_a_sentence() -> None:
-    with bind("127.0.0.1", 0) as taken, pytest.raises(ListenError, match=r"cannot be listened on \(address already"):
+    with bind("127.0.0.1", 0) as taken, pytest.raises(PortInUseError, match=r"cannot be listened on \(another process"):
         bind("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(NoAddressError, match=r"192\.0\.2\.1:7401 cannot be listened on .* bring up the interface"):
+        bind("192.0.2.1", 7401)
     with pytest.raises(ListenError, match="cannot be listened on"):
         bind("no-such-host.invalid", 7401)
     with pytest.raises(ListenError, match=r"0\.0\.0\.0 is not this machine"):
