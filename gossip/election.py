@@ -17,6 +17,10 @@ Who has voted in a term that nobody won, and hears the coordinator of an earlier
 updates there (`followed`), goes by what comes into force, and accepts nothing in that term. When that coordinator has
 no majority left, all meet in a later term.
 
+A coordinator that was silent for longer than its lease, and lives, shows that machines have no time for their
+processes here, and so does this process when it stands still as long: leases are longer from then on, and shorten again
+when nobody has stood still for a while.
+
 Leases and waits serve progress only: whatever the ticks handed in do, safety rests on terms and signatures. Preference
 for capable peers is the order in which they stand, not a rule: `patience` 0 stands first.
 
@@ -106,6 +110,8 @@ class Election:
         self._clock = 0  # ticks in which this process ran
         self._now: int | None = None
         self._heard = 0  # when the coordinator was; who has just started cannot know that there is none
+        self._lease = self._timing.shortest
+        self._slow_at = 0  # when somebody was there who had been silent for longer
         self._deadline = self._wait()
         self._poll: Poll | None = None
         self._mandate: Mandate | None = None
@@ -117,7 +123,7 @@ class Election:
         self._ambitions = Ambitions(self._timing.shortest)
         self._ahead: dict[str, int] = {}  # terms in which voters say that they are, where theirs are later
         self._earlier: tuple[Mandate, int] | None = None  # of an earlier term; when it was heard
-        self._lost: tuple[str, int] | None = None  # whose silence led to this election; when it was heard
+        self._lost: tuple[str, int, int] | None = None  # whose silence ended its term; when it was heard, the term
         self._living: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------------------------------------- to be looked at
@@ -133,14 +139,14 @@ class Election:
         lately, where this peer has voted in a later one that nobody won."""
         if self.coordinator is not None:
             return self.coordinator, self.stand.term
-        if self._earlier is None or self._clock - self._earlier[1] >= self._timing.shortest:
+        if self._earlier is None or self._clock - self._earlier[1] >= self._lease:
             return None
         return self._earlier[0].candidate, self._earlier[0].term
 
     def silent(self, peer: str) -> bool:
         """Whether this peer has left the heartbeats of the coordinator, which is asked, unanswered for so long that it
         is gone; who was coordinator before, since it was last heard as such."""
-        return self.leading and self._clock - self._answered.get(peer, self._clock) > self._timing.quorum
+        return self.leading and self._clock - self._answered.get(peer, self._clock) > self._timing.gone
 
     @property
     def failover(self) -> bool:
@@ -157,8 +163,12 @@ class Election:
 
     def tick(self, now: int, living: Collection[str]) -> list[Out]:
         """Time has passed; `living` are the others that membership takes for alive."""
-        self._clock += min(now - self._now, self._timing.pause) if self._now is not None else 0
+        passed = now - self._now if self._now is not None else 0
+        self._clock += min(passed, self._timing.pause)
+        self._stood_still(passed)
         self._now, self._living = now, frozenset(living)
+        if self._clock - self._slow_at >= self._timing.slow:
+            self._slow_at, self._lease = self._clock, max(self._lease // 2, self._timing.shortest)
         if self._mandate is not None:
             return self._lead()
         if self._poll is not None:
@@ -167,7 +177,7 @@ class Election:
             return []
         out: list[Out] = []
         if self.coordinator is not None:
-            out, self._lost = [Turn(self.stand.term, None)], (self.coordinator, self._heard)
+            out, self._lost = [Turn(self.stand.term, None)], (self.coordinator, self._heard, self.stand.term)
         self.coordinator = None
         return out + self._open_poll(self.stand.term + 1, pre=True)
 
@@ -224,6 +234,7 @@ class Election:
         """A heartbeat: the coordinator is there, or somebody says that it is the one."""
         if jump := self._jump(sender, mandate.term):
             return jump
+        self._was_there(sender, mandate.term)
         if mandate.term < self.stand.term and self._heeds(sender, mandate):
             return [self._follow(sender)]
         if mandate.term < self.stand.term or mandate.term == self._ended:
@@ -358,6 +369,22 @@ class Election:
             return self._step_down()
         return self._beat() if self._clock >= self._next_beat else []
 
+    def _was_there(self, sender: str, term: int) -> None:
+        """A coordinator is heard, which may have been silent for longer than its lease, and deposed for that."""
+        since = None
+        if sender == self.coordinator and term == self.stand.term:
+            since = self._heard
+        elif self._lost is not None and (sender, term) == (self._lost[0], self._lost[2]):
+            since, self._lost = self._lost[1], None
+        if since is not None:
+            self._stood_still(self._clock - since)
+
+    def _stood_still(self, ticks: int) -> None:
+        """Somebody did, who is there: this process, or a coordinator."""
+        if ticks >= min(self._lease, self._timing.longest * 2 // 3):
+            self._lease = min(ticks * 3 // 2, self._timing.longest)
+            self._slow_at = self._clock
+
     def _heeds(self, sender: str, mandate: Mandate) -> bool:
         """Whether this is a coordinator of an earlier term to go by, since there is none in this one."""
         if self.coordinator is not None or mandate.term < self.progress.term or sender != mandate.candidate:
@@ -400,7 +427,7 @@ class Election:
         doubles = self._seen((author for author, _ in mandate.votes), sender)
         self._ended = mandate.term
         down = self._step_down()
-        self._heard = self._clock - self._timing.shortest  # the lease is over too
+        self._heard = self._clock - self._lease  # it is over too
         self._back_off()
         return [Refusal("two_coordinators", sender, text), *doubles, *down]
 
@@ -416,7 +443,7 @@ class Election:
 
     def _is_led(self) -> bool:
         """Whether there is a coordinator, heard of lately."""
-        return self.leading or (self._clock - self._heard < self._timing.shortest)
+        return self.leading or (self._clock - self._heard < self._lease)
 
     def _doubted(self, sender: str, mandate: Mandate) -> Refusal | None:
         electorate = self.known.get(mandate.roster)
@@ -433,7 +460,7 @@ class Election:
 
     def _wait(self) -> int:
         timing = self._timing
-        return self._clock + timing.shortest + round(self.patience * timing.spread) + self._drawn(timing.jitter)
+        return self._clock + self._lease + round(self.patience * timing.spread) + self._drawn(timing.jitter)
 
     def _drawn(self, below: int) -> int:
         return int(self._draws.integers(below))

@@ -14,6 +14,8 @@ class Timing:
     beat       between two heartbeats
     shortest   without a heartbeat until a peer may stand; the lease of who was heard since. More than 5 beats: at 30 %
                loss six in a row are lost once in 1,400 times
+    longest    the same, where a coordinator was silent for longer and lived: its machine stands still for up to 3 s
+    slow       until that is half forgotten
     spread     more, for the most patient peer (`patience` 1): a poll takes about 10, so of two peers whose patience
                differs by more than half of the range one is elected before the other asks
     jitter     below this drawn on top, for those whose patience is the same
@@ -22,8 +24,10 @@ class Timing:
     pre_poll   until asking for promises is given up: two leases, so that those of all others end meanwhile
     poll       until asking for votes is: two ways of 4 ticks, and four more questions
     deference  that who promised a vote lets the other try: two ways, and a question more
-    quorum     without a majority's answers until a coordinator steps down: 12 heartbeats, which both of two followers
-               leave unanswered at 30 % loss (there and back) once in 10 million times
+    gone       without an answer until the coordinator waits for nobody's update any more: 12 heartbeats, which somebody
+               leaves unanswered at 30 % loss (there and back) once in 3,000 times
+    quorum     without a majority's answers until a coordinator steps down, as slow as they may be: meanwhile others are
+               elected, if they do not hear it
     pause      more ticks at once than this mean that this process did not run: the rest of them is not counted. What
                arrived meanwhile is heard in the next passes of the event loop, each of which brings a tick; so a lease
                lasts for 12 passes at least, and who has not listened takes nobody for silent
@@ -31,6 +35,8 @@ class Timing:
 
     beat: int = 4
     shortest: int = 24
+    longest: int = 144
+    slow: int = 4800
     spread: int = 16
     jitter: int = 8
     repeat: int = 3
@@ -38,7 +44,8 @@ class Timing:
     pre_poll: int = 48
     poll: int = 20
     deference: int = 12
-    quorum: int = 48
+    gone: int = 48
+    quorum: int = 96
     pause: int = 2
 
     def __post_init__(self) -> None:

@@ -361,7 +361,7 @@ _ROWS = (
     Refusal(
         "too_many_terms",
         ("R19",),
-        "s",
+        "h",
         "stands in one term after the other, and nobody gets anything done",
         "You stood for coordinator again and again while no round came into force; your canvass raises no term until "
         "others have had their turn.",

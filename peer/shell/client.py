@@ -75,12 +75,13 @@ class _Queue:
     """Frames of one kind, by their heads: two frames with one head are one message.
 
     stale_s   seconds after which one that waits is not worth sending
-    waiting   address, tail, and since when
+    waiting   address, tail, and since when; `urgent`: the same of those that go before all others
     moved     when one last began to leave, or left, or a connection more was taken
     """
 
     stale_s: float
     waiting: dict[bytes, tuple[str, memoryview, float]] = field(default_factory=dict)
+    urgent: dict[bytes, tuple[str, memoryview, float]] = field(default_factory=dict)
     leaving: Counter[bytes] = field(default_factory=Counter)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     moved: float = 0.0
@@ -129,7 +130,8 @@ class Links:
     def send(self, peer: str, address: str, head: bytes, tail: memoryview, *, urgent: bool = False) -> None:
         """Queue one frame (`codec.encode`) for the peer at this URL. The tail must not change until it is reported.
 
-        One that is `urgent` goes with the small ones, however long its tail is.
+        One that is `urgent` goes with the small ones, however long its tail is, and before them: on a machine that has
+        no time for all of its messages a heartbeat that waits behind pings is a coordinator that seems dead.
 
         Raises ListenError where this is plain HTTP beyond loopback.
         """
@@ -144,12 +146,13 @@ class Links:
             return
         queue = link.bulk if len(tail) > BULK_BYTES and not urgent else link.small
         stuck = bool(queue.tasks) and now - queue.moved > limits.stalled_s
-        if head in queue.waiting or (head in queue.leaving and not stuck):
+        waiting = queue.urgent if urgent else queue.waiting
+        if head in waiting or (head in queue.leaving and not stuck):
             return
-        if len(queue.waiting) >= limits.queue:
-            del queue.waiting[next(iter(queue.waiting))]
+        if len(waiting) >= limits.queue:
+            del waiting[next(iter(waiting))]
             self._report(peer, LinkDown("it takes messages slower than they are made; the oldest was dropped"))
-        queue.waiting[head] = address, tail, now
+        waiting[head] = address, tail, now
         if not queue.tasks or (stuck and len(queue.tasks) < limits.at_once):
             queue.moved = now
             queue.tasks.add(asyncio.create_task(self._drain(peer, link, queue)))
@@ -159,6 +162,7 @@ class Links:
         link = self._links.pop(peer, None)
         for queue in (link.small, link.bulk) if link else ():
             queue.waiting.clear()
+            queue.urgent.clear()
             for task in queue.tasks:
                 task.cancel()
 
@@ -173,9 +177,9 @@ class Links:
     async def _drain(self, peer: str, link: _Link, queue: _Queue) -> None:
         """Send what waits, one after another, until nothing does."""
         loop = asyncio.get_running_loop()
-        while queue.waiting:
-            head = next(iter(queue.waiting))
-            address, tail, since = queue.waiting.pop(head)
+        while waiting := queue.urgent or queue.waiting:
+            head = next(iter(waiting))
+            address, tail, since = waiting.pop(head)
             if loop.time() - since > queue.stale_s:
                 continue
             outcome: Outcome = LinkDown(link.failure)

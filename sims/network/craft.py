@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fedpeer.peer.core.events import Effect, Event, Heard, Persist, RefusedAtDoor, Send, Work
+from fedpeer.peer.core.events import Effect, Event, Heard, Persist, RefusedAtDoor, Send, Tick, Work
 from fedpeer.peer.core.saving import Outbox, Recovered
 
 #: Ticks before a failed save is tried again, doubled each time up to the second number; as a real peer does.
@@ -64,7 +64,19 @@ class Process:
     retry: float = RETRY_TICKS
     feeding: bool = False
     paused_until: float = 0.0
+    reads_from: float = 0.0  # when it has read what arrived while it stood still
     busy_until: float = 0.0  # the thread that trains
+
+    def next(self, now: float) -> Fed | None:
+        """What is fed to the machine next; None: nothing, for now."""
+        if now < self.paused_until or not self.inbox:
+            return None
+        if now >= self.reads_from:
+            return self.inbox.popleft()
+        tick = next((fed for fed in self.inbox if isinstance(fed, Tick)), None)
+        if tick is not None:
+            self.inbox.remove(tick)
+        return tick
 
     def clock(self, now: float) -> int:
         return int((now - self.began) * self.rate + self.leapt)

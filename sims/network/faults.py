@@ -25,9 +25,10 @@ from fedpeer.sims.network.links import Cut, LinkRules, partition
 #: old       the same, with a disk as it was some time ago
 #: lose      the same, with an empty disk
 #: pause     the process is stopped for `ticks` and goes on
+#: stall     the same for lack of time: when it goes on it is told of the time before it has read what arrived
 #: step      its clock leaps forward by `ticks`
 #: full      its disk takes nothing for `ticks`
-Kind = Literal["kill", "flip", "old", "lose", "pause", "step", "full"]
+Kind = Literal["kill", "flip", "old", "lose", "pause", "stall", "step", "full"]
 
 #: Ticks that a process is away, stands still, leaps or cannot save: from a moment to half a minute.
 TICKS_MAX = 1200.0
@@ -151,6 +152,21 @@ def _slow(before: Faults, peers: Sequence[str], *, on: tuple[str, ...], times: f
 #: `7` or `seed:7`, `links,loss=0.3` and `slow:1-4`: the kinds of faults that a user can ask for. Each is laid over
 #: those before it.
 FAULTS: Mapping[str, Callable[..., Faults]] = {"seed": _seed, "links": _links, "slow": _slow}
+
+
+def stalls(seed: int, peers: Sequence[str], until: float, every: float = 60.0, longest: float = 120.0) -> Faults:
+    """A machine that has no time for its processes, until a tick: each stands still again and again, some `every`
+    ticks, for 2 to `longest` ticks, short times more often than long ones; at times all together."""
+    draws = Draws(seed).numpy("stalls")
+    acts = []
+    for together in (*((peer,) for peer in peers), tuple(peers)):
+        now = float(draws.exponential(every))
+        while now < until:
+            ticks = float(np.exp(draws.uniform(np.log(2.0), np.log(longest))))
+            acts += [Act(now, "stall", peer, ticks) for peer in together]
+            now += ticks + float(draws.exponential(every if len(together) == 1 else 4 * every))
+    links = LinkRules(delay=0.2, jitter=float(draws.uniform(0.2, 3.0)))
+    return Faults(seed=seed, links=links, acts=tuple(sorted(acts, key=lambda act: act.tick)), heal=until)
 
 
 def drawn(seed: int, peers: Sequence[str], heal: float, kinds: Sequence[Kind] = ("kill", "pause", "step")) -> Faults:

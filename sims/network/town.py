@@ -8,6 +8,7 @@ gives the same history, row for row.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -44,6 +45,9 @@ from fedpeer.sims.network.links import Links
 #: Messages and results that wait for a peer that stands still or cannot save; a real one has as many requests open at
 #: most, and refuses more.
 INBOX_MAX = 256
+#: Ticks that a process which stood still for lack of time may take to read what arrived meanwhile: some passes of its
+#: loop, in each of which it is told the time.
+STALLED_TICKS = 4.0
 #: Ticks between two backups, from which an old checkpoint can come back.
 BACKUP_TICKS = 200.0
 
@@ -157,9 +161,13 @@ class Town:
         if process is None:
             return
         match act.kind:
-            case "pause":
+            case "pause" | "stall":
                 process.paused_until = max(process.paused_until, self._healed(act.ticks))
                 self._note("pause", peer, act.ticks)
+                if act.kind == "stall":
+                    process.reads_from = process.paused_until + STALLED_TICKS * float(self._draws.random())
+                    self.agenda.at(process.paused_until, partial(self._remind, process))
+                    self.agenda.at(process.reads_from, partial(self._feed, peer, process))
                 self.agenda.at(process.paused_until, partial(self._feed, peer, process))
             case "step":
                 process.leapt += act.ticks
@@ -192,6 +200,12 @@ class Town:
             self._give(peer, process, Tick(process.clock(self.now)))
         self.agenda.at(self.now + 1 / process.rate, partial(self._tick, peer, process))
 
+    def _remind(self, process: Process) -> None:
+        """It goes on, and its timer says how late it is."""
+        if self.now >= process.paused_until:
+            rest = [fed for fed in process.inbox if not isinstance(fed, Tick)]
+            process.inbox = deque([Tick(process.clock(self.now)), *rest])
+
     def _give(self, peer: str, process: Process, fed: Fed) -> None:
         process.inbox.append(fed)
         self._feed(peer, process)
@@ -201,10 +215,10 @@ class Town:
         if process.feeding:
             return
         process.feeding = True
-        while process.inbox and self._alive.get(peer) is process and self.now >= process.paused_until:
-            if process.outbox.full:
+        while self._alive.get(peer) is process and not process.outbox.full:
+            fed = process.next(self.now)
+            if fed is None:
                 break
-            fed = process.inbox.popleft()
             event = fed(process.machine) if callable(fed) else fed
             if event is not None:
                 self._step(peer, process, event)

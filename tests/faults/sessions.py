@@ -6,11 +6,12 @@ Each is a scenario like those of `scenarios.py`, of peers that a `Parliament` lo
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.core.events import Asked, NewRoster
 from fedpeer.peer.core.voters import EVERYONE
-from fedpeer.sims.network.faults import Act, Faults, drawn
+from fedpeer.sims.network.faults import Act, Faults, drawn, stalls
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.parliament import LED_TICKS, Parliament, world
 
@@ -184,6 +185,32 @@ def ending(seed: int) -> None:
     parliament.judge()
 
 
+#: Ticks of `starved`, and ticks in which a round comes, where five peers wait for one another's standing still.
+STARVED, A_ROUND = 600.0, 150.0
+
+
+def starved(seed: int, ticks: float = STARVED) -> None:
+    """P5: on machines that have no time for their processes, which stand still for up to 3 s each, and at times all
+    together, at most one coordinator follows another, and rounds go on; killed, it is replaced all the same."""
+    made = world(5, gossip__deadline=30.0)
+    parliament = Parliament(made, stalls(seed, made.peers, CALM + ticks))
+    town = parliament.town
+    town.start()
+    assert parliament.run(town.now + 600.0, lambda: parliament.leading() is not None)
+    parliament.run(CALM + ticks)
+    leaders = [peer for _, _, peer in sorted(set(parliament.seen.leads), key=lambda lead: lead[1])]
+    changes = sum(one != other for one, other in pairwise(leaders))
+    assert changes <= 1, f"{changes} changes of leader, and nobody was killed: {parliament.seen.leads}"
+    assert max(parliament.seen.models) >= ticks / A_ROUND, f"{max(parliament.seen.models)} rounds in {ticks:.0f} ticks"
+    victim, before = parliament.leading(), max(parliament.seen.models)
+    assert victim is not None
+    town.kill(victim)
+    assert parliament.run(town.now + LED_TICKS, lambda: parliament.leading() is not None)
+    assert parliament.run(town.now + LED_TICKS, lambda: max(parliament.seen.models) > before)
+    town.start(victim)
+    parliament.settle_down()
+
+
 def _in_force(parliament: Parliament, number: int) -> list[str]:
     chambers = {peer: node.ledger.chambers[EVERYONE] for peer, node in parliament.nodes().items()}
     return [peer for peer, chamber in chambers.items() if chamber.holding.roster == number]
@@ -206,5 +233,6 @@ SESSIONS = {
         voters_change,
         coordinator_leaves,
         ending,
+        starved,
     )
 }

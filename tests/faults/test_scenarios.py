@@ -18,7 +18,7 @@ from _pytest.mark.structures import ParameterSet
 from tests.faults.companies import ROUND as GROUP_ROUND
 from tests.faults.fuzz import fuzzed
 from tests.faults.scenarios import LATER, SCENARIOS, played
-from tests.faults.sessions import ROUND
+from tests.faults.sessions import ROUND, starved
 
 #: By scenario: seeds at once, and seeds with the slow tests, a few of each kind; `make soak` plays hundreds of each.
 SEEDS: dict[str, tuple[range, range]] = {
@@ -49,6 +49,7 @@ SEEDS: dict[str, tuple[range, range]] = {
     "voters_change": (range(0), range(1)),
     "coordinator_leaves": (range(0), range(1)),
     "ending": (range(1), range(1, 2)),
+    "starved": (range(2), range(16)),
     "group_coordinator_killed": (range(8, 9), range(1, GROUP_ROUND, 16)),
     "groups_coordinated": (range(0), range(2)),
     "group_minority": (range(0), range(1)),
@@ -73,6 +74,12 @@ def test_what_is_promised_holds_whatever_happens(name: str, seed: int) -> None:
 
 def test_every_scenario_is_played() -> None:
     assert SEEDS.keys() == SCENARIOS.keys()
+
+
+@pytest.mark.soak  # ten minutes of virtual time each
+@pytest.mark.parametrize("seed", range(8))
+def test_at_most_one_coordinator_follows_another_in_ten_minutes_on_starved_machines(seed: int) -> None:
+    starved(seed, ticks=24_000.0)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -230,6 +230,39 @@ def test_ticks_that_come_in_bursts_are_no_silence_of_the_coordinator() -> None:
     assert said(election.heard_canvass(C, canvass(5, pre=True))) == [Answer(4, True, False, b"")]
 
 
+def test_who_was_silent_and_lived_is_waited_for_longer() -> None:
+    """Whether it was deposed meanwhile or not; and after a while without that as briefly as ever."""
+    election, now = led(4), TIMING.shortest
+
+    def patience(until: int) -> int:
+        """Ticks until it asks who would vote for it."""
+        nonlocal now
+        heard = now
+        while now < heard + until and election.coordinator is not None:
+            election.tick(now := now + 1, ())
+        return now - heard
+
+    first = patience(1000)
+    assert TIMING.shortest <= first <= TIMING.shortest + TIMING.spread + TIMING.jitter
+    for _ in range(40):
+        election.tick(now := now + 1, ())
+    election.heard_lead(A, mandate(A, 4, (A, B, C)))
+    second = patience(1000)
+    assert second >= 3 * (first + 40) // 2
+    election.heard_lead(C, mandate(C, 5, (B, C, D)))
+    for _ in range(200):
+        election.tick(now := now + 1, ())
+        election.heard_lead(C, mandate(C, 5, (B, C, D)))
+    assert "stale_term" in refused(election.heard_lead(A, mandate(A, 4, (A, B, C))))
+    election.heard_lead(C, mandate(C, 5, (B, C, D)))
+    assert patience(1000) >= TIMING.longest, "it was there, if not in time"
+    election.heard_lead(D, mandate(D, 6, (B, C, D)))
+    for _ in range(3 * TIMING.slow):
+        election.tick(now := now + 1, ())
+        election.heard_lead(D, mandate(D, 6, (B, C, D)))
+    assert patience(1000) <= TIMING.shortest + TIMING.spread + TIMING.jitter
+
+
 # ------------------------------------------------------------------------------------------------- whose word is a term
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedpeer.gossip.ballots import Certificate, Commit, Decree
+from fedpeer.gossip.ballots import Certificate, Commit, Decree, Follow, Progress
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.codec import encode
 from fedpeer.peer.core.messages import Ack, Ballot, Message, Refused, RosterNews, Transfer
@@ -175,6 +175,18 @@ async def test_a_ballot_does_not_wait_behind_a_model_however_many_signatures_it_
         send(links, url, big(5_000_000))
         links.send("bob", url, head, tail, urgent=True)
         assert [type(outcome) for outcome in await reports.first(1)] == [Taken]
+
+
+async def test_a_heartbeat_goes_before_all_that_waits() -> None:
+    """Where there is no time to send everything, what waits is old before it leaves."""
+    head, tail = encode(ENVELOPE, Ballot(group="all", said=Follow(3, Progress())))
+    async with somebody(small_only) as url, links_of_ann() as (links, reports):
+        for taken in range(60):
+            send(links, url, Ack(group="all", taken=1000 + taken, round=1))
+        links.send("bob", url, head, tail, urgent=True)
+        outcomes = [each for each in await reports.first(61) if isinstance(each, Taken)]
+    assert len(outcomes) == 61
+    assert outcomes[0].bytes == len(head) + len(tail)
 
 
 # -------------------------------------------------------------------------------------------------------- what does not

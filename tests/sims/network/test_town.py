@@ -162,6 +162,23 @@ def test_who_stands_still_says_nothing_and_hears_all_afterwards() -> None:
     judge(town)
 
 
+def test_who_had_no_time_is_told_the_time_before_it_has_read_what_arrived() -> None:
+    """As a loop that stood still: its timer is due at once, and what lies in its sockets takes some passes to read."""
+    said: list[Effect] = [Send("p1", Ack(group="", taken=1, round=0), 1, 1)]
+    machines = {"p1": Script([]), "p2": Script([said] * 40)}
+    craft = bank.craft(("p1", "p2"))
+    started = {"start": lambda peer, kept: machines[peer], "encode": lambda sender, send: b"nonsense"}
+    craft = type(craft)(**{**vars(craft), **started})
+    town = Town(("p1", "p2"), craft, Faults(acts=(Act(10.5, "stall", "p1", 20.0),), heal=1e9))
+    town.start()
+    town.run(60.0)
+    heard = machines["p1"].heard
+    leap = next(n for n, event in enumerate(heard) if isinstance(event, Tick) and event.now >= 30)
+    before = [event for event in heard[:leap] if not isinstance(event, Tick)]
+    assert len(before) <= 11, "nothing was read in between"
+    assert sum(not isinstance(event, Tick) for event in heard) >= 39, "and all of it afterwards"
+
+
 def test_a_full_disk_silences_a_peer_and_no_other() -> None:
     town = Town(PEERS, bank.craft(PEERS), Faults(acts=(Act(10.0, "full", "p1", 20.0),), heal=1e9))
     checked(town)
