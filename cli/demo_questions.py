@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedpeer.cli.demo_words import NAMES, RULE, lesson, says, scores, verdict
+from fedpeer.peer.core.json_text import parsed
 from fedpeer.peer.shell.playground.server import QuestionError
 from fedpeer.sims.associative import HIDDEN, Shown
 from fedpeer.sims.recall import Cells, Pattern, Recall, Recalled
@@ -78,8 +79,8 @@ def question_in(body: bytes, recall: Recall) -> Question:
         QuestionError: it is something else.
     """
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
+        found = parsed(body)
+    except ValueError:
         raise QuestionError("not_json", "The question is no JSON.") from None
     if not isinstance(found, dict) or set(found) != {"peer", "methods", "given"}:
         raise QuestionError("not_a_question", "A question is an object of peer, methods and given.")

@@ -25,8 +25,10 @@ from fedpeer.peer.core.roster import ROSTER_BYTES_MAX, Roster
 from fedpeer.peer.shell.authority import Authority, EnrolmentError
 from fedpeer.peer.shell.certificates import pem, request
 from fedpeer.peer.shell.identity import invitation_context, joining_context
-from fedpeer.peer.shell.invitation import SECRET_BYTES, WRONG_MAX, Admission, Denied, Invitation, Token, read_admission
+from fedpeer.peer.shell.invitation import SECRET_BYTES, Admission, Denied, Invitation, Token, read_admission
+from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.reasons import link_reason
+from fedpeer.peer.shell.visitors import Visitors, listen
 
 #: Port on which an invitation is listened for; `fedpeer init` gives peers 7401 and up.
 INVITATION_PORT = 7400
@@ -38,8 +40,10 @@ FEDERATION_BYTES_MAX = 1 << 20
 ANSWER_BYTES_MAX = 2 * (ROSTER_BYTES_MAX + FEDERATION_BYTES_MAX) + 64 * 1024
 #: Seconds for one request, from the first byte to the last: a signature and some kilobytes, over a slow link.
 REQUEST_SECONDS = 30.0
-#: Connections that may wait to be taken: one person joins.
-BACKLOG = 16
+#: Connections: one person joins, and whoever else comes has few of them from one address.
+INVITED = Limits(connections=64, connections_per_peer=16)
+#: Answers to wrong tokens that are kept back at once, and seconds for which a connection may say nothing.
+LATE_MAX, IDLE_SECONDS = 32, 15.0
 #: Seconds for the last answer to leave when the listener closes.
 GOODBYE_SECONDS = 5.0
 #: Letters of another machine's sentence that are shown.
@@ -48,13 +52,13 @@ TEXT_MAX = 400
 
 @asynccontextmanager
 async def listening(
-    invitation: Invitation, listen: str, clock: Callable[[], float]
+    invitation: Invitation, where: str, clock: Callable[[], float]
 ) -> AsyncIterator[tuple[int, asyncio.Event]]:
-    """Listen for the one who joins; yields the port and an event that is set once somebody was let in or none can be.
+    """Listen for the one who joins; yields the port and an event that is set once somebody was let in.
 
     Raises EnrolmentError if nobody can listen there.
     """
-    over = asyncio.Event()
+    over, late = asyncio.Event(), Late()
 
     async def join(asking: web.Request) -> web.Response:
         try:
@@ -62,37 +66,56 @@ async def listening(
                 body = await asking.read()
         except TimeoutError:
             return web.Response(status=408)
-        answer = invitation.answer(body, clock())
-        if invitation.taken is not None or invitation.wrong >= WRONG_MAX:
+        answer = invitation.answer(body, clock(), asking.remote or "")
+        if invitation.taken is not None:
             over.set()
         if isinstance(answer, Denied):
+            await late.wait(answer.after)
             return web.json_response({"text": answer.text}, status=answer.status)
         return web.Response(body=answer, content_type="application/json")
 
     app = web.Application(client_max_size=REQUEST_BYTES_MAX)
     app.router.add_post("/v1/join", join)
-    runner = web.AppRunner(
-        app,
-        handle_signals=False,
-        access_log=None,
-        auto_decompress=False,
-        lingering_time=0,
-        shutdown_timeout=GOODBYE_SECONDS,
-    )
-    await runner.setup()
-    host, port = endpoint(listen)
-    context = invitation_context(invitation.authority.identity)
-    site = web.TCPSite(runner, host, port, ssl_context=context, backlog=BACKLOG)
+    visitors = Visitors(INVITED)
     try:
-        try:
-            await site.start()
-        except OSError as error:
-            raise EnrolmentError(
-                f"Nobody can listen on {listen} ({error.strerror}); choose another --listen."
-            ) from None
-        yield runner.addresses[0][1], over
+        listening = listen(*endpoint(where))
+    except OSError as error:
+        raise EnrolmentError(f"Nobody can listen on {where} ({error.strerror}); choose another --listen.") from None
+    context = invitation_context(invitation.authority.identity)
+    await visitors.start(app, listening, context, shutdown_timeout=GOODBYE_SECONDS, keepalive_timeout=IDLE_SECONDS)
+    try:
+        yield int(listening.getsockname()[1]), over
     finally:
-        await runner.cleanup()
+        late.let_go()
+        await visitors.stop()
+
+
+class Late:
+    """Answers that are kept back for a while: at most `LATE_MAX`, of which the oldest goes when one more comes."""
+
+    def __init__(self) -> None:
+        self._kept: dict[asyncio.Event, None] = {}
+
+    async def wait(self, seconds: float) -> None:
+        """So long, or until it has to go."""
+        if seconds <= 0:
+            return
+        go = asyncio.Event()
+        self._kept[go] = None
+        if len(self._kept) > LATE_MAX:
+            next(iter(self._kept)).set()
+        try:
+            async with asyncio.timeout(seconds):
+                await go.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._kept.pop(go, None)
+
+    def let_go(self) -> None:
+        """All of them now: nobody is let in any more."""
+        for go in self._kept:
+            go.set()
 
 
 async def invite(
@@ -118,8 +141,11 @@ async def invite(
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), seconds)
     if invitation.taken is None:
-        why = "Nobody came with it in time" if invitation.wrong < WRONG_MAX else f"{WRONG_MAX} wrong tokens were tried"
-        raise EnrolmentError(f"{why}; the token is worth nothing any more. To try again, say fedpeer invite once more.")
+        wrong = f" ({invitation.wrong.count} wrong tokens were tried)" if invitation.wrong.count else ""
+        raise EnrolmentError(
+            f"Nobody came with it in time{wrong}; the token is worth nothing any more. "
+            "To try again, say fedpeer invite once more."
+        )
     return invitation.taken
 
 

@@ -1,8 +1,8 @@
 """An invitation, without any network: the token that is handed over, what the authority answers, what a joiner checks.
 
 The token carries a secret, the authority's public key and where it listens. `Invitation` takes the secret once, within
-its time, after at most a few wrong ones; it then signs the certificate and the next roster. `read_admission` holds the
-answer against the token and one's own key.
+its time, however many wrong ones came before; it then signs the certificate and the next roster. `read_admission` holds
+the answer against the token and one's own key.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from fedpeer.peer.core.roster import Entry, Roster, RosterError, admit, from_byt
 from fedpeer.peer.shell.authority import Authority, EnrolmentError, change_roster
 from fedpeer.peer.shell.certificates import peer_certificate, pem
 
-#: Wrong secrets before an invitation is withdrawn. A person mistypes once or twice; guessing 128 bits takes forever
-#: anyway, so this only ends a nuisance.
-WRONG_MAX = 5
+#: Seconds that the answer to a wrong secret is kept back: the first, the longest, and wrong ones of all addresses after
+#: which everybody's are kept back for twice as long. Guessing 128 bits takes forever anyway, and a person who mistypes
+#: does not notice; what is kept back takes a place of ours, and answers come no faster than these.
+DELAY_S, DELAY_MAX_S, ALL_DOUBLE = 0.5, 8.0, 16
+#: Addresses whose wrong secrets are remembered.
+ADDRESSES_MAX = 256
 SECRET_BYTES, KEY_BYTES, CHECK_BYTES = 16, 32, 4
 PREFIX = "fedpeer-"
 
@@ -68,10 +71,11 @@ def _check(body: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Why somebody was not let in: an HTTP status and a sentence for them."""
+    """Why somebody was not let in: an HTTP status, a sentence for them, and seconds before they are told."""
 
     status: int
     text: str
+    after: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +88,30 @@ class Admission:
     federation: str
 
 
-class Invitation:
-    """One place for one peer, until it is taken or its time is over.
+class Wrong:
+    """Wrong secrets, and how long the answer to the next one is kept back: for longer after each from an address, and
+    for everybody when there are many."""
 
-    `expires` and each `now` are seconds by one clock that never goes back; `taken` is the roster with the new peer.
+    def __init__(self) -> None:
+        self.count = 0
+        self._of: dict[str, int] = {}  # by address; the one that was wrong longest ago is forgotten first
+
+    def once_more(self, address: str) -> float:
+        """Seconds for one more from this address."""
+        self.count += 1
+        tried = self._of.pop(address, 0)
+        self._of[address] = tried + 1
+        if len(self._of) > ADDRESSES_MAX:
+            del self._of[next(iter(self._of))]
+        return min(DELAY_S * 2.0 ** min(tried + self.count // ALL_DOUBLE, 32), DELAY_MAX_S)
+
+
+class Invitation:
+    """One place for one peer, until it is taken or its time is over. Wrong secrets do not end it: else anybody could.
+
+    The right one is compared and taken at once, whoever was wrong before; the comparison takes as long whatever is
+    equal, and every wrong one gets the same answer. `expires` and each `now` are seconds by one clock that never goes
+    back; `taken` is the roster with the new peer.
     """
 
     def __init__(
@@ -101,15 +125,13 @@ class Invitation:
     ) -> None:
         self.authority, self.secret, self.expires = authority, secret, expires
         self.peer, self.address, self.models = peer, address, models
-        self.wrong = 0
+        self.wrong = Wrong()
         self.taken: Roster | None = None
 
-    def answer(self, body: bytes, now: float) -> bytes | Denied:
-        """The admission as bytes, once; else why not."""
+    def answer(self, body: bytes, now: float, address: str = "") -> bytes | Denied:
+        """The admission as bytes, once, for who asks from this address; else why not."""
         if self.taken is not None:
             return Denied(410, "This invitation was used already; ask for another one.")
-        if self.wrong >= WRONG_MAX:
-            return Denied(410, "This invitation was withdrawn after too many wrong tokens; ask for another one.")
         if now >= self.expires:
             return Denied(410, "This invitation has expired; ask for another one.")
         try:
@@ -118,8 +140,8 @@ class Invitation:
         except (ValueError, TypeError, KeyError):
             return Denied(400, "This is not a request to join.")
         if not hmac.compare_digest(secret, self.secret):
-            self.wrong += 1
-            return Denied(403, "This token is not the one of this invitation; copy it again.")
+            text = "This token is not the one of this invitation; copy it again."
+            return Denied(403, text, self.wrong.once_more(address))
         return self._admit(wanted)
 
     def _admit(self, wanted: str) -> bytes | Denied:

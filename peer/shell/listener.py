@@ -28,6 +28,8 @@ from fedpeer.peer.shell.transient import NoAddressError, PortInUseError
 
 #: Connections that the kernel keeps for us while we are busy.
 BACKLOG = 128
+#: Addresses that are remembered: of a roster of as many.
+CAME_FROM_MAX = 4096
 #: Seconds without accepting after the process ran out of file handles: connections are ended meanwhile.
 OUT_OF_HANDLES_S = 1.0
 #: Options of Linux that Python has no names for, and their values: as long as little is under way, what is lost is said
@@ -118,6 +120,7 @@ class Listener:
                member, whose connection is closed at once
     departs    whether such a one may stay for one request, since it was put out and may not know it
     expects    whether a member may come from this address
+    idle       whether nothing is asked on it: such a one is ended before others, where one has to be
     """
 
     def __init__(
@@ -130,9 +133,10 @@ class Listener:
         *,
         departs: Callable[[asyncio.BaseTransport], bool] = lambda transport: False,
         expects: Callable[[str], bool] = lambda address: False,
+        idle: Callable[[asyncio.BaseTransport], bool] = lambda transport: True,
     ) -> None:
         self._speak, self._owner, self._refused, self._tls, self._limits = speak, owner, refused, tls, limits
-        self._departs, self._expects = departs, expects
+        self._departs, self._expects, self._idle = departs, expects, idle
         per_address, kept_s = limits.handshakes_per_address, limits.handshake_kept_s
         self._members = Handshakes(limits.handshakes, per_address, kept_s)
         self._strangers = Handshakes(limits.handshakes_of_strangers, per_address, kept_s)
@@ -225,6 +229,8 @@ class Listener:
             return
         if owner:
             self._came_from[owner] = address
+            if len(self._came_from) > CAME_FROM_MAX:
+                del self._came_from[next(iter(self._came_from))]
         counts = Counter(self._open.values())
         if owner and counts[owner] >= self._limits.connections_per_peer:
             self._end_oldest_of(owner)
@@ -251,7 +257,8 @@ class Listener:
             self._refused(why.code, "", f"{address}: {why.text}")
 
     def _end_oldest_of(self, owner: str) -> None:
-        oldest = next(each for each, whose in self._open.items() if whose == owner)
+        theirs = [each for each, whose in self._open.items() if whose == owner]
+        oldest = next(filter(self._idle, theirs), theirs[0])
         oldest.abort()
         del self._open[oldest]
 

@@ -5,7 +5,7 @@ no request changes anything but the visitor's own cookie. In the order of the ch
 
 - **Host.** Without TLS only the names of this machine's loopback are answered, so that no page from elsewhere can get
   in by pointing its own name here (DNS rebinding). With TLS the browser has held the name against the certificate.
-- **How many.** Requests and live streams at once are bounded.
+- **How many.** Connections, requests and live streams at once are bounded; who only holds connections gives way.
 - **Token.** `Authorization: Bearer`, or once `/?token=...`, which sets a cookie and leads to `/`. The cookie is not the
   token but made from it: browsers show cookies to every port of a host, and a restarted peer knows it again.
 
@@ -26,7 +26,9 @@ from aiohttp import web
 
 from fedpeer.peer.shell.dashboard.access import DashboardError, Listener, cookie_of, same
 from fedpeer.peer.shell.dashboard.pages import Handler, from_loopback, hardened, text_file
+from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import not_now
+from fedpeer.peer.shell.visitors import VISITORS, Visitors, listen
 
 #: Live streams at once: a person opens a few windows; each costs a status document a second.
 STREAMS_MAX = 16
@@ -55,6 +57,7 @@ class Dashboard:
         status: the status document, as `Status.as_json`.
         metrics: the same as Prometheus reads it, and its content type; None: not served.
         every_s: seconds between two events of a live stream.
+        limits: of connections.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Dashboard:
         status: Callable[[], Mapping[str, Any]],
         metrics: Callable[[], tuple[bytes, str]] | None,
         every_s: float = EVERY_S,
+        limits: Limits = VISITORS,
     ) -> None:
         self.listener, self._status, self._metrics, self._every_s = listener, status, metrics, every_s
         self._cookie = cookie_of(listener.token)
@@ -70,6 +74,7 @@ class Dashboard:
         self._event, self._event_until = b"", -1.0
         folder = files(__package__)
         self._texts = {name: (folder / name).read_text("utf-8") for name in ("page.html", "login.html")}
+        self._visitors = Visitors(limits)
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
         app.on_response_prepare.append(hardened)
         app.add_routes(
@@ -82,14 +87,7 @@ class Dashboard:
         )
         for path, kind in _PAGES.items():
             app.add_routes([web.get(path, text_file(kind, (folder / path[1:]).read_text("utf-8")))])
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=IDLE_S,
-            lingering_time=0,
-            shutdown_timeout=SHUTDOWN_S,
-        )
+        self._app = app
 
     async def start(self) -> None:
         """Listen.
@@ -99,22 +97,21 @@ class Dashboard:
             PortInUseError, NoAddressError: not now.
         """
         context = self.listener.context()
-        await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self.listener.host, self.listener.port, ssl_context=context).start()
+            listening = listen(self.listener.host, self.listener.port)
         except OSError as error:
-            await self._runner.cleanup()
             if later := not_now(self.listener.host, self.listener.port, "dashboard.listen", error):
                 raise later from None
             where, why = f"{self.listener.host}:{self.listener.port}", error.strerror or error
             raise DashboardError(
                 f"dashboard.listen: {where} cannot be listened on ({why}); choose another port, or stop what has it."
             ) from None
-        self.listener = replace(self.listener, port=self._runner.addresses[0][1])
+        self.listener = replace(self.listener, port=listening.getsockname()[1])
+        await self._visitors.start(self._app, listening, context, keepalive_timeout=IDLE_S, shutdown_timeout=SHUTDOWN_S)
 
     async def stop(self) -> None:
         """End all streams and close the listener."""
-        await self._runner.cleanup()
+        await self._visitors.stop()
 
     @property
     def _cookie_name(self) -> str:

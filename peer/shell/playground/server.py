@@ -19,6 +19,7 @@ from aiohttp import web
 from fedpeer.peer.shell import dashboard
 from fedpeer.peer.shell.dashboard.access import DashboardError
 from fedpeer.peer.shell.dashboard.pages import Handler, from_loopback, hardened, text_file
+from fedpeer.peer.shell.visitors import Visitors
 
 #: What a question comes to: a JSON document; raises `QuestionError`.
 Answer = Callable[[bytes], Mapping[str, Any]]
@@ -94,21 +95,14 @@ def application(told: Mapping[str, Any], answer: Answer) -> web.Application:
 
 async def serve(told: Mapping[str, Any], answer: Answer, listening: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until the first SIGINT or SIGTERM; `ready` is called once a browser is answered."""
-    runner = web.AppRunner(
-        application(told, answer),
-        access_log=None,
-        auto_decompress=False,
-        keepalive_timeout=IDLE_S,
-        lingering_time=0,
-        shutdown_timeout=SHUTDOWN_S,
-    )
+    visitors = Visitors()
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    await runner.setup()
     for number in before:
         loop.add_signal_handler(number, stop.set)
     try:
-        await web.SockSite(runner, listening).start()
+        page = application(told, answer)
+        await visitors.start(page, listening, None, keepalive_timeout=IDLE_S, shutdown_timeout=SHUTDOWN_S)
         ready()
         await stop.wait()
     finally:
@@ -116,7 +110,7 @@ async def serve(told: Mapping[str, Any], answer: Answer, listening: socket.socke
             loop.remove_signal_handler(number)  # which leaves Python's own, whatever was there
             if handler is not None:
                 signal.signal(number, handler)
-        await runner.cleanup()
+        await visitors.stop()
 
 
 @web.middleware

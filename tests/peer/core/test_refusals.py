@@ -21,7 +21,7 @@ ROWS = {
     *(f"M{number:02}" for number in range(1, 10)),
     *(f"S{number:02}" for number in range(1, 17) if number != 13),
     *(f"R{number:02}" for number in range(1, 20)),
-    *("D01", "D03", "D04"),
+    *("D01", "D03", "D04", "D06"),
 }
 #: Those that never cost the one who is refused.
 HARMLESS = {"body_truncated", "too_many_requests", "version_unsupported", "wrong_federation", "repeated"}

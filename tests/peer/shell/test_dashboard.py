@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from fedpeer.peer.shell.dashboard import server
 from fedpeer.peer.shell.dashboard.access import DashboardError, Door, Listener, listener, read_token
 from fedpeer.peer.shell.dashboard.ask import ask
 from fedpeer.peer.shell.dashboard.server import Dashboard
+from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.metrics import Metrics
 from fedpeer.peer.shell.transient import PortInUseError
+from fedpeer.peer.shell.visitors import VISITORS
 
 from .fake_status import TOKEN, FakePeer
 
@@ -33,10 +35,12 @@ PATHS = ("/", "/status.json", "/events", "/metrics", "/page.js", "/page.css", "/
 
 
 @asynccontextmanager
-async def running(peer: FakePeer | None = None, every_s: float = 0.01, **more: Any) -> AsyncIterator[Dashboard]:
+async def running(
+    peer: FakePeer | None = None, every_s: float = 0.01, limits: Limits = VISITORS, **more: Any
+) -> AsyncIterator[Dashboard]:
     """A dashboard on a free port of loopback."""
     status = (peer or FakePeer()).status.as_json
-    board = Dashboard(Listener("127.0.0.1", 0, TOKEN, **more), status, Metrics(status), every_s)
+    board = Dashboard(Listener("127.0.0.1", 0, TOKEN, **more), status, Metrics(status), every_s, limits)
     await board.start()
     try:
         yield board
@@ -359,3 +363,28 @@ async def test_the_token_is_not_carried_on_to_another_address() -> None:
         port = other.sockets[0].getsockname()[1]
         with pytest.raises(DashboardError, match="answers 302"):
             await asyncio.to_thread(ask, Door(f"http://127.0.0.1:{port}", TOKEN))
+
+
+@pytest.mark.asyncio
+async def test_who_holds_connections_keeps_nobody_out_and_ends_no_stream() -> None:
+    """Hundreds that say nothing, or trickle a request: places are bounded, and the oldest idle one gives way."""
+    limits = Limits(connections=8, connections_per_peer=8)
+    async with (
+        running(limits=limits) as board,
+        visitor(board, **BEARER) as session,
+        AsyncExitStack() as held,
+        session.get("/events") as stream,
+    ):
+        await events(stream, 1)
+        lines = []
+        for number in range(100):
+            reader, writer = await asyncio.open_connection("127.0.0.1", board.listener.port)
+            writer.write(b"GET /status.json HTTP/1.1\r\nHost" if number % 2 else b"")
+            held.callback(writer.transport.abort)
+            lines.append((reader, writer))
+        async with visitor(board, **BEARER) as person, person.get("/status.json") as answer:
+            assert answer.status == 200
+        await events(stream, 2)
+        for reader, _ in lines[:80]:
+            assert await reader.read() == b""
+        assert len(board._visitors._runner.server.connections) <= limits.connections  # type: ignore[union-attr]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import socket
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,9 +25,19 @@ from fedpeer.peer.core.roster import expel
 from fedpeer.peer.shell.announce import announce
 from fedpeer.peer.shell.authority import Authority, EnrolmentError, change_roster, open_authority
 from fedpeer.peer.shell.certificates import pem, request
-from fedpeer.peer.shell.enrolment import invite, join, listening
-from fedpeer.peer.shell.identity import load_identity, read_roster, server_context
-from fedpeer.peer.shell.invitation import WRONG_MAX, Denied, Invitation, Token, read_admission
+from fedpeer.peer.shell.enrolment import INVITED, LATE_MAX, invite, join, listening
+from fedpeer.peer.shell.identity import joining_context, load_identity, read_roster, server_context
+from fedpeer.peer.shell.invitation import (
+    ADDRESSES_MAX,
+    ALL_DOUBLE,
+    DELAY_MAX_S,
+    DELAY_S,
+    Denied,
+    Invitation,
+    Token,
+    Wrong,
+    read_admission,
+)
 from fedpeer.peer.shell.kit import make_federation, new_folder, seat, write_peer
 from tests.peer.shell.port import Port, serving
 from tests.peer.wire import GATE
@@ -140,12 +153,47 @@ def test_an_expired_invitation_lets_nobody_in(authority: Authority) -> None:
     assert status(invitation(authority, expires=60.0).answer(asked(), 59.9)) == 200
 
 
-def test_guessing_ends_an_invitation(authority: Authority) -> None:
+def test_guessing_does_not_end_an_invitation(authority: Authority) -> None:
+    """Else anybody who reaches the port could. The right secret is taken, whoever was wrong before, and from where."""
     open_one = invitation(authority)
-    for guess in range(WRONG_MAX):
-        assert status(open_one.answer(asked(secret=bytes([guess]).hex()), 1.0)) == 403
-    assert status(open_one.answer(asked(), 1.0)) == 410
-    assert authority.roster.number == 1
+    for guess in range(500):
+        secret = guess.to_bytes(16, "big").hex()
+        assert status(open_one.answer(asked(secret=secret), 1.0, f"10.0.{guess % 3}.{guess % 200}")) == 403
+    assert status(open_one.answer(asked(), 1.0, "10.0.0.0")) == 200
+    assert open_one.wrong.count == 500
+
+
+def test_answers_to_wrong_secrets_are_kept_back_for_longer_and_longer() -> None:
+    wrong = Wrong()
+    one = [wrong.once_more("10.0.0.1") for _ in range(8)]
+    assert one == [DELAY_S * 2**n if DELAY_S * 2**n < DELAY_MAX_S else DELAY_MAX_S for n in range(8)]
+    assert wrong.once_more("10.0.0.2") == DELAY_S, "each address has its own"
+    for number in range(ALL_DOUBLE):
+        wrong.once_more(f"10.0.1.{number}")
+    assert wrong.once_more("10.0.0.3") == 2 * DELAY_S, "until there are many"
+    for number in range(100_000):
+        assert wrong.once_more(f"10.1.{number}") <= DELAY_MAX_S
+    assert len(wrong._of) == ADDRESSES_MAX
+
+
+def test_every_wrong_secret_has_the_same_answer_and_is_compared_whole(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells how much of a guess was right: one comparison, which takes as long whatever is equal."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return hmac.compare_digest(one, other)
+
+    monkeypatch.setattr("fedpeer.peer.shell.invitation.hmac", SimpleNamespace(compare_digest=compare))
+    answers = set()
+    for right in range(16):
+        guess = SECRET[:right] + bytes([SECRET[right] ^ 1]) + SECRET[right + 1 :]
+        answers.add(invitation(authority).answer(asked(secret=guess.hex()), 1.0))
+        assert compared.pop() == (guess, SECRET)
+    assert len(answers) == 1
+    assert not compared
 
 
 def test_a_revoked_key_is_not_let_in_again(authority: Authority) -> None:
@@ -231,6 +279,60 @@ def test_a_wrong_token_and_one_used_before_are_told_so(authority: Authority) -> 
     wrong, used = asyncio.run(work())
     assert wrong == "Not let in: This token is not the one of this invitation; copy it again."
     assert used == "Not let in: This invitation was used already; ask for another one."
+
+
+def test_who_has_the_token_gets_in_while_others_guess(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty answers to wrong ones are kept back for an hour: of more than there is room for the oldest goes."""
+    monkeypatch.setattr("fedpeer.peer.shell.invitation.DELAY_MAX_S", 3600.0)
+    monkeypatch.setattr("fedpeer.peer.shell.invitation.DELAY_S", 3600.0)
+
+    async def work() -> tuple[list[str], Any]:
+        async with listening(invitation(authority), "127.0.0.1:0", lambda: 0.0) as (port, over):
+            right, told = token(authority, f"127.0.0.1:{port}"), list[str]()
+
+            async def guess(number: int) -> None:
+                try:
+                    await join(replace(right, secret=number.to_bytes(16, "big")), Ed25519PrivateKey.generate())
+                except EnrolmentError as error:
+                    told.append(str(error))
+
+            guesses = [asyncio.create_task(guess(number)) for number in range(LATE_MAX + 2)]
+            admission = await join(right, Ed25519PrivateKey.generate())
+            assert over.is_set()
+            early = len(told)
+        await asyncio.gather(*guesses)
+        assert early <= 2
+        return told, admission
+
+    async def patiently() -> tuple[list[str], Any]:
+        async with asyncio.timeout(6 * PATIENCE):
+            return await work()
+
+    told, admission = asyncio.run(patiently())
+    assert admission.roster == authority.roster
+    assert len(told) == LATE_MAX + 2
+
+
+def test_who_holds_connections_keeps_nobody_out(authority: Authority) -> None:
+    """Neither by saying nothing nor by a request that trickles, from several addresses: each has only a few."""
+
+    async def work() -> tuple[int, Any]:
+        async with listening(invitation(authority), "127.0.0.1:0", lambda: 0.0) as (port, _), AsyncExitStack() as held:
+            tls = joining_context(authority.roster.authority)
+            readers = []
+            for number in range(100):
+                where = (f"127.0.0.{2 + number % 5}", 0)
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, local_addr=where)
+                writer.write(b"POST /v1/join HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{" if number % 2 else b"P")
+                held.callback(writer.transport.abort)
+                readers.append((reader, writer))
+            admission = await join(token(authority, f"127.0.0.1:{port}"), Ed25519PrivateKey.generate())
+            await asyncio.sleep(0)
+            return sum(not reader.at_eof() and reader.exception() is None for reader, _ in readers), admission
+
+    there, admission = asyncio.run(work())
+    assert admission.roster == authority.roster
+    assert there <= INVITED.connections
 
 
 def test_an_invitation_that_nobody_takes_ends_in_time(authority: Authority) -> None:
