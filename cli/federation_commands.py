@@ -79,7 +79,7 @@ def invite(
         print(f"\nWithdrawn; see roster.json for whether {peer} is in already.", file=sys.stderr)
         return EXIT_STOPPED
     print(f"\n{peer} is in: roster {roster.number} has {len(roster.entries)} peers.")
-    print("\n".join(_told(told)))
+    print("\n".join(told_lines(told)))
     return 0
 
 
@@ -141,16 +141,16 @@ def revoke(
     authority = open_authority(folder)
     roster = change_roster(authority, lambda old, key: expel(old, peer, key))
     print(f"{peer} is out: roster {roster.number} has {len(roster.entries)} peers.", flush=True)
-    print("\n".join(_told(asyncio.run(announce(authority, roster)))))
+    print("\n".join(told_lines(asyncio.run(announce(authority, roster)))))
 
 
-def _told(told: Mapping[str, str]) -> list[str]:
-    """Who has the new roster now, and how the others get it."""
+def told_lines(told: Mapping[str, str], file: str = "roster.json") -> list[str]:
+    """Who has the new roster (or contract) now, and how the others get it."""
     reached = [peer for peer, why in told.items() if not why]
     if reached:
         lines = [f"Told: {', '.join(reached)}. Each tells the others as they meet."]
     elif told:
-        words = "No running peer took it. To tell them, copy roster.json over the one in the folder of a peer that runs"
+        words = f"No running peer took it. To tell them, copy {file} into the folder of a peer that runs"
         lines = [f"{words}; one is enough, for each tells the others. (Copies in folders here are new already.)"]
     else:
         lines = []

@@ -35,6 +35,7 @@ from fedpeer.cli import (
     start,
     status,
     topology,
+    update,
     use_commands,
 )
 from fedpeer.cli.errors import ConfigError, is_users_mistake, report, temporary, wrapped
@@ -55,6 +56,7 @@ app.command("init")(init_command.init)
 app.command("invite")(federation_commands.invite)
 app.command("join")(federation_commands.join)
 app.command("revoke")(federation_commands.revoke)
+app.command("update")(update.update)
 app.command("start")(start.start)
 app.command("leave")(start.leave)
 app.command("status")(status.status)

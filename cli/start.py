@@ -65,14 +65,17 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
     from fedpeer.peer.shell.prepared import prepare
     from fedpeer.peer.shell.process import Process
 
-    prepared = prepare(peer.file, peer.federation)
-
-    process = Process(prepared, quiet=quiet, leave=leave)
+    process = Process(prepare(peer.file, peer.federation), quiet=quiet, leave=leave)
 
     async def run() -> int:
+        nonlocal process
         if attached:
             stop_after(end_of_input)
         stop = await process.run()
+        while stop.again and not process.asked:  # the state goes by another contract now
+            again = load_peer(config, ", so it was not started again")
+            process = Process(prepare(again.file, again.federation), quiet=quiet)
+            stop = await process.run()
         if sys.stderr.isatty():
             typer.echo(f"{peer.file.id}: {stop.text}", err=True)
         else:

@@ -52,7 +52,7 @@ def status(
 
     from fedpeer.peer.shell.dashboard.ask import ask
 
-    door = _door(config, url, token_file, certificate)
+    door = door_of(config, url, token_file, certificate)
     console = Console(highlight=False)
     first = ask(door)
     if as_json:
@@ -78,7 +78,7 @@ def dashboard(
     """Print the address of a running peer's dashboard, with the token that lets a browser in."""
     from fedpeer.peer.shell.dashboard.ask import ask
 
-    door = _door(config, url, token_file, certificate)
+    door = door_of(config, url, token_file, certificate)
     ask(door)
     print(door.login)
     if show:
@@ -102,7 +102,7 @@ def _looks(door: Door, newest: dict[str, Any]) -> Iterator[tuple[dict[str, Any],
             trouble = f"As of {since}. {error}"
 
 
-def _door(config: Path | None, url: str | None, token_file: Path | None, certificate: Path | None) -> Door:
+def door_of(config: Path | None, url: str | None, token_file: Path | None, certificate: Path | None) -> Door:
     """The dashboard that the options name.
 
     Raises:

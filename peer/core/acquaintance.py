@@ -35,7 +35,7 @@ class Acquaintance:
     said         digest of the contract that it goes by, and those of its groups, as in its last Hello
     contract     the text of that contract, where it is another than ours and was told
     differs      of which contract of it was said already where it differs from ours
-    told         by which process it was told our contract last
+    told         which process of it was told our contract last; `told_signed`: and which signed contract, by its number
     buried_at    tick at which it was thought dead; None: it is not, or that is long ago
     """
 
@@ -60,6 +60,7 @@ class Acquaintance:
     contract: bytes = b""
     differs: bytes = b""
     told: tuple[int, int] = (0, 0)
+    told_signed: tuple[int, int, int] = (0, 0, 0)
     buried_at: int | None = None
 
     def spoke(self, version: int) -> bool:

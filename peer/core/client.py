@@ -7,6 +7,7 @@ was away settles the newest round and goes on.
 
 from __future__ import annotations
 
+from fedpeer.peer.core.amending import goes_over
 from fedpeer.peer.core.council import Council
 from fedpeer.peer.core.entries import Began, Kept, Studied
 from fedpeer.peer.core.events import Evaluate, Practise, Practised, Settle, Settled
@@ -37,6 +38,8 @@ class Client:
         if chamber.settled < council.applied:
             self._settle()
         elif chamber.study is None and not council.over and council.trains:
+            if goes_over(self.life):
+                return
             self._working = True
             self.life.effects.append(
                 Practise(council.applied + 1, chamber.client, council.in_force()[1], council.clients)

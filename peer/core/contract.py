@@ -241,10 +241,10 @@ def _or_neutral(section: Mapping[str, Any], path: tuple[str, ...], name: str) ->
     return section.get(name, key.neutral if key is not None and key.since else None)
 
 
-def told(differing: Sequence[Difference]) -> str:
+def told(differing: Sequence[Difference], here: str = "here", there: str = "there") -> str:
     """All of them with both values, in one line; of a stranger's hundreds the first."""
     more = f"; and {len(differing) - TOLD_MAX} more" if len(differing) > TOLD_MAX else ""
-    return "; ".join(each.words() for each in differing[:TOLD_MAX]) + more
+    return "; ".join(each.words(here, there) for each in differing[:TOLD_MAX]) + more
 
 
 def shown(value: Any) -> str:
@@ -267,11 +267,13 @@ class Held:
     number   of the signed contract; 0: the file with which the federation began
     text     its spelling
     file     the settings that this machine's file named when it was read last, as JSON
+    before   the spelling of the contract that was left for this one, until its first process has begun
     """
 
     number: int
     text: bytes
     file: bytes
+    before: bytes = b""
 
 
 class ContractChangedError(Exception):

@@ -14,8 +14,10 @@ from typing import Literal
 from torch import Tensor
 
 from fedpeer.algorithms.updates import Fault
+from fedpeer.peer.core.contract import Held
 from fedpeer.peer.core.messages import Message
 from fedpeer.peer.core.roster import Roster
+from fedpeer.peer.core.signed_contract import SignedContract
 from fedpeer.peer.core.versions import NEWEST
 from fedpeer.peer.core.voters import EVERYONE
 
@@ -121,7 +123,26 @@ class NewRoster:
     roster: Roster
 
 
-Event = Tick | Heard | RefusedAtDoor | Trained | Evaluated | Practised | Concluded | Settled | Asked | NewRoster
+@dataclass(frozen=True, slots=True)
+class NewContract:
+    """A signed contract was read from this machine's disk; its signature is checked."""
+
+    contract: SignedContract
+
+
+Event = (
+    Tick
+    | Heard
+    | RefusedAtDoor
+    | Trained
+    | Evaluated
+    | Practised
+    | Concluded
+    | Settled
+    | Asked
+    | NewRoster
+    | NewContract
+)
 
 # ------------------------------------------------------------------------------------------------- what is to be done
 
@@ -129,10 +150,12 @@ Event = Tick | Heard | RefusedAtDoor | Trained | Evaluated | Practised | Conclud
 @dataclass(frozen=True, slots=True)
 class Persist:
     """Make this durable, after everything persisted before it: a journal entry (frames of bytes, see `journal.py`),
-    or a whole snapshot, which makes the entries before it unnecessary."""
+    or a whole snapshot, which makes the entries before it unnecessary; `held`: the contract under which it is kept, if
+    not the one in force."""
 
     kind: Literal["entry", "snapshot"]
     content: object
+    held: Held | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,14 +264,23 @@ class Enrol:
 
 
 @dataclass(frozen=True, slots=True)
+class Amend:
+    """Keep this contract on disk, as the newest that the authority has signed."""
+
+    contract: SignedContract
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
-    """Everything is said and saved; the process may end. `code`: 0, or 2 where the person has to do something."""
+    """Everything is said and saved; the process may end. `code`: 0, or 2 where the person has to do something;
+    `again`: it begins anew on its state, under another contract."""
 
     code: int
     text: str
+    again: bool = False
 
 
 #: What takes long, and is done beside the node: one after the other, in this order. Each gives the event of its name.
 Work = Train | Evaluate | Practise | Conclude | Settle
 Worked = Trained | Evaluated | Practised | Concluded | Settled
-Effect = Persist | Send | Work | Refuse | Note | Enrol | Stop
+Effect = Persist | Send | Work | Refuse | Note | Enrol | Amend | Stop

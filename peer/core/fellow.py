@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fedpeer.peer.core.amending import goes_over
 from fedpeer.peer.core.council import PAUSED_TICKS, Council
 from fedpeer.peer.core.entries import Averaged, Began, Learnt, Studied
 from fedpeer.peer.core.events import Evaluate, Train, Trained
@@ -71,6 +72,8 @@ class Fellow:
         self._take_over()
         while life.phase == "learning" and not self._training:
             if not ledger.trained:
+                if goes_over(life):
+                    return
                 self._training = True
                 life.effects.append(Train(ledger.round, ledger.x_n, ledger.s_k, ledger.fresh))
                 return

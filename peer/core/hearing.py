@@ -14,6 +14,7 @@ from typing import assert_never
 import torch
 
 from fedpeer.peer.core import electors
+from fedpeer.peer.core.amending import hear_signed
 from fedpeer.peer.core.company import attend
 from fedpeer.peer.core.council import Council
 from fedpeer.peer.core.events import Heard
@@ -70,6 +71,9 @@ class Hearing:
         life, peer = self.work.life, heard.sender
         if peer == AUTHORITY and isinstance(heard.message, RosterNews):
             self._news(peer, heard.message)
+            return
+        if peer == AUTHORITY and isinstance(heard.message, Contract):
+            hear_signed(life, peer, heard.message.text)
             return
         if peer not in life.others:
             life.count("unknown_peer", peer)

@@ -76,7 +76,7 @@ def snapshot_bytes(ledger: Ledger, owner: Mapping[str, str], held: Held | None =
         name: _holding_fields(holding, f"group {number} ", tensors)
         for number, (name, holding) in enumerate(ledger.groups.items())
     }
-    contract = held and {"number": held.number, "text": held.text, "file": held.file}
+    contract = held and {"number": held.number, "text": held.text, "file": held.file, "before": held.before}
     fields = {
         "owner": dict(owner),
         **({"contract": contract} if contract else {}),
@@ -151,7 +151,7 @@ def ledger_of(
 def held_of(fields: Mapping[str, Any]) -> Held | None:
     """The contract by which the peer of a snapshot went; None: written before version 0.3, which kept only a digest."""
     kept = fields.get("contract")
-    return Held(kept["number"], kept["text"], kept["file"]) if kept else None
+    return Held(kept["number"], kept["text"], kept["file"], kept.get("before", b"")) if kept else None
 
 
 def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.messages import Message, spoken_in
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Roster
+from fedpeer.peer.core.signed_contract import SignedContract
 from fedpeer.peer.core.standing import Standing
 from fedpeer.peer.core.versions import NEWEST
 from fedpeer.peer.core.voters import PeerCouncil
@@ -88,6 +89,8 @@ class Setup:
     nonce        drawn at this start
     keeps        what its algorithm says of the state that it keeps of its own; None where it keeps none
     secret       what made-up shares come from; b"" where there are none
+    signed       the newest contract by the authority that is known; None: there is none but the file
+    unfit        why it cannot go over to the contract of this spelling; "": it can
     part         what it does in the councils of its circle: it is the client of a server, or one of the equals of
                  groups that are averaged by coordinators; None: there are no councils
     """
@@ -104,6 +107,8 @@ class Setup:
     nonce: int = 0
     keeps: Keeps | None = None
     secret: bytes = b""
+    signed: SignedContract | None = None
+    unfit: Callable[[bytes], str] = lambda text: ""
     part: Literal["client", "fellow"] | None = None
 
     def ticks(self, seconds: float) -> int:
@@ -144,11 +149,18 @@ class Life:
     enrolled_at: int | None = None  # tick at which this process went over to its circle; None: it began with it
     exchanges: dict[str, int] = field(default_factory=dict)  # of each group, the most by an earlier circle
     new: bool = False  # this process found an empty disk
+    signed: SignedContract | None = None  # the newest contract by the authority that is known
+    unfit: set[int] = field(default_factory=set)  # numbers of contracts to which this peer cannot go over
     amnesia: bool = False  # others know of an earlier process that used that disk before
 
     @property
     def me(self) -> str:
         return self.setup.me
+
+    @property
+    def contract_number(self) -> int:
+        """Of the newest contract that is known, in force or not yet."""
+        return max(self.setup.held.number, 0 if self.signed is None else self.signed.number)
 
     @property
     def young(self) -> bool:

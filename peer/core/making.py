@@ -7,7 +7,9 @@ different machines, and simulated ones, make the same.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,7 +23,7 @@ from fedpeer.gossip.reductions import FORMS, PACKERS, Form
 from fedpeer.peer.core.assembly import Assembly
 from fedpeer.peer.core.capacity import SIGNATURES_MAX
 from fedpeer.peer.core.choice import Choice, bind, lookup
-from fedpeer.peer.core.contract import Held, contract_of, digest_of, text_of
+from fedpeer.peer.core.contract import Held, contract_of, differences, digest_of, federation_of, text_of
 from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.doors import WEIGHT_MAX
 from fedpeer.peer.core.entries import Entry
@@ -38,8 +40,10 @@ from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.roster import Roster, RosterError
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.seats import seats_of
+from fedpeer.peer.core.signed_contract import SignedContract
 from fedpeer.peer.core.voters import EVERYONE, PeerCouncil, electorate
-from fedpeer.slicing.models import ModelGraph
+from fedpeer.slicing.models import ModelGraph, SlicingError
+from fedpeer.topology.graphs import TopologyError
 
 #: Voters whose majority finds room on the wire.
 VOTERS_MAX = 2 * SIGNATURES_MAX - 1
@@ -83,14 +87,14 @@ def setup_of(
     method: Choice | None = None,
     address: str | None = None,
     seeds: Sequence[str] = (),
-    number: int = 0,
-    file: bytes = b"",
+    held: Held | None = None,
+    signed: SignedContract | None = None,
 ) -> Setup:
     """What is fixed for a process of peer `me`.
 
     `method` stands in for the federation's own algorithm, `address` for the URL in the roster. Peers whose address is
-    among the `seeds` are greeted first. `number`: of the signed contract in force; `file`: what the machine's own file
-    names (`contract.named`).
+    among the `seeds` are greeted first. `held`: the contract of the assembly's federation as a state keeps it;
+    `signed`: the newest by the authority.
 
     Raises:
         RosterError: it has more voters than can sign a decree.
@@ -129,7 +133,9 @@ def setup_of(
         me=me,
         federation=federation,
         contract=digest_of(text),
-        held=Held(number, text, file),
+        held=Held(0, text, b"") if held is None else replace(held, text=text),
+        signed=signed,
+        unfit=lambda later: _unfit(assembly, kind, roster, me, text, later),
         circle=circle_of(roster),
         circle_of=circle_of,
         address=address or roster.by_id[me].address,
@@ -138,6 +144,28 @@ def setup_of(
         nonce=nonce,
         part="client" if kind.served else "fellow" if means else None,
     )
+
+
+def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: bytes, later: bytes) -> str:
+    """Why a peer of this contract cannot go over to a later one while it runs; "": it can."""
+    before, after = json.loads(text), json.loads(later)
+    fixed = [each for each in differences(before, after) if not each.changes]
+    if fixed:
+        return "; ".join(f"{each.words('now', 'then')}, and it {each.way()}" for each in fixed)
+    peers = {entry.id: entry.models for entry in roster.entries}
+    try:
+        new = federation_of(after, assembly.asked)
+        plans = [
+            peer_plan(plan_for(enrolled(each, peers), assembly.network, tuple(peers), kind), me)
+            for each in (assembly.asked, new)
+        ]
+        for id, group in plans[1].groups.items():
+            averaging_among(group.members, id, new.gossip, assembly.seed)
+    except (ValueError, SlicingError, TopologyError) as error:
+        return " ".join(str(error).split())
+    known = plans[0].groups
+    moved = [id for id, group in plans[1].groups.items() if id in known and known[id].digest != group.digest]
+    return f"the slices of {', '.join(moved)} would be others" if moved else ""
 
 
 def group_electorate(federation: Federation, method: Method, group: str, roster: Roster) -> Electorate:
@@ -163,9 +191,13 @@ def owner_of(setup: Setup) -> dict[str, str]:
 def disk_bytes(persist: Persist, setup: Setup) -> bytes:
     """What the disk keeps of it: a snapshot with its owner's name, or an entry."""
     if isinstance(persist.content, Ledger):
-        return snapshot_bytes(persist.content, owner_of(setup), setup.held)
+        return snapshot_bytes(persist.content, owner_of(setup), persist.held or replace(setup.held, before=b""))
     assert isinstance(persist.content, Entry)
     return entry_bytes(persist.content)
+
+
+def _optimizer(text: bytes) -> object:
+    return json.loads(text)["learning"]["optimizer"]
 
 
 def node_of(
@@ -200,6 +232,8 @@ def node_of(
         if set(index) != set(ledger.groups):
             ledger.regrouped(index)
         ledger.seated(places, blank)
+    if setup.held.before and _optimizer(setup.held.before) != _optimizer(setup.held.text):
+        ledger.s_k, ledger.fresh = start_n.new_zeros(state_size), True
     weight_max = WEIGHT_MAX if setup.keeps or setup.federation.learning.weights == "samples" else 1.0
 
     def course_of(group: str, council: PeerCouncil) -> Course:

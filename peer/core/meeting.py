@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from fedpeer.gossip.incarnations import Memory, fence, meet, memory
 from fedpeer.gossip.transfers import Incoming, Outgoing
+from fedpeer.peer.core.amending import hear_signed, tell_signed
 from fedpeer.peer.core.contract import differences, digest_of, part, told
 from fedpeer.peer.core.entries import Acked, Left, Met, Reborn, Returned, Revoked
 from fedpeer.peer.core.events import Enrol, Heard, Stop
@@ -22,6 +23,7 @@ from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Contract, Hello, LaneState, RosterNews
 from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
 from fedpeer.peer.core.seats import seats_of
+from fedpeer.peer.core.signed_contract import BEGINNING
 from fedpeer.peer.core.versions import CAPABILITIES
 from fedpeer.slicing.models import SlicingError
 from fedpeer.topology.graphs import TopologyError
@@ -203,6 +205,8 @@ def _agree(life: Life, peer: str, hello: Hello) -> None:
     other.said = hello.contract, dict(hello.groups)
     mine = _together(life, peer)
     other.agreed = {group for group in mine if _agreed(life, peer, group)}
+    if life.signed is not None and hello.contract != digest_of(life.signed.text):
+        tell_signed(life, peer)
     if hello.contract != life.setup.contract:
         _tell_contract(life, peer)
         return
@@ -246,20 +250,25 @@ def _tell_contract(life: Life, peer: str) -> None:
 
 def hear_contract(life: Life, peer: str, contract: Contract) -> None:
     """Name all differences between the two contracts, and average where they say the same."""
-    other, mine = life.others[peer], life.setup.held.text
-    if contract.text == mine:
+    other, mine, text = life.others[peer], life.setup.held.text, contract.text
+    if text.startswith(BEGINNING):
+        signed = hear_signed(life, peer, text)
+        if signed is None or digest_of(signed.text) != other.said[0]:
+            return
+        text = signed.text
+    if text == mine:
         return
     try:
-        theirs = parsed(contract.text)
+        theirs = parsed(text)
         if not isinstance(theirs, dict):
             raise ValueError("it is no mapping")
     except ValueError as error:
         life.refuse("bad_metadata", peer, f"its contract cannot be read: {error}")
         return
-    digest = digest_of(contract.text)
+    digest = digest_of(text)
     _tell_contract(life, peer)
     if digest == other.said[0]:
-        other.contract = contract.text
+        other.contract = text
         other.agreed = {group for group in _together(life, peer) if _agreed(life, peer, group)}
         life.changed()
     if other.differs != digest:

@@ -26,6 +26,7 @@ from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Membership
 from fedpeer.peer.core import electors
 from fedpeer.peer.core.acquaintance import Acquaintance
+from fedpeer.peer.core.amending import goes_over, gone_over, take_over
 from fedpeer.peer.core.client import Client
 from fedpeer.peer.core.company import attend
 from fedpeer.peer.core.council import Council
@@ -39,6 +40,7 @@ from fedpeer.peer.core.events import (
     Evaluated,
     Event,
     Heard,
+    NewContract,
     NewRoster,
     Practised,
     RefusedAtDoor,
@@ -130,7 +132,7 @@ class Node:
             for peer in setup.circle.peers
             if peer != setup.me
         }
-        self.life = Life(setup, ledger, membership, setup.circle, others, new=ledger.life == 0)
+        self.life = Life(setup, ledger, membership, setup.circle, others, new=ledger.life == 0, signed=setup.signed)
         self.repeats = Repeats()
         self.rounds = Rounds()
         self.gauges = {group: Gauge() for group in ledger.groups}
@@ -223,6 +225,8 @@ class Node:
                 life.charge(event.code, event.sender)
             case NewRoster():
                 self._enrol(event.roster)
+            case NewContract():
+                take_over(life, event.contract)
             case Asked():
                 self._asked(event.what)
             case _:
@@ -261,6 +265,7 @@ class Node:
             born_again(life, life.ledger.incarnation + 1, "the disk has lost what was durable")
         if self.blank or self._renews:
             life.snapshot()
+        gone_over(life)
         round, last = life.ledger.round, self.setup.federation.learning.rounds
         if round == 0 or self.blank:
             life.enter("gathering")
@@ -302,7 +307,8 @@ class Node:
             case "joining":
                 join(self.work)
             case "finished":
-                linger(self.work)
+                if not goes_over(life):
+                    linger(self.work)
             case "leaving":
                 leave(self.work)
         if life.phase == "learning":

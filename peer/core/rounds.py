@@ -20,6 +20,7 @@ from fedpeer.gossip.averaging import Averaging, Turn, neighbours, turn
 from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, resting
 from fedpeer.gossip.veil import Veil
 from fedpeer.gossip.waking import moved
+from fedpeer.peer.core.amending import goes_over
 from fedpeer.peer.core.entries import Began, Closed, Learnt, Opened
 from fedpeer.peer.core.events import Evaluate, Train, Trained
 from fedpeer.peer.core.lanes import fitting, ship
@@ -109,6 +110,8 @@ def models_of(life: Life) -> tuple[Tensor, Tensor | None]:
 def train(life: Life, rounds: Rounds) -> None:
     """Have the steps of this round taken; again after a restart, since a `Train` that was under way is forgotten."""
     ledger = life.ledger
+    if goes_over(life):
+        return
     rounds.training = True
     life.effects.append(Train(ledger.round, ledger.x_n, ledger.s_k, ledger.fresh))
 

@@ -24,6 +24,7 @@ from fedpeer.peer.core.contract import (
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.framing import FrameError
 from fedpeer.peer.core.journal import SnapshotForeignError, held_of
+from fedpeer.peer.core.signed_contract import SignedContract
 from fedpeer.peer.shell.blocks import DamagedError
 from fedpeer.peer.shell.store import beginning
 
@@ -40,29 +41,36 @@ class Going:
 
     federation   in force
     held         the same as its state will keep it
+    signed       the newest contract that the authority signed, as far as this machine knows; it may not be in force yet
     remark       what is to be said about it; "": nothing
     """
 
     federation: Federation
     held: Held
+    signed: SignedContract | None = None
     remark: str = ""
 
 
-def going_on(folder: Path, file: Federation) -> Going:
+def going_on(folder: Path, file: Federation, signed: SignedContract | None) -> Going:
     """How the peer of this state folder goes on with this federation file.
+
+    Where there is no state yet, the newest signed contract is in force; else the one that the state keeps, and the node
+    goes over to a later one in its time.
 
     Raises:
         SnapshotForeignError: the file was changed, with each key, both values, and the way out.
     """
     state = state_of(folder)
     held = None if state is None else held_of(state)
-    if held is None:
+    if state is None and signed is not None:
+        held = Held(signed.number, signed.text, named(file))
+    elif held is None:
         text = text_of(contract_of(file), str(file.learning.algorithm))
-        return Going(file, Held(0, text, named(file)), OLDER_STATE if state is not None else "")
+        return Going(file, Held(0, text, named(file)), signed, OLDER_STATE if state is not None else "")
     differing = changed_by_hand(held, file)
-    if differing:
+    if differing and (signed is None or asked_by(held, file) != signed.text):
         raise SnapshotForeignError(refusal(differing))
-    return Going(federation_of(json.loads(held.text), file), held)
+    return Going(federation_of(json.loads(held.text), file), held, signed)
 
 
 def asked_by(held: Held, file: Federation) -> bytes:

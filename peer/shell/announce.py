@@ -1,4 +1,4 @@
-"""Telling running peers of a new roster: the authority speaks to some of them as itself, and gossip does the rest.
+"""Telling running peers of a new roster or contract: the authority speaks to some as itself, gossip does the rest.
 
 A roster carries its own signature, so it does not matter who brings it. But until a peer has the roster that lets
 another one in, it refuses that one; so the authority, whom every peer knows by its key, is the one who can begin.
@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.messages import Envelope, Refused, RosterNews
+from fedpeer.peer.core.messages import Contract, Envelope, Refused, RosterNews
 from fedpeer.peer.core.roster import AUTHORITY, Roster, to_bytes
+from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes
 from fedpeer.peer.core.versions import NEWEST, OLDEST
 from fedpeer.peer.shell.authority import Authority
 from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
@@ -23,12 +24,19 @@ TOLD_MAX = 32
 ANNOUNCE_SECONDS = 15.0
 
 
-async def announce(authority: Authority, roster: Roster, *, without: str = "") -> dict[str, str]:
-    """Bring the roster to the peers in it; for each, "" if it took it, else why not. Never raises for a peer."""
+async def announce(
+    authority: Authority, roster: Roster, *, without: str = "", contract: SignedContract | None = None
+) -> dict[str, str]:
+    """Bring the roster, or a contract, to the peers in it; for each, "" if it took it, else why not.
+
+    Never raises for a peer.
+    """
     entries = [entry for entry in roster.entries if entry.id != without][:TOLD_MAX]
     found: dict[str, str] = {}
     done = asyncio.Event()
-    news = RosterNews(number=roster.number, text=to_bytes(roster))
+    news: Contract | RosterNews = RosterNews(number=roster.number, text=to_bytes(roster))
+    if contract is not None:
+        news = Contract(text=contract_bytes(contract))
     older: set[str] = set()  # who was told again in the oldest version of the wire
 
     def tell(peer: str, version: int) -> None:

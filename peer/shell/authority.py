@@ -15,8 +15,11 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedpeer.peer.core.gate import CONTRACT_BYTES_MAX
 from fedpeer.peer.core.roster import AUTHORITY, Roster, RosterError, newer, to_bytes
+from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, sign_contract
 from fedpeer.peer.shell.certificates import authority_certificate, key_pem, pem
+from fedpeer.peer.shell.contract_file import contract_file, read_contract, write_contract
 from fedpeer.peer.shell.identity import Identity, examine_identity, read_roster
 from fedpeer.runs.disk import replacing, take_lock
 
@@ -94,6 +97,41 @@ def change_roster(authority: Authority, change: Change) -> Roster:
     finally:
         os.close(lock)
     return roster
+
+
+def sign_next(authority: Authority, text: bytes, starts: int, file: bytes) -> SignedContract:
+    """Sign the next contract, here and in the peers' folders beside it, and put the federation file that it came from
+    in the place of the one before.
+
+    Raises EnrolmentError or RosterError; then nothing has changed.
+    """
+    lock = take_lock(authority.folder / "authority" / "lock", patience=LOCK_PATIENCE)
+    if lock is None:
+        raise EnrolmentError("Another command is changing this federation; try again when it is done.")
+    try:
+        path, key = contract_file(authority.folder / "roster.json"), authority.identity.key
+        public = authority.roster.authority
+        before = read_contract(path, public)
+        number = 1 if before is None else before.number + 1
+        signed = sign_contract(SignedContract(authority=public, number=number, starts=starts, text=text), key)
+        if len(contract_bytes(signed)) > CONTRACT_BYTES_MAX:
+            raise EnrolmentError(f"The contract has more than {CONTRACT_BYTES_MAX:,} bytes; write less into the file.")
+        for roster in [authority.folder / "roster.json", *authority.folder.glob("*/roster.json")]:
+            if _ours(roster, public):
+                with replacing(roster.with_name("federation.yaml")) as temporary:
+                    temporary.write_bytes(file)
+                write_contract(contract_file(roster), signed)
+    finally:
+        os.close(lock)
+    return signed
+
+
+def _ours(roster: Path, authority: bytes) -> bool:
+    """Whether the roster beside which something is to be written is of this federation."""
+    try:
+        return read_roster(roster).authority == authority
+    except RosterError:
+        return False
 
 
 def _bring_up(path: Path, roster: Roster) -> None:

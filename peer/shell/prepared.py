@@ -22,6 +22,7 @@ from fedpeer.peer.core.roster import Roster, RosterError, sign_statement, verify
 from fedpeer.peer.device import device_of, memory_of
 from fedpeer.peer.holdings import Outfit, loader_of, outfit
 from fedpeer.peer.shell.agreement import Going, going_on
+from fedpeer.peer.shell.contract_file import contract_file, read_contract
 from fedpeer.peer.shell.identity import Identity, load_identity, read_roster
 from fedpeer.peer.shell.roster_file import RosterFile
 from fedpeer.peer.shell.secret import secret_in
@@ -91,7 +92,8 @@ def prepare(file: PeerFile, federation: Federation) -> Prepared:
             roster,
         )
     device = device_of(file.device)
-    going = going_on(Path(file.state or f"{file.id}-state"), federation)
+    signed = read_contract(contract_file(Path(file.roster)), roster.authority)
+    going = going_on(Path(file.state or f"{file.id}-state"), federation, signed)
     federation = going.federation
     prepared = Prepared(
         file=file,

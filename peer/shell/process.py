@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import (
+    Amend,
     Asked,
     Conclude,
     Effect,
@@ -31,6 +32,7 @@ from fedpeer.peer.core.events import (
     Evaluated,
     Event,
     Heard,
+    NewContract,
     NewRoster,
     Note,
     Persist,
@@ -55,6 +57,7 @@ from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.steps import Steps
 from fedpeer.peer.shell.bench import Bench
 from fedpeer.peer.shell.buffers import Lease, Pool
+from fedpeer.peer.shell.contract_file import ContractFile, contract_file
 from fedpeer.peer.shell.dashboard.access import listener
 from fedpeer.peer.shell.dashboard.server import Dashboard
 from fedpeer.peer.shell.discovery import Discovery
@@ -109,6 +112,7 @@ class Process:
         file = prepared.file
         self._folder = prepared.folder
         self._members = RosterFile(Path(file.roster), prepared.roster)
+        self._contract = ContractFile(contract_file(Path(file.roster)), prepared.going.signed)
         self.status = status_of(prepared)
         self._bench = Bench(prepared, self._folder, self.status, self._unsaved)
         self._quiet = quiet
@@ -125,6 +129,11 @@ class Process:
     def _node(self) -> Node:
         """As it lives now; after a mistake of our own it is another one (`steps.py`)."""
         return self._steps.node
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody wants it to pause."""
+        return self._asked_at is not None
 
     @property
     def training(self) -> bool:
@@ -223,8 +232,8 @@ class Process:
             nonce=secrets.randbits(62),
             address=file.address,
             seeds=tuple(file.seeds),
-            number=prepared.going.held.number,
-            file=prepared.going.held.file,
+            held=prepared.going.held,
+            signed=prepared.going.signed,
         )
         sign, verify = signatures(prepared, self._members)
         return node_of(
@@ -384,6 +393,7 @@ class Process:
             self.status.look(view_of(self._node, heard, 1000 * lag.p99()))
             self._log.tick()
             self._look_for_roster()
+            self._look_for_contract()
             await asyncio.sleep(LOOK_S)
 
     def _look_for_roster(self) -> None:
@@ -395,6 +405,16 @@ class Process:
             return
         if roster is not None:
             self.feed(NewRoster(roster))
+
+    def _look_for_contract(self) -> None:
+        """Take up a contract that somebody put on this machine's disk."""
+        try:
+            contract = self._contract.changed(self._members.roster.authority)
+        except RosterError as error:
+            self._say(Note("warning", "contract", str(error)))
+            return
+        if contract is not None:
+            self.feed(NewContract(contract))
 
     # --------------------------------------------------------------------------------------------------- the server's
 
@@ -449,7 +469,10 @@ class Process:
             case Enrol():
                 self._post.forget(self._members.keep(effect.roster))
                 self._server.review()
-                self._write_roster()
+                self._write(self._members.write, f"roster {effect.roster.number}")
+            case Amend():
+                self._contract.contract = effect.contract
+                self._write(self._contract.write, f"contract {effect.contract.number}")
             case Stop():
                 self._stopped = effect
                 asyncio.get_running_loop().call_soon(self._over.set)
@@ -457,13 +480,12 @@ class Process:
                 raise AssertionError("the pipeline saves")
         self._drain_soon()
 
-    def _write_roster(self) -> None:
+    def _write(self, write: Callable[[], None], what: str) -> None:
         try:
-            self._members.write()
+            write()
         except OSError as problem:
-            number = self._members.roster.number
-            text = f"roster {number} is not written down ({problem.strerror}); it holds until this process ends"
-            self._say(Note("warning", "roster", text))
+            text = f"{what} is not written down ({problem.strerror}); it holds until this process ends"
+            self._say(Note("warning", what.partition(" ")[0], text))
 
     def _unsaved(self, text: str) -> None:
         """From the trainer's thread."""

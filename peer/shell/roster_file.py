@@ -18,7 +18,7 @@ class RosterFile:
     def __init__(self, path: Path, roster: Roster) -> None:
         self.roster = roster
         self._addresses: tuple[Roster | None, frozenset[str]] = (None, frozenset())
-        self._path, self._seen = path, _changed_at(path)
+        self._path, self._seen = path, changed_at(path)
 
     def expects(self, address: str) -> bool:
         """Whether a peer of the roster has its URL at this IP address; names are not looked up."""
@@ -44,7 +44,7 @@ class RosterFile:
         """
         with replacing(self._path) as temporary:
             temporary.write_bytes(to_bytes(self.roster))
-        self._seen = _changed_at(self._path)
+        self._seen = changed_at(self._path)
 
     def changed(self) -> Roster | None:
         """A later roster of the same authority, if somebody has put one into the file since the last look.
@@ -52,7 +52,7 @@ class RosterFile:
         Raises:
             RosterError: what stands there is no roster.
         """
-        at = _changed_at(self._path)
+        at = changed_at(self._path)
         if at == self._seen:
             return None
         self._seen = at
@@ -60,7 +60,8 @@ class RosterFile:
         return found if found.authority == self.roster.authority and found.number > self.roster.number else None
 
 
-def _changed_at(path: Path) -> int:
+def changed_at(path: Path) -> int:
+    """When a file was written last, in nanoseconds; 0: it is not there."""
     try:
         return path.stat().st_mtime_ns
     except OSError:

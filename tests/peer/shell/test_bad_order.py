@@ -26,6 +26,7 @@ from fedpeer.peer.core.messages import Ack, Contract, Fetch, Message, Pong, Refu
 from fedpeer.peer.core.plausible import ROUNDS
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster, sign, to_bytes
+from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, sign_contract
 from tests.peer.hostile import numbers
 from tests.peer.shell.bob import LIFE, Bob, bob_at
 from tests.peer.shell.whole import PATIENCE
@@ -135,6 +136,39 @@ def a_long_name(bob: Bob) -> None:
     assert "\x1b" not in bob.peer.line("plan_mismatch").text
 
 
+def contract_by(bob: Bob, key: Ed25519PrivateKey, number: int = 1, **changed: Any) -> SignedContract:
+    """The contract in force with other rounds, signed by this key."""
+    text = json.loads(bob.peer.life.setup.held.text)
+    text["learning"]["rounds"] += 7
+    text |= changed
+    public = key.public_key().public_bytes_raw()
+    return sign_contract(
+        SignedContract(authority=public, number=number, starts=NEVER, text=json.dumps(text).encode()), key
+    )
+
+
+def contract(code: str, made: Callable[[Bob], SignedContract]) -> Case:
+    """A signed contract that is passed on and is none of this authority: nothing of it is kept."""
+
+    def case(bob: Bob) -> None:
+        with bob.refuses(code), bob.tells("ann", telling(code)):
+            assert bob.say(bob.framed(Contract(text=contract_bytes(made(bob))))) is None
+        assert bob.peer.inside(lambda: bob.peer.life.signed) is None
+
+    return case
+
+
+def a_contract_that_cannot_be(bob: Bob) -> None:
+    """By the authority itself, but of another network: it is named and not gone over to, and costs nobody."""
+    signed = contract_by(bob, bob.people.key, network="mlp,layers=64+5+10", seed=9)
+    assert bob.say(bob.framed(Contract(text=contract_bytes(signed)))) is None
+    line = bob.peer.line("contract")
+    assert line.level == "error"
+    assert "network is" in line.text
+    assert "seed is 0 now and 9 then" in line.text
+    assert bob.peer.inside(lambda: bob.peer.life.signed) is None
+
+
 def an_earlier_process(bob: Bob) -> None:
     with bob.refuses("duplicate_peer"), bob.tells("ann", telling("duplicate_peer")):
         assert bob.say(bob.hello(life=LIFE - 1)) is None
@@ -218,6 +252,9 @@ ONCE_INSIDE: dict[str, Case] = {
         "bad_signature", lambda bob: replace(accused(bob), signature=flipped(accused(bob).signature))
     ),
     "E07-text-bit": claims("bad_signature", lambda bob: replace(accused(bob), version=NEVER ^ 1)),
+    "E07-contract": contract("bad_signature", lambda bob: replace(contract_by(bob, bob.people.key), number=NEVER)),
+    "E16-contract": contract("foreign_roster", lambda bob: contract_by(bob, Ed25519PrivateKey.generate())),
+    "C12": a_contract_that_cannot_be,
     "E07-roster": roster("bad_signature", lambda bob: replace(bob.people.roster, number=NEVER)),
     "E10": repeated,
     "E10-at-the-same-time": twice_at_the_same_time,

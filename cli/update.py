@@ -1,0 +1,141 @@
+"""`fedpeer update`: the next contract of a running federation, signed, and who was told of it.
+
+What may change, and how a change takes effect, is `peer/core/contract.py`'s; how a peer goes over is `amending.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedpeer.cli.errors import ConfigError, Problem, wrapped
+from fedpeer.cli.federation_commands import Folder, told_lines
+
+if TYPE_CHECKING:
+    from fedpeer.peer.core.contract import Difference, Held
+    from fedpeer.peer.core.federation import Federation
+    from fedpeer.peer.shell.authority import Authority
+
+#: Seconds in which the news of a contract reaches all peers, with much to spare; and between two looks at their rounds.
+NEWS_S, LOOK_S = 5.0, 1.0
+#: Rounds that are left to them at least.
+ROUNDS_AHEAD = 2
+NOTHING_SIGNED = ", so nothing was signed"
+
+
+def update(
+    new: Annotated[Path, typer.Argument(metavar="NEW.yaml", help="The federation file as it shall be.")],
+    folder: Folder = Path(),
+    from_round: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="The round from which it holds; default: soon.", show_default=False),
+    ] = None,
+) -> None:
+    """Change a running federation: rounds, optimizer, gossip and much else; peers go over to it while they run.
+
+    To be said where the authority's key is. A changed network needs a new federation.
+    """
+    from fedpeer.cli.config import Source, load
+    from fedpeer.peer.core.contract import differences, overlaid, text_of
+    from fedpeer.peer.shell.announce import announce
+    from fedpeer.peer.shell.authority import open_authority, sign_next
+
+    authority = open_authority(folder)
+    before = load(Source.of_file(folder / "federation.yaml"), NOTHING_SIGNED)
+    after = load(Source.of_file(new), NOTHING_SIGNED)
+    held = _in_force(authority, before)
+    contract = overlaid(held, after)
+    algorithm = str(after.learning.algorithm)
+    differing = differences(_plain(held.text), contract)
+    problems = list(_problems(authority, before, after, differing))
+    if problems:
+        raise ConfigError(str(new), problems, NOTHING_SIGNED)
+    starts = from_round or _soon(authority, before.learning.rounds)
+    signed = sign_next(authority, text_of(contract, algorithm), starts, new.read_bytes())
+    print(f"Contract {signed.number} holds {_when(starts)}:\n")
+    for each in differing:
+        print(wrapped(f"  {each.words('now', 'then')} ({each.key.takes if each.key else ''})"))
+    print()
+    reached = asyncio.run(announce(authority, authority.roster, contract=signed))
+    print("\n".join(told_lines(reached, "contract.json")))
+
+
+def _when(starts: int) -> str:
+    return f"from round {starts} on" if starts > 1 else "for each peer as soon as it hears of it"
+
+
+def _plain(text: bytes) -> Any:
+    import json
+
+    return json.loads(text)
+
+
+def _in_force(authority: Authority, file: Federation) -> Held:
+    """The newest contract that was signed, or the one with which the federation began, as a state beside it says."""
+    from fedpeer.peer.core.contract import Held, contract_of, named, text_of
+    from fedpeer.peer.core.journal import held_of
+    from fedpeer.peer.shell.agreement import state_of
+    from fedpeer.peer.shell.contract_file import contract_file, read_contract
+
+    signed = read_contract(contract_file(authority.folder / "roster.json"), authority.roster.authority)
+    if signed is not None:
+        return Held(signed.number, signed.text, named(file))
+    states = (state_of(path) for path in sorted(authority.folder.glob("*/*-state")))
+    kept = [held for state in states if state is not None and (held := held_of(state)) is not None]
+    began = text_of(contract_of(file), str(file.learning.algorithm))
+    return Held(0, kept[0].text if kept else began, named(file))
+
+
+def _problems(
+    authority: Authority, before: Federation, after: Federation, differing: list[Difference]
+) -> Iterator[Problem]:
+    """All that stands against this change."""
+    from fedpeer.peer.core.contract import NEW_FEDERATION
+    from fedpeer.slicing.models import problems as wrong_models
+
+    if not differing:
+        yield Problem((), "it says what is in force already; change something in it")
+    for each in differing:
+        if not each.changes:
+            path = tuple(each.path.split("."))
+            yield Problem(path, f"{each.words('now', 'then')}, and it {each.way()}; {NEW_FEDERATION}")
+    if before.simulation != after.simulation:
+        text = "it says whose data simulated peers have, and is no part of a contract; leave it as it is"
+        yield Problem(("simulation",), text)
+    for wrong in wrong_models(after.models(), [entry.id for entry in authority.roster.entries]):
+        yield Problem(("partial_models",), wrong.message)
+
+
+def _soon(authority: Authority, rounds: int) -> int:
+    """A round that no peer has reached when all have heard of the contract; 1 where nobody can be asked."""
+    first = _furthest(authority)
+    if first is None:
+        return 1
+    began = time.monotonic()
+    time.sleep(LOOK_S)
+    then = _furthest(authority)
+    pace = ((then or first) - first) / (time.monotonic() - began)
+    return min((then or first) + max(ROUNDS_AHEAD, math.ceil(pace * NEWS_S)), rounds + 1)
+
+
+def _furthest(authority: Authority) -> int | None:
+    """The furthest round in which any peer is, as a running peer says whose dashboard answers here."""
+    from fedpeer.cli.status import door_of
+    from fedpeer.peer.shell.dashboard.access import DashboardError
+    from fedpeer.peer.shell.dashboard.ask import ask
+
+    for entry in authority.roster.entries:
+        config = authority.folder / entry.id / f"{entry.id}.yaml"
+        if config.exists():
+            try:
+                seen = ask(door_of(config, None, None, None))
+            except (DashboardError, ConfigError):
+                continue
+            return int(max([seen["round"], *(peer["round"] for peer in seen["peers"])]))
+    return None

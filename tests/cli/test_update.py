@@ -1,0 +1,195 @@
+"""`fedpeer update`: what cannot change is refused with the way that works, and running peers go over to what can."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedpeer.peer.core.journal import held_of
+from fedpeer.peer.shell.agreement import state_of
+from fedpeer.sims.processes.settling import free_ports
+from tests.cli.conftest import Fedpeer
+from tests.net.masses import ledger_in, mass_errors
+
+#: Seconds after which something hangs, on a machine that does much else.
+PATIENCE = 240.0
+FILE = """\
+name: wards
+network: {mlp: {layers: [64, 4, 10]}}
+partial_models:
+  everyone: {neurons: {input: all, hidden1: 2, output: all}}
+learning: {LEARNING optimizer: {sgd: {lr: 0.05}}, batch_size: 4, steps_between_averaging: 5, rounds: 40}
+gossip: {GOSSIP topology: complete, exchanges: 2, deadline: 60, gather: 30, tick: 0.02}
+simulation: {peers: COUNT, dataset: digits, split: iid}
+"""
+
+
+@pytest.fixture
+def made(fedpeer: Fedpeer) -> Path:
+    return federation(fedpeer)
+
+
+def federation(fedpeer: Fedpeer, peers: int = 2, learning: str = "", gossip: str = "") -> Path:
+    """A new federation; its file is new.yaml, too."""
+    text = FILE.replace("LEARNING ", learning).replace("GOSSIP ", gossip).replace("COUNT", str(peers))
+    for name in ("federation.yaml", "new.yaml"):
+        Path(name).write_text(text, encoding="utf-8")
+    first = str(free_ports(peers))
+    assert fedpeer("init", "fed", "--peers", str(peers), "--port", first, "--federation", "federation.yaml").code == 0
+    return Path("fed").resolve()
+
+
+def peers_of(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("peer*"))
+
+
+def rewritten(*changes: tuple[str, str]) -> None:
+    text = Path("new.yaml").read_text(encoding="utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    Path("new.yaml").write_text(text, encoding="utf-8")
+
+
+# --------------------------------------------------------------------------------------------------- what is refused
+
+
+def test_a_changed_network_is_refused_with_every_key_and_the_way_that_works(fedpeer: Fedpeer, made: Path) -> None:
+    rewritten(("[64, 4, 10]", "[64, 5, 10]"), ("hidden1: 2", "hidden1: 3"), ("rounds: 40", "rounds: 50"))
+    outcome = fedpeer("update", "new.yaml", "--in", "fed")
+    said = " ".join(outcome.err.split())
+    assert outcome.code == 2
+    assert 'network is "mlp,layers=64+4+10" now and "mlp,layers=64+5+10" then, and it cannot change' in said
+    assert "partial_models.everyone.neurons" in said
+    assert "fedpeer export the model" in said
+    assert "learning.start: file:" in said
+    assert "nothing was signed" in said
+    assert "remove" not in said
+    assert not (made / "contract.json").exists()
+
+
+def test_nothing_is_signed_where_nothing_changes_or_the_data_would(fedpeer: Fedpeer, made: Path) -> None:
+    assert "in force already" in fedpeer("update", "new.yaml", "--in", "fed").err
+    rewritten(("split: iid", "split: dirichlet:0.5"), ("rounds: 40", "rounds: 50"))
+    outcome = fedpeer("update", "new.yaml", "--in", "fed")
+    assert outcome.code == 2
+    assert "simulated peers" in " ".join(outcome.err.split())
+
+
+def test_numbers_rise_and_copies_in_the_peers_folders_follow(fedpeer: Fedpeer, made: Path) -> None:
+    for number, rounds in ((1, 50), (2, 60)):
+        Path("new.yaml").write_text(
+            (made / "federation.yaml")
+            .read_text(encoding="utf-8")
+            .replace(f"rounds: {rounds - 10}", f"rounds: {rounds}"),
+            encoding="utf-8",
+        )
+        outcome = fedpeer("update", "new.yaml", "--in", "fed")
+        assert outcome.code == 0, outcome.err
+        assert f"Contract {number} holds" in outcome.out
+        assert "No running peer took it" in outcome.out
+    for folder in (made, *(made / peer for peer in peers_of(made))):
+        signed = json.loads((folder / "contract.json").read_bytes())
+        assert signed["number"] == 2
+        assert json.loads(signed["text"])["learning"]["rounds"] == 60
+        assert "rounds: 60" in (folder / "federation.yaml").read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------------------------------------------- running peers
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """Its peers as processes, killed at the end if they still run."""
+    peers = {
+        peer: subprocess.Popen(
+            [sys.executable, "-m", "fedpeer", "start", "--quiet", "--config", str(folder / peer / f"{peer}.yaml")],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for peer in peers_of(folder)
+    }
+    try:
+        yield peers
+    finally:
+        for each in peers.values():
+            each.kill()
+            each.wait()
+
+
+def lines(folder: Path, peer: str) -> list[dict[str, object]]:
+    path = folder / peer / f"{peer}-state" / "log.jsonl"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def wait_for(folder: Path, what: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while not all(any(line["what"] == what for line in lines(folder, peer)) for peer in peers_of(folder)):
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
+
+
+def ended(folder: Path, peers: dict[str, subprocess.Popen[bytes]]) -> None:
+    """All of them finish."""
+    for peer, process in peers.items():
+        process.wait(PATIENCE)
+        assert process.returncode == 0, lines(folder, peer)[-5:]
+
+
+def judge(folder: Path, number: int, rounds: int) -> None:
+    """All go by the contract of this number, did all its rounds, and no mass is missing."""
+    for peer in peers_of(folder):
+        state = state_of(folder / peer / f"{peer}-state")
+        assert state is not None
+        held = held_of(state)
+        assert held is not None
+        assert (held.number, held.before) == (number, b"")
+        assert state["round"] == rounds + 1
+    errors = mass_errors([folder / peer / f"{peer}.yaml" for peer in peers_of(folder)])
+    assert all(error < 1e-9 for error in errors.values()), errors
+
+
+@pytest.mark.slow
+def test_running_peers_go_over_and_a_finished_federation_goes_on(fedpeer: Fedpeer, made: Path) -> None:
+    rewritten(
+        ("rounds: 40", "rounds: 60"), ("lr: 0.05", "lr: 0.02, momentum: 0.5"), ("batch_size: 4", "batch_size: 8"),
+        ("exchanges: 2", "exchanges: 3"), ("deadline: 60", "deadline: 50"),
+    )  # fmt: skip
+    with running(made) as peers:
+        wait_for(made, "met")
+        outcome = fedpeer("update", "new.yaml", "--in", "fed")
+        assert outcome.code == 0, outcome.err
+        assert "Told: " in outcome.out
+        ended(made, peers)
+    judge(made, 1, 60)
+    assert ledger_in(made / "peer1" / "peer1.yaml").s_k.numel() > 0  # momentum is kept now
+    rewritten(("rounds: 60", "rounds: 70"))
+    assert fedpeer("update", "new.yaml", "--in", "fed").code == 0
+    with running(made) as peers:
+        ended(made, peers)
+    judge(made, 2, 70)
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("learning", "gossip"),
+    [("algorithm: fedavg,", ""), ("", "protocol: coordinator,"), ("mode: asynchronous,", "")],
+    ids=["server", "coordinator", "asynchronous"],
+)
+def test_others_go_over_too(fedpeer: Fedpeer, learning: str, gossip: str) -> None:
+    folder = federation(fedpeer, 3, f"{learning} ", f"{gossip} ")
+    rewritten(("rounds: 40", "rounds: 60"), ("batch_size: 4", "batch_size: 8"), ("deadline: 60", "deadline: 50"))
+    with running(folder) as peers:
+        wait_for(folder, "met")
+        assert fedpeer("update", "new.yaml", "--in", "fed").code == 0
+        ended(folder, peers)
+    judge(folder, 1, 60)
