@@ -254,7 +254,7 @@ class Process:
         self._post = Post(
             self._prepared, self._members, lambda: self._node, self.status, self._rows, self._say, self.feed
         )
-        self._trainer = Trainer(self._bench.work, self._worked, self._failed)
+        self._trainer = Trainer(self._bench.work, self._worked, self._failed, self._training_waits)
         self._pipeline = Pipeline(_Timed(store, self.status), self._encoded, self._carry_out, self._saved)
         server = self._server = PeerServer(
             Host(
@@ -486,6 +486,9 @@ class Process:
         except OSError as problem:
             text = f"{what} is not written down ({problem.strerror}); it holds until this process ends"
             self._say(Note("warning", what.partition(" ")[0], text))
+
+    def _training_waits(self, problem: OSError) -> None:
+        self._say(Note("warning", "training_waits", f"a disk does not do its part ({problem.strerror}); tried again"))
 
     def _unsaved(self, text: str) -> None:
         """From the trainer's thread."""

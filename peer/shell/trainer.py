@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from fedpeer.peer.shell.transient import disk_may_recover, pauses
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -19,14 +22,21 @@ Result = TypeVar("Result")
 class Trainer(Generic[Job, Result]):
     """Made on a running loop. `done` is called on the loop with each result; `failed` with what a job raised.
 
+    A job that fails for want of a disk (data that cannot be read, compiled code that finds no room) is done again after
+    a pause, which grows; `waits` is called with the reason each time.
+
     A process that ends while it is `busy` has to end by `os._exit`: an interpreter that shuts down stops the thread in
     the middle of torch's own code, which aborts.
     """
 
     def __init__(
-        self, work: Callable[[Job], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
+        self,
+        work: Callable[[Job], Result],
+        done: Callable[[Result], None],
+        failed: Callable[[Exception], None],
+        waits: Callable[[OSError], None],
     ) -> None:
-        self._work, self._done, self._failed = work, done, failed
+        self._work, self._done, self._failed, self._waits = work, done, failed, waits
         self._loop = asyncio.get_running_loop()
         # A node asks for one training at a time, and for an evaluation now and then.
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -42,13 +52,24 @@ class Trainer(Generic[Job, Result]):
         while True:
             job = self._jobs.get()
             try:
-                result = self._work(job)
+                result = self._patiently(job)
             except Exception as error:
                 self._tell(self._failed, error)
                 return
             finally:
                 self.busy = not self._jobs.empty()
             self._tell(self._done, result)
+
+    def _patiently(self, job: Job) -> Result:
+        for pause in pauses():
+            try:
+                return self._work(job)
+            except OSError as problem:
+                if not disk_may_recover(problem):
+                    raise
+                self._tell(self._waits, problem)
+                time.sleep(pause)
+        raise AssertionError("pauses have no end")
 
     def _tell(self, whom: Callable[..., None], what: object) -> None:
         try:

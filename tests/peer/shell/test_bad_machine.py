@@ -8,6 +8,7 @@ inputs.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import resource
@@ -26,9 +27,10 @@ from ruamel.yaml import YAML
 from fedpeer.cli.main import run
 from fedpeer.cli.peer_config import load_peer
 from fedpeer.peer import models
-from fedpeer.peer.core.events import Enrol, Evaluate
+from fedpeer.peer.core.events import Enrol, Evaluate, Work, Worked
 from fedpeer.peer.core.messages import Ack, Pong
 from fedpeer.peer.shell import blocks
+from fedpeer.peer.shell.bench import Bench
 from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.prepared import prepare
 from fedpeer.peer.shell.roster_file import RosterFile
@@ -89,6 +91,25 @@ def test_a_model_that_cannot_be_kept_ends_no_peer(file: Path, number: int, monke
         peer.inside(lambda: peer.process._carry_out(Enrol(peer.process._members.roster)))
         assert "is not written down" in peer.line("roster", after).text
         peer.line("evaluated")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["D03-training-full", "D03-training-failing"])
+def test_training_waits_for_its_disk(file: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where numba finds no room for what it compiled, or data cannot be read."""
+    tries, work = itertools.count(), Bench.work
+
+    def reluctant(self: Bench, job: Work) -> Worked:
+        if next(tries) < 2:
+            raise OSError(number, os.strerror(number))
+        return work(self, job)
+
+    monkeypatch.setattr(Bench, "work", reluctant)
+    with started(file) as peer:
+        x_n = peer.life.ledger.x_n
+        peer.inside(lambda: peer.process._carry_out(Evaluate(1, x_n)))
+        assert os.strerror(number) in peer.line("training_waits").text
+        peer.line("evaluated")
+    assert next(tries) >= 3
 
 
 @pytest.mark.parametrize("peer", [pytest.param("eve", id="D04-address")])
