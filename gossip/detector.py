@@ -29,6 +29,11 @@ RELAYS_MAX = 64
 CHECKERS = 16
 
 
+#: Probes of all others, one after another, after which one helper's word for somebody is not enough: twice as many as
+#: any two peers usually speak to each other in.
+VOUCHED_PROBES = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """Say this to a peer; `heard` only counts in a pong."""
@@ -54,6 +59,7 @@ class _Probe:
 
     helpers     None until they are asked; `next_ping`: when to ping again ourselves, from then on
     nacks       who of them said that it heard nothing, and so is well itself
+    vouched     who of them said that it heard the target
     """
 
     target: str
@@ -62,6 +68,7 @@ class _Probe:
     helpers: Sequence[str] | None = None
     next_ping: int = 0
     nacks: set[str] = field(default_factory=set)
+    vouched: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +113,13 @@ class Detector:
         self._unsure: set[str] = set()  # a probe of ours failed, and whether they live is not known yet
         self._heard: dict[str, int] = {}  # tick at which each peer itself was heard last
         self.round_trips = RoundTrips()
+        self._living = 0
 
     # -------------------------------------------------------------------------------------------------- what happens
 
     def tick(self, clock: int, living: Collection[str]) -> list[Ask | Accuse]:
         """`living`: the others who are alive or suspect."""
+        self._living = len(living)
         self._relays, over = (
             {n: relay for n, relay in self._relays.items() if relay.until > clock},
             [relay for relay in self._relays.values() if relay.until <= clock],
@@ -144,13 +153,22 @@ class Detector:
             if probe.target != target:
                 continue
             if itself or (probe.number == number and sender in (probe.helpers or ())):
-                if heard:
+                if heard and not itself:
+                    probe.vouched.add(sender)
+                if itself or (heard and self._vouched(probe, clock)):
                     self._probes.remove(probe)
                     self.awareness = self.awareness.worse(-1).sampled(lost=probe.helpers is not None)
-                else:
+                elif not heard:
                     probe.nacks.add(sender)
                 break
         return []
+
+    def _vouched(self, probe: _Probe, clock: int) -> bool:
+        """Whether helpers' word that the target answered them is taken: one's as long as it was heard itself lately,
+        later only that of most who were asked, since one that lies would else hide a death for good."""
+        lately = VOUCHED_PROBES * self._timing.probe * max(self._living, 4)
+        most = 2 * len(probe.vouched) > len(probe.helpers or ())
+        return most or clock - self._heard.get(probe.target, 0) <= lately
 
     def heard(self, peer: str, clock: int) -> None:
         """Something came from this peer itself, whatever it was: it lives."""
@@ -239,7 +257,7 @@ class Detector:
         if waited >= first + self._timing.helped * slowness * patience * stretch:
             self._probes.remove(probe)
             self._unsure.add(probe.target)
-            self.awareness = self.awareness.worse(len(probe.helpers) - len(probe.nacks))
+            self.awareness = self.awareness.worse(len(probe.helpers) - len(probe.nacks | probe.vouched))
             yield Accuse(probe.target, "suspect")
         elif clock >= probe.next_ping:
             probe.next_ping = clock + round(self._answer(probe.target))

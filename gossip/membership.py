@@ -72,6 +72,7 @@ class Membership:
         self._next_gossip = 0
         self._next_revisit = int(draws.integers(self._timing.revisit))
         self._wanted: tuple[int, State, Advert] = incarnation, "alive", advert
+        self._next_passing: dict[str, int] = {}
         self._reported: Claim | None = None
         self._stated = 0
         self._restate(1, urgent=True)
@@ -182,6 +183,7 @@ class Membership:
         for peer in gone:
             self._detector.changed(peer, "unknown", 0, ours=False, clock=self._clock)
             self._credit.forget(peer)
+            self._next_passing.pop(peer, None)
         self._rumours.set_roster(ids)
         return out
 
@@ -211,6 +213,8 @@ class Membership:
                     case "stale_incarnation" | "bad_signature" | "unknown_peer" | "false_accuser" as code:
                         right = code != "stale_incarnation"
                         out.append(Refusal(code, sender, _described(claim)))
+                        if code == "false_accuser":
+                            out += self._pass_on(claim)
             if not right:
                 badly[claim.about] = None
         changes = (
@@ -231,6 +235,13 @@ class Membership:
             for verdict in held.others:
                 self._credit.refuted(verdict.author, self._clock)
         return taken
+
+    def _pass_on(self, claim: Claim) -> list[Out]:
+        """Let the accused answer whom we do not believe: perhaps nothing else reaches the one from the other."""
+        if self._clock < self._next_passing.get(claim.about, 0):
+            return []
+        self._next_passing[claim.about] = self._clock + self._timing.answer
+        return self._pings([claim.about])
 
     def _believes(self, author: str) -> bool:
         return self._credit.believes(author, self._clock, self.awareness.stretch)

@@ -45,11 +45,16 @@ FILL = 2
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The newest statement of a peer, this peer's own verdict about it, and those of others, one an author."""
+    """The newest statement of a peer, this peer's own verdict about it, and those of others, one an author.
+
+    unheeded   one of an author that is not believed: it counts for nothing here, and only its subject is told, which
+               answers, so that its author hears better
+    """
 
     statement: Claim | None = None
     ours: Claim | None = None
     others: tuple[Claim, ...] = ()
+    unheeded: Claim | None = None
 
     @property
     def verdicts(self) -> tuple[Claim, ...]:
@@ -160,6 +165,7 @@ class Rumours:
         if before is not None and (before.state == "dead" or claim.state == "suspect"):
             return "known"
         if not credible:
+            self._held[claim.about] = replace(held, unheeded=claim)
             return "false_accuser"
         kept = tuple(verdict for verdict in held.others if verdict is not before)
         self.put(replace(held, others=(*kept, claim)), urgent=True)
@@ -209,7 +215,9 @@ class Rumours:
         return tuple(chosen)
 
     def _offered(self, to: str, known_badly: Sequence[str], news: Sequence[Claim], newcomer: bool) -> Iterable[Claim]:
-        yield from self._held[to].verdicts[:1]
+        accused = self._held[to]
+        yield from accused.verdicts[:1]
+        yield from [accused.unheeded] if accused.unheeded else []
         for peer in (*known_badly, *([self.me] if newcomer else [])):
             yield from self._held[peer].claims[:2]
         yield from news

@@ -106,5 +106,6 @@ def lied_about(
     world = Liars(count, seed, liars=liars, lies=lies, loss=loss, **settings)
     assert world.run(1_000, world.all_alive), f"replay with seed={seed}"
     world.run(200)
+    world.sent.clear()
     world.lie(ticks)
     return world

@@ -16,8 +16,8 @@ REFUTED = 200
 #: Of all samples, in how many the accused may be suspect: some verdicts are checked before their author's count for
 #: nothing, and one in 500 ticks from then on, each for the time of a question and its answer.
 SUSPECT = 0.05
-#: Messages of an honest peer on each tick, while two of eight lie: a ping and a pong each ten ticks without them.
-SENT = 1.5
+#: Messages of an honest peer on each tick beside its answers to the liars' own: 0.2 in peace.
+SENT = 2.0
 
 LIARS = pytest.mark.parametrize(("count", "liars"), [(4, 1), (8, 2)])
 
@@ -30,6 +30,7 @@ def test_false_verdicts_bury_nobody(count: int, liars: int, loss: float) -> None
     assert world.thought["dead"] == 0
     assert world.share("suspect") < SUSPECT
     assert burials(world, but=world.false) == [], "nor is anybody else"
+    assert max(world.sent[peer] for peer in world.honest) / 3_000 - liars < SENT
 
 
 @pytest.mark.slow

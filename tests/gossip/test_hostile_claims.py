@@ -32,6 +32,10 @@ def machine(peers: int = 4, *, life: int = 1, nonce: int = 5, incarnation: int =
     )
 
 
+#: Ticks after which a death cannot be hidden any more, in a federation of four.
+HIDDEN = 320
+
+
 def tell(peer: Membership, *claims: Claim, sender: str = "peer002") -> list[Out]:
     """What a ping with these claims brings, without the pong."""
     *out, pong = peer.heard_ping(sender, 7, claims)
@@ -275,6 +279,23 @@ def test_whose_verdicts_are_refuted_is_not_believed_for_a_while() -> None:  # R1
         assert ([item.code for item in told if isinstance(item, Refusal)] == ["false_accuser"]) is not believed
         assert (peer.standing("peer003") == "suspect") is believed
     assert tell(peer, a_claim("peer003", "suspect", author="peer004", version=8)) != [], "others are believed"
+
+
+def test_a_helper_that_vouches_for_the_dead_hides_no_death() -> None:
+    """Where helpers differ, one's word counts only as long as the target was heard itself lately."""
+    peer = machine(peers=4)
+    peer.tick(0)
+    tell(peer, *(a_claim(other, "alive", author=other) for other in ids(4)[1:]))
+    vouched = 0
+    for now in range(1, HIDDEN):
+        for out in peer.tick(now):
+            if isinstance(out, Say) and out.to in ("peer003", "peer004") and out.kind != "pong":
+                asked = out.kind == "ping-request"
+                vouched += asked
+                peer.heard_pong(out.to, out.number, out.target, out.to == "peer003" or not asked, ())
+    assert vouched > 3
+    assert peer.standing("peer002") == "dead"
+    assert peer.standing("peer003") == "alive"
 
 
 def test_a_verdict_before_a_restart_was_no_lie() -> None:

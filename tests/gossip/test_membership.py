@@ -264,9 +264,15 @@ def test_a_partition_heals_with_no_restart(seed: int, small: int) -> None:
     assert world.run(400, world.all_alive), f"replay with seed={seed}"
 
 
-def test_an_edge_cut_in_one_direction_buries_nobody() -> None:
-    world = settled(6, seed=0)
-    world.cut = lambda a, b: (a, b) == ("peer001", "peer002")
+@pytest.mark.parametrize(
+    ("count", "loss", "both"),
+    [(6, 0.0, False), (4, 0.0, True), *(pytest.param(4, loss, True, marks=pytest.mark.slow) for loss in (0.1, 0.3))],
+)
+def test_a_cut_edge_buries_nobody(count: int, loss: float, both: bool) -> None:
+    """Who suspects somebody again and again is not believed; the accused is told, and what it answers comes back."""
+    world = settled(count, seed=0, loss=loss)
+    cut = [("peer001", "peer002"), *([("peer002", "peer001")] if both else [])]
+    world.cut = lambda a, b: (a, b) in cut
     world.run(2_000)
     assert burials(world) == []
 
