@@ -7,7 +7,7 @@ x_n. Torch is imported when one is called, so that the names and settings can be
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,4 +48,42 @@ def as_built(module: nn.Module, layout: FlatLayout, draws: Draws, peer: str) -> 
     return layout.flatten(module)
 
 
-STARTS: dict[str, Callable[..., Any]] = {"uniform": uniform, "torch": torch_default, "built": as_built}
+def from_file(
+    module: nn.Module, layout: FlatLayout, draws: Draws, peer: str, *, path: str = "", digest: str = ""
+) -> Tensor:
+    """A trained model, such as `fedpeer export` writes: the same for all peers, and nothing is drawn.
+
+    Who built the module has put the file's tensors into it (`put_into`). `digest` is filled in, and is what peers
+    compare.
+    """
+    return layout.flatten(module)
+
+
+def put_into(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Give a module the tensors of a trained model, by name; the names of those that are of another shape there.
+
+    Of these, what both have is taken, from the first row and column on; what the module has beyond it stays as built.
+
+    Raises:
+        ValueError: no tensor has a name of the module's.
+    """
+    import torch
+
+    own = {name: value for name, value in module.state_dict().items() if name in tensors}
+    found = {name: value for name, value in own.items() if tensors[name].dim() == value.dim()}
+    if not found:
+        known, there = ", ".join(list(module.state_dict())[:3]), ", ".join(list(tensors)[:3])
+        raise ValueError(f"none of its tensors fits the network, which has {known}; it has {there}")
+    with torch.no_grad():
+        for name, value in found.items():
+            both = tuple(slice(min(sizes)) for sizes in zip(value.shape, tensors[name].shape, strict=True))
+            value[both] = tensors[name][both].to(value.dtype)
+    return [name for name, value in own.items() if value.shape != tensors[name].shape]
+
+
+STARTS: dict[str, Callable[..., Any]] = {
+    "uniform": uniform,
+    "torch": torch_default,
+    "built": as_built,
+    "file": from_file,
+}

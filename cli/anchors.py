@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
+from fedpeer.algorithms.start import STARTS
+from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
 from fedpeer.peer.core.choice import Choice, ChoiceError, bind
 from fedpeer.peer.core.federation import Federation
@@ -25,7 +28,34 @@ def anchored(choice: Choice, folder: Path) -> Choice:
 
 
 def anchored_federation(federation: Federation, folder: Path) -> Federation:
-    """The same for the data of a federation's simulation."""
+    """The same for the data of a federation's simulation, and for the model that it starts from, with its digest."""
     dataset = anchored(federation.simulation.dataset, folder)
     simulation = federation.simulation.model_copy(update={"dataset": dataset})
-    return federation.model_copy(update={"simulation": simulation})
+    found: dict[str, object] = {"simulation": simulation}
+    path = start_file(federation)
+    if path is not None:
+        start = Choice("file", str((folder / path).resolve()), {"digest": _digest(folder / path)})
+        found["learning"] = federation.learning.model_copy(update={"start": start})
+    return federation.model_copy(update=found)
+
+
+def start_file(federation: Federation) -> Path | None:
+    """The file of the model that a federation starts from, as it is written."""
+    start = federation.learning.start
+    if start is None or start.name != "file":
+        return None
+    path = bind(start, STARTS["file"]).get("path")
+    if not path:
+        raise DataError("learning.start: file names no model; write it like file:model.safetensors")
+    return Path(path)
+
+
+def _digest(path: Path) -> str:
+    """Hex BLAKE2b-128 of a file: what peers compare of it, wherever each of them has it."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as problem:
+        raise DataError(
+            f"learning.start: {path} cannot be read ({problem.strerror}); copy the model to where the file says"
+        ) from None

@@ -5,6 +5,7 @@ The folders are written by `peer/shell/kit.py`; the peers' places are worked out
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,14 +58,19 @@ def init(
     sources = sources_of(ids, data, problems)
     is_host(dashboard_host, "--dashboard-host", problems)
     called = name or folder.resolve().name
+    model: Path | None = None
     if federation is None:
         text = federation_file(called, f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}")
     else:
-        called, text = _taken_over(federation, ids, name, data, problems)
+        called, text, model = _taken_over(federation, ids, name, data, problems)
     if problems:
         raise ConfigError("the command line", problems, NOTHING_WRITTEN)
     seats = seats_of(ids, places, sources, dashboard_host)
     make_federation(folder, called, text, seats)
+    for place in (folder, *(folder / seat.id for seat in seats)):
+        if model is not None and not model.is_absolute():
+            (place / model).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(federation.parent / model if federation else model, place / model)
     print("\n".join([*_made(folder, called, ids), "", *_next_commands(folder, seats)]))
 
 
@@ -96,8 +102,12 @@ def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], probl
 
 def _taken_over(
     file: Path, ids: Sequence[str], name: str | None, data: str | None, problems: list[Problem]
-) -> tuple[str, str]:
-    """Name and text of a federation file that exists, once it is right. Raises ConfigError with all that is not."""
+) -> tuple[str, str, Path | None]:
+    """Name and text of a federation file that exists, once it is right, and the model that it starts from.
+
+    Raises ConfigError with all that is not.
+    """
+    from fedpeer.cli.anchors import anchored_federation, start_file
     from fedpeer.cli.config import Source, load
     from fedpeer.slicing.models import problems as wrong_models
 
@@ -112,7 +122,8 @@ def _taken_over(
     if data is None and len(ids) > simulated:
         text = f"{file} simulates {simulated} peers, and here are {len(ids)}; say with --data what each learns from"
         problems.append(Problem((), text, "--data"))
-    return federation.name, file.read_text(encoding="utf-8")
+    anchored_federation(federation, file.parent)  # the model is there
+    return federation.name, file.read_text(encoding="utf-8"), start_file(federation)
 
 
 def _next_commands(folder: Path, seats: Sequence[Seat]) -> list[str]:

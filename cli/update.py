@@ -41,14 +41,15 @@ def update(
 
     To be said where the authority's key is. A changed network needs a new federation.
     """
+    from fedpeer.cli.anchors import anchored_federation
     from fedpeer.cli.config import Source, load
     from fedpeer.peer.core.contract import differences, overlaid, text_of
     from fedpeer.peer.shell.announce import announce
     from fedpeer.peer.shell.authority import open_authority, sign_next
 
     authority = open_authority(folder)
-    before = load(Source.of_file(folder / "federation.yaml"), NOTHING_SIGNED)
-    after = load(Source.of_file(new), NOTHING_SIGNED)
+    before = anchored_federation(load(Source.of_file(folder / "federation.yaml"), NOTHING_SIGNED), folder)
+    after = anchored_federation(load(Source.of_file(new), NOTHING_SIGNED), new.parent)
     held = _in_force(authority, before)
     contract = overlaid(held, after)
     algorithm = str(after.learning.algorithm)

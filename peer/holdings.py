@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.start import STARTS
 from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.held import Held, held
 from fedpeer.data.own import OWN
@@ -22,7 +25,7 @@ from fedpeer.data.own.code import check_allowed, imported
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, undivided
 from fedpeer.peer.core.assembly import Assembly, DataShape, Loader, assemble
-from fedpeer.peer.core.choice import Choice, called, parse
+from fedpeer.peer.core.choice import Choice, bind, called, parse
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.learner import Learner
 from fedpeer.peer.core.peer_file import PeerFile
@@ -85,6 +88,27 @@ def held_by(file: PeerFile, federation: Federation) -> tuple[Dataset, Held]:
     return dataset, held(dataset, split, part - 1, normalise)
 
 
+def trained_of(federation: Federation) -> dict[str, Tensor] | None:
+    """The tensors of the model that `learning.start: file:PATH` names; None: there is none to begin with.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    start = federation.learning.start
+    if start is None or start.name != "file":
+        return None
+    path = str(bind(start, STARTS["file"]).get("path", ""))
+    if not path:  # a running federation's contract: it has begun
+        return None
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as problem:
+        raise DataError(
+            f"learning.start: {path} cannot be read ({problem}); name a file that fedpeer export --to "
+            "MODEL.safetensors has written"
+        ) from None
+
+
 def loader_of(file: PeerFile) -> Loader:
     """Finds functions that the federation file names; raises DataError for what this peer's own file does not allow."""
 
@@ -117,6 +141,8 @@ def outfit(file: PeerFile, federation: Federation, device: str) -> Outfit:
     dataset, found = held_by(file, federation)
 
     load = imported if file.network is not None else loader_of(file)
-    assembly = assemble(federation, DataShape.of(dataset), federation.seed, load, network=file.network)
+    assembly = assemble(
+        federation, DataShape.of(dataset), federation.seed, load, network=file.network, trained=trained_of(federation)
+    )
     learner = Learner.of(assembly, found, inputs_of(dataset), file.id, device)
     return Outfit(assembly=assembly, dataset=dataset, held=found, learner=learner)

@@ -17,7 +17,7 @@ from fedpeer.data.own.code import imported
 from fedpeer.peer.core.assembly import Assembly, DataShape, assemble
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import plan_for
-from fedpeer.peer.holdings import normalisation_of, rule_of, split_of
+from fedpeer.peer.holdings import normalisation_of, rule_of, split_of, trained_of
 from fedpeer.slicing.plan import Plan
 
 
@@ -42,7 +42,9 @@ class World(Assembly):
 def build(federation: Federation, dataset: Dataset, seed: int, module: nn.Module | None = None) -> World:
     """Split the data, build (unless one is given) and trace the network, fill in what the federation leaves open."""
     split = split_of(dataset, federation, seed)
-    assembly = assemble(federation, DataShape.of(dataset), seed, imported, module=module)
+    assembly = assemble(
+        federation, DataShape.of(dataset), seed, imported, module=module, trained=trained_of(federation)
+    )
     peers = tuple(f"peer{number}" for number in range(1, len(split.shares) + 1))
     asked = federation.simulation
     simulation = {

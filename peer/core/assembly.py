@@ -32,7 +32,7 @@ from fedpeer.algorithms.own_rule import learns
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
 from fedpeer.algorithms.private import protected
 from fedpeer.algorithms.registry import KEEPING, keeping_class, served_class, taking_part
-from fedpeer.algorithms.start import STARTS
+from fedpeer.algorithms.start import STARTS, put_into
 from fedpeer.algorithms.updates import Fault, strayed
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.registry import NETWORKS, NetworkError
@@ -161,10 +161,12 @@ def assemble(
     *,
     module: nn.Module | None = None,
     network: Choice | None = None,
+    trained: Mapping[str, Tensor] | None = None,
 ) -> Assembly:
     """Build the network, trace it, and fill in what the federation leaves open.
 
-    `module` is the network itself, where it is there already; `network` a peer's own instead of the federation's.
+    `module` is the network itself, where it is there already; `network` a peer's own instead of the federation's;
+    `trained` the tensors of a model to begin with, where `learning.start` names one.
 
     Raises:
         ChoiceError, NetworkError, SlicingError: the user's mistakes, with the place and the way out.
@@ -176,6 +178,11 @@ def assemble(
     if module is None:
         assert choice is not None
         module = build_network(choice, shape, outputs, Draws(seed), load)
+    if trained is not None:
+        try:
+            put_into(module, trained)
+        except ValueError as problem:
+            raise NetworkError(f"learning.start: {federation.learning.start}: {problem}") from None
     _check_outputs(module, shape, outputs)
     _check_rule(module, loss, shape)
     map_n = trace(module, shape.example())

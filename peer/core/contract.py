@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.federation import Federation
 
 #: A contract as plain values, by section.
@@ -104,7 +105,7 @@ NEW_FEDERATION = (
 
 def contract_of(federation: Federation) -> dict[str, Any]:
     """The contract of a federation, as plain values; later settings are left out where they are neutral."""
-    contract: dict[str, Any] = federation.model_dump(mode="json", exclude={"simulation"})
+    contract: dict[str, Any] = _without_paths(federation).model_dump(mode="json", exclude={"simulation"})
     for path, key in _later():
         section, name = path.split(".")
         if contract[section].get(name) == key.neutral:
@@ -120,7 +121,20 @@ def federation_of(contract: Contract, like: Federation) -> Federation:
         section, name = path.split(".")
         filled[section].setdefault(name, key.neutral)
     made = Federation.model_validate(filled)
-    return made.model_copy(update={"simulation": like.simulation})
+    found: dict[str, Any] = {"simulation": like.simulation}
+    if _without_paths(like).learning.start == made.learning.start:
+        found["learning"] = made.learning.model_copy(update={"start": like.learning.start})
+    return made.model_copy(update=found)
+
+
+def _without_paths(federation: Federation) -> Federation:
+    """A model to start from is known by the digest of its content, wherever each machine has it."""
+    start = federation.learning.start
+    if start is None or start.name != "file":
+        return federation
+    settings = {name: value for name, value in start.settings.items() if name == "digest"}
+    learning = federation.learning.model_copy(update={"start": Choice("file", None, settings)})
+    return federation.model_copy(update={"learning": learning})
 
 
 def text_of(contract: Contract, algorithm: str) -> bytes:
@@ -282,7 +296,7 @@ class ContractChangedError(Exception):
 
 def named(federation: Federation) -> bytes:
     """The settings that a file names, without those that it leaves at their defaults."""
-    said = federation.model_dump(mode="json", exclude={"simulation"}, exclude_unset=True)
+    said = _without_paths(federation).model_dump(mode="json", exclude={"simulation"}, exclude_unset=True)
     return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
 
 

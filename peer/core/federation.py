@@ -146,7 +146,8 @@ class LearningSettings(Strict):
     start: ChoiceField | None = Field(
         default=None,
         description="initial weights: uniform:0.5 (default of a sigmoid mlp), torch (the modules' own draw; default of "
-        "the other networks of fedpeer), built (as it is; default of your own network)",
+        "the other networks of fedpeer), built (as it is; default of your own network), file:model.safetensors (what "
+        "fedpeer export wrote)",
     )
     common_start: bool = Field(default=True, description="all peers start from the same draw")
     participation: float = Field(
