@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
@@ -36,6 +36,7 @@ from fedpeer.data.normalise import Normaliser
 from fedpeer.peer.core.assembly import Assembly, DataShape, Loader, build_network, outputs_of
 from fedpeer.peer.core.federation import ChoiceField, Strict
 from fedpeer.peer.core.learner import flat_scale
+from fedpeer.peer.core.roster import is_id
 from fedpeer.peer.program import Program
 from fedpeer.runs.disk import replacing, write_json
 from fedpeer.slicing.flat import FlatLayout
@@ -91,6 +92,15 @@ class Card(Strict):
     classes: tuple[str, ...]
     features: tuple[str, ...]
     peers: dict[str, PeerScales]
+
+    @field_validator("peers")
+    @classmethod
+    def _ids(cls, peers: dict[str, PeerScales]) -> dict[str, PeerScales]:
+        """An id becomes a file's name and stands on terminals; a card may be somebody else's."""
+        for peer in peers:
+            if not is_id(peer):
+                raise ValueError(f"{peer[:40]!r} is not an id: letters, digits, - _ and .")
+        return peers
 
     @classmethod
     def of(cls, assembly: Assembly, dataset: Dataset, holdings: Mapping[str, Held]) -> Card:

@@ -108,7 +108,7 @@ def take_lock(path: Path, *, patience: float = LOCK_PATIENCE) -> int | None:
     The system lets go of the lock when the descriptor is closed or its process ends, however it ends. Where the file
     system knows no locks the descriptor is given all the same.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)  # a link is no lock
     end = time.monotonic() + patience
     while _locked(descriptor) is False:
         if time.monotonic() >= end:

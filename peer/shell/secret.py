@@ -32,6 +32,8 @@ def secret_in(folder: Path) -> bytes:
         raise StateError(f"{path} cannot be read ({problem.strerror}); make it readable for this user alone") from None
     if len(found) != SECRET_BYTES:
         raise StateError(f"{path} is damaged; remove it, and the peer draws another one")
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        raise StateError(f"{path} can be read by others, who could take this peer's noise away; say  chmod 600 {path}")
     return found
 
 

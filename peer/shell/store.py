@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +71,7 @@ class Store:
         with usable(folder):
             for each in (folder, folder / "snapshots", folder / "journal"):
                 each.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _check_own(each)
             flush_folder(folder.parent)
             lock = take_lock(folder / "lock")
         if lock is None:
@@ -283,6 +286,20 @@ def usable(folder: Path) -> Iterator[None]:
             f"the peer's state folder {folder} cannot be used ({problem.strerror}); "
             "make it readable and writable for this user, or name another one with `state:`"
         ) from None
+
+
+def _check_own(folder: Path) -> None:
+    """Nobody else may put anything there, such as a link to another file, through which this peer would write.
+
+    Raises StateError. Root may use anybody's folder: in a container it is often all that there is.
+    """
+    if sys.platform == "win32":
+        return
+    found, me = folder.stat(), os.geteuid()
+    if found.st_mode & stat.S_IWOTH:
+        raise StateError(f"every user of this machine may write {folder}; say  chmod o-w {folder}")
+    if me and found.st_uid not in (me, 0):
+        raise StateError(f"{folder} belongs to another user of this machine; name another one with `state:`")
 
 
 def _next_life(folder: Path) -> int:

@@ -77,6 +77,21 @@ def test_predict_answers_row_by_row(run: Fedpeer, tmp_path: Path, monkeypatch: p
     assert run("predict", "last", "-", "--peer", "peer1").out == answers
 
 
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "\x1b[2J", "a b", "", "x" * 100])
+def test_a_card_whose_peer_is_named_like_a_path_is_not_read(run: Fedpeer, tmp_path: Path, name: str) -> None:
+    """`export` writes a file of that name where none is given."""
+    [path] = tmp_path.glob("fedpeer-runs/*/models/partial-averaging-seed*.json")
+    card = json.loads(path.read_text())
+    path.write_text(json.dumps({**card, "peers": {name: card["peers"]["peer1"]}}))
+    before = sorted(each for each in tmp_path.parent.rglob("*"))
+    for command in (["export", "last"], ["evaluate", "last"]):
+        done = run(*command)
+        assert done.code == 2
+        assert "is not an id" in " ".join(done.err.split())
+        assert "\x1b" not in done.err
+    assert sorted(each for each in tmp_path.parent.rglob("*")) == before
+
+
 #: Names as a label column may have them, and as they stand in a cell that nothing runs.
 NAMES = {
     "=1+1": "'=1+1",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -145,6 +147,37 @@ def test_members_of_an_archive(tmp_path: Path) -> None:
         archive.writestr("folder/x.txt", "1")
         archive.writestr("folder/y.txt", "2")
     assert list(store.members(tmp_path / "a.zip", lambda name: name.endswith("y.txt"))) == [("folder/y.txt", b"2")]
+
+
+CLIMBING = ("../../up.txt", "/tmp/up-of-fedpeer.txt", "a/../../up.txt", "..\\up.txt")
+
+
+@pytest.mark.parametrize("packed", ["a.zip", "a.tar.gz"])
+def test_members_that_climb_out_are_read_where_they_are(tmp_path: Path, packed: str) -> None:
+    """Nothing is ever unpacked onto the disk, so a member's name is only a name; links are no files."""
+    folder = tmp_path / "inner" / "inner"
+    folder.mkdir(parents=True)
+    path = folder / packed
+    if packed.endswith("zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in CLIMBING:
+                archive.writestr(name, "1")
+    else:
+        with tarfile.open(path, "w:gz") as tar:
+            for name in CLIMBING:
+                info = tarfile.TarInfo(name)
+                info.size = 1
+                tar.addfile(info, io.BytesIO(b"1"))
+            for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE):
+                info = tarfile.TarInfo("link.txt")
+                info.type, info.linkname = kind, "/etc/passwd"
+                tar.addfile(info)
+    before = sorted(tmp_path.rglob("*"))
+    found = dict(store.members(path, lambda name: name.endswith(".txt")))
+    assert set(found.values()) == {b"1"}
+    assert len(found) == len(CLIMBING)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not Path("/tmp/up-of-fedpeer.txt").exists()
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar.gz", "a.tar.xz", "a.gz"])

@@ -61,10 +61,12 @@ class Listener:
         """TLS for the listener; None without a certificate.
 
         Raises:
-            DashboardError: certificate and key cannot be read or do not belong together.
+            DashboardError: certificate and key cannot be read or do not belong together, or others may read the key.
         """
         if self.certificate is None:
             return None
+        if self.key is not None and os.name == "posix" and self.key.is_file() and self.key.stat().st_mode & 0o007:
+            raise DashboardError(f"dashboard.key {self.key} can be read by others; say  chmod 600 {self.key}")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         try:

@@ -325,6 +325,30 @@ def test_a_mistake_of_ours_refuses_the_message_and_nothing_else(
         assert bob.taken() == 1
 
 
+@pytest.mark.parametrize("number", [1, 2], ids=["an-earlier-one", "the-same"])
+def test_a_roster_that_is_no_news_changes_nothing_and_costs_nothing(bob: Bob, number: int) -> None:
+    """An honest peer may pass on what was overtaken; nothing of it is even read."""
+    his = bob.people.roster
+    stale = his if number == 2 else sign(replace(his, number=1, entries=his.entries[:1]), bob.people.key)
+    assert stale.number <= his.number
+    bob.pardon()
+    durable, refusals = bob.peer.durable(), bob.peer.inside(lambda: bob.peer.process.status.as_json()["refusals"])
+    for text in (to_bytes(stale), b"[" * 100_000):
+        assert bob.say(bob.framed(RosterNews(number=stale.number, text=text))) is None
+    assert bob.peer.inside(lambda: bob.peer.life.circle.roster) == his
+    assert bob.peer.durable() == durable
+    assert bob.peer.inside(lambda: bob.peer.process.status.as_json()["refusals"]) == refusals
+
+
+@pytest.mark.parametrize("weight", [5e-324, 2.2e-308], ids=["S13-subnormal-weight", "S13-smallest-weight"])
+def test_weights_that_are_hardly_there_are_taken_exactly(bob: Bob, weight: float) -> None:
+    """And what they stand for is finite afterwards."""
+    taken = bob.taken()
+    assert bob.say(bob.next(weight=weight, tail=numbers(*[0.0] * bob.party().length))) is None
+    assert bob.taken() == taken + 1
+    assert bob.peer.inside(lambda: bool(bob.peer.life.ledger.estimate_D("all").isfinite().all()))
+
+
 @pytest.mark.parametrize("value", [1e-40, -0.0], ids=["S13-subnormal", "S13-minus-zero"])
 def test_numbers_that_look_odd_are_taken(bob: Bob, value: float) -> None:
     taken, before = bob.taken(), bob.peer.inside(lambda: bob.peer.process.status.as_json()["refusals"])

@@ -271,6 +271,7 @@ def proposed(round: int, term: int = 0) -> Callable[[Councillor, int], Ballot]:
 
 FOLLOWING: dict[str, Case] = {
     "R04": heard("double_vote", lambda bob, term: bob.lead("dan", term, "bob", "dan", "eve"), "dan"),
+    "R09-votes-of-a-stranger": heard("round_gap", lambda bob, term: _by_a_stranger(bob, term + 1), "cas"),
     "R05-lead": heard("two_coordinators", lambda bob, term: bob.lead("cas", term, "cas", "eve", "bob"), "cas"),
     "R05-propose": heard("two_coordinators", proposed(2), "cas"),
     "R06-lead": heard("stale_term", lambda bob, term: bob.lead("cas", term - 1, *OTHERS), "cas"),
@@ -293,6 +294,13 @@ FOLLOWING: dict[str, Case] = {
         lambda bob, term: bob.commit(bob.decree(term, 2, NOBODYS), signed=bob.decree(term, 2, b"o" * 32)),
     ),
 }
+
+
+def _by_a_stranger(bob: Councillor, term: int) -> Ballot:
+    """Of the votes for cas one is by somebody who has a key of the authority's and is in no roster: it does not count,
+    and may be of a roster that he has not heard of."""
+    bob.keys = {**bob.keys, "fay": bob.people.identity("fay", admitted=False)}
+    return bob.lead("cas", term, "cas", "eve", "fay")
 
 
 def _again(bob: Councillor, term: int) -> Ballot:

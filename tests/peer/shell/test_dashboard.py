@@ -258,7 +258,17 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     )  # fmt: skip
     (folder / "board.crt").write_bytes(made.public_bytes(Encoding.PEM))
     (folder / "board.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    (folder / "board.key").chmod(0o600)
     return folder / "board.crt", folder / "board.key"
+
+
+def test_a_key_that_every_user_can_read_is_no_key(tmp_path: Path) -> None:
+    crt, key = certificate(tmp_path)
+    key.chmod(0o644)
+    with pytest.raises(DashboardError, match=r"chmod 600 .*board\.key"):
+        Listener("0.0.0.0", 0, TOKEN, crt, key).context()
+    key.chmod(0o640)  # of a group for such keys
+    assert Listener("0.0.0.0", 0, TOKEN, crt, key).context() is not None
 
 
 def token_file(folder: Path, text: str = TOKEN, mode: int = 0o600) -> Path:

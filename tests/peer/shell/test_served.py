@@ -3,6 +3,7 @@ in its thread, and a model of its own that is used."""
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -160,6 +161,15 @@ def test_the_noise_of_a_peer_comes_from_a_secret_that_it_keeps(prepared: Prepare
 def test_a_secret_that_was_damaged_is_the_users_business(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"short")
     with pytest.raises(StateError, match="secret is damaged; remove it"):
+        secret_in(tmp_path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs modes of files (POSIX)")
+def test_a_secret_that_others_can_read_is_not_taken(tmp_path: Path) -> None:
+    keep(tmp_path, bytes(SECRET_BYTES))
+    assert secret_in(tmp_path) == bytes(SECRET_BYTES)
+    (tmp_path / "secret").chmod(0o640)
+    with pytest.raises(StateError, match="chmod 600"):
         secret_in(tmp_path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from fedpeer.peer.shell.server import HASHED_AT_ONCE_BYTES
 from fedpeer.peer.shell.transient import NoAddressError, PortInUseError
 from tests.peer.hostile import HOSTILE, Hostile, transfer
 from tests.peer.shell.people import People
-from tests.peer.shell.port import Port, answer, ask, connected, request, serving
+from tests.peer.shell.port import PATIENCE, Port, answer, ask, connected, request, serving
 from tests.peer.wire import ENVELOPE, GATE, MESSAGES, PARTY, framed, spec
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("quick_loop")]
@@ -253,6 +254,26 @@ async def test_transfers_that_nobody_dealt_with_are_bounded() -> None:
         assert (await ask(port, request(framed(MESSAGES["ack"])))).status == 204  # others are not held up
         port.leases[0].release()
         assert (await ask(port, said)).status == 204
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /v1/mess", b"POST /v1/message HTTP/1.1\r\nHost: b"])
+async def test_a_connection_on_which_no_request_gets_done_is_closed(said: bytes) -> None:
+    """Also where a letter comes now and then: what counts is whole requests."""
+    port = Port()
+    async with serving(port, Limits(idle_s=0.2)), connected(port) as (reader, writer):
+        writer.write(said)
+
+        async def trickle() -> None:
+            while True:
+                writer.write(b"a" if said else b"")
+                await asyncio.sleep(0.01)
+
+        trickling = asyncio.create_task(trickle())
+        async with asyncio.timeout(PATIENCE):
+            with suppress(OSError):
+                assert await reader.read() == b""
+        trickling.cancel()
+    assert port.delivered == []
 
 
 async def test_an_edge_that_rests_is_told_so() -> None:

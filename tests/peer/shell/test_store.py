@@ -419,3 +419,53 @@ def test_a_power_cut_after_any_system_call_loses_nothing(tmp_path: Path, monkeyp
             assert recovered.whole
             told = played(target / "peer", "1s1")
             assert restart(target / "peer")[0] == told
+
+
+# ------------------------------------------------------------------------------------------------ folders of somebody's
+
+
+def test_a_folder_has_one_owner_whatever_it_is_called(tmp_path: Path) -> None:
+    """Through a link it is the same folder, with the same lock and the same state."""
+    (tmp_path / "link").symlink_to(tmp_path / "state", target_is_directory=True)
+    kept = played(tmp_path / "state", "12s3")
+    with Store.open(tmp_path / "state"), pytest.raises(DuplicatePeerError, match="already runs this peer"):
+        Store.open(tmp_path / "link")
+    assert restart(tmp_path / "link")[0] == kept
+
+
+@pytest.mark.parametrize("target", ["nowhere", "link", "file"])
+def test_a_link_to_no_folder_is_said_to_be_so(tmp_path: Path, target: str) -> None:
+    (tmp_path / "file").write_text("somebody's")
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    with pytest.raises(StateError, match="cannot be used"):
+        Store.open(tmp_path / "link")
+    assert (tmp_path / "file").read_text() == "somebody's"
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("not to be touched")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "lock").symlink_to(tmp_path / "theirs")
+    with pytest.raises(StateError, match="cannot be used"):
+        Store.open(tmp_path / "state")
+    assert (tmp_path / "theirs").read_text() == "not to be touched"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs modes of files (POSIX)")
+@pytest.mark.parametrize("inner", [".", "snapshots", "journal"])
+def test_a_folder_that_every_user_can_write_is_not_taken(tmp_path: Path, inner: str) -> None:
+    played(tmp_path / "state", "1")
+    (tmp_path / "state" / inner).chmod(0o777)
+    with pytest.raises(StateError, match="chmod o-w"):
+        Store.open(tmp_path / "state")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root, to give a folder away")
+def test_a_folder_of_another_user_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played(tmp_path / "state", "1")
+    os.chown(tmp_path / "state", 4242, 4242)
+    monkeypatch.setattr(os, "geteuid", lambda: 4343)
+    with pytest.raises(StateError, match="belongs to another user"):
+        Store.open(tmp_path / "state")
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    Store.open(tmp_path / "state").close()
