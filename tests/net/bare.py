@@ -1,0 +1,152 @@
+"""The floor of a round: shares of a model between hosts, over TLS as peers speak it, and nothing else around them.
+
+    python tests/net/bare.py ME CERTIFICATE KEY AUTHORITY BYTES EXCHANGES NAME=ADDRESS...
+
+In each exchange each host says so many bytes to each other one, and goes on when it has all of theirs and at most two
+of its own to anybody are not answered. What is not answered in time is said again on another connection, of three at
+most, after the wait that a peer's timers have (RFC 6298); connections are kept. Prints the seconds of each exchange on
+one line.
+
+It is started once on each host, so it imports nothing of fedpeer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+import sys
+import time
+from collections import defaultdict
+from contextlib import suppress
+
+PORT = 7600
+#: Bytes of an answer: what an acknowledgement takes with its envelope and the head of its post.
+ANSWER = bytes(400)
+#: Connections to one neighbour; seconds of the shortest and the longest wait for an answer; TCP as peers set it.
+AT_ONCE, WAIT_MIN_S, WAIT_MAX_S = 3, 0.2, 5.0
+THIN_LINEAR_TIMEOUTS, RTO_MAX_MS = 16, 44
+HEAD = struct.Struct("<II")
+#: Shares to one neighbour that may be open.
+WINDOW = 2
+#: Seconds to find the others.
+PATIENCE_S = 60.0
+
+
+class Neighbour:
+    """Whom this host says shares to: its idle connections, and how long answers took."""
+
+    def __init__(self, address: str, context: ssl.SSLContext) -> None:
+        self._address, self._context = address, context
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._mean, self._deviation = 0.2, 0.05
+
+    async def give(self, me: int, exchange: int, share: bytes) -> None:
+        """Say it until it is answered."""
+        began, wait, tries = time.monotonic(), self._wait, 0
+        under_way: set[asyncio.Task[bool]] = set()
+        answered = False
+        while not answered:
+            if len(under_way) < AT_ONCE:
+                under_way.add(asyncio.create_task(self._say(me, exchange, share)))
+                wait, tries = min(2 * wait, 4 * self._wait, WAIT_MAX_S) if tries else wait, tries + 1
+            done, under_way = await asyncio.wait(under_way, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            answered = any(each.result() for each in done)
+        if tries == 1:
+            took = time.monotonic() - began
+            self._deviation += (abs(took - self._mean) - self._deviation) / 4
+            self._mean += (took - self._mean) / 8
+
+    @property
+    def _wait(self) -> float:
+        return min(max(self._mean + 4 * self._deviation, WAIT_MIN_S), WAIT_MAX_S)
+
+    async def _say(self, me: int, exchange: int, share: bytes) -> bool:
+        """Whether it was answered; False where the connection broke."""
+        try:
+            reader, writer = self._idle.pop() if self._idle else await self._connect()
+            writer.write(HEAD.pack(me, exchange) + share)
+            await reader.readexactly(len(ANSWER))
+        except (OSError, asyncio.IncompleteReadError):
+            await asyncio.sleep(WAIT_MIN_S)
+            return False
+        self._idle.append((reader, writer))
+        return True
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        made = as_peers_do(socket.socket())
+        made.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(made, (self._address, PORT))
+        return await asyncio.open_connection(sock=made, ssl=self._context, server_hostname="")
+
+
+class Host:
+    """This host: what came from whom, and those it gives to."""
+
+    def __init__(self, me: int, length: int, neighbours: dict[int, Neighbour]) -> None:
+        self._me, self._length, self._neighbours = me, length, neighbours
+        self._came: dict[int, set[int]] = defaultdict(set)
+        self._news = asyncio.Event()
+        self._open: dict[int, list[asyncio.Task[None]]] = {number: [] for number in neighbours}
+
+    async def hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                sender, exchange = HEAD.unpack(await reader.readexactly(HEAD.size))
+                await reader.readexactly(self._length)
+                self._came[exchange].add(sender)
+                self._news.set()
+                writer.write(ANSWER)
+
+    async def exchange(self, number: int) -> float:
+        """One exchange with all; the seconds that it took."""
+        began, share = time.monotonic(), bytes(self._length)
+        for peer, neighbour in self._neighbours.items():
+            while len(self._open[peer]) >= WINDOW:
+                await self._open[peer].pop(0)
+            self._open[peer].append(asyncio.create_task(neighbour.give(self._me, number, share)))
+        while self._came[number] < self._neighbours.keys():
+            self._news.clear()
+            await self._news.wait()
+        return time.monotonic() - began
+
+
+def as_peers_do(made: socket.socket) -> socket.socket:
+    for option, value in ((THIN_LINEAR_TIMEOUTS, 1), (RTO_MAX_MS, 1000)):
+        with suppress(OSError):  # an older kernel
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+def contexts(certificate: str, key: str, authority: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """To listen, and to connect."""
+    found = []
+    for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+        context = ssl.SSLContext(protocol)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(authority)
+        context.load_cert_chain(certificate, key)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        found.append(context)
+    return found[0], found[1]
+
+
+async def run(me: str, certificate: str, key: str, authority: str, length: int, exchanges: int, *hosts: str) -> None:
+    address = dict(each.split("=") for each in hosts)
+    numbers = {name: number for number, name in enumerate(sorted(address))}
+    server, client = contexts(certificate, key, authority)
+    neighbours = {numbers[name]: Neighbour(where, client) for name, where in address.items() if name != me}
+    host = Host(numbers[me], length, neighbours)
+    listening = as_peers_do(socket.create_server((address[me], PORT)))
+    await asyncio.start_server(host.hear, sock=listening, ssl=server)
+    async with asyncio.timeout(PATIENCE_S):
+        await host.exchange(0)  # all are there, and connected
+    print(*[f"{await host.exchange(number):.4f}" for number in range(1, exchanges + 1)], flush=True)
+    await asyncio.sleep(PATIENCE_S)  # others may still have to hear an answer; whoever started this ends it
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    asyncio.run(run(*words[:4], int(words[4]), int(words[5]), *words[6:]))  # type: ignore[arg-type]
