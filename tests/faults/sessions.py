@@ -5,6 +5,7 @@ Each is a scenario like those of `scenarios.py`, of peers that a `Parliament` lo
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,6 +15,7 @@ from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.sims.network.faults import Act, Faults, drawn, stalls
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.parliament import LED_TICKS, Parliament, world
+from tests.faults.pretenders import LIES, Lie, pretend
 
 #: Ticks in which all meet, elect and begin.
 CALM = 150.0
@@ -211,6 +213,47 @@ def starved(seed: int, ticks: float = STARVED) -> None:
     parliament.settle_down()
 
 
+#: Ticks in which members lie about terms while there is a coordinator.
+LIED = 300.0
+
+
+def terms_lied_about(seed: int) -> None:
+    """P5: one of four members, or two of eight, say higher terms and stand in them at each tick from the first one on:
+    a coordinator is elected, nobody deposes it, rounds go on; killed, one of eight is replaced. Of honest peers nobody
+    pays."""
+    made = world(8 if seed % 3 == 2 else 4, gossip__gather=2.0)
+    draws = Draws(seed).numpy("liars")
+    mixed = [made.peers[place] for place in draws.permutation(len(made.peers))]
+    liars: dict[str, Collection[Lie]] = {
+        peer: [LIES[(seed + n) % len(LIES)]] for n, peer in enumerate(mixed[: len(mixed) // 4])
+    }
+    parliament = Parliament(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.05 * (seed % 2))))
+    town, honest = parliament.town, mixed[len(liars) :]
+    town.start()
+    pretend(town, parliament.residents.craft(), liars, 10_000.0)
+    assert parliament.run(1000.0, lambda: _honest(parliament, honest) >= 2), "they begin"
+    kept, before = parliament.leading(), _honest(parliament, honest)
+    leads = len(parliament.seen.leads)
+    parliament.run(town.now + LIED)
+    assert parliament.leading() == kept, "nobody deposes the coordinator"
+    assert len(parliament.seen.leads) == leads, parliament.seen.leads
+    assert _honest(parliament, honest) >= before + 3
+    assert kept is not None
+    if len(made.peers) > 4:  # of four without the liar and the one that is killed there would be no majority
+        town.kill(kept)
+        honest = [peer for peer in honest if peer != kept]
+        before = _honest(parliament, honest)
+        on = parliament.run(town.now + 4 * LED_TICKS, lambda: _honest(parliament, honest) >= before + 2)
+        assert on, "rounds go on without it"
+    parliament.judge(strangers=list(liars))
+
+
+def _honest(parliament: Parliament, peers: Sequence[str]) -> int:
+    """The round in which all of these are."""
+    rounds = parliament.rounds()
+    return min(rounds[peer] for peer in peers)
+
+
 def _in_force(parliament: Parliament, number: int) -> list[str]:
     chambers = {peer: node.ledger.chambers[EVERYONE] for peer, node in parliament.nodes().items()}
     return [peer for peer, chamber in chambers.items() if chamber.holding.roster == number]
@@ -234,5 +277,6 @@ SESSIONS = {
         coordinator_leaves,
         ending,
         starved,
+        terms_lied_about,
     )
 }

@@ -50,6 +50,7 @@ SEEDS: dict[str, tuple[range, range]] = {
     "coordinator_leaves": (range(0), range(1)),
     "ending": (range(1), range(1, 2)),
     "starved": (range(2), range(16)),
+    "terms_lied_about": (range(2), range(12)),
     "group_coordinator_killed": (range(8, 9), range(1, GROUP_ROUND, 16)),
     "groups_coordinated": (range(0), range(2)),
     "group_minority": (range(0), range(1)),
