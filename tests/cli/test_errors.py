@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
+from collections.abc import Callable
 
+import numpy as np
 import pytest
+import torch
 
-from fedpeer.cli.errors import _USERS_MISTAKES, is_users_mistake
+from fedpeer.cli.errors import _TEMPORARY, _USERS_MISTAKES, is_users_mistake, temporary
+
+
+@pytest.mark.parametrize("name", sorted(_TEMPORARY))
+def test_what_another_start_may_find_otherwise_is_told_apart(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    error = getattr(importlib.import_module(module), kind)("a sentence")
+    assert temporary(error) == "a sentence"
+    assert not is_users_mistake(error)
+
+
+def no_room() -> None:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+
+@pytest.mark.parametrize(
+    "greedy",
+    [
+        pytest.param(lambda: torch.empty(1 << 60), id="torch"),
+        pytest.param(lambda: np.empty(1 << 55), id="numpy"),
+        pytest.param(lambda: bytes(1 << 62), id="python"),
+        pytest.param(no_room, id="system"),
+    ],
+)
+def test_too_little_memory_is_known_by_whoever_says_it(greedy: Callable[[], object]) -> None:
+    with pytest.raises((MemoryError, RuntimeError, OSError)) as caught:
+        greedy()
+    assert temporary(caught.value).startswith("there is too little memory (")
+    assert not temporary(RuntimeError("shapes do not fit")), "others are our own mistakes"
+    assert not temporary(OSError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 @pytest.mark.parametrize("name", sorted(_USERS_MISTAKES))
