@@ -10,5 +10,10 @@ WINDOW = 2
 #: quotient of two small numbers by then, and the shares it could give would not help anybody.
 REST_BELOW = 1 / 16
 
+#: The same where a share is given for a share. There a peer that rests gives nothing to neighbours that wait for it, so
+#: all lose a deadline, and it gets shares back anyway. This part only keeps a neighbour that takes and never gives from
+#: driving the weight to zero.
+REST_BELOW_MUTUAL = 2.0**-30
+
 #: Weight under way, as a part of what is held, above which a peer waits: it then has at least two thirds of its own.
 UNDER_WAY_MAX = 1 / 2

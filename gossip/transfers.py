@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeer.gossip.limits import REST_BELOW, UNDER_WAY_MAX
+from fedpeer.gossip.limits import REST_BELOW, REST_BELOW_MUTUAL, UNDER_WAY_MAX
 from fedpeer.gossip.limits import WINDOW as WINDOW
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import FLOAT32, NOTHING, Form, as_reference, pack, restore
@@ -121,9 +121,12 @@ def resting(lane: Outgoing) -> bool:
     return len(lane.open) >= WINDOW
 
 
-def exhausted(held: Mass, start_weight: float) -> bool:
-    """Whether a peer that started with this weight rests all its lanes until it has received."""
-    return float(held.weight) < REST_BELOW * start_weight
+def exhausted(held: Mass, start_weight: float, *, mutual: bool = False) -> bool:
+    """Whether a peer that started with this weight rests all its lanes until it has received.
+
+    `mutual`: it gives shares only to neighbours that give it one in return.
+    """
+    return float(held.weight) < (REST_BELOW_MUTUAL if mutual else REST_BELOW) * start_weight
 
 
 def overdrawn(held: Mass, lanes: Iterable[Outgoing]) -> bool:

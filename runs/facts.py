@@ -30,6 +30,7 @@ class Facts:
     last       the last row recorded, None if there is none
     statistics by method, an algorithm's own numbers of each peer at the last evaluated round, by name
     relations  by method, {"peers": [P ids], "matrix": [P][P]}: how related their tasks are
+    timeline   by method, rounds and weights of all peers over virtual time, and what went wrong (`timeline.json`)
     """
 
     id: str
@@ -47,6 +48,7 @@ class Facts:
     graphs: Sequence[Mapping[str, Any]]
     statistics: Mapping[str, Mapping[str, Sequence[float]]]
     relations: Mapping[str, Mapping[str, Any]]
+    timeline: Mapping[str, Mapping[str, Any]]
 
     @property
     def evaluated(self) -> list[tuple[int, History]]:
@@ -92,4 +94,5 @@ def gather(run: RunFolder) -> Facts:
         graphs=(run.read("graphs") or {}).get("groups", ()),
         statistics={row["method"]: row["statistics"] for row in rows if row.get("statistics")},
         relations=run.read("relations") or {},
+        timeline=run.read("timeline") or {},
     )

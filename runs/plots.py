@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,6 +19,8 @@ from fedpeer.runs.summary import count_text, score_text
 ROWS_MAX = 64
 #: Weights no further from 1 than this are 1 but for rounding.
 WEIGHT_NOISE = 1e-6
+#: Faults that are told in the caption of a picture.
+SPANS_TOLD = 6
 #: The most averaging groups drawn in one picture, and the most nodes that are labelled in a graph.
 GROUPS_MAX, LABELS_MAX = 6, 40
 
@@ -186,6 +188,33 @@ def weights(history: History, index: int, label: str) -> str | None:
         end_labels(axes, ends)
 
     return drawn(draw, 180, label, right=90)
+
+
+def over_time(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    spans: Sequence[tuple[float, float]],
+    what: str,
+    label: str,
+) -> str:
+    """Steps of each peer, (seconds, values), before grey stretches of time; few peers are named at their ends."""
+    named = len(lines) <= PALETTE
+
+    def draw(axes: Axes) -> None:
+        ends = []
+        for begin, end in spans:
+            axes.axvspan(begin, end, color=LINE, alpha=0.5, linewidth=0, zorder=0)
+        for number, (peer, (seconds, values)) in enumerate(lines.items()):
+            known = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+            colour = method_colour(number) if named else INK
+            axes.plot(seconds, known, color=colour, drawstyle="steps-post", linewidth=1.2, alpha=1.0 if named else 0.4)
+            if named and len(known):
+                ends.append((float(known[-1]), peer[:14], colour))
+        axes.set_xlabel("seconds")
+        axes.set_ylabel(what)
+        axes.set_ylim(bottom=0)
+        end_labels(axes, ends)
+
+    return drawn(draw, 220, label, left=56, right=76)
 
 
 def graph(nodes: Sequence[str], edges: Sequence[Sequence[int]], places: Sequence[Sequence[float]], label: str) -> str:

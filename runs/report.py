@@ -11,6 +11,8 @@ draws and does nothing else. Besides the rows of `history.py` it reads these des
     graphs.json   {"groups": [{"group", "nodes": [ids], "edges": [[i, j]], "positions": [[x, y]], "directed": bool,
                                "exchanges": int}]}
     relations.json   {method: {"peers": [P ids], "matrix": [P][P] from -1 to 1}}
+    timeline.json    {method: {"peers": {id: {"seconds": [...], "rounds": [...], "weights": {group: [...]}}},
+                               "faults": [{"begin": s, "end": s, "text"}]}}
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ def _page(run: Facts) -> str:
         sections.slices,
         sections.graphs,
         sections.gossip,
+        sections.timeline,
         sections.coordinated,
     )
     return (

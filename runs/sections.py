@@ -174,6 +174,26 @@ def gossip(run: Facts) -> str:
     return f"<section><h2>Gossip</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""
 
 
+def timeline(run: Facts) -> str:
+    """Rounds and weights of all peers over virtual time, with what went wrong in the background."""
+    figures = []
+    for method, told in run.timeline.items():
+        spans = [(each["begin"], each["end"]) for each in told["faults"]]
+        words = "; ".join(f"{e['begin']:g} to {e['end']:g} s: {e['text']}" for e in told["faults"][: plots.SPANS_TOLD])
+        more = len(told["faults"]) - plots.SPANS_TOLD
+        caption = f"Grey: {escape(words)}{f'; and {more} more' if more > 0 else ''}." if words else ""
+        key = _keys(run, [method])
+        rounds = {peer: (each["seconds"], each["rounds"]) for peer, each in told["peers"].items()}
+        title = "Rounds that each peer has finished, by virtual second"
+        figures.append(_figure(title, plots.over_time(rounds, spans, "round", title), caption, keys=key))
+        groups = sorted({group for each in told["peers"].values() for group in each["weights"]})
+        for group in groups[: plots.GROUPS_MAX]:
+            held = {p: (e["seconds"], e["weights"][group]) for p, e in told["peers"].items() if group in e["weights"]}
+            title = f"Push-sum weight of each peer in {group}, by virtual second"
+            figures.append(_figure(title, plots.over_time(held, spans, "weight", title), caption, keys=key))
+    return f"<section><h2>Over time</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""
+
+
 def coordinated(run: Facts) -> str:
     """What algorithms and engines tell of the peers: their own numbers, and how related their tasks are."""
     figures = []

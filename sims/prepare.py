@@ -99,7 +99,7 @@ def prepare(
     plans = {str(method): plan_of(first, method_of(method)) for method in request.methods}
     for plan in plans.values():
         averaging_of(plan, request.federation, request.seeds[0])
-    faults = asked(request.faults, first.peers) if request.faults else Faults()
+    faults = asked(request.faults, first.peers, first.federation.gossip.tick) if request.faults else Faults()
     jobs = {seed: job_of(world, device) for seed, world in worlds.items()}
     kept = {}
     for method in request.methods:

@@ -24,6 +24,8 @@ from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.summary import summarise
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.footprint import check_disk
+from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.network.timeline import Timed
 from fedpeer.sims.prepare import Simulation
 from fedpeer.sims.world import World
 from fedpeer.slicing.describe import describe, to_svg
@@ -117,6 +119,12 @@ def describe_relations(run: RunFolder, engine: Engine, world: World, method: str
     if relations_PP is not None:
         known = run.read("relations") or {}
         run.describe("relations", known | {method: {"peers": list(world.peers), "matrix": relations_PP.tolist()}})
+
+
+def describe_timeline(run: RunFolder, engine: Engine, method: str) -> None:
+    """What the peers did over virtual time, by method, where something was asked to go wrong; of the last seed."""
+    if isinstance(engine, Timed) and engine.timeline.faults != Faults():
+        run.describe("timeline", (run.read("timeline") or {}) | {method: engine.timeline.to_json()})
 
 
 def describe_groups(run: RunFolder, method: str, seed: int, world: World, decided: Federation) -> str:

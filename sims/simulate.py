@@ -236,6 +236,7 @@ def _play(stage: _Stage, cell: _Cell, resumed: Checkpoint | None) -> None:
             raise
         run.save_models(cell.method, cell.seed, record.models(world, engine), record.card(world))
         record.describe_relations(run, engine, world, cell.method)
+        record.describe_timeline(run, engine, cell.method)
     tell(MethodDone(method=cell.method, seed=cell.seed))
 
 

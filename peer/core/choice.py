@@ -119,7 +119,7 @@ def bind(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
         ChoiceError: unknown setting, value of the wrong type, or a value where the function takes none.
     """
     keywords = {
-        name: parameter
+        name.rstrip("_"): parameter  # `for_` is the setting `for`, which Python keeps for itself
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
@@ -139,7 +139,9 @@ def bind(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
     if missing:
         raise ChoiceError(f'"{choice.name}" needs {missing[0]}; write {choice.name},{missing[0]}=...')
     return {
-        key: _converted(value, _kind(function, key, keywords[key].annotation), f"{choice.name}: {key}")
+        keywords[key].name: _converted(
+            value, _kind(function, keywords[key].name, keywords[key].annotation), f"{choice.name}: {key}"
+        )
         for key, value in given.items()
     }
 

@@ -172,9 +172,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Take the local steps of this round from parameters (n,) and what the learner kept (k,); `fresh`: nothing yet."""
+    """Take the local steps of this round from parameters (n,) and what the learner kept (k,); `fresh`: nothing yet.
+
+    number   of the training, 1, 2, ...: it says which examples are next. It is the round, and later ones' where a peer
+             trains several times in a round because nobody answers.
+    """
 
     round: int
+    number: int
     x_n: Tensor
     s_k: Tensor
     fresh: bool

@@ -182,6 +182,20 @@ class LearningSettings(Strict):
         description="train, then average, all together; or exchange while training, without waiting (real peers and "
         "the network engine)",
     )
+    alone_rounds: int = Field(
+        default=10,
+        ge=0,
+        le=1_000_000,
+        description="trainings that a peer adds in the same round while no other peer answers; then it waits",
+    )
+    alone_limit: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e9,
+        allow_inf_nan=False,
+        description="seconds after which a peer that no other peer answers goes through the remaining rounds by itself "
+        "and finishes; default: never, it waits for the others",
+    )
 
     def evaluated(self, round: int) -> bool:
         """Whether models are scored after round 1, 2, ..."""

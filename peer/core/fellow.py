@@ -75,7 +75,7 @@ class Fellow:
                 if goes_over(life):
                     return
                 self._training = True
-                life.effects.append(Train(ledger.round, ledger.x_n, ledger.s_k, ledger.fresh))
+                life.effects.append(Train(ledger.round, ledger.round, ledger.x_n, ledger.s_k, ledger.fresh))
                 return
             self._study()
             if not self._over():

@@ -368,14 +368,9 @@ class Life:
         )
         self.membership.advertise(advert, state=state, incarnation=self.ledger.incarnation)
 
-    def furthest(self) -> int:
-        """The round in which at least two others are, or the only one: one alone might say anything."""
-        rounds = sorted((self._round_of(peer) for peer, other in self.others.items() if other.met), reverse=True)
-        last = self.setup.federation.learning.rounds
-        return min(rounds[min(1, len(rounds) - 1)], last) if rounds else 0
-
-    def _round_of(self, peer: str) -> int:
-        """The furthest in which it was seen, or says that it is: who is no neighbour is seen only when it is met."""
+    def round_of(self, peer: str) -> int:
+        """Return the latest round in which a peer was seen, or says that it is: one that is no neighbour is seen only
+        when it is met."""
         said = self.membership.last_statement(peer)
         told = said.advert.round if said is not None and said.advert is not None else 0
         return max(self.others[peer].round, told)

@@ -60,7 +60,7 @@ from fedpeer.peer.core.passages import Passage, Work, gather, join, leave, linge
 from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.roster import Roster
-from fedpeer.peer.core.rounds import Rounds, average, begin, push, train, trained
+from fedpeer.peer.core.rounds import Rounds, average, begin, push, stay, train, trained
 from fedpeer.peer.core.voters import EVERYONE, PeerCouncil
 
 #: Ticks for which only the seeds are greeted: they tell who else is there within that time.
@@ -329,6 +329,8 @@ class Node:
                 train(life, self.rounds)
                 return
             if life.synchronous and (self._among_strangers() or not average(life, self.rounds, self.repeats)):
+                return
+            if stay(life, self.rounds):
                 return
             begin(life, self.rounds, self.gauges, ledger.round + 1)
             life.advertise()

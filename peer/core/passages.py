@@ -18,6 +18,7 @@ from fedpeer.peer.core.messages import Fetch
 from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.rounds import Rounds
+from fedpeer.peer.core.skew import furthest
 
 #: Seconds in which this process ran that `leave` may take before what is left is written off.
 LEAVE_S = 5.0
@@ -111,7 +112,7 @@ def join(work: Work) -> None:
         if got:
             life.write(Adopted(group=group, value_D=torch.stack(list(got.values())).mean(0)))
     taken = sorted(group for group, got in passage.values.items() if got)
-    round = max(1, life.furthest())
+    round = max(1, furthest(life))
     life.note("info", "joined", f"joined in round {round} with the values of {', '.join(taken) or 'nobody'}")
     passage.values.clear()
     life.enter("learning")

@@ -8,12 +8,10 @@ are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import networkx as nx
 from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging, Turn, neighbours, turn
@@ -25,9 +23,10 @@ from fedpeer.peer.core.entries import Began, Closed, Learnt, Opened
 from fedpeer.peer.core.events import Evaluate, Train, Trained
 from fedpeer.peer.core.lanes import fitting, ship
 from fedpeer.peer.core.ledger import Holding
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import DOUBT_TICKS, Life
 from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
+from fedpeer.peer.core.skew import ahead, furthest, in_step, lead, may_begin, mutual
 from fedpeer.topology.repair import repaired
 
 #: The part of the deadline for which a share is waited for whose sender is in the next round already.
@@ -47,19 +46,30 @@ class Rounds:
     late         members that this round goes on without, and since when; as long as nothing is heard of one, the next
                  rounds do too
     silent       by group, whose share did not come, and since when they were waited for, until they acknowledge ours
+    skipped      by group, neighbours that the open exchange has not given to, since they could not be reached
     pushed_at    tick of each group's last push; `news`: groups with something that was not pushed yet
     pushed_D     by group, what it held at its last push, where averages go by drift, and how many trainings ago
     training     whether a `Train` is out
+    alone        trainings beyond the first in this round, taken because nobody answers; `alone_since`: tick of this
+                 process's running time at which it found itself alone; None: it is not
     """
 
     opened_at: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     silent: dict[str, dict[str, int]] = field(default_factory=dict)
+    skipped: dict[str, set[str]] = field(default_factory=dict)
     pushed_at: dict[str, int] = field(default_factory=dict)
     news: set[str] = field(default_factory=set)
     pushed_D: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
     training: bool = False
     disagreement: dict[str, float] = field(default_factory=dict)
+    alone: int = 0
+    alone_since: int | None = None
+    said_alone: bool = False
+
+    def alone_for(self, life: Life) -> int:
+        """Return the ticks for which this peer has been alone in its round; 0 where it is not, or for a moment only."""
+        return life.ran - self.alone_since if self.alone_since is not None and self.said_alone else 0
 
 
 def begin(life: Life, rounds: Rounds, gauges: dict[str, Gauge], round: int) -> None:
@@ -113,7 +123,37 @@ def train(life: Life, rounds: Rounds) -> None:
     if goes_over(life):
         return
     rounds.training = True
-    life.effects.append(Train(ledger.round, ledger.x_n, ledger.s_k, ledger.fresh))
+    life.effects.append(Train(ledger.round, ledger.round + rounds.alone, ledger.x_n, ledger.s_k, ledger.fresh))
+
+
+def stay(life: Life, rounds: Rounds) -> bool:
+    """Return whether this peer has to stay in its round because nobody else has come as far (`skew.py`).
+
+    It then trains on under the same number, up to `learning.alone_rounds` times, once that lasts. After
+    `learning.alone_limit` it no longer stays, and goes through the remaining rounds by itself.
+    """
+    if may_begin(life, life.ledger.round + 1):
+        if rounds.said_alone:
+            life.note(
+                "info", "company", f"no longer alone, after {rounds.alone} trainings in round {life.ledger.round}"
+            )
+        rounds.alone, rounds.alone_since, rounds.said_alone = 0, None, False
+        return False
+    learning = life.setup.federation.learning
+    rounds.alone_since = life.ran if rounds.alone_since is None else rounds.alone_since
+    waited = life.ran - rounds.alone_since
+    if learning.alone_limit is not None and waited >= life.setup.ticks(learning.alone_limit):
+        return False
+    if waited < DOUBT_TICKS:
+        return True
+    if not rounds.said_alone:
+        rounds.said_alone = True
+        text = f"alone in round {life.ledger.round}: nobody answers; the round number stays until somebody does"
+        life.note("warning", "alone", text, round=life.ledger.round)
+    if rounds.alone < learning.alone_rounds:
+        rounds.alone += 1
+        train(life, rounds)
+    return True
 
 
 def trained(life: Life, rounds: Rounds, event: Trained) -> None:
@@ -122,56 +162,14 @@ def trained(life: Life, rounds: Rounds, event: Trained) -> None:
         return
     rounds.training = False
     round = life.ledger.round
-    if life.synchronous and life.furthest() > round + _lead(life):
+    if life.synchronous and furthest(life) > round + lead(life):
         # The others are in the middle of theirs and do not wait for us; in the next one they will.
-        round = min(life.furthest() + 1, life.setup.federation.learning.rounds)
+        round = min(furthest(life) + 1, life.setup.federation.learning.rounds)
         text = f"behind: round {life.ledger.round} counts as round {round}, to which the others come next"
         life.note("info", "caught_up", text, round=round)
     life.write(Learnt(round=round, x_n=event.x_n, s_k=event.s_k))
     rounds.news |= set(life.ledger.groups)
     rounds.pushed_D = {group: (before_D, count + 1) for group, (before_D, count) in rounds.pushed_D.items()}
-
-
-def _ahead(life: Life) -> int:
-    """How many rounds a neighbour can be ahead of a peer that is not late at all.
-
-    Where each exchange goes both ways with all neighbours, those up to the next averaging. Along directed phases and
-    matchings news of a peer takes several exchanges to come back, up to one for each member.
-    """
-    averagings = max([1, *(_detour(life, group) for group in life.circle.averaging if not _mutual(life, group))])
-    return averagings * life.setup.federation.gossip.every
-
-
-def _lead(life: Life) -> int:
-    """How many rounds anybody can be ahead of a peer that has just trained, and goes on without nobody.
-
-    Where each exchange goes both ways, who is k steps away cannot close exchange k - 1 before this peer opens the
-    first: so none, but in groups that are wider than they have exchanges, and in rounds without an averaging.
-    """
-    leads = [0]
-    for group, policy in life.circle.averaging.items():
-        if not policy.exchanges:
-            continue
-        if not _mutual(life, group):
-            leads.append(_detour(life, group))
-            continue
-        overlay = policy.overlay
-        steps = nx.eccentricity(overlay.union, overlay.members.index(life.me)) if not policy.exact else 1
-        leads.append((steps - 1) // policy.exchanges)
-    every = life.setup.federation.gossip.every
-    return max(leads) * every + every - 1
-
-
-def _mutual(life: Life, group: str) -> bool:
-    """Whether every exchange goes both ways with all neighbours, so that they keep step."""
-    policy = life.circle.averaging[group]
-    whole = len(policy.overlay.phases) == 1 and not policy.overlay.union.is_directed()
-    return not policy.exchanges or (whole and policy.protocol != "push-pull")
-
-
-def _detour(life: Life, group: str) -> int:
-    """Rounds until what a peer sends may come back to it, along phases and matchings."""
-    return 1 + math.ceil(len(life.circle.groups[group].members) / life.circle.averaging[group].exchanges)
 
 
 # ------------------------------------------------------------------------------------------------- synchronous rounds
@@ -196,6 +194,7 @@ def _average(life: Life, rounds: Rounds, repeats: Repeats, group: str) -> bool:
             if not _open(life, rounds, repeats, group, at[1]):
                 return False
             continue
+        _give_late(life, rounds, repeats, group)
         missing = [peer for peer in holding.missing if _awaited(life, rounds, group, peer)]
         if missing and not _overdue(life, rounds, group, missing):
             return False
@@ -220,9 +219,9 @@ def _awaited(life: Life, rounds: Rounds, group: str, peer: str) -> bool:
     if peer in rounds.late or not life.expected(peer, group):
         return False
     other, (round, exchange), policy = life.others[peer], holding.at, life.circle.averaging[group]
-    if other.round > round + _ahead(life):
+    if other.round > round + ahead(life) or life.round_of(peer) + ahead(life) < round:
         return False
-    if other.round > round and _mutual(life, group):
+    if other.round > round and mutual(life, group):
         # Who goes on to the next round has our share of the last exchange and made one for us. In an earlier exchange
         # there is no such share; in the last one it is under way, or it was never made: then we do not wait for long.
         patience = life.setup.ticks(life.setup.federation.gossip.deadline / AHEAD_PARTS)
@@ -247,46 +246,99 @@ def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: in
     """Begin an exchange, if the lanes are free; for an acknowledgement that is still under way it waits a little."""
     round, holding = life.ledger.round, life.ledger.groups[group]
     policy = among_the_living(life, group)
-    alone = len(policy.overlay.members) == 1
-    plan = Turn((), 1.0, ()) if alone else turn(policy, life.me, round - 1, exchange)
+    plan = _turn(life, policy, exchange)
     anew = _begins_with(life, group)
     # Whose averagings begin anew is drained for one of them at most; and where weights differ widely, who starts with
     # much comes down to the mean, which may be a small part of that.
-    tired = anew is None and exhausted(holding.held, life.ledger.rules.start_weight)
+    start_weight, both_ways = life.ledger.rules.start_weight, mutual(life, group)
+    tired = anew is None and exhausted(holding.held, start_weight, mutual=both_ways)
     asleep = policy.drift is not None and (tired or not _awake(holding, exchange, policy.drift))
-    lanes = {peer: holding.out.get(peer, Outgoing()) for peer in plan.to if asleep or not tired}
-    # Between us and who is silent there may be a cut, for hours, and what is under way to the other side is missed on
-    # this one: who has not acknowledged the last share gets no second one, nor a first who may be over there too.
-    cut = {
-        peer: since for peer, since in rounds.silent.get(group, {}).items() if holding.out.get(peer, Outgoing()).open
-    }
-    rounds.silent[group] = cut
-    since = min(cut.values(), default=-1)
-    beyond = {peer for peer in lanes if peer in cut or not life.heard_since(peer, since)}
+    beyond = _beyond(life, rounds, group, {*plan.to, *plan.expect})
+    lanes = {p: holding.out.get(p, Outgoing()) for p in plan.to if p not in beyond and (asleep or not tired)}
     # From everybody else an acknowledgement is still under way (it travels beside the shares): to skip a neighbour for
     # that would leave it waiting, and make another average than the matrices say.
-    slow = [peer for peer, lane in lanes.items() if resting(lane) and peer not in beyond and peer not in rounds.late]
+    slow = [peer for peer, lane in lanes.items() if resting(lane) and peer not in rounds.late]
     if slow:
         if not _overdue(life, rounds, group, slow):
             return False
         rounds.late.update(dict.fromkeys(slow, life.now))
-    to, fraction = tuple(p for p, lane in lanes.items() if not resting(lane) and p not in beyond), plan.fraction
+    to, fraction = tuple(p for p, lane in lanes.items() if not resting(lane)), plan.fraction
     if not asleep:
         to, fraction = fitting(life, group, to, fraction, anew if exchange == 0 else None)
+    # A neighbour that gets nothing cannot give a share for a share, so nobody waits for it.
+    expect = tuple(peer for peer in plan.expect if not (peer in beyond and both_ways))
     opened = Opened(
         group=group,
         round=round,
         exchange=exchange,
         to=to,
-        expect=plan.expect,
+        expect=expect,
         fraction=fraction,
         start_weight=anew if exchange == 0 else None,
         asleep=asleep,
-        **_noise(life, policy, group, exchange, cut),
+        **_noise(life, policy, group, exchange, _silent(life, rounds, group)),
     )
     rounds.opened_at[group] = life.now
+    rounds.skipped[group] = {*_turn(life, life.circle.averaging[group], exchange).to} - {*lanes} if not tired else set()
     ship(life, repeats, group, life.write(opened))
     return True
+
+
+def _give_late(life: Life, rounds: Rounds, repeats: Repeats, group: str) -> None:
+    """Give a share of the open exchange to neighbours that could not be reached when it was opened, and now can.
+
+    Such a neighbour may wait for a share of this exchange or of an earlier one. Without a share of this one it would
+    wait for a whole deadline, and this peer, in a later exchange, for it.
+    """
+    if not rounds.skipped.get(group):
+        return
+    holding, policy = life.ledger.groups[group], among_the_living(life, group)
+    there = {peer for peer in rounds.skipped[group] if life.expected(peer, group)}
+    beyond = _beyond(life, rounds, group, there)
+    free = [p for p in sorted(there - beyond) if not resting(holding.out.get(p, Outgoing()))]
+    if not free:
+        return
+    exchange, asleep = holding.at[1], policy.drift is not None and not holding.awake
+    to, fraction = tuple(free), min(_turn(life, policy, exchange).fraction, 1 / (len(free) + 1))
+    if not asleep:
+        to, fraction = fitting(life, group, to, fraction)
+    opened = Opened(
+        group=group,
+        round=life.ledger.round,
+        exchange=exchange,
+        to=to,
+        expect=holding.expect or (),
+        fraction=fraction,
+        asleep=asleep,
+        **_noise(life, policy, group, exchange, _silent(life, rounds, group)),
+    )
+    rounds.skipped[group] -= {*free}
+    ship(life, repeats, group, life.write(opened))
+
+
+def _turn(life: Life, policy: Averaging, exchange: int) -> Turn:
+    """Return what this peer does in an exchange of its round; one without others keeps everything."""
+    alone = len(policy.overlay.members) == 1
+    return Turn((), 1.0, ()) if alone else turn(policy, life.me, life.ledger.round - 1, exchange)
+
+
+def _silent(life: Life, rounds: Rounds, group: str) -> dict[str, int]:
+    """Return whose share did not come, and since when they were waited for, until they acknowledge ours."""
+    holding = life.ledger.groups[group]
+    silent = rounds.silent.get(group, {})
+    rounds.silent[group] = {p: since for p, since in silent.items() if holding.out.get(p, Outgoing()).open}
+    return rounds.silent[group]
+
+
+def _beyond(life: Life, rounds: Rounds, group: str, peers: Collection[str]) -> set[str]:
+    """Return those who get no share now: they may be beyond a cut, or are not in step with this peer.
+
+    Between us and who is silent there may be a cut, for hours, and what is under way to the other side is missed on
+    this one: who has not acknowledged the last share gets no second one, nor a first who may be over there too.
+    """
+    silent = _silent(life, rounds, group)
+    since = min(silent.values(), default=-1)
+    return {p for p in peers if p in silent or not life.heard_since(p, since) or not in_step(life, group, p)}
 
 
 def _awake(holding: Holding, exchange: int, drift: float) -> bool:

@@ -45,7 +45,7 @@ class Bench:
     def _done(self, job: Work) -> tuple[Worked, Timed]:
         match job:
             case Train():
-                x_n, s_k = self._learner.train(job.round, job.x_n, job.s_k, job.fresh)
+                x_n, s_k = self._learner.train(job.number, job.x_n, job.s_k, job.fresh)
                 return Trained(job.round, x_n, s_k), "train"
             case Evaluate():
                 server = None if job.server_n is None else self._learner.evaluate(job.server_n)

@@ -21,8 +21,9 @@ from torch import Tensor
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.events import Effect, Evaluate, Evaluated, Note, Stop
 from fedpeer.peer.core.methods import method_of
-from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.network.faults import Faults, over
 from fedpeer.sims.network.residents import Residents
+from fedpeer.sims.network.timeline import Timeline
 from fedpeer.sims.network.town import Town
 from fedpeer.sims.vector.engine import RoundTimes
 from fedpeer.sims.vector.pool import EngineError, Stopped
@@ -72,7 +73,8 @@ class NetworkEngine:
         self._town = Town(world.peers, residents.craft(self._evaluated), faults)
         self._town.said = self._said
         self._seen = {peer: _Seen() for peer in world.peers}
-        self._patience = self._limit(residents)
+        self.timeline = Timeline(world.federation.gossip.tick, faults or Faults())
+        self._patience, self._over = self._limit(residents), over(faults or Faults())
         # Under `weights: samples` a node counts in examples; what is compared over runs counts in the mean of all. An
         # algorithm may have units of its own in each group and round: then the mean is of those who are there.
         by_examples = world.federation.learning.weights == "samples"
@@ -155,7 +157,7 @@ class NetworkEngine:
             self.step()
 
     def _go_on(self, done: Callable[[], bool]) -> None:
-        before, until = self._progress(), self._town.now + self._patience
+        before, until = self._progress(), max(self._town.now, self._over) + self._patience
         while True:
             if self._stop.is_set():
                 raise Stopped
@@ -183,6 +185,7 @@ class NetworkEngine:
                 seen = self._seen[peer]
                 seen.done = max(seen.done, round)
                 seen.weights[round] = weights
+                self.timeline.finished(peer, self._town.now, round, weights)
                 seen.moments[round] = self._town.now * self._world.federation.gossip.tick
             case Evaluate(round=round, x_n=x_n):
                 self._seen[peer].models[round] = x_n

@@ -32,6 +32,10 @@ Kind = Literal["kill", "flip", "old", "lose", "pause", "stall", "step", "full"]
 
 #: Ticks that a process is away, stands still, leaps or cannot save: from a moment to half a minute.
 TICKS_MAX = 1200.0
+#: Seconds of virtual time at which a fault may begin, and that it may last: a month.
+SECONDS_MAX = 30 * 86400.0
+#: Ticks beyond which a fault is taken not to end.
+NEVER = 1e8
 #: Times as long as others that a peer may take to train.
 PACE_MAX = 1e4
 
@@ -68,6 +72,12 @@ class Faults:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
+def over(faults: Faults) -> float:
+    """Return the tick at which the last cut has ended and the last peer has come back, as far as that is planned."""
+    ends = [cut.end for cut in faults.cuts] + [act.tick + act.ticks for act in faults.acts]
+    return max([0.0, *(min(end, faults.heal) for end in ends if end < NEVER)])
+
+
 def parsed(line: str) -> Faults:
     """The faults that `line` wrote."""
     data = json.loads(line)
@@ -85,9 +95,9 @@ def parsed(line: str) -> Faults:
     )
 
 
-def asked(text: str, peers: Sequence[str]) -> Faults:
+def asked(text: str, peers: Sequence[str], tick: float = 0.025) -> Faults:
     """What a user asks for: choices of `FAULTS` joined by `/`, of which a seed may be a number alone, or a line that a
-    run printed.
+    run printed. `tick`: seconds of one.
 
     Raises:
         ChoiceError: it is none of them; the message has the way out.
@@ -100,20 +110,23 @@ def asked(text: str, peers: Sequence[str]) -> Faults:
     made = Faults()
     for piece in text.split("/"):
         choice = parse(f"seed:{piece}" if piece.isdecimal() else piece)
-        made = called(choice, FAULTS, "kind of faults")(made, peers)
+        made = called(choice, FAULTS, "kind of faults")(made, peers, tick)
     return made
 
 
-def _seed(before: Faults, peers: Sequence[str], *, seed: int, heal: float = 1200.0) -> Faults:
+def _seed(before: Faults, peers: Sequence[str], tick: float, *, seed: int, heal: float = 1200.0) -> Faults:
     """a mix drawn from the seed, until tick heal: bad links, cuts, peers that die or pause, clocks that leap"""
     if seed < 0 or heal < 0:
         raise ChoiceError(f"faults: seed = {seed}, heal = {heal:g}: write numbers of 0 or more")
-    return replace(drawn(seed, peers, heal), paces=before.paces)
+    found = drawn(seed, peers, heal)
+    acts = tuple(sorted((*before.acts, *found.acts), key=lambda act: act.tick))
+    return replace(found, paces=before.paces, cuts=(*before.cuts, *found.cuts), acts=acts)
 
 
 def _links(
     before: Faults,
     peers: Sequence[str],
+    tick: float,
     *,
     loss: float = 0.0,
     repeat: float = 0.0,
@@ -137,21 +150,92 @@ def _links(
     return replace(before, links=rules, heal=heal)
 
 
-def _slow(before: Faults, peers: Sequence[str], *, on: tuple[str, ...], times: float = 10.0) -> Faults:
+def _slow(before: Faults, peers: Sequence[str], tick: float, *, on: tuple[str, ...], times: float = 10.0) -> Faults:
     """peers (slow:1-4, slow:2+5) that take so many times as long as the others to train"""
     if not 0 < times <= PACE_MAX:
         raise ChoiceError(f"faults: times = {times:g}: write a number from above 0 to {PACE_MAX:g}")
-    try:
-        chosen = peer_numbers(on, len(peers), "slow")
-    except DataError as error:
-        raise ChoiceError(f"faults: {error}") from None
-    paces = dict(before.paces) | {peers[number]: times for number in sorted(chosen)}
+    paces = dict(before.paces) | dict.fromkeys(_chosen("slow", on, peers), times)
     return replace(before, paces=tuple(paces.items()))
 
 
-#: `7` or `seed:7`, `links,loss=0.3` and `slow:1-4`: the kinds of faults that a user can ask for. Each is laid over
-#: those before it.
-FAULTS: Mapping[str, Callable[..., Faults]] = {"seed": _seed, "links": _links, "slow": _slow}
+def _cut_off(
+    before: Faults, peers: Sequence[str], tick: float, *, on: tuple[str, ...], at: float, for_: float
+) -> Faults:
+    """peers (cut:1, cut:1+2) that hear nothing of the others and are not heard, at=10,for=30 in seconds"""
+    side, rest = _sides("cut", on, peers)
+    begin, end = _span("cut", at, for_, tick)
+    return replace(before, cuts=before.cuts + partition(begin, end, side, rest))
+
+
+def _one_way(
+    before: Faults,
+    peers: Sequence[str],
+    tick: float,
+    *,
+    on: tuple[str, ...],
+    at: float,
+    for_: float,
+    direction: Literal["out", "in"] = "out",
+) -> Faults:
+    """peers (oneway:1) of whom the others hear nothing, or that hear nothing of the others (direction=in)"""
+    side, rest = _sides("oneway", on, peers)
+    begin, end = _span("oneway", at, for_, tick)
+    senders, receivers = (side, rest) if direction == "out" else (rest, side)
+    return replace(before, cuts=(*before.cuts, Cut(begin=begin, end=end, senders=senders, receivers=receivers)))
+
+
+def _freeze(
+    before: Faults, peers: Sequence[str], tick: float, *, on: tuple[str, ...], at: float, for_: float
+) -> Faults:
+    """peers (freeze:1) whose process stands still, as after SIGSTOP; at=10,for=30 in seconds"""
+    return _acts(before, "pause", _chosen("freeze", on, peers), _span("freeze", at, for_, tick))
+
+
+def _kill(before: Faults, peers: Sequence[str], tick: float, *, on: tuple[str, ...], at: float, for_: float) -> Faults:
+    """peers (kill:1) whose process dies at second `at` and is started again after `for` seconds"""
+    return _acts(before, "kill", _chosen("kill", on, peers), _span("kill", at, for_, tick))
+
+
+def _acts(before: Faults, kind: Kind, peers: Sequence[str], span: tuple[float, float]) -> Faults:
+    begin, end = span
+    acts = (*before.acts, *(Act(begin, kind, peer, end - begin) for peer in peers))
+    return replace(before, acts=tuple(sorted(acts, key=lambda act: act.tick)))
+
+
+def _sides(name: str, on: tuple[str, ...], peers: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the peers that are named, and the others."""
+    side = _chosen(name, on, peers)
+    if len(side) == len(peers):
+        raise ChoiceError(f"faults: {name} names all peers; leave out those from whom they are to be cut off")
+    return side, tuple(peer for peer in peers if peer not in side)
+
+
+def _chosen(name: str, on: tuple[str, ...], peers: Sequence[str]) -> tuple[str, ...]:
+    """Return the peers that are named by their numbers."""
+    try:
+        return tuple(peers[number] for number in sorted(peer_numbers(on, len(peers), name)))
+    except DataError as error:
+        raise ChoiceError(f"faults: {error}") from None
+
+
+def _span(name: str, at: float, seconds: float, tick: float) -> tuple[float, float]:
+    """Return the ticks of the beginning and the end."""
+    if not (0 <= at <= SECONDS_MAX and 0 < seconds <= SECONDS_MAX):
+        raise ChoiceError(f"faults: {name} with at={at:g},for={seconds:g}: write seconds, for of more than 0")
+    return at / tick, (at + seconds) / tick
+
+
+#: The kinds of faults that a user can ask for: `7` or `seed:7`, `links,loss=0.3`, `slow:1-4`, `cut:1,at=10,for=30`.
+#: Each is laid over those before it.
+FAULTS: Mapping[str, Callable[..., Faults]] = {
+    "seed": _seed,
+    "links": _links,
+    "slow": _slow,
+    "cut": _cut_off,
+    "oneway": _one_way,
+    "freeze": _freeze,
+    "kill": _kill,
+}
 
 
 def stalls(seed: int, peers: Sequence[str], until: float, every: float = 60.0, longest: float = 120.0) -> Faults:

@@ -142,7 +142,7 @@ class Residents:
             learner = self.learners[peer]
             match effect:
                 case Train():
-                    x_n, s_k = learner.train(effect.round, effect.x_n, effect.s_k, effect.fresh)
+                    x_n, s_k = learner.train(effect.number, effect.x_n, effect.s_k, effect.fresh)
                     return Trained(effect.round, x_n, s_k)
                 case Evaluate():
                     server = None if effect.server_n is None else learner.evaluate(effect.server_n)

@@ -20,6 +20,7 @@ from fedpeer.sims.network.faults import Act, Faults, Kind, drawn
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.companies import COMPANIES
 from tests.faults.drifting import Drifting, drifting_world
+from tests.faults.isolation import ALONE_ROUNDS, ISOLATIONS
 from tests.faults.sessions import SESSIONS
 from tests.faults.trusting import Trust, judge
 from tests.faults.veiled import Veiled, veiled_world
@@ -164,6 +165,10 @@ def cut(seed: int) -> None:
     patience = made.federation.gossip.deadline / made.federation.gossip.tick
     for peer, node in village.nodes().items():
         rounds = node.ledger.round - before[peer]
+        if [peer] in sides and seed % 3 != 2:  # nobody else is there: it trains on, under the same number
+            assert rounds <= ALONE_ROUNDS, f"{peer} used up {rounds} rounds alone"
+            assert node.rounds.alone > 0, f"{peer} did not train while it was alone"
+            continue
         assert rounds >= (end - begin) / patience // 3, f"{peer} took part in {rounds} rounds only while it was cut off"
     village.healed()
     village.exchange(2 * village.predicted(1e-6))
@@ -490,6 +495,6 @@ SCENARIOS = {
     for scenario in (
         truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, veiled, drifting, leaving,
         leaving_slowly, joining, slow_asynchronous, slow_synchronous, roster_changes, revoked, detection, replayed,
-        *SESSIONS.values(), *COMPANIES.values(),
+        *SESSIONS.values(), *COMPANIES.values(), *ISOLATIONS.values(),
     )
 }  # fmt: skip

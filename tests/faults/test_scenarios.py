@@ -17,6 +17,7 @@ from _pytest.mark.structures import ParameterSet
 
 from tests.faults.companies import ROUND as GROUP_ROUND
 from tests.faults.fuzz import fuzzed
+from tests.faults.isolation import KINDS, isolate
 from tests.faults.scenarios import LATER, SCENARIOS, played
 from tests.faults.sessions import ROUND, starved
 
@@ -56,6 +57,9 @@ SEEDS: dict[str, tuple[range, range]] = {
     "group_minority": (range(0), range(1)),
     "groups_end": (range(0), range(2)),
     "group_members_change": (range(0), range(1)),
+    # A peer alone for 30 s with 10 exchanges and a deadline of 30 s; one that hears nothing of the others.
+    "isolated": (range(0), range(22, 91, 68)),
+    "isolated_coordinated": (range(0), range(3, 15, 11)),
 }
 
 
@@ -71,6 +75,13 @@ def runs() -> list[ParameterSet]:
 @pytest.mark.parametrize(("name", "seed"), runs())
 def test_what_is_promised_holds_whatever_happens(name: str, seed: int) -> None:
     SCENARIOS[name](seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("exchanges", "deadline"), [(10, 30.0), (4, 2.0)])
+def test_five_minutes_alone_cost_no_more_than_half_a_minute(kind: str, exchanges: int, deadline: float) -> None:
+    isolate(kind, 300.0, exchanges, deadline, "complete", seed=0)
 
 
 def test_every_scenario_is_played() -> None:

@@ -215,8 +215,8 @@ def test_a_federation_that_gets_no_further_is_an_error_and_no_hang() -> None:
         nodes.step()
 
 
-def test_peers_that_never_reach_one_another_go_on_alone() -> None:
-    made = worlds.world(worlds.federation(gossip__gather=1.0, gossip__deadline=1.0))
+def test_peers_that_never_reach_one_another_go_on_alone_where_the_file_says_so() -> None:
+    made = worlds.world(worlds.federation(gossip__gather=1.0, gossip__deadline=1.0, learning__alone_limit=1.0))
     with network(made, faults=Faults(links=LinkRules(delay=1e9))) as nodes, worlds.engine(made, "local") as alone:
         nodes.step()
         nodes.evaluate()

@@ -213,7 +213,7 @@ def scripted(*effects: list[Effect], faults: Faults | None = None, **changes: ob
 
 
 def test_saving_and_training_take_their_time() -> None:
-    train = Train(1, torch.zeros(1), torch.zeros(0), True)
+    train = Train(1, 1, torch.zeros(1), torch.zeros(0), True)
     town, script = scripted(
         [Persist("entry", []), Note("info", "behind", ""), train, train], work_ticks=lambda peer, effect: 7.0
     )

@@ -1,0 +1,75 @@
+"""What the peers of one network run did over virtual time: their rounds and weights, and what went wrong when.
+
+It is what the report draws where faults were asked for. Times are virtual seconds after the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from fedpeer.sims.network.faults import NEVER, Faults
+
+#: Points of one line: more than a picture has dots.
+POINTS_MAX = 1000
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """An engine that plays peers in time of its own."""
+
+    @property
+    def timeline(self) -> Timeline: ...
+
+
+@dataclass
+class Timeline:
+    """The ends of all rounds of all peers.
+
+    tick_s    seconds of a tick
+    faults    what was planned to go wrong
+    """
+
+    tick_s: float
+    faults: Faults
+    _peers: dict[str, list[tuple[float, int, Mapping[str, float]]]] = field(default_factory=dict)
+
+    def finished(self, peer: str, tick: float, round: int, weights: Mapping[str, float]) -> None:
+        """Note that a peer has finished a round, with these weights, by group."""
+        self._peers.setdefault(peer, []).append((tick * self.tick_s, round, dict(weights)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of `timeline.json` (`runs/report.py` describes it)."""
+        return {
+            "peers": {peer: _thinned(points) for peer, points in self._peers.items()},
+            "faults": [
+                {"begin": begin * self.tick_s, "end": end * self.tick_s, "text": text}
+                for begin, end, text in self._spans()
+            ],
+        }
+
+    def _spans(self) -> list[tuple[float, float, str]]:
+        """Return when something went wrong, and what, one a cut and one an act."""
+        heal = self.faults.heal
+        cuts = [
+            (cut.begin, min(cut.end, heal), f"{_listed(cut.receivers)} hears nothing of {_listed(cut.senders)}")
+            for cut in self.faults.cuts
+        ]
+        acts = [(a.tick, min(a.tick + a.ticks, heal), f"{a.peer}: {a.kind}") for a in self.faults.acts]
+        return sorted((begin, end, text) for begin, end, text in (*cuts, *acts) if begin < end < NEVER)
+
+
+def _thinned(points: Sequence[tuple[float, int, Mapping[str, float]]]) -> dict[str, Any]:
+    step = -(-len(points) // POINTS_MAX)
+    kept = [*points[::step], *points[-1:]] if (len(points) - 1) % step else points[::step]
+    groups = sorted({group for _, _, weights in kept for group in weights})
+    return {
+        "seconds": [seconds for seconds, _, _ in kept],
+        "rounds": [round for _, round, _ in kept],
+        "weights": {group: [weights.get(group) for _, _, weights in kept] for group in groups},
+    }
+
+
+def _listed(peers: Sequence[str]) -> str:
+    return ", ".join(peers) if len(peers) <= 3 else f"{len(peers)} peers"

@@ -1,0 +1,144 @@
+"""A peer, or two of five, that nobody answers for a while: what the others lose by it, before and after.
+
+Each seed is one combination of what happens, how long, and how the peers average. The rate of rounds before the fault
+is what the rates afterwards are held against. `isolated` plays synchronous gossip, `isolated_coordinated` groups with
+coordinators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+from fedpeer.peer.core.events import Effect, Note
+from fedpeer.peer.core.node import Node
+from fedpeer.sims.network.faults import Faults, asked
+from fedpeer.sims.network.links import LinkRules
+from fedpeer.sims.network.town import Town
+from tests.faults import guild as guilds
+from tests.faults.village import Village, world
+
+#: Tick at which the fault begins, and ticks before it in which the undisturbed rate is measured.
+BEGIN, MEASURED = 400.0, 250.0
+#: Ticks in a second.
+SECOND = 40.0
+#: Seconds after the heal in which everything has to be as before; two undisturbed rounds, where that is longer.
+BACK_S = 10.0
+#: Of the undisturbed rate of rounds.
+RATE = 0.8
+#: Weight that a peer has at the end of a round, in parts of what it began with.
+LEAST, MOST = 0.2, 2.0
+#: Rounds that a peer alone may have gone on in, however long it was alone.
+ALONE_ROUNDS = 2
+
+KINDS = ("cut:1", "cut:1+2", "oneway:1", "oneway:1,direction=in", "freeze:1", "apart")
+SECONDS, EXCHANGES, DEADLINES, GRAPHS = (5.0, 30.0), (1, 4, 10), (2.0, 30.0), ("complete", "ring")
+#: All combinations; a seed is a number of one, and beyond them the same with other links.
+COMBINATIONS = tuple(product(KINDS, SECONDS, EXCHANGES, DEADLINES, GRAPHS))
+#: The same for groups with coordinators.
+COORDINATED = tuple(product(KINDS[:5], SECONDS, DEADLINES))
+
+
+@dataclass
+class Watch:
+    """The rounds that peers finish, and the weights that they have then."""
+
+    town: Town
+    rounds: list[tuple[float, str, int, Mapping[str, float]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        before = self.town.said
+
+        def said(peer: str, effect: Effect) -> None:
+            before(peer, effect)
+            if isinstance(effect, Note) and effect.what == "round":
+                fields: Mapping[str, Any] = effect.fields
+                self.rounds.append((self.town.now, peer, fields["round"], fields["weights"]))
+
+        self.town.said = said
+
+    def rate(self, begin: float, end: float) -> float:
+        """Rounds a tick of the slowest peer."""
+        done = [sum(begin <= tick < end for tick, peer, *_ in self.rounds if peer == each) for each in self.town.peers]
+        return min(done) / (end - begin)
+
+    def weights(self, since: float) -> list[float]:
+        return [weight for tick, _, _, held in self.rounds if tick >= since for weight in held.values()]
+
+
+def faults_of(kind: str, seconds: float, peers: tuple[str, ...], seed: int) -> Faults:
+    """The fault from `BEGIN` on, over quick links."""
+    at = f"at={BEGIN / SECOND:g},for={seconds:g}"
+    named = [f"cut:{number + 1},{at}" for number in range(len(peers))] if kind == "apart" else [f"{kind},{at}"]
+    links = LinkRules(delay=0.2, jitter=0.2 + seed % 5 / 4)
+    return replace(asked("/".join(named), peers), seed=seed, links=links, heal=BEGIN + seconds * SECOND)
+
+
+def isolated(seed: int) -> None:
+    """Soon after a cut, a one-way cut or a freeze, rounds go on as before, and nobody has lost or won weight."""
+    kind, seconds, exchanges, deadline, graph = COMBINATIONS[seed % len(COMBINATIONS)]
+    isolate(kind, seconds, exchanges, deadline, graph, seed)
+
+
+def isolate(kind: str, seconds: float, exchanges: int, deadline: float, graph: str, seed: int) -> None:
+    made = world(
+        5 if kind == "cut:1+2" else 4,
+        gossip__exchanges=exchanges,
+        gossip__deadline=deadline,
+        gossip__topology=graph,
+    )
+    village = Village(made, faults_of(kind, seconds, made.peers, seed))
+    watch = Watch(village.town)
+    village.town.start()
+    village.run(BEGIN)
+    before = _rounds(village.nodes())
+    village.run(village.town.faults.heal)
+    lone = made.peers if kind == "apart" else () if kind == "cut:1+2" else made.peers[:1]
+    for peer in lone:
+        alone = village.node(peer).ledger.round - before[peer]
+        # A moment of it may pass before the others are thought dead.
+        assert alone <= ALONE_ROUNDS or seconds <= 5.0, f"{peer} alone used up {alone} rounds"
+    since = _as_before(village.town, watch, village.run)
+    weights = watch.weights(since)
+    assert min(weights) >= LEAST, f"{min(weights)} of a weight of 1 is left to somebody"
+    assert max(weights) <= MOST, f"somebody has a weight of {max(weights)}"
+    rounds = _rounds(village.nodes()).values()
+    assert max(rounds) - min(rounds) <= 1, village.phases()
+    village.judge()
+
+
+def isolated_coordinated(seed: int) -> None:
+    """The same where groups average through coordinators: who is alone pauses, and the others do not wait for it."""
+    kind, seconds, deadline = COORDINATED[seed % len(COORDINATED)]
+    made = guilds.world(gossip__deadline=deadline)
+    guild = guilds.Guild(made, faults_of(kind, seconds, made.peers, seed))
+    watch = Watch(guild.town)
+    guild.town.start()
+    guild.run(BEGIN)
+    before = {each: max(guild.rounds(each).values()) for each in guild.groups}
+    guild.run(guild.town.faults.heal)
+    if kind in ("cut:1", "freeze:1") and seconds > BACK_S:
+        assert all(max(guild.rounds(each).values()) > before[each] + 3 for each in guild.groups), "the others go on"
+    _as_before(guild.town, watch, guild.run)
+    guild.judge()
+
+
+def _as_before(town: Town, watch: Watch, run: Callable[[float], bool]) -> float:
+    """The tick at which all has to be as before; the rate of rounds from then on is held against that before."""
+    usual = watch.rate(BEGIN - MEASURED, BEGIN)
+    since = town.now + max(BACK_S * SECOND, 2 / usual)
+    until = since + max(BACK_S * SECOND, 12 / usual)
+    run(until)
+    rate = watch.rate(since, until) / usual
+    assert rate >= RATE, f"{rate:.2f} of the undisturbed rate, {BACK_S:g} s after it was over"
+    return since
+
+
+def _rounds(nodes: Mapping[str, Node]) -> dict[str, int]:
+    return {peer: node.ledger.round for peer, node in nodes.items()}
+
+
+#: By name.
+ISOLATIONS = {scenario.__name__: scenario for scenario in (isolated, isolated_coordinated)}
