@@ -112,6 +112,14 @@ class Hosts:
         """Run a program on a host; its process number is the program's own."""
         return self._run(self._space[host], command, folder=folder, out=out, err=err, env=env)
 
+    def more_addresses(self, host: str, count: int) -> list[str]:
+        """All addresses of a host, after it was given so many more."""
+        first = 100 + list(self.address).index(host) * 10
+        more = [f"{NETWORK}.{first + number}" for number in range(count)]
+        for address in more:
+            _ip("-n", self._space[host], "address", "add", f"{address}/24", "dev", "eth0")
+        return [self.address[host], *more]
+
     def _start_relay(self, relay: Relay) -> None:
         command = relay.command([f"port{number}" for number in range(len(self._space))])
         process = self._run(self._switch, command, folder=REPOSITORY, out=subprocess.PIPE, err=subprocess.PIPE)

@@ -27,7 +27,7 @@ from tests.net.wards import LABEL, WARDS, write_tables
 
 pytestmark = pytest.mark.slow
 
-STRANGER = str(Path(__file__).with_name("stranger.py"))
+STRANGER, FLOODER = (str(Path(__file__).with_name(name)) for name in ("stranger.py", "flooder.py"))
 #: Rounds that no test waits for.
 ENDLESS = 100_000
 
@@ -170,6 +170,30 @@ def test_another_federation_is_not_let_in(town: Town, tmp_path: Path) -> None:
     assert "authority" in other.logs("link_down", "authority")
     until(lambda: len(north.logged("tls_refused", town.hosts.address["west"])) > known, "north refuses the other one")
     other.kill()
+
+
+def test_who_fills_all_places_keeps_no_member_out(town: Town) -> None:
+    """From five addresses of a host that belongs to nobody; a member that starts meanwhile meets who is flooded, and
+    the others go on with it."""
+    north, _, _ = town.learning("north", "east", "south")
+    west, hosts = town.peers["west"], town.hosts
+    if west.runs:
+        west.kill()
+    floods = hosts.more_addresses("guest", 4)
+    flooder = hosts.start(
+        "guest",
+        [sys.executable, FLOODER, hosts.address["north"], "7401", *floods],
+        folder=town.folder,
+        out=subprocess.PIPE,
+    )
+    assert flooder.stdout is not None, "it was asked for"
+    assert flooder.stdout.readline().strip() == b"full"
+    met, round = len(north.logged("met", "west")), north.done
+    west.start()
+    until(lambda: len(north.logged("met", "west")) > met, "west meets north")
+    assert flooder.poll() is None, "the flood went on"
+    north.reaches(round + 2)
+    flooder.kill()
 
 
 def test_of_two_processes_with_one_identity_the_earlier_stops(town: Town) -> None:

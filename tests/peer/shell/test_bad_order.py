@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import json
 import threading
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
+import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpeer.gossip.claims import Claim
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
+from fedpeer.gossip.reductions import FORMS, Zstd
 from fedpeer.gossip.transfers import WINDOW
 from fedpeer.peer.core.contract import digest_of
 from fedpeer.peer.core.lanes import hear_transfer
@@ -30,6 +34,7 @@ from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, si
 from tests.peer.hostile import numbers
 from tests.peer.shell.bob import LIFE, Bob, bob_at
 from tests.peer.shell.whole import PATIENCE
+from tests.sims import worlds
 
 pytestmark = pytest.mark.slow
 
@@ -322,6 +327,33 @@ def test_a_mistake_of_ours_refuses_the_message_and_nothing_else(
             bob.peer.afresh()
         monkeypatch.undo()
         assert bob.say(said) is None
+        assert bob.taken() == 1
+
+
+def test_a_compressed_bomb_grows_into_nothing(tmp_path: Path) -> None:
+    """64 MB of zeros in 2 kB of zstd, and 8 MB in as few bytes as an honest share may have, as the form of a federation
+    in which transfers are compressed."""
+    models = {
+        "all": {"neurons": {"input": "all", "hidden1": 1}, "members": ["ann", "bob", "cas", "dan"]},
+        "closed": {"neurons": {"hidden1": 1}, "members": ["bob", "eve"]},
+    }
+    wire = {"gossip__gather": 3600.0, "gossip__wire": "float32/zstd"}
+
+    def zipped(value_D: torch.Tensor) -> bytes:
+        return bytes(Zstd(FORMS["float32"](), 1).pack(value_D, np.random.default_rng(0)).numpy())
+
+    with bob_at(tmp_path, worlds.federation(network="mlp:64+3+10", partial_models=models, **wire)) as bob:
+        usual = zipped(torch.ones(bob.party().length))
+        for zeros, code in ((1 << 24, "wrong_shape"), (1 << 21, "tail_length_wrong")):
+            tail = zipped(torch.zeros(zeros))
+            tracemalloc.start()
+            refused = bob.say(bob.next(form="float32/zstd", shape=[len(tail)], tail=tail))
+            grown = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert refused is not None
+            assert refused.code == code
+            assert grown < 4 << 20
+        assert bob.say(bob.next(form="float32/zstd", shape=[len(usual)], tail=usual)) is None
         assert bob.taken() == 1
 
 
