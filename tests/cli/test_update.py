@@ -193,3 +193,28 @@ def test_others_go_over_too(fedpeer: Fedpeer, learning: str, gossip: str) -> Non
         assert fedpeer("update", "new.yaml", "--in", "fed").code == 0
         ended(folder, peers)
     judge(folder, 1, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_partial_models_come_and_go_and_change_their_members(fedpeer: Fedpeer) -> None:
+    """Slices of the others stay, and the weight of a group that is gone is written off by name."""
+    folder = federation(fedpeer, 3)
+    everyone = "  everyone: {neurons: {input: all, hidden1: 2, output: all}}\n"
+    ward = "  ward: {neurons: {hidden1: 1}, members: [peer1, peer2]}\n"
+    for number, (before, after, rounds) in enumerate(
+        [
+            (everyone, everyone + ward, 50),
+            ("members: [peer1, peer2]", "members: [peer1, peer2, peer3]", 60),
+            (ward.replace("peer2]", "peer2, peer3]"), "", 70),
+        ],
+        start=1,
+    ):
+        rewritten((before, after), (f"rounds: {rounds - 10}", f"rounds: {rounds}"))
+        outcome = fedpeer("update", "new.yaml", "--in", "fed")
+        assert outcome.code == 0, outcome.err
+        with running(folder) as peers:
+            ended(folder, peers)
+        judge(folder, number, rounds)
+        groups = set(ledger_in(folder / "peer1" / "peer1.yaml").groups)
+        assert groups == ({"everyone", "ward"} if number < 3 else {"everyone"})

@@ -18,6 +18,7 @@ from fedpeer.peer.core.entries import Began, Entry
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.messages import Message
+from fedpeer.peer.core.versions import NEWEST
 from fedpeer.peer.shell.prepared import prepare
 from fedpeer.peer.shell.store import Store
 from fedpeer.runs.folder import RunFolder
@@ -69,7 +70,7 @@ def test_the_numbers_of_messages_stay_and_each_kind_has_one() -> None:
     """Which bytes follow, `wire-v1.txt` has for each kind."""
     assert list(fields.KINDS) == list(range(1, len(fields.KINDS) + 1))
     assert " ".join(kind.__name__ for kind in fields.KINDS.values()).startswith(KIND_NUMBERS)
-    assert set(fields.KINDS.values()) == set(get_args(Message)) == set(fields.READERS)
+    assert set(fields.KINDS.values()) == set(get_args(Message)) == set(fields.READERS[NEWEST])
 
 
 # ----------------------------------------------------------------------------------------------------------- entries
