@@ -193,7 +193,7 @@ def test_a_disk_that_cannot_be_written_is_said_at_once_and_waited_for(file: Path
     state.mkdir(mode=0o700)
     door, filler = with_dashboard(file), state / "filler"
     mounted = {
-        "full": f"mount -t tmpfs -o size=1m none {state} && (cat /dev/zero > {filler} 2> /dev/null || true)",
+        "full": f"mount -t tmpfs -o size=1m,mode=700 none {state} && (cat /dev/zero > {filler} 2> /dev/null || true)",
         "read-only": f"mount --bind {state} {state} && mount -o remount,bind,ro {state}",
     }
     with started(file, apart("mount", mounted[how])) as peer:
