@@ -107,7 +107,7 @@ class Hearing:
         life = self.work.life
         match message:
             case Transfer():
-                if message.group in life.ledger.groups and hear_transfer(life, peer, message, self.work.gauges):
+                if message.group in life.ledger.groups and hear_transfer(life, peer, message):
                     self.work.rounds.news.add(message.group)
             case Ack() if message.group in self.councils:
                 self.councils[message.group].hear_ack(peer, message)
@@ -126,9 +126,7 @@ class Hearing:
             case Fetch():
                 self._give_value(peer, message.group)
             case Value():
-                if life.phase == "joining" and message.group in self.work.passage.values:
-                    self.work.passage.values[message.group][peer] = message.value_D.clone()
-                    life.others[peer].seen_in(message.round, life.now)
+                self._hear_value(peer, message)
             case Contract():
                 hear_contract(life, peer, message)
             case RosterNews():
@@ -182,6 +180,21 @@ class Hearing:
         life.note("info", "older_version", f"{peer} speaks version {other.version} of the wire", peer=peer)
         other.compare, other.hello_at = True, life.now  # what it refused may have been the Hello
         return True
+
+    def _hear_value(self, peer: str, value: Value) -> None:
+        """What a late joiner asked for, if it is no further away than anything can be that others have trained."""
+        life, values = self.work.life, self.work.passage.values
+        if life.phase != "joining" or value.group not in values:
+            return
+        reach = life.ledger.reach(value.group)
+        if reach.steps:  # it was here before, and has missed what they trained since
+            reach = reach.after(0.0, value.round)
+        far = reach.refusal(value.value_D, value.value_D)
+        if far is not None:
+            life.refuse(far[0], peer, far[1], group=value.group)
+            return
+        values[value.group][peer] = value.value_D.clone()
+        life.others[peer].seen_in(value.round, life.now)
 
     def _refused(self, peer: str, refused: Refused) -> None:
         """A neighbour did not take something. Whatever has to do with memory or lives is cleared up by a Hello."""

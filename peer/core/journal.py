@@ -18,7 +18,7 @@ from fedpeer.peer.core.contract import NEW_FEDERATION, Held
 from fedpeer.peer.core.entries import Entry, Opened, Took
 from fedpeer.peer.core.framing import FrameError, frame, unframe, unframe_any
 from fedpeer.peer.core.ledger import Holding, Ledger, Rules
-from fedpeer.peer.core.tags import ENTRIES, INCOMING, OUTGOING, PARCEL, TAGS, Schema
+from fedpeer.peer.core.tags import ENTRIES, INCOMING, OUTGOING, PARCEL, REACH, TAGS, Schema
 
 
 class SnapshotForeignError(Exception):
@@ -192,6 +192,7 @@ def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -
         "told": sorted(holding.told),
         "nothing": sorted(holding.nothing),
         "awake": holding.awake,
+        "reach": None if holding.reach is None else REACH.fields(holding.reach),
         "put": holding.put,
         "written_off": holding.written_off,
     }
@@ -217,6 +218,7 @@ def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tenso
         peer: INCOMING.put_together({**lane, "reference": tensors.get(f"{prefix}into {number} reference")})
         for number, (peer, lane) in enumerate(fields["into"].items())
     }
+    reach: Mapping[str, Any] | None = fields.get("reach")  # older states have none
     return Holding(
         mass("held", fields["weight"]),
         waiting,
@@ -228,6 +230,7 @@ def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tenso
         nothing=frozenset(tuple(place) for place in fields.get("nothing", ())),
         awake=fields.get("awake", False),
         settled_D=tensors.get(f"{prefix}settled"),
+        reach=None if reach is None else REACH.put_together(reach),
         put=fields["put"],
         written_off=fields["written_off"],
     )

@@ -13,9 +13,9 @@ from collections.abc import Collection
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict, implied_D, judge
 from fedpeer.peer.core.doors import weight_limits
 from fedpeer.peer.core.entries import Acked, Took
+from fedpeer.peer.core.ledger import NOTHING_HELD
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Ack, Transfer
-from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
 
 #: Rounds that two who keep step are apart at most, beside those that news needs to come round a group. What is made
@@ -57,7 +57,7 @@ def fitting(
     return tuple(p for p in to if room[p] >= share), share / weight if share < fraction * weight else fraction
 
 
-def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, Gauge]) -> bool:
+def hear_transfer(life: Life, peer: str, transfer: Transfer) -> bool:
     """Take it, or refuse it by name; whether it was taken."""
     group, parcel = transfer.group, transfer.parcel
     other, holding = life.others[peer], life.ledger.groups[group]
@@ -96,12 +96,14 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer, gauges: dict[str, G
     heavy = weight_limits(life, group).refusal(holding.out.get(peer, Outgoing()), lane, holding.weight, parcel.weight)
     if heavy is not None:
         return refuse(heavy, f"{parcel.weight:g} beside the {holding.weight:g} held")
-    if gauges[group].ready and not parcel.nothing:
+    if not parcel.nothing:
         implied = implied_D(lane, parcel, life.ledger.rules.form, len(life.ledger.index[group]))
         noise = life.circle.averaging[group].noise
-        absurd = gauges[group].absurd(implied, holding.held.estimate_D, noise.scale if noise else 0.0)
-        if absurd is not None:
-            return refuse("implausible", absurd)
+        # Who leaves, and has nothing any more, takes from others who leave.
+        own_D = holding.held.estimate_D if float(holding.held.weight) > NOTHING_HELD else implied
+        far = life.ledger.reach(group).refusal(implied, own_D, noise.scale if noise else 0.0)
+        if far is not None:
+            return refuse(*far)
     other.begun = True
     other.seen_in(parcel.round, life.now)
     life.write(Took(group=group, sender=peer, parcel=parcel, at_once=not _may_wait(life, group, peer, parcel)))

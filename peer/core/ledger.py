@@ -52,7 +52,10 @@ from fedpeer.peer.core.entries import (
     Took,
 )
 from fedpeer.peer.core.means import values_of
+from fedpeer.peer.core.plausible import Reach, length_of
 
+#: What rounding leaves of a weight that was given away whole.
+NOTHING_HELD = 1e-12
 #: (round, exchange, sender) of a share that waits.
 Place = tuple[int, int, str]
 
@@ -71,6 +74,7 @@ class Holding:
     awake        whether it gives in the averaging of `at`: it has moved, or was woken (`gossip/waking.py`)
     settled_D    (D,) float32 as the last averaging in which it took part left it, where averages go by drift; None: not
                  known
+    reach        how far others can be, by this peer's own training; None: it has not trained yet, as far as is known
     put          weight put in by this incarnation
     written_off  weight that went to, less weight that came from, earlier incarnations of neighbours, and peers that
                  were put out
@@ -86,6 +90,7 @@ class Holding:
     nothing: frozenset[Place] = frozenset()
     awake: bool = False
     settled_D: Tensor | None = None
+    reach: Reach | None = None
     put: float = 1.0
     written_off: float = 0.0
 
@@ -196,6 +201,11 @@ class Ledger:
         """(D,) float64: what the peer takes the group's average to be."""
         return self.groups[group].held.estimate_D
 
+    def reach(self, group: str) -> Reach:
+        """How far others can be in a group, by what this peer has done itself."""
+        known = self.groups[group].reach
+        return known or Reach(start=length_of(self.x_n[self.index[group]], self.x_n))
+
     def apply(self, entry: Entry) -> dict[str, Parcel]:
         """Change the ledger; the transfers that were made, by recipient, all in the entry's group."""
         match entry:
@@ -235,14 +245,17 @@ class Ledger:
                 for group, holding in self.groups.items():
                     # What was told the others of noise is gone with the old account: only the model itself is left.
                     noisy = self.rules.veiled and self.trained
-                    value_D = self.x_n[self.index[group]] if noisy else holding.held.estimate_D
+                    unknown = noisy or float(holding.held.weight) <= NOTHING_HELD
+                    value_D = self.x_n[self.index[group]] if unknown else holding.held.estimate_D
                     held = Mass.of(value_D, self.rules.start_weight)
-                    self.groups[group] = Holding(held, at=holding.at, put=self.rules.start_weight)
+                    self.groups[group] = Holding(held, at=holding.at, reach=holding.reach, put=self.rules.start_weight)
                 self.incarnation, self.met, self.met_as, self.left = entry.incarnation, {}, {}, False
             case Adopted():
                 holding = self.groups[entry.group]
-                held = Mass.of(entry.value_D, float(holding.held.weight))
-                self.groups[entry.group] = replace(holding, held=held)
+                held, reach = Mass.of(entry.value_D, float(holding.held.weight)), holding.reach
+                if reach is not None:
+                    reach = replace(reach, start=max(reach.start, float(entry.value_D.norm())))
+                self.groups[entry.group] = replace(holding, held=held, reach=reach)
             case Returned():
                 holding = self.groups[entry.group]
                 lane = holding.out[entry.peer]
@@ -273,14 +286,17 @@ class Ledger:
     def _assembled(self) -> Tensor:
         x_n = self.x_n.clone()
         for group, place_D in self.index.items():
-            x_n[place_D] = self.estimate_D(group).to(x_n.dtype)
+            if float(self.groups[group].held.weight) > NOTHING_HELD:  # who handed everything over has no estimate
+                x_n[place_D] = self.estimate_D(group).to(x_n.dtype)
         return x_n
 
     def _learn(self, entry: Learnt) -> None:
+        step_n = entry.x_n - self.x_n
         for group, place_D in self.index.items():
             holding = self.groups[group]
             held = absorb(holding.held, self.x_n[place_D], entry.x_n[place_D])
-            self.groups[group] = replace(holding, held=held)
+            reach = self.reach(group).after(length_of(step_n[place_D], step_n), entry.round)
+            self.groups[group] = replace(holding, held=held, reach=reach)
         self.x_n, self.s_k, self.fresh = entry.x_n, entry.s_k, False
         self.round, self.trained = entry.round, True
 

@@ -57,7 +57,6 @@ from fedpeer.peer.core.life import Circle, Life, Phase, Setup
 from fedpeer.peer.core.meeting import born_again, close_books, enrol, greet
 from fedpeer.peer.core.messages import Message, Ping, PingRequest, Pong
 from fedpeer.peer.core.passages import Passage, Work, gather, join, leave, linger
-from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.rounds import Rounds, average, begin, push, stay, train, trained
@@ -135,8 +134,7 @@ class Node:
         self.life = Life(setup, ledger, membership, setup.circle, others, new=ledger.life == 0, signed=setup.signed)
         self.repeats = Repeats()
         self.rounds = Rounds()
-        self.gauges = {group: Gauge() for group in ledger.groups}
-        self.work = Work(self.life, self.rounds, self.repeats, self.gauges, Passage(), self._begin)
+        self.work = Work(self.life, self.rounds, self.repeats, Passage(), self._begin)
         self.councils: dict[str, Council] = {}
         self._seat()
         self.part: Client | Fellow | None = None
@@ -281,7 +279,7 @@ class Node:
         if self.part is not None:
             self.part.begin()
         else:
-            begin(self.life, self.rounds, self.gauges, round)
+            begin(self.life, self.rounds, round)
 
     def _asked(self, what: str) -> None:
         life = self.life
@@ -332,7 +330,7 @@ class Node:
                 return
             if stay(life, self.rounds):
                 return
-            begin(life, self.rounds, self.gauges, ledger.round + 1)
+            begin(life, self.rounds, ledger.round + 1)
             life.advertise()
         if life.phase == "finished":
             life.enter("finished")
@@ -368,9 +366,6 @@ class Node:
         for peer in life.circle.peers:
             if peer != life.me:
                 life.others.setdefault(peer, Acquaintance())
-        gauges = {group: self.gauges.get(group, Gauge()) for group in life.ledger.groups}
-        self.gauges.clear()
-        self.gauges.update(gauges)
         self._seat()
         for council in self.councils.values():
             electors.enrol(council, roster)

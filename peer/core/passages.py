@@ -15,7 +15,6 @@ from fedpeer.peer.core.lanes import fitting, ship
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.meeting import say_hello
 from fedpeer.peer.core.messages import Fetch
-from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.rounds import Rounds
 from fedpeer.peer.core.skew import furthest
@@ -65,7 +64,6 @@ class Work:
     life: Life
     rounds: Rounds
     repeats: Repeats
-    gauges: dict[str, Gauge]
     passage: Passage
     begin: Callable[[int], None]  # this round
 

@@ -293,8 +293,16 @@ _ROWS = (
         ("S09",),
         "s",
         "finite, but absurdly far from our estimate",
-        "Your value is further from the others' than this group has ever moved; look for a diverged training or data "
-        "that is not normalised.",
+        "Your value is further away than anything that training can explain; look for a diverged training or data that "
+        "is not normalised.",
+    ),
+    Refusal(
+        "out_of_reach",
+        ("S17",),
+        "h",
+        "further from our estimate, or longer, than our own training explains",
+        "Your value is further from mine than a hundred times what I have trained; look for a diverged training, yours "
+        "or of somebody who gave to you.",
     ),
     Refusal("stale_epoch", ("S10",), "h", "of an averaging that is over", "This averaging is over; go on to the next."),
     Refusal(

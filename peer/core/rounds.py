@@ -24,7 +24,6 @@ from fedpeer.peer.core.events import Evaluate, Train, Trained
 from fedpeer.peer.core.lanes import fitting, ship
 from fedpeer.peer.core.ledger import Holding
 from fedpeer.peer.core.life import DOUBT_TICKS, Life
-from fedpeer.peer.core.plausible import Gauge
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.skew import ahead, furthest, in_step, lead, may_begin, mutual
 from fedpeer.topology.repair import repaired
@@ -72,16 +71,13 @@ class Rounds:
         return life.ran - self.alone_since if self.alone_since is not None and self.said_alone else 0
 
 
-def begin(life: Life, rounds: Rounds, gauges: dict[str, Gauge], round: int) -> None:
+def begin(life: Life, rounds: Rounds, round: int) -> None:
     """The next round: what was averaged goes into the parameters, is evaluated if due, and is trained on."""
     ledger, learning = life.ledger, life.setup.federation.learning
-    before = {group: ledger.x_n[place_D] for group, place_D in ledger.index.items()}
     life.write(Began(round=round))
     rounds.late = {peer: since for peer, since in rounds.late.items() if not life.heard_since(peer, since)}
     rounds.training = False
     done = round - 1
-    for group, place_D in ledger.index.items():
-        gauges[group].moved(before[group], ledger.x_n[place_D])
     life.averages |= {
         group: ledger.x_n[place_D]
         for group, place_D in ledger.index.items()

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
 from fedpeer.peer.core import entries
+from fedpeer.peer.core.plausible import Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +79,6 @@ TAGS: Mapping[type, str] = {stored.made: tag for tag, stored in ENTRIES.items()}
 PARCEL = _stored(Parcel, "seq round exchange weight form payload")
 OUTGOING = _stored(Outgoing, "made open acked_weight", reference_D="reference")
 INCOMING = _stored(Incoming, "taken taken_weight recent place", reference_D="reference")
+
+#: How far others can be, in a snapshot.
+REACH = _stored(Reach, "start first steps path away round")

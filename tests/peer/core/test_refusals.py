@@ -19,7 +19,7 @@ ROWS = {
     *(f"T{number:02}" for number in range(1, 12)),
     *(f"E{number:02}" for number in range(1, 17)),
     *(f"M{number:02}" for number in range(1, 10)),
-    *(f"S{number:02}" for number in range(1, 17) if number != 13),
+    *(f"S{number:02}" for number in range(1, 18) if number != 13),
     *(f"R{number:02}" for number in range(1, 20)),
     *("D01", "D03", "D04", "D06"),
 }
@@ -27,7 +27,7 @@ ROWS = {
 HARMLESS = {"body_truncated", "too_many_requests", "version_unsupported", "wrong_federation", "repeated"}
 HARMLESS |= {"stale_incarnation", "plan_mismatch", "sequence_reused", "early", "stale_epoch", "not_a_neighbour"}
 HARMLESS |= {"refuted", "stale_term", "already_applied", "round_gap", "round_closed", "too_far", "false_accuser"}
-HARMLESS |= {"handshake_cut", "no_room", "too_many_terms"}
+HARMLESS |= {"handshake_cut", "no_room", "out_of_reach", "too_many_terms"}
 
 
 def test_every_row_of_the_table_of_bad_inputs_has_its_refusal() -> None:

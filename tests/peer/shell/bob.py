@@ -27,7 +27,7 @@ from fedpeer.peer.core.roster import sign_statement, to_bytes
 from fedpeer.peer.shell.identity import Identity, client_context, server_context
 from fedpeer.peer.shell.listener import bind
 from fedpeer.peer.shell.prepared import prepare
-from tests.peer.hostile import Party, transfer
+from tests.peer.hostile import Party, numbers, transfer
 from tests.peer.shell.people import People
 from tests.peer.shell.port import Port, request, serving
 from tests.peer.shell.whole import PATIENCE, Whole, whole
@@ -136,8 +136,10 @@ class Bob:
         return lanes["ann"].taken if "ann" in lanes else 0
 
     def next(self, *, ahead: int = 0, **changed: Any) -> bytes:
-        """What ann can give next, or with anything changed; `ahead`: numbers further on."""
-        return transfer(self.party(), **({"seq": self.taken() + 1 + ahead} | changed))
+        """What ann can give next, all numbers 1, or with anything changed; `ahead`: numbers further on."""
+        ones = numbers(*[changed.setdefault("weight", 2.0**-8)] * self.party().length)
+        given: dict[str, Any] = {"seq": self.taken() + 1 + ahead, "tail": ones} | changed
+        return transfer(self.party(), **given)
 
     def gives(self) -> bytes:
         """ann gives him something, which he takes; the bytes."""

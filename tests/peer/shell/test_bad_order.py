@@ -27,10 +27,10 @@ from fedpeer.gossip.transfers import WINDOW
 from fedpeer.peer.core.contract import digest_of
 from fedpeer.peer.core.lanes import hear_transfer
 from fedpeer.peer.core.messages import Ack, Contract, Fetch, Message, Pong, Refused, RosterNews
-from fedpeer.peer.core.plausible import ROUNDS
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster, sign, to_bytes
 from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, sign_contract
+from fedpeer.peer.core.standing import Standing
 from tests.peer.hostile import numbers
 from tests.peer.shell.bob import LIFE, Bob, bob_at
 from tests.peer.shell.whole import PATIENCE
@@ -86,11 +86,14 @@ def twice_at_the_same_time(bob: Bob) -> None:
 
 
 def absurd(bob: Bob) -> None:
-    """Once ten rounds have shown how far the group moves."""
-    changes = bob.peer.process._node.gauges["all"].changes
-    bob.peer.inside(lambda: changes.extend([1e4] * ROUNDS))
+    """From the first share on, by what he begins with."""
     says(lambda bob: bob.next(tail=numbers(*[1e9] * bob.party().length)), "implausible")(bob)
-    bob.peer.inside(changes.clear)
+
+
+def out_of_reach(bob: Bob) -> None:
+    """It costs nothing: somebody else may have moved the one who sends it."""
+    says(lambda bob: bob.next(tail=numbers(*[10.0] * bob.party().length)), "out_of_reach")(bob)
+    assert bob.peer.inside(lambda: bob.peer.life.standing.get("ann", Standing()).recent) == ()
 
 
 def another_plan(bob: Bob) -> None:
@@ -279,6 +282,7 @@ ONCE_INSIDE: dict[str, Case] = {
     "S03-long-name": a_long_name,
     "S08": says(lambda bob: bob.next(ahead=-1, weight=0.5), "sequence_reused"),
     "S09": absurd,
+    "S17": out_of_reach,
     "S10": says(lambda bob: bob.next(round=0), "stale_epoch"),
     "S11": says(lambda bob: bob.next(round=bob.peer.life.setup.federation.learning.rounds + 2), "epoch_too_early"),
     "S14": says(lambda bob: bob.next(ahead=1), "early"),
