@@ -159,6 +159,10 @@ class Membership:
         out, _ = self._learn(sender, claims)
         return out + [self._say(ask) for ask in self._detector.answered(sender, number, target, heard, self._clock)]
 
+    def heard_claims(self, sender: str, claims: Sequence[Claim]) -> list[Out]:
+        """Claims that came with something else."""
+        return self._learn(sender, claims)[0] if sender in self._rumours else [_stranger(sender, sender)]
+
     def advertise(
         self, advert: Advert, *, state: Literal["alive", "finished", "left"] = "alive", incarnation: int | None = None
     ) -> None:

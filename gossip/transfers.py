@@ -28,6 +28,7 @@ from torch import Tensor
 from fedpeer.gossip.limits import REST_BELOW, REST_BELOW_MUTUAL, UNDER_WAY_MAX
 from fedpeer.gossip.limits import WINDOW as WINDOW
 from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.proofs import Signed
 from fedpeer.gossip.reductions import FLOAT32, NOTHING, Form, as_reference, pack, restore
 
 
@@ -64,12 +65,14 @@ class Outgoing:
     acked_weight  sum of the weights of all before those
     reference_D   (D,) float32, what the receiver knew of the estimate before them; None before the first transfer,
                   and always where the form needs none
+    signed        how much the receiver signed last that it has taken; None: it has signed nothing
     """
 
     made: int = 0
     open: tuple[Parcel, ...] = ()
     acked_weight: float = 0.0
     reference_D: Tensor | None = None
+    signed: Signed | None = None
 
     @property
     def acked(self) -> int:
@@ -93,6 +96,7 @@ class Incoming:
     recent        digests of the last WINDOW taken, oldest first
     place         (round, exchange) of the last taken
     reference_D   (D,) float32, as the sender has it behind the same transfer
+    signed        how much the sender signed last that it has made, of what was taken; None: it has signed nothing
     """
 
     taken: int = 0
@@ -100,6 +104,7 @@ class Incoming:
     recent: tuple[bytes, ...] = ()
     place: tuple[int, int] = (0, 0)
     reference_D: Tensor | None = None
+    signed: Signed | None = None
 
 
 class Verdict(StrEnum):
@@ -256,6 +261,7 @@ def take(lane: Incoming, parcel: Parcel, form: Form, length: int) -> tuple[Incom
         recent=(*lane.recent, _digest(parcel))[-WINDOW:],
         place=(parcel.round, parcel.exchange),
         reference_D=reference_D,
+        signed=lane.signed,
     )
     return taken, Mass(carried_D, torch.tensor(parcel.weight, dtype=torch.float64))
 

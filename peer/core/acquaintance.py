@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fedpeer.gossip.proofs import LifeProof
 from fedpeer.peer.core.versions import NEWEST, OLDEST
 
 #: Ticks between two Hellos to a peer that has not answered: at first as often as a person watches two machines start
@@ -21,7 +22,7 @@ class Acquaintance:
     capabilities of it, as its last Hello said
     met          whether each has heard the other's Hello with the incarnations and lives that hold now
     compare      whether there is reason to say Hello again all the same
-    life, nonce  of its process, as it said last
+    life, nonce  of its process, as it said last; `proof`: the last of its starts that it signed, heard in this life
     agreed       groups in which both see the same scalars under the same contract
     giving       groups in which it said that it has made a transfer to us: by then it may reach us along an edge that
                  it added when it believed somebody dead, and what it made must not be refused for ever
@@ -45,6 +46,7 @@ class Acquaintance:
     compare: bool = False
     life: int = 0
     nonce: int = 0
+    proof: LifeProof | None = None
     agreed: set[str] = field(default_factory=set)
     giving: set[str] = field(default_factory=set)
     round: int = 0

@@ -58,10 +58,10 @@ def statement_bytes(models: Sequence[str]) -> int:
 def hello_bytes(groups: Iterable[str]) -> int:
     """What the metadata of a Hello about these groups takes, at most.
 
-    127 bytes of numbers, digest and marks, both ids with the 3 of their lengths, and for each group 81 bytes of numbers
-    and digest, and twice its name.
+    201 bytes of numbers, digest, capabilities, signature and marks, both ids with the 3 of their lengths, and for each
+    group 81 bytes of numbers and digest, and twice its name.
     """
-    return 127 + 2 * (len(_ID) + 3) + sum(81 + 2 * (len(group.encode()) + 3) for group in groups)
+    return 201 + 2 * (len(_ID) + 3) + sum(81 + 2 * (len(group.encode()) + 3) for group in groups)
 
 
 def crowding(models: Iterable[PartialModel], method: Method) -> Problem | None:

@@ -52,7 +52,7 @@ from fedpeer.peer.core.messages import (
 from fedpeer.peer.core.readers import TEXT_LETTERS_MAX, Unfit, unpacked
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.sparse_words import packed, restored, wire_bytes
-from fedpeer.peer.core.versions import VERSIONS
+from fedpeer.peer.core.versions import NEWEST, VERSIONS, known_in
 
 MAGIC = b"FDPR"
 _HEAD = Struct("<4sHBBIQ")
@@ -60,7 +60,7 @@ HEAD_BYTES = _HEAD.size
 
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
 _ENVELOPE_FIELDS = len(plain(Envelope(federation=b"", sender="", recipient="", incarnation=1, to_incarnation=0)))
-_WITH_CLAIMS = (Ping, PingRequest, Pong)
+_WITH_CLAIMS = (Ping, PingRequest, Pong, Refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,13 @@ def _tail(message: Message) -> memoryview:
 def refused(rejected: Rejected) -> Refused:
     """The answer to who sent it: the advice of the table, and what exactly was wrong."""
     text = f"{REFUSALS[rejected.code].advice} ({rejected.text})" if rejected.text else REFUSALS[rejected.code].advice
-    return Refused(code=rejected.code, group=rejected.group, seq=rejected.seq, text=printable(text, TEXT_LETTERS_MAX))
+    return Refused(
+        code=rejected.code,
+        group=rejected.group,
+        seq=rejected.seq,
+        text=printable(text, TEXT_LETTERS_MAX),
+        claims=rejected.claims,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- decode
@@ -192,7 +198,8 @@ def finish(opening: Opening, tail: memoryview) -> Message | Rejected:
         if opening.kind is Update:
             fields["fault"] = wrong
     if opening.kind is Transfer:
-        return Transfer(group=fields.pop("group"), parcel=Parcel(**fields))
+        beside = {name: fields.pop(name) for name in known_in(NEWEST, Transfer) if name in fields}
+        return Transfer(**beside, parcel=Parcel(**fields))
     return opening.kind(**fields)
 
 

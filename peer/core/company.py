@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedpeer.gossip.membership import Change, OtherSelf, Out, Refusal, Say
 from fedpeer.peer.core.life import DOUBT_TICKS, Life
-from fedpeer.peer.core.meeting import born_again
 from fedpeer.peer.core.messages import Ping, PingRequest, Pong
+from fedpeer.peer.core.reminders import other_self
 
 
 def attend(life: Life, outs: list[Out]) -> None:
@@ -25,7 +25,9 @@ def attend(life: Life, outs: list[Out]) -> None:
             case Refusal():
                 life.count(out.code, out.sender, out.text)
             case OtherSelf():
-                _other_self(life, out)
+                advert = out.claim.advert
+                assert advert is not None, "a statement has an advert"
+                other_self(life, "", out.claim.incarnation, advert.life, advert.nonce)
 
 
 def _changed(life: Life, change: Change) -> None:
@@ -50,20 +52,3 @@ def _goes_by_another_roster(life: Life, sender: str) -> bool:
     goes by another one, or did when it spoke, for words may overtake one another."""
     new = life.enrolled_at is not None and life.now - life.enrolled_at < DOUBT_TICKS
     return sender in life.others and (new or life.others[sender].roster != life.circle.roster.number)
-
-
-def _other_self(life: Life, out: OtherSelf) -> None:
-    """A statement in this peer's name that this process did not make."""
-    advert = out.claim.advert
-    assert advert is not None, "a statement has an advert"
-    over = out.claim.incarnation < life.ledger.incarnation
-    if advert.life >= life.ledger.life and (life.young or over):
-        life.outdone(advert.life + 1)  # this process has just started, and its memory is old or gone
-        life.advertise()
-    elif out.what == "duplicate" and not over:
-        text = f"another process with the identity of {life.me} started after this one, so this one stops"
-        life.note("error", "duplicate_peer", text)
-        life.stop(2, f"{text}; start {life.me} on one machine only")
-        return
-    if out.claim.incarnation > life.ledger.incarnation:
-        born_again(life, out.claim.incarnation + 1, "others remember a later incarnation of this peer")

@@ -72,32 +72,38 @@ class Took:
     """A share arrived from a neighbour and passed every check.
 
     `at_once`: it was made so many rounds ahead that nobody keeps step with its sender; it is added and does not wait.
+    `signature`: (64 bytes) of its number and of the sum of weights up to it, by its sender; b"": not signed.
     """
 
     group: str
     sender: str
     parcel: Parcel
     at_once: bool = False
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked:
-    """A neighbour has all transfers of a group up to number `taken`."""
+    """A neighbour has all transfers of a group up to number `taken`; its signature (64 bytes) of that and of the sum of
+    their weights, or b""."""
 
     group: str
     peer: str
     taken: int
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
     """A neighbour is known by this incarnation from now on; an earlier one of it is closed, and what was under way to
-    it comes back. `life` and `nonce` are those of its process."""
+    it comes back. `life` and `nonce` are those of its process, and the signature (64 bytes) is its own, of all three
+    numbers; b"": not signed."""
 
     peer: str
     incarnation: int
     life: int = 0
     nonce: int = 0
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,12 @@ from typing import Any
 from torch import Tensor
 
 from fedpeer.gossip.claims import STATEMENTS, VERDICTS, Advert, Claim, well_formed
+from fedpeer.gossip.proofs import LaneProof, LifeProof
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import ballot_bytes, messages
 from fedpeer.peer.core.capacity import ADDRESS_LETTERS_MAX, GROUP_LETTERS_MAX, NAME_LETTERS_MAX
 from fedpeer.peer.core.readers import (
+    COUNT_MAX,
     TEXT_LETTERS_MAX,
     Reader,
     Unfit,
@@ -45,6 +47,8 @@ from fedpeer.peer.core.readers import (
 )
 from fedpeer.peer.core.versions import CAPABILITIES_MAX, CAPABILITY_LETTERS_MAX, NEWEST, VERSIONS, known_in
 
+#: Lanes of which a reminder says something.
+LANES_SHOWN_MAX = 4
 #: Claims that ride on a message of membership.
 CLAIMS_MAX = 8
 #: Dimensions of a tensor: one is right, and some more are read so that the refusal can name them.
@@ -102,6 +106,11 @@ def _claim(value: Any) -> Claim:
     return claim
 
 
+def _signed(value: Any) -> bytes:
+    """A signature, or nothing."""
+    return bytes(octets(64)(value)) if value else empty(value)
+
+
 def _ballot(value: Any, version: int) -> dict[str, Any]:
     """A group, what kind of statement it is, and its fields."""
     group, kind, *rest = of_type(tuple, value) if len(value) > 1 else (None, None)
@@ -118,13 +127,14 @@ def _names(kind: type, version: int = NEWEST) -> tuple[str, ...]:
 
 
 _NAME, _GROUP, _NUMBER, _FIRST = words(NAME_LETTERS_MAX), words(GROUP_LETTERS_MAX), whole(), whole(1)
+_COUNTED, _COUNTED_FIRST = whole(most=COUNT_MAX), whole(1, most=COUNT_MAX)
 _DIGEST, _SIGNATURE = octets(32), octets(64)
 _SHAPE = many(whole(), DIMENSIONS_MAX)
 _ADVERT = record(
     Advert,
     words(ADDRESS_LETTERS_MAX),
     _NUMBER,
-    _NUMBER,
+    _COUNTED,
     _NUMBER,
     _NUMBER,
     maybe(finite),
@@ -132,19 +142,19 @@ _ADVERT = record(
     many(_NAME),
 )
 _CLAIM = record(
-    Claim, _NAME, _NUMBER, _NUMBER, one_of(*sorted(STATEMENTS | VERDICTS)), _NAME, maybe(_ADVERT), _SIGNATURE
+    Claim, _NAME, _COUNTED, _COUNTED, one_of(*sorted(STATEMENTS | VERDICTS)), _NAME, maybe(_ADVERT), _SIGNATURE
 )
 _CLAIMS = many(_claim, CLAIMS_MAX)
 _LANE = record(messages.LaneState, _GROUP, _NUMBER, _NUMBER, _NUMBER, amount, amount)
 
-ENVELOPE = named(_names(messages.Envelope), octets(16), _NAME, _NAME, _FIRST, _NUMBER, of="Envelope")
+ENVELOPE = named(_names(messages.Envelope), octets(16), _NAME, _NAME, _COUNTED_FIRST, _COUNTED, of="Envelope")
 
 #: Each kind of message, with the readers of its fields in the newest version.
 _FIELDS: dict[type[messages.Message], tuple[Reader, ...]] = {
     messages.Hello: (
+        _COUNTED,
         _NUMBER,
-        _NUMBER,
-        _NUMBER,
+        _COUNTED,
         _DIGEST,
         distinct(many(row(_GROUP, _DIGEST)), lambda pair: pair[0]),
         distinct(many(_LANE), lambda lane: lane.group),
@@ -154,21 +164,32 @@ _FIELDS: dict[type[messages.Message], tuple[Reader, ...]] = {
         flag,
         flag,
         many(words(CAPABILITY_LETTERS_MAX), CAPABILITIES_MAX),
+        _signed,
     ),
     messages.Contract: (empty,),
-    messages.Transfer: (_GROUP, _FIRST, _NUMBER, _NUMBER, real, _NAME, _SHAPE),
-    messages.Ack: (_GROUP, _NUMBER, _NUMBER),
+    messages.Transfer: (_GROUP, _FIRST, _NUMBER, _NUMBER, real, _NAME, _SHAPE, amount, _signed),
+    messages.Ack: (_GROUP, _NUMBER, _NUMBER, amount, _signed),
     messages.Ping: (_NUMBER, _CLAIMS),
     messages.PingRequest: (_NUMBER, _NAME, _CLAIMS),
     messages.Pong: (_NUMBER, _NAME, flag, _CLAIMS),
     messages.Fetch: (_GROUP,),
     messages.Value: (_GROUP, _NUMBER, _SHAPE),
     messages.RosterNews: (_FIRST, empty),
-    messages.Refused: (_NAME, words(GROUP_LETTERS_MAX, least=0), _NUMBER, words(TEXT_LETTERS_MAX, least=0)),
+    messages.Refused: (
+        _NAME,
+        words(GROUP_LETTERS_MAX, least=0),
+        _NUMBER,
+        words(TEXT_LETTERS_MAX, least=0),
+        many(_claim, 1),
+    ),
     messages.Ballot: (),
     messages.Update: (_GROUP, _FIRST, _FIRST, _DIGEST, one_of(PLAIN, SPARSE), _NUMBER),
     messages.Wanted: (_GROUP, _DIGEST),
     messages.Model: (_GROUP, _DIGEST),
+    messages.Reminder: (
+        maybe(record(LifeProof, _COUNTED, _COUNTED, _NUMBER, _SIGNATURE)),
+        many(record(LaneProof, _GROUP, one_of("made", "taken"), _FIRST, amount, _SIGNATURE), LANES_SHOWN_MAX),
+    ),
 }
 #: Kinds by their number in the header; a number is never used for another kind.
 KINDS: dict[int, type[messages.Message]] = {
@@ -187,6 +208,7 @@ KINDS: dict[int, type[messages.Message]] = {
     13: messages.Update,
     14: messages.Wanted,
     15: messages.Model,
+    16: messages.Reminder,
 }
 
 

@@ -24,6 +24,7 @@ from fedpeer.peer.core.messages import (
     Hello,
     Message,
     Model,
+    Reminder,
     RosterNews,
     Transfer,
     Update,
@@ -170,7 +171,7 @@ def _misdirected(opening: Opening, gate: Gate) -> Rejected | None:
         return about(opening, "wrong_recipient", f"meant for {envelope.recipient}")
     # Lanes belong to a pair of incarnations; whoever has not met ours yet may say anything else, but no transfer.
     unmet = envelope.to_incarnation == 0 and opening.kind not in (Transfer, Ack)
-    if opening.kind is Hello or unmet or envelope.to_incarnation == gate.incarnation:
+    if opening.kind in (Hello, Reminder) or unmet or envelope.to_incarnation == gate.incarnation:
         return None
     return about(opening, "stale_incarnation", f"to incarnation {envelope.to_incarnation}; ours is {gate.incarnation}")
 

@@ -32,6 +32,7 @@ from fedpeer.peer.core.messages import (
     PingRequest,
     Pong,
     Refused,
+    Reminder,
     RosterNews,
     Transfer,
     Update,
@@ -39,10 +40,9 @@ from fedpeer.peer.core.messages import (
     Wanted,
 )
 from fedpeer.peer.core.passages import Work
+from fedpeer.peer.core.reminders import hear_reminder
 from fedpeer.peer.core.roster import AUTHORITY, Roster
 
-#: Peers that have to say that a later process has our identity before we believe it: one alone might lie.
-OUTLIVED_MIN = 2
 #: Refusals that say no more than that somebody is a little ahead or behind.
 USUAL = {"early", "no_room", "repeated", "round_closed", "round_gap", "stale_term"}
 #: Refusals that come from different memories of lanes, lives and edges.
@@ -65,7 +65,6 @@ class Hearing:
 
     def __init__(self, work: Work, councils: Mapping[str, Council], enrol: Callable[[Roster], None]) -> None:
         self.work, self.councils, self._enrol = work, councils, enrol
-        self._outlived_by: set[str] = set()  # those who say that a later process has our identity
 
     def hear(self, heard: Heard) -> None:
         life, peer = self.work.life, heard.sender
@@ -92,6 +91,9 @@ class Hearing:
                     if peer in life.circle.councils[council.group].members:
                         electors.introduce(council, peer)
             life.changed()
+            return
+        if isinstance(message, Reminder):
+            hear_reminder(life, heard, message)
             return
         known = life.ledger.met.get(peer)
         if known is not None and heard.incarnation < known:
@@ -135,8 +137,8 @@ class Hearing:
                 self._refused(peer, message)
             case Ballot() | Update() | Wanted() | Model():
                 self._sit(peer, message)
-            case Hello():
-                raise AssertionError("a Hello is heard before")
+            case Hello() | Reminder():
+                raise AssertionError("what makes two meet is heard before")
             case _:
                 assert_never(message)
 
@@ -211,15 +213,10 @@ class Hearing:
             peer=peer,
             code=refused.code,
         )
-        if refused.code == "duplicate_peer" and life.young:
-            life.outdone(life.ledger.life + 1)  # they know a life of ours with the same number
-            life.advertise()
+        if refused.claims:
+            attend(life, life.membership.heard_claims(peer, refused.claims))
         elif refused.code == "duplicate_peer":
-            self._outlived_by.add(peer)
-            if len(self._outlived_by) >= min(OUTLIVED_MIN, len(life.mates)):
-                text = f"another process with the identity of {life.me} started after this one, so this one stops"
-                life.note("error", "duplicate_peer", text)
-                life.stop(2, f"{text}; start {life.me} on one machine only")
+            life.count("unproven", peer, "it says that a later process has this identity, and shows nothing")
         if refused.code == "early":
             self.work.repeats.missed(peer, refused.group, refused.seq)
         if refused.code in CLEARED_UP_BY_HELLO:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.proofs import Signed
 from fedpeer.peer.core.chamber import chamber_fields, chamber_of
 from fedpeer.peer.core.contract import NEW_FEDERATION, Held
 from fedpeer.peer.core.entries import Entry, Opened, Took
@@ -138,7 +139,7 @@ def ledger_of(
         incarnation=fields["incarnation"],
         life=fields["life"],
         met=dict(fields["met"]),
-        met_as=dict(fields.get("met_as", {})),
+        met_as={peer: (*each, b"")[:3] for peer, each in fields.get("met_as", {}).items()},
         left=fields["left"],
         chambers={name: chamber_of(each) for name, each in fields.get("chambers", {}).items()},
         places=places or {},
@@ -171,7 +172,12 @@ def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -
             parcels.append(fields)
         if lane.reference_D is not None:
             tensors[f"{prefix}out {number} reference"] = lane.reference_D
-        out[peer] = {"made": lane.made, "acked_weight": lane.acked_weight, "open": parcels}
+        out[peer] = {
+            "made": lane.made,
+            "acked_weight": lane.acked_weight,
+            "open": parcels,
+            "signed": _numbers(lane.signed),
+        }
     into = {}
     for number, (peer, incoming) in enumerate(holding.into.items()):
         if incoming.reference_D is not None:
@@ -181,6 +187,7 @@ def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -
             "taken_weight": incoming.taken_weight,
             "recent": incoming.recent,
             "place": incoming.place,
+            "signed": _numbers(incoming.signed),
         }
     return {
         "weight": float(holding.held.weight),
@@ -198,6 +205,14 @@ def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -
     }
 
 
+def _numbers(signed: Signed | None) -> tuple[int, float, bytes] | None:
+    return None if signed is None else (signed.number, signed.weight, signed.signature)
+
+
+def _signed(stored: tuple[int, float, bytes] | None) -> Signed | None:
+    return None if stored is None else Signed(*stored)
+
+
 def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tensor]) -> Holding:
     def mass(name: str, weight: float) -> Mass:
         return Mass(tensors[f"{prefix}{name}"], torch.tensor(weight, dtype=torch.float64))
@@ -213,11 +228,12 @@ def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tenso
             for place, each in enumerate(lane["open"])
         )
         reference = tensors.get(f"{prefix}out {number} reference")
-        out[peer] = OUTGOING.put_together({**lane, "open": parcels, "reference": reference})
-    into = {
-        peer: INCOMING.put_together({**lane, "reference": tensors.get(f"{prefix}into {number} reference")})
-        for number, (peer, lane) in enumerate(fields["into"].items())
-    }
+        signed = _signed(lane.get("signed"))
+        out[peer] = OUTGOING.put_together({**lane, "open": parcels, "reference": reference, "signed": signed})
+    into = {}
+    for number, (peer, lane) in enumerate(fields["into"].items()):
+        reference = tensors.get(f"{prefix}into {number} reference")
+        into[peer] = INCOMING.put_together({**lane, "reference": reference, "signed": _signed(lane.get("signed"))})
     reach: Mapping[str, Any] | None = fields.get("reach")  # older states have none
     return Holding(
         mass("held", fields["weight"]),

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
+from fedpeer.gossip.proofs import Signed, Way
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict, implied_D, judge
 from fedpeer.peer.core.doors import weight_limits
 from fedpeer.peer.core.entries import Acked, Took
 from fedpeer.peer.core.ledger import NOTHING_HELD
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Ack, Transfer
+from fedpeer.peer.core.reminders import is_signed, lane_signature
 from fedpeer.peer.core.repeats import Repeats
 
 #: Rounds that two who keep step are apart at most, beside those that news needs to come round a group. What is made
@@ -36,7 +38,14 @@ def ship(life: Life, repeats: Repeats, group: str, made: dict[str, Parcel]) -> N
     """Say new transfers."""
     for peer, parcel in made.items():
         repeats.sent((peer, group, parcel.seq), life.now)
-        life.send(peer, Transfer(group=group, parcel=parcel))
+        life.send(peer, _signed_transfer(life, peer, group, parcel))
+
+
+def _signed_transfer(life: Life, peer: str, group: str, parcel: Parcel) -> Transfer:
+    """With what shows later that this peer made it; the same whenever it is said to the same process."""
+    total = life.ledger.groups[group].out[peer].weight_until(parcel.seq)
+    signature = lane_signature(life, peer, group, "made", parcel.seq, total)
+    return Transfer(group=group, parcel=parcel, total=total, signature=signature)
 
 
 def fitting(
@@ -104,9 +113,15 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer) -> bool:
         far = life.ledger.reach(group).refusal(implied, own_D, noise.scale if noise else 0.0)
         if far is not None:
             return refuse(*far)
+    if transfer.signature:
+        signed = Signed(parcel.seq, transfer.total, transfer.signature)
+        wrong = _unlike(life, peer, group, "made", signed, lane.taken_weight + parcel.weight)
+        if wrong is not None:
+            return refuse(wrong, f"number {parcel.seq}, and all weights up to it")
     other.begun = True
     other.seen_in(parcel.round, life.now)
-    life.write(Took(group=group, sender=peer, parcel=parcel, at_once=not _may_wait(life, group, peer, parcel)))
+    at_once = not _may_wait(life, group, peer, parcel)
+    life.write(Took(group=group, sender=peer, parcel=parcel, at_once=at_once, signature=transfer.signature))
     acknowledge(life, peer, group)
     return True
 
@@ -129,8 +144,20 @@ def _may_wait(life: Life, group: str, peer: str, parcel: Parcel) -> bool:
 
 def acknowledge(life: Life, peer: str, group: str) -> None:
     """Say what is taken; it is durable by then, since it was written before."""
-    taken = life.ledger.groups[group].into.get(peer, Incoming()).taken
-    life.send(peer, Ack(group=group, taken=taken, round=life.ledger.round))
+    lane = life.ledger.groups[group].into.get(peer, Incoming())
+    signature = lane_signature(life, peer, group, "taken", lane.taken, lane.taken_weight) if lane.taken else b""
+    ack = Ack(group=group, taken=lane.taken, round=life.ledger.round, total=lane.taken_weight, signature=signature)
+    life.send(peer, ack)
+
+
+def _unlike(life: Life, peer: str, group: str, way: Way, signed: Signed, total: float) -> str | None:
+    """Why what a neighbour signed of a lane is not what is known of it here; None if it is."""
+    if not is_signed(life, peer, group, way, signed):
+        return "bad_signature"
+    if signed.weight != total:  # of another memory of the lane
+        life.others[peer].greet_soon(life.now)
+        return "sequence_reused"
+    return None
 
 
 def hear_ack(life: Life, repeats: Repeats, peer: str, ack: Ack) -> None:
@@ -144,10 +171,17 @@ def hear_ack(life: Life, repeats: Repeats, peer: str, ack: Ack) -> None:
         life.refuse("sequence_jump", peer, f"it has {ack.taken}, and {lane.made} were made", group=ack.group)
         other.greet_soon(life.now)
         return
+    news = ack.taken > lane.acked
+    if news and ack.signature:
+        signed = Signed(ack.taken, ack.total, ack.signature)
+        wrong = _unlike(life, peer, ack.group, "taken", signed, lane.weight_until(ack.taken))
+        if wrong is not None:
+            life.refuse(wrong, peer, f"it has {ack.taken}, and all weights up to it", group=ack.group)
+            return
     other.seen_in(min(ack.round, life.setup.federation.learning.rounds + 1), life.now)
     repeats.answered(peer, ack.group, ack.taken, life.now)
-    if ack.taken > lane.acked:
-        life.write(Acked(group=ack.group, peer=peer, taken=ack.taken))
+    if news:
+        life.write(Acked(group=ack.group, peer=peer, taken=ack.taken, signature=ack.signature))
 
 
 def say_again(life: Life, repeats: Repeats) -> None:
@@ -162,7 +196,7 @@ def say_again(life: Life, repeats: Repeats) -> None:
             repeats.drop((peer, group, seq))
             continue
         repeats.sent((peer, group, seq), life.now)
-        life.send(peer, Transfer(group=group, parcel=parcel))
+        life.send(peer, _signed_transfer(life, peer, group, parcel))
 
 
 def say_all_open(life: Life, repeats: Repeats, peer: str) -> None:

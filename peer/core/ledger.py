@@ -22,6 +22,7 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.gossip.incarnations import reopened
 from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.proofs import Signed
 from fedpeer.gossip.push_sum import absorb
 from fedpeer.gossip.reductions import Form
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, give_nothing, take
@@ -140,7 +141,8 @@ class Ledger:
     round        1, 2, ...: the round in which it trains, or after whose training it averages; 0 before the first
     trained      whether the training of this round is done
     incarnation  of this peer: 1, and one more whenever it lost memory; `life`: number of its last start
-    met          incarnation by which each neighbour is known, and (life, nonce) of the process that was met as that
+    met          incarnation by which each neighbour is known; `met_as`: (life, nonce, signature of all three) of the
+                 process that was met as that
     left         whether it handed everything over and went
     chambers     by group, what must not be forgotten of coordinated rounds; none where equals average by themselves
     places       of each group that a coordinator averages, the places (D,) int64 of its scalars in the parameters
@@ -157,7 +159,7 @@ class Ledger:
     incarnation: int = 1
     life: int = 0
     met: dict[str, int] = field(default_factory=dict)
-    met_as: dict[str, tuple[int, int]] = field(default_factory=dict)
+    met_as: dict[str, tuple[int, int, bytes]] = field(default_factory=dict)
     left: bool = False
     chambers: dict[str, Chamber] = field(default_factory=dict)
     places: Mapping[str, Tensor] = field(default_factory=dict)
@@ -220,6 +222,8 @@ class Ledger:
             case Acked():
                 holding = self.groups[entry.group]
                 lane, _ = acknowledged(holding.out[entry.peer], entry.taken, self.rules.form)
+                if entry.signature:
+                    lane = replace(lane, signed=Signed(lane.acked, lane.acked_weight, entry.signature))
                 self.groups[entry.group] = holding.with_lane(entry.peer, lane)
             case Learnt():
                 self._learn(entry)
@@ -234,7 +238,8 @@ class Ledger:
                 self.life = entry.life
             case Met():
                 self._close_lanes(entry.peer)
-                self.met[entry.peer], self.met_as[entry.peer] = entry.incarnation, (entry.life, entry.nonce)
+                self.met[entry.peer] = entry.incarnation
+                self.met_as[entry.peer] = entry.life, entry.nonce, entry.signature
             case Revoked():
                 self._close_lanes(entry.peer)
                 self.met_as.pop(entry.peer, None)
@@ -261,7 +266,7 @@ class Ledger:
                 lane = holding.out[entry.peer]
                 held, _ = reopened(holding.held, lane, Incoming(), self.rules.form)
                 self.groups[entry.group] = replace(
-                    holding.with_lane(entry.peer, replace(lane, made=lane.acked, open=())),
+                    holding.with_lane(entry.peer, replace(lane, open=())),  # numbers are never used twice
                     held=held,
                     told=holding.told - {entry.peer},
                 )
@@ -335,6 +340,8 @@ class Ledger:
         lane, mass = take(holding.into.get(entry.sender, Incoming()), parcel, self.rules.form, length)
         if parcel.payload.dtype == mass.value_D.dtype:  # nothing was converted: it is the message's own buffer
             mass = Mass(mass.value_D.clone(), mass.weight)
+        if entry.signature:
+            lane = replace(lane, signed=Signed(lane.taken, lane.taken_weight, entry.signature))
         holding = replace(holding, into={**holding.into, entry.sender: lane})
         if parcel.nothing:
             place = (parcel.round, parcel.exchange, entry.sender)

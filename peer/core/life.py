@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.awareness import Timing
-from fedpeer.gossip.membership import Advert, Membership
+from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.gossip.membership import Advert, Claim, Membership
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.gossip.veil import key_of
 from fedpeer.peer.core.acquaintance import Acquaintance
@@ -45,6 +46,8 @@ YOUNG_TICKS = 400
 #: Ticks for which one who is thought dead is still waited for, with a deadline as for anybody: within them a false
 #: death is refuted (P8); who believed it at once would go on alone, rounds ahead of those who only lost some packets.
 DOUBT_TICKS = 200
+#: Refusals of who may have forgotten what it is: they show what it said of itself.
+SHOWN = {"duplicate_peer", "stale_incarnation"}
 #: More ticks at once than this mean that this process stood still, as membership takes it: the rest of them was no time
 #: in which others could have answered.
 PAUSE_TICKS = Timing().pause
@@ -130,6 +133,8 @@ class Life:
     membership: Membership
     circle: Circle
     others: dict[str, Acquaintance]
+    sign: Sign
+    verify: Verify
     phase: Phase = "learning"
     now: int = 0
     ran: int = 0  # ticks in which this process ran
@@ -151,6 +156,9 @@ class Life:
     new: bool = False  # this process found an empty disk
     signed: SignedContract | None = None  # the newest contract by the authority that is known
     unfit: set[int] = field(default_factory=set)  # numbers of contracts to which this peer cannot go over
+    numbers: set[int] = field(default_factory=set)  # under which this process has lived
+    known_to_all: bool = False  # all mates have met this process
+    signed_as: tuple[tuple[int, ...], bytes] = ((), b"")  # own numbers and the signature of them, made once
     amnesia: bool = False  # others know of an earlier process that used that disk before
 
     @property
@@ -168,7 +176,8 @@ class Life:
 
         Who has met all its mates is known to them under this life; whatever claims a later one has begun since.
         """
-        return self.now < YOUNG_TICKS and not all(self.others[peer].met for peer in self.mates)
+        self.known_to_all = self.known_to_all or all(self.others[peer].met for peer in self.mates)
+        return self.now < YOUNG_TICKS and not self.known_to_all
 
     @property
     def mates(self) -> frozenset[str]:
@@ -202,6 +211,11 @@ class Life:
     def outdone(self, life: int) -> None:
         """Others know of later lives than this one: this is the next."""
         self.amnesia = self.amnesia or self.new
+        self.starts(life)
+
+    def starts(self, life: int) -> None:
+        """This process goes by this number of a start."""
+        self.numbers.add(life)
         self.write(Started(life=life))
 
     def write(self, entry: Entry) -> dict[str, Parcel]:
@@ -240,7 +254,12 @@ class Life:
     def refuse(self, code: str, sender: str, text: str = "", *, group: str = "", seq: int = 0) -> None:
         """Count it, let it cost what it costs, and tell the one refused."""
         self.count(code, sender, text)
-        self.send(sender, refused(Rejected(code, text, group, seq)))
+        self.send(sender, refused(Rejected(code, text, group, seq, self.shows(sender) if code in SHOWN else ())))
+
+    def shows(self, peer: str) -> tuple[Claim, ...]:
+        """What a peer says of itself, as far as that is known, for who speaks in its name and is not it any more."""
+        said = self.membership.last_statement(peer)
+        return () if said is None else (said,)
 
     def count(self, code: str, sender: str, text: str = "") -> None:
         """The same without a word to the one refused."""

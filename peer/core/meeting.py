@@ -12,15 +12,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from fedpeer.gossip.incarnations import Memory, fence, meet, memory
+from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX, fence, memory
+from fedpeer.gossip.proofs import LifeProof
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.core.amending import hear_signed, tell_signed
 from fedpeer.peer.core.contract import differences, digest_of, part, told
-from fedpeer.peer.core.entries import Acked, Left, Met, Reborn, Returned, Revoked
+from fedpeer.peer.core.entries import Acked, Left, Met, Returned, Revoked
 from fedpeer.peer.core.events import Enrol, Heard, Stop
 from fedpeer.peer.core.json_text import parsed
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Contract, Hello, LaneState, RosterNews
+from fedpeer.peer.core.reminders import is_its_own, own_signature, remind, unproven
 from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
 from fedpeer.peer.core.seats import seats_of
 from fedpeer.peer.core.signed_contract import BEGINNING
@@ -63,7 +65,7 @@ def say_hello(life: Life, peer: str, *, answer: bool) -> None:
         Hello(
             life=ledger.life,
             nonce=setup.nonce,
-            known_life=life.others[peer].life + life.others[peer].reminded,
+            known_life=_known_life(life, peer),
             contract=setup.contract,
             groups=tuple((group, life.digest_of(group)) for group in together),
             lanes=tuple(lanes),
@@ -73,8 +75,18 @@ def say_hello(life: Life, peer: str, *, answer: bool) -> None:
             answer=answer,
             left=ledger.left,
             capabilities=CAPABILITIES,
+            signature=own_signature(life) if life.version_of(peer) > 1 else b"",
         ),
     )
+
+
+def _known_life(life: Life, peer: str) -> int:
+    """Of that peer. Who has to be reminded of an earlier life is told a later number, so that it does not go on before
+    it has seen what shows that; and none where nothing does."""
+    other = life.others[peer]
+    if other.reminded:
+        return other.life + 1 if life.ledger.met_as[peer][2] else 0
+    return other.life
 
 
 def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
@@ -82,7 +94,13 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
     peer, ledger = heard.sender, life.ledger
     other = life.others[peer]
     known = ledger.met.get(peer, 0)
-    _remind(life, heard, hello)
+    if heard.to_incarnation > ledger.incarnation + INCARNATION_AHEAD_MAX:
+        life.refuse("incarnation_jump", peer, f"incarnation {heard.to_incarnation} of this peer")
+        return False
+    if not is_its_own(life, heard, hello):
+        life.refuse("bad_signature", peer, "its life and incarnation are signed by somebody else")
+        return False
+    remind(life, heard, hello)
     if (hello.life, hello.nonce) < (other.life, other.nonce):
         life.refuse("duplicate_peer", peer, f"life {hello.life} is over, life {other.life} is known")
         say_hello(life, peer, answer=True)
@@ -91,20 +109,31 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
         life.refuse(code, peer, f"incarnation {heard.incarnation}, and {known} is known")
         say_hello(life, peer, answer=True)
         return False
-    if not _outlives(life, heard, hello):
+    if (more := unproven(life, heard, hello)) is not None:
+        life.refuse("unproven", peer, more)  # until it shows our own signature, the two have not met
         return False
     if (hello.life, hello.nonce) > (other.life, other.nonce):
         other.met, other.life, other.nonce = False, hello.life, hello.nonce
+    if hello.signature:
+        other.proof = LifeProof(
+            incarnation=heard.incarnation, life=hello.life, nonce=hello.nonce, signature=hello.signature
+        )
     if heard.incarnation > known:
         if known:
             life.note("warning", "reborn_neighbour", f"{peer} lost memory and is new", peer=peer)
-        life.write(Met(peer=peer, incarnation=heard.incarnation, life=hello.life, nonce=hello.nonce))
+        life.write(
+            Met(
+                peer=peer,
+                incarnation=heard.incarnation,
+                life=hello.life,
+                nonce=hello.nonce,
+                signature=hello.signature,
+            )
+        )
+        other.reminded = False
     other.knows_us = other.knows_us or hello.known_life == ledger.life
     other.seen_in(hello.round, life.now)
     other.begun, other.roster, other.capabilities = hello.begun, hello.roster, frozenset(hello.capabilities)
-    if _lost(life, heard, hello):
-        born_again(life, max(heard.to_incarnation, ledger.incarnation) + 1, f"{peer} remembers more than this peer")
-        return False
     _agree(life, peer, hello)
     other.giving |= {lane.group for lane in hello.lanes if lane.made}
     met = other.met
@@ -133,14 +162,6 @@ def _councils(life: Life, peer: str) -> set[str]:
     return {id for id, council in life.circle.councils.items() if peer in council.members}
 
 
-def _remind(life: Life, heard: Heard, hello: Hello) -> None:
-    """Where promises are made, a process that remembers nobody, of a peer that was met before as another process, has
-    lost its disk: it is told so by the number of a later life."""
-    other, known = life.others[heard.sender], heard.sender in life.ledger.met
-    stranger = known and not heard.to_incarnation and bool(life.circle.councils)
-    other.reminded = stranger and life.ledger.met_as.get(heard.sender) != (hello.life, hello.nonce)
-
-
 def _take_back(life: Life, peer: str, hello: Hello) -> None:
     """It has left, and said for good what it has taken: what is still under way to it stays here."""
     for lane in hello.lanes:
@@ -148,55 +169,6 @@ def _take_back(life: Life, peer: str, hello: Hello) -> None:
         if holding and peer in holding.out and holding.out[peer].open:
             life.write(Returned(group=lane.group, peer=peer))
     life.changed()
-
-
-def _outlives(life: Life, heard: Heard, hello: Hello) -> bool:
-    """E15: of two living processes with one identity the one that started later wins.
-
-    If others know of more lives than a process that has just started, its memory is old or gone, and it takes the next
-    number; so it does if they speak of an incarnation that is over. Otherwise somebody may live under this identity:
-    the proof is that one's own statement, signed with our key (see `Node._other_self`), and until it comes we wait.
-    """
-    if hello.known_life <= life.ledger.life:
-        return True
-    reminder = life.new and bool(life.circle.councils) and hello.known_life == life.ledger.life + 1
-    if life.young or reminder or heard.to_incarnation < life.ledger.incarnation:
-        life.outdone(hello.known_life + 1)
-        life.advertise()
-        return True
-    return False
-
-
-def _lost(life: Life, heard: Heard, hello: Hello) -> bool:
-    """Whether this Hello proves that this peer has lost memory."""
-    ledger = life.ledger
-    if heard.to_incarnation != ledger.incarnation:
-        return heard.to_incarnation > ledger.incarnation
-    for lane in hello.lanes:
-        if lane.group not in ledger.groups:
-            continue
-        holding = ledger.groups[lane.group]
-        theirs = Memory(
-            made=lane.made,
-            acked=lane.acked,
-            taken=lane.taken,
-            made_weight=lane.made_weight,
-            taken_weight=lane.taken_weight,
-        )
-        out, into = holding.out.get(heard.sender, Outgoing()), holding.into.get(heard.sender, Incoming())
-        if meet(out, into, theirs).mine:
-            return True
-    return False
-
-
-def born_again(life: Life, incarnation: int, why: str) -> None:
-    """This peer lost memory: a new incarnation, which everybody has to meet anew."""
-    life.write(Reborn(incarnation=incarnation))
-    life.note("warning", "reborn", f"memory was lost: {why}; going on as incarnation {incarnation}")
-    life.advertise()
-    life.changed()
-    for other in life.others.values():
-        other.met, other.hello_at = False, life.now
 
 
 def _agree(life: Life, peer: str, hello: Hello) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedpeer.algorithms.updates import Fault
 from fedpeer.gossip import ballots
 from fedpeer.gossip.membership import Claim
+from fedpeer.gossip.proofs import LaneProof, LifeProof
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.framing import Bytes
 from fedpeer.peer.core.versions import NEWEST, since
@@ -70,6 +71,7 @@ class Hello:
     answer          whether this answers a Hello (and wants none back)
     left            whether the sender has handed everything over and goes: it takes nothing beyond what `lanes` say
     capabilities    what it can do beyond its version of the wire, by name
+    signature       (64 bytes) by the sender, of its incarnation, life and nonce (`gossip/proofs.py`); b"": not signed
     """
 
     life: int
@@ -84,6 +86,7 @@ class Hello:
     answer: bool
     left: bool = False
     capabilities: tuple[str, ...] = since(2, ())
+    signature: bytes = since(2, b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +98,30 @@ class Contract:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One numbered share of one group's mass; in the metadata the parcel's fields stand beside the group."""
+    """One numbered share of one group's mass; in the metadata the parcel's fields stand beside the group.
+
+    total       of the weights of all transfers of this lane up to this one
+    signature   (64 bytes) by the sender, of number and total (`gossip/proofs.py`); b"": not signed
+    """
 
     group: str
     parcel: Parcel
+    total: float = since(2, 0.0)
+    signature: bytes = since(2, b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """All transfers of this group up to number `taken` are taken and durable. `round` is where the sender is."""
+    """All transfers of this group up to number `taken` are taken and durable. `round` is where the sender is.
+
+    `total` of their weights, and the signature (64 bytes) of both by the sender; b"": not signed
+    """
 
     group: str
     taken: int
     round: int
+    total: float = since(2, 0.0)
+    signature: bytes = since(2, b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,13 +180,24 @@ class RosterNews:
 class Refused:
     """The recipient's message was refused: the code of `refusals.py`, and a sentence for its log.
 
-    `group` and `seq` say which transfer, where it was one ("" and 0 elsewhere).
+    `group` and `seq` say which transfer, where it was one ("" and 0 elsewhere). `claims`: what shows that it is right,
+    at most one: the statement of a later process with the recipient's identity.
     """
 
     code: str
     group: str
     seq: int
     text: str
+    claims: tuple[Claim, ...] = since(2, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reminder:
+    """What the recipient signed itself, and does not say any more: a start of its process, and how far it was on lanes
+    between the two (`reminders.py`)."""
+
+    life: LifeProof | None
+    lanes: tuple[LaneProof, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,10 +269,11 @@ Message = (
     | Update
     | Wanted
     | Model
+    | Reminder
 )
 
 #: Kinds that came after the first version of the wire, by the version; they are not said to who speaks an older one.
-SINCE: Mapping[type[Message], int] = {}
+SINCE: Mapping[type[Message], int] = {Reminder: 2}
 
 
 def spoken_in(version: int, kind: type[Message]) -> bool:

@@ -23,7 +23,7 @@ from typing import assert_never
 import numpy as np
 
 from fedpeer.gossip.claims import Sign, Verify
-from fedpeer.gossip.membership import Advert, Membership
+from fedpeer.gossip.membership import Advert, Claim, Membership
 from fedpeer.peer.core import electors
 from fedpeer.peer.core.acquaintance import Acquaintance
 from fedpeer.peer.core.amending import goes_over, gone_over, take_over
@@ -32,7 +32,6 @@ from fedpeer.peer.core.company import attend
 from fedpeer.peer.core.council import Council
 from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.doors import gate_of
-from fedpeer.peer.core.entries import Started
 from fedpeer.peer.core.events import (
     Asked,
     Concluded,
@@ -54,9 +53,10 @@ from fedpeer.peer.core.hearing import Hearing
 from fedpeer.peer.core.lanes import say_again
 from fedpeer.peer.core.ledger import Ledger
 from fedpeer.peer.core.life import Circle, Life, Phase, Setup
-from fedpeer.peer.core.meeting import born_again, close_books, enrol, greet
+from fedpeer.peer.core.meeting import close_books, enrol, greet
 from fedpeer.peer.core.messages import Message, Ping, PingRequest, Pong
 from fedpeer.peer.core.passages import Passage, Work, gather, join, leave, linger
+from fedpeer.peer.core.reminders import born_again
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.rounds import Rounds, average, begin, push, stay, train, trained
@@ -131,7 +131,9 @@ class Node:
             for peer in setup.circle.peers
             if peer != setup.me
         }
-        self.life = Life(setup, ledger, membership, setup.circle, others, new=ledger.life == 0, signed=setup.signed)
+        self.life = Life(
+            setup, ledger, membership, setup.circle, others, sign, verify, new=ledger.life == 0, signed=setup.signed
+        )
         self.repeats = Repeats()
         self.rounds = Rounds()
         self.work = Work(self.life, self.rounds, self.repeats, Passage(), self._begin)
@@ -153,16 +155,17 @@ class Node:
     def ledger(self) -> Ledger:
         return self.life.ledger
 
-    def outlived(self, sender: str, message: Message) -> bool:
-        """Whether this comes from a process whose identity a later one has taken over (E15): its own claim says so."""
+    def outlived(self, sender: str, message: Message) -> tuple[Claim, ...]:
+        """What a later process says that has taken over the identity of the one from whom this comes (E15), as its own
+        claim shows; () where there is none."""
         if not isinstance(message, Ping | PingRequest | Pong) or sender not in self.life.others:
-            return False
+            return ()
         said = self.life.membership.last_statement(sender)
         if said is None or said.advert is None:
-            return False
+            return ()
         own = [claim.advert for claim in message.claims if claim.about == claim.author == sender and claim.advert]
         known = (said.advert.life, said.advert.nonce)
-        return any((advert.life, advert.nonce) < known for advert in own)
+        return (said,) if any((advert.life, advert.nonce) < known for advert in own) else ()
 
     def gate(self, other: str | None) -> Gate:
         """What a message from this other peer (None: not known without certificates) is held against now."""
@@ -249,7 +252,7 @@ class Node:
         """The first step of this process."""
         self._awake = True
         life = self.life
-        life.write(Started(life=self._number(life.ledger)))
+        life.starts(self._number(life.ledger))
         life.amnesia = self._forgot
         close_books(life)  # by a roster that was there when it started
         for council in self.councils.values():

@@ -23,6 +23,8 @@ STRING_BYTES_MAX = 4 * TEXT_LETTERS_MAX
 BINARY_BYTES_MAX = 64
 #: Numbers travel as 64 bits with a sign; 292 years of nanoseconds.
 NUMBER_MAX = 2**63 - 1
+#: Of what is counted up (lives, incarnations, versions of statements), so that the next number can be said, too.
+COUNT_MAX = 2**62
 
 Reader = Callable[[Any], Any]
 Plain = TypeVar("Plain")
@@ -45,11 +47,11 @@ def unpacked(metadata: Bytes) -> tuple[Any, ...]:
     return of_type(tuple, value)
 
 
-def whole(least: int = 0) -> Reader:
+def whole(least: int = 0, most: int = NUMBER_MAX) -> Reader:
     def read(value: Any) -> int:
         number = of_type(int, value)
-        if not least <= number <= NUMBER_MAX:
-            raise Unfit("field_out_of_range", f"{number} is not in {least} .. 2^63 - 1")
+        if not least <= number <= most:
+            raise Unfit("field_out_of_range", f"{number} is not in {least} .. {most}")
         return number
 
     return read

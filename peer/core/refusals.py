@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fedpeer.gossip.claims import Claim
+
 #: h harmless: an honest peer can cause it under faults; it costs nothing.
 #: s suspicious: ten in a minute pause the edge.
 #: x: closes the edge at once.
@@ -36,12 +38,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """What stands in place of a message that is refused: the code, what exactly is wrong, and which transfer it was."""
+    """What stands in place of a message that is refused: the code, what exactly is wrong, which transfer it was, and a
+    statement that shows it, if there is one."""
 
     code: str
     text: str = ""
     group: str = ""
     seq: int = 0
+    claims: tuple[Claim, ...] = ()
 
 
 _BROKEN = "Your message is not what this version of fedpeer writes; check that both run the same release."
@@ -196,6 +200,13 @@ _ROWS = (
         "o",
         "two living processes with one identity; the later one goes on",
         "This peer was started a second time: the later process goes on, this one stops. Keep one of the two.",
+    ),
+    Refusal(
+        "unproven",
+        ("E17",),
+        "h",
+        "tells us of ourselves what only our own signature could show",
+        "You say that I lived, made or took more than I remember: show me what I signed, and I believe it.",
     ),
     Refusal(
         "foreign_roster",

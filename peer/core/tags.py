@@ -21,14 +21,17 @@ class Schema:
 
     made    the class
     names   stored name of each of its fields
+    later   fields that came after the first release that stored it: where they are empty they are not stored
     """
 
     made: Any
     names: Mapping[str, str]
+    later: frozenset[str] = frozenset()
 
     def fields(self, value: Any) -> dict[str, Any]:
         """The values of its fields by their stored names."""
-        return {stored: getattr(value, name) for name, stored in self.names.items()}
+        found = {name: getattr(value, name) for name in self.names}
+        return {self.names[name]: each for name, each in found.items() if name not in self.later or each}
 
     def put_together(self, stored: Mapping[str, Any]) -> Any:
         """The value again; fields that came later may be missing.
@@ -42,9 +45,10 @@ class Schema:
         return self.made(**{name: stored[kept] for name, kept in self.names.items() if kept in stored})
 
 
-def _stored(made: Any, alike: str = "", **other: str) -> Schema:
-    """`alike`: fields stored under their own names; `other`: stored names of the rest."""
-    return Schema(made, {**{name: name for name in alike.split()}, **other})
+def _stored(made: Any, alike: str = "", later: str = "", **other: str) -> Schema:
+    """`alike` and `later`: fields stored under their own names; `other`: stored names of the rest."""
+    names = {name: name for name in f"{alike} {later}".split()}
+    return Schema(made, {**names, **other}, frozenset(later.split()))
 
 
 #: Each kind of entry by its tag.
@@ -56,9 +60,9 @@ ENTRIES: Mapping[str, Schema] = {
         entries.Opened, "group round exchange to expect fraction start_weight whole noise_key noise_scale asleep"
     ),
     "Closed": _stored(entries.Closed, "group without"),
-    "Took": _stored(entries.Took, "group sender parcel at_once"),
-    "Acked": _stored(entries.Acked, "group peer taken"),
-    "Met": _stored(entries.Met, "peer incarnation life nonce"),
+    "Took": _stored(entries.Took, "group sender parcel at_once", later="signature"),
+    "Acked": _stored(entries.Acked, "group peer taken", later="signature"),
+    "Met": _stored(entries.Met, "peer incarnation life nonce", later="signature"),
     "Reborn": _stored(entries.Reborn, "incarnation"),
     "Adopted": _stored(entries.Adopted, "group value_D"),
     "Returned": _stored(entries.Returned, "group peer"),
@@ -77,8 +81,8 @@ TAGS: Mapping[type, str] = {stored.made: tag for tag, stored in ENTRIES.items()}
 
 #: One transfer in an entry or a snapshot, and the two ends of a lane in a snapshot.
 PARCEL = _stored(Parcel, "seq round exchange weight form payload")
-OUTGOING = _stored(Outgoing, "made open acked_weight", reference_D="reference")
-INCOMING = _stored(Incoming, "taken taken_weight recent place", reference_D="reference")
+OUTGOING = _stored(Outgoing, "made open acked_weight", later="signed", reference_D="reference")
+INCOMING = _stored(Incoming, "taken taken_weight recent place", later="signed", reference_D="reference")
 
 #: How far others can be, in a snapshot.
 REACH = _stored(Reach, "start first steps path away round")

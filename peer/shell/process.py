@@ -432,9 +432,9 @@ class Process:
         return self._node.gate(other)
 
     def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> Rejected | None:
-        if self._node.outlived(sender, message):
+        if later := self._node.outlived(sender, message):
             # Others answer the later of two processes, where it is; only here can the earlier one be told.
-            return Rejected("duplicate_peer", f"a later process speaks as {sender}")
+            return Rejected("duplicate_peer", f"a later process speaks as {sender}", claims=later)
         self._heard_at[sender] = time.monotonic()
         group = message.group if isinstance(message, Transfer | Update | Model) else ""
         self.status.received(len(lease.view) + codec.HEAD_BYTES, group)

@@ -104,7 +104,7 @@ def ledger() -> Ledger:
         incarnation=3,
         life=7,
         met={"bob": 2},
-        met_as={"bob": (4, 99)},
+        met_as={"bob": (4, 99, b"")},
         left=True,
         chambers={"all": chamber},
     )

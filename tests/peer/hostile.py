@@ -219,6 +219,8 @@ HOSTILE = (
     Hostile("M08-negative", "field_out_of_range", instead(2, -1)),
     Hostile("M08-2^63", "field_out_of_range", instead(1, 2**63)),
     Hostile("M08-2^64-1", "field_out_of_range", instead(1, 2**64 - 1)),
+    Hostile("M08-incarnation", "field_out_of_range", lambda p: ack(p, incarnation=2**62 + 1)),
+    Hostile("M08-to-incarnation", "field_out_of_range", lambda p: ack(p, to_incarnation=2**63 - 1)),
     Hostile("M08-seq-0", "field_out_of_range", lambda p: transfer(p, seq=0)),
     Hostile("M08-incarnation-0", "field_out_of_range", lambda p: ack(p, incarnation=0)),
     Hostile("S01", "unknown_group", lambda p: transfer(p, group="nobody-knows")),

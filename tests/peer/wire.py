@@ -19,6 +19,7 @@ from fedpeer.gossip.ballots import (
 )
 from fedpeer.gossip.ballots import Message as Said
 from fedpeer.gossip.claims import Advert, Claim
+from fedpeer.gossip.proofs import LaneProof, LifeProof
 from fedpeer.gossip.reductions import FORMS, Form
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.codec import encode
@@ -37,6 +38,7 @@ from fedpeer.peer.core.messages import (
     PingRequest,
     Pong,
     Refused,
+    Reminder,
     RosterNews,
     Transfer,
     Update,
@@ -128,9 +130,13 @@ HELLO = Hello(
     roster=2,
     answer=False,
     capabilities=("proofs",),
+    signature=b"h" * 64,
 )
 TRANSFER = Transfer(
-    group="all", parcel=Parcel(seq=1, round=12, exchange=3, weight=0.2, form="float32", payload=_VALUE_D)
+    group="all",
+    parcel=Parcel(seq=1, round=12, exchange=3, weight=0.2, form="float32", payload=_VALUE_D),
+    total=0.7,
+    signature=b"t" * 64,
 )
 
 _DECREE = Decree(term=5, round=12, roster=2, digest=b"m" * 32)
@@ -189,13 +195,18 @@ MESSAGES: dict[str, Message] = {
             ),
         ),
     ),
-    "ack": Ack(group="all", taken=8, round=12),
+    "ack": Ack(group="all", taken=8, round=12, total=0.5, signature=b"k" * 64),
     "ping": Ping(number=1, claims=CLAIMS),
     "ping-request": PingRequest(number=2, target="cas", claims=CLAIMS[:1]),
     "pong": Pong(number=2, target="cas", heard=False, claims=()),
     "fetch": Fetch(group="far"),
     "value": Value(group="all", round=12, value_D=_VALUE_D),
     "roster-news": RosterNews(number=2, text=b'{"number":2}'),
+    "refused-duplicate": Refused(code="duplicate_peer", group="", seq=0, text="One is later.", claims=CLAIMS[:1]),
+    "reminder": Reminder(
+        life=LifeProof(incarnation=2, life=5, nonce=2**62, signature=b"l" * 64),
+        lanes=(LaneProof(group="all", way="made", number=9, weight=1.5, signature=b"p" * 64),),
+    ),
     "refused": Refused(code="sequence_jump", group="all", seq=9, text="Transfers are numbered one by one."),
     **{f"ballot-{type(said).__name__.lower()}": Ballot(group="all", said=said) for said in SAYINGS},
     "update": update(_CONTENT),

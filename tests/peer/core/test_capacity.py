@@ -25,6 +25,7 @@ from fedpeer.peer.core.fields import plain
 from fedpeer.peer.core.framing import pack
 from fedpeer.peer.core.messages import Envelope, Hello, LaneState
 from fedpeer.peer.core.readers import NUMBER_MAX
+from fedpeer.peer.core.versions import CAPABILITIES
 from fedpeer.slicing.models import PartialModel
 
 LONGEST = "i" * NAME_LETTERS_MAX
@@ -53,6 +54,8 @@ def hello(groups: list[str]) -> Hello:
         begun=True,
         roster=NUMBER_MAX,
         answer=True,
+        capabilities=CAPABILITIES,
+        signature=bytes(64),
     )
 
 

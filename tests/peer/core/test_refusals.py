@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 #: Rows of the table of bad inputs that peers meet; S13 is accepted, C rows and D02 are the user's own mistakes.
 ROWS = {
     *(f"T{number:02}" for number in range(1, 12)),
-    *(f"E{number:02}" for number in range(1, 17)),
+    *(f"E{number:02}" for number in range(1, 18)),
     *(f"M{number:02}" for number in range(1, 10)),
     *(f"S{number:02}" for number in range(1, 18) if number != 13),
     *(f"R{number:02}" for number in range(1, 20)),
@@ -25,7 +25,15 @@ ROWS = {
 }
 #: Those that never cost the one who is refused.
 HARMLESS = {"body_truncated", "too_many_requests", "version_unsupported", "wrong_federation", "repeated"}
-HARMLESS |= {"stale_incarnation", "plan_mismatch", "sequence_reused", "early", "stale_epoch", "not_a_neighbour"}
+HARMLESS |= {
+    "unproven",
+    "stale_incarnation",
+    "plan_mismatch",
+    "sequence_reused",
+    "early",
+    "stale_epoch",
+    "not_a_neighbour",
+}
 HARMLESS |= {"refuted", "stale_term", "already_applied", "round_gap", "round_closed", "too_far", "false_accuser"}
 HARMLESS |= {"handshake_cut", "no_room", "out_of_reach", "too_many_terms"}
 
