@@ -204,8 +204,9 @@ class Election:
             return [Say(sender, Answer(canvass.term, True, True, b""))]
         if not newer and (canvass.term < self.stand.term or self.stand.voted not in ("", sender)):
             return [self._no(sender, canvass)]
+        if newer:  # who is voted for has time to win; to ask again is no reason for more
+            self._deadline = self._wait()
         out += self._adopt(canvass.term, sender)
-        self._deadline = self._wait()
         text = vote_text(self.scope, self.me, canvass.term, canvass.roster, sender)
         return [*out, Say(sender, Answer(canvass.term, False, True, self._sign(text)))]
 
@@ -443,7 +444,10 @@ class Election:
 
     def _is_led(self) -> bool:
         """Whether there is a coordinator, heard of lately."""
-        return self.leading or (self._clock - self._heard < self._lease)
+        if self.leading or self._clock - self._heard < self._lease:
+            return True
+        earlier = self._earlier  # that a majority follows it is shown by the last round that came into force
+        return earlier is not None and self._clock - earlier[1] < self._lease and earlier[0].term == self.progress.term
 
     def _doubted(self, sender: str, mandate: Mandate) -> Refusal | None:
         electorate = self.known.get(mandate.roster)

@@ -12,6 +12,7 @@ from fedpeer.sims.network.faults import Act, Faults, drawn
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.guild import Guild, world
 from tests.faults.parliament import LED_TICKS
+from tests.faults.pretenders import pretend, promising, rising, standing
 
 #: Ticks in which all meet, elect and begin.
 CALM = 200.0
@@ -88,6 +89,22 @@ def group_minority(seed: int) -> None:
     assert set(guild.notes("rounds_resumed")) == {"peer3"}
 
 
+def group_terms_lied_about(seed: int) -> None:
+    """P5: one member says higher terms in all of its groups, or stands in them, at each tick from the first one on:
+    each group has a coordinator whom nobody deposes, and goes on."""
+    guild = Guild(world(gossip__gather=2.0), Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3)))
+    liar = f"peer{1 + seed // 3 % 5}"
+    guild.town.start()
+    pretend(guild.town, guild.residents.craft(), {liar: [(rising, standing, promising)[seed % 3]]}, 10_000.0)
+    assert guild.reach(2, 2 * CALM), {each: guild.rounds(each) for each in guild.groups}
+    kept, before = {each: guild.leading(each) for each in guild.groups}, len(guild.seen.leads)
+    goal = max(max(guild.rounds(each).values()) for each in guild.groups) + 5
+    assert guild.reach(goal, STORM)
+    assert {each: guild.leading(each) for each in guild.groups} == kept, "nobody deposes a coordinator"
+    assert len(guild.seen.leads) == before, guild.seen.leads
+    guild.judge(strangers=[liar])
+
+
 def groups_end(seed: int) -> None:
     """All peers finish all rounds and end with the last mean of each of their groups, whatever is lost on the way."""
     rounds = 4
@@ -156,5 +173,12 @@ def _all_go_on(guild: Guild, number: int) -> None:
 #: By name.
 COMPANIES = {
     company.__name__: company
-    for company in (group_coordinator_killed, groups_coordinated, group_minority, groups_end, group_members_change)
+    for company in (
+        group_coordinator_killed,
+        groups_coordinated,
+        group_minority,
+        group_terms_lied_about,
+        groups_end,
+        group_members_change,
+    )
 }

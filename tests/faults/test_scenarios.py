@@ -55,6 +55,7 @@ SEEDS: dict[str, tuple[range, range]] = {
     "group_coordinator_killed": (range(8, 9), range(1, GROUP_ROUND, 16)),
     "groups_coordinated": (range(0), range(2)),
     "group_minority": (range(0), range(1)),
+    "group_terms_lied_about": (range(1), range(6)),
     "groups_end": (range(0), range(2)),
     "group_members_change": (range(0), range(1)),
     # A peer alone for 30 s with 10 exchanges and a deadline of 30 s; one that hears nothing of the others.
