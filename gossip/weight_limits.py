@@ -58,8 +58,9 @@ class WeightLimits:
 
     def room(self, out: Outgoing, incoming: Incoming) -> float:
         """How heavy the next share on a lane may be, by its sender's two ends; 0 or less: it has to wait."""
-        net = self.net + incoming.taken_weight - out.weight_until(out.made)
-        return min(self.share, net) * (1 - 2 * ROUNDING)
+        # Who leaves gives the very last of it: rounding must leave nothing behind, and who takes allows for more of it.
+        net = self.net * (1 + ROUNDING / 2) + incoming.taken_weight - out.weight_until(out.made)
+        return min(self.share * (1 - ROUNDING), net)
 
     def refusal(
         self, out: Outgoing, incoming: Incoming, held: float, weight: float
