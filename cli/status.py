@@ -189,8 +189,12 @@ def _head(status: dict[str, Any]) -> RenderableType:
     facts = [status["mode"], status["device"], status["transport"], f"up {lasting(status['uptime_s'])}"]
     facts += [f"incarnation {status['incarnation']}", f"roster {status['roster']}"]
     bytes_sent, bytes_received = (count_text(traffic[f"bytes_{way}"], "B") for way in ("sent", "received"))
+    alone, stalled = status.get("alone_s", 0), status.get("stalled_s", 0)  # a peer of an earlier release says neither
+    alarms = [f"training alone since {lasting(alone)}: nobody answers"] if alone else []
+    alarms += [f"this round has been averaging for {lasting(stalled)}"] if stalled else []
     return Group(
         _text(f"{status['peer']} in {status['federation']}: {status['state']}, {rounds}", "bold"),
+        *(_text(text, "red") for text in alarms),
         _text(" · ".join(facts), "dim"),
         _text(f"{reached} · sent {bytes_sent} · received {bytes_received}"),
     )

@@ -59,7 +59,7 @@ from fedpeer.peer.core.passages import Passage, Work, gather, join, leave, linge
 from fedpeer.peer.core.reminders import born_again
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.roster import Roster
-from fedpeer.peer.core.rounds import Rounds, average, begin, push, stay, train, trained
+from fedpeer.peer.core.rounds import Rounds, average, begin, push, stay, train, trained, watch
 from fedpeer.peer.core.voters import EVERYONE, PeerCouncil
 
 #: Ticks for which only the seeds are greeted: they tell who else is there within that time.
@@ -203,6 +203,8 @@ class Node:
                 life.passes(event.now)
                 life.reconsider()
                 attend(life, life.membership.tick(event.now))
+                if life.phase == "learning" and self.part is None:
+                    watch(life, self.rounds)
                 if life.phase in ("learning", "finished"):
                     for council in self.councils.values():
                         council.tick()

@@ -8,7 +8,7 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,11 @@ from fedpeer.topology.repair import repaired
 AHEAD_PARTS = 10
 #: Ticks between two pushes of an asynchronous peer: an answer takes a few, and a lane rests until it is there.
 PUSH_EVERY = 4
+#: Deadlines for which the averaging of one round may last before it is said that rounds have stalled.
+STALLED_DEADLINES = 2
+#: Weight at the end of a round, in parts of what this peer began with, outside of which it is said that weight has
+#: gathered somewhere.
+WEIGHT_LEAST, WEIGHT_MOST = 0.2, 2.0
 #: Trainings after which an asynchronous peer that averages by drift pushes though it has hardly moved, so that weight
 #: comes back to those who move more than others.
 QUIET_TRAININGS = 8
@@ -51,6 +56,8 @@ class Rounds:
     training     whether a `Train` is out
     alone        trainings beyond the first in this round, taken because nobody answers; `alone_since`: tick of this
                  process's running time at which it found itself alone; None: it is not
+    trained_at   tick of this process's running time at which this round's training was over; None: it is not
+    astray       groups of which it was said that far too little or too much weight is held here
     """
 
     opened_at: dict[str, int] = field(default_factory=dict)
@@ -65,10 +72,17 @@ class Rounds:
     alone: int = 0
     alone_since: int | None = None
     said_alone: bool = False
+    trained_at: int | None = None
+    said_stalled: bool = False
+    astray: set[str] = field(default_factory=set)
 
     def alone_for(self, life: Life) -> int:
         """Return the ticks for which this peer has been alone in its round; 0 where it is not, or for a moment only."""
         return life.ran - self.alone_since if self.alone_since is not None and self.said_alone else 0
+
+    def stalled_for(self, life: Life) -> int:
+        """Return the ticks for which the averaging of this round lasts; 0 until that is remarkable."""
+        return life.ran - self.trained_at if self.trained_at is not None and self.said_stalled else 0
 
 
 def begin(life: Life, rounds: Rounds, round: int) -> None:
@@ -76,7 +90,7 @@ def begin(life: Life, rounds: Rounds, round: int) -> None:
     ledger, learning = life.ledger, life.setup.federation.learning
     life.write(Began(round=round))
     rounds.late = {peer: since for peer, since in rounds.late.items() if not life.heard_since(peer, since)}
-    rounds.training = False
+    rounds.training, rounds.trained_at, rounds.said_stalled = False, None, False
     done = round - 1
     life.averages |= {
         group: ledger.x_n[place_D]
@@ -85,6 +99,7 @@ def begin(life: Life, rounds: Rounds, round: int) -> None:
     }
     if done:
         weights = {group: float(holding.held.weight) for group, holding in ledger.groups.items()}
+        _watch_weights(life, rounds, weights)
         life.note(
             "debug",
             "round",
@@ -102,6 +117,35 @@ def begin(life: Life, rounds: Rounds, round: int) -> None:
         life.snapshot()
         return
     train(life, rounds)
+
+
+def _watch_weights(life: Life, rounds: Rounds, weights: Mapping[str, float]) -> None:
+    """Say when far too little or too much weight is held here at the end of a round, and when that is over."""
+    start_weight = life.ledger.rules.start_weight
+    for group, weight in weights.items():
+        if _begins_with(life, group) is not None:  # each averaging begins with the right one
+            continue
+        part = weight / start_weight
+        if WEIGHT_LEAST <= part <= WEIGHT_MOST:
+            rounds.astray.discard(group)
+        elif group not in rounds.astray:
+            rounds.astray.add(group)
+            text = f'{part:.3g} times the weight that this peer began with is held here in "{group}"'
+            life.note("warning", "weight_astray", text, group=group, weight=weight)
+
+
+def watch(life: Life, rounds: Rounds) -> None:
+    """Say when the averaging of a synchronous round lasts for longer than a deadline or two can explain."""
+    if rounds.trained_at is None or rounds.said_stalled or rounds.said_alone or not life.synchronous:
+        return
+    lasted = life.ran - rounds.trained_at
+    if lasted < STALLED_DEADLINES * life.setup.ticks(life.setup.federation.gossip.deadline):
+        return
+    rounds.said_stalled = True
+    missing = sorted({peer for holding in life.ledger.groups.values() for peer in holding.missing})
+    seconds, whom = lasted * life.setup.federation.gossip.tick, ", ".join(missing) or "nobody"
+    text = f"round {life.ledger.round} has been averaging for {seconds:.0f} s; waiting for {whom}"
+    life.note("warning", "rounds_stalled", text, round=life.ledger.round)
 
 
 def models_of(life: Life) -> tuple[Tensor, Tensor | None]:
@@ -164,6 +208,7 @@ def trained(life: Life, rounds: Rounds, event: Trained) -> None:
         text = f"behind: round {life.ledger.round} counts as round {round}, to which the others come next"
         life.note("info", "caught_up", text, round=round)
     life.write(Learnt(round=round, x_n=event.x_n, s_k=event.s_k))
+    rounds.trained_at = life.ran if rounds.trained_at is None else rounds.trained_at
     rounds.news |= set(life.ledger.groups)
     rounds.pushed_D = {group: (before_D, count + 1) for group, (before_D, count) in rounds.pushed_D.items()}
 

@@ -123,6 +123,18 @@ METRICS: Mapping[str, Row] = {
     "fedpeer_loss": Row(_G, (), "mean loss on the peer's own test part", _one("loss")),
     "fedpeer_peers": Row(_G, ("state",), "peers of the roster by state", _peers),
     "fedpeer_weight": Row(_G, ("group",), "push-sum weight held", _each_group(lambda g: g["weight"])),
+    "fedpeer_weight_ratio": Row(
+        _G,
+        ("group",),
+        "push-sum weight held, in parts of what the peer came in with",
+        _each_group(lambda g: g["weight"] / g["start_weight"]),
+    ),
+    "fedpeer_alone_seconds": Row(
+        _G, (), "seconds for which nobody has answered, so that rounds stay; else 0", _one("alone_s")
+    ),
+    "fedpeer_stalled_seconds": Row(
+        _G, (), "seconds that the averaging of this round lasts beyond what is usual; else 0", _one("stalled_s")
+    ),
     "fedpeer_disagreement": Row(
         _G, ("group",), "relative distance from the neighbours", _each_group(lambda g: g["disagreement"])
     ),

@@ -44,6 +44,9 @@ COUNTED: Mapping[str, tuple[tuple[str, str | None], ...]] = {
     "link_down": (("links_down", None),),
     "refused": (("refused_by_others", None),),
     "coordinator": (("coordinators", None),),
+    "alone": (("alone", None),),
+    "rounds_stalled": (("rounds_stalled", None),),
+    "weight_astray": (("weights_astray", None),),
     "rounds_paused": (("pauses", None),),
     "round_void": (("rounds_void", None),),
     "update_void": (("updates_void", None),),
@@ -95,7 +98,7 @@ class GroupView:
 
     length         parameters averaged
     edges          of the overlay as it is now, pairs of peer ids
-    weight         push-sum weight held here
+    weight         push-sum weight held here; `start_weight`: with which the peer came in
     disagreement   relative distance between this peer's estimate and what its neighbours sent last; None: not known
     waiting_for    who is missing in this exchange
     written_off    weight that earlier incarnations of neighbours, and who was put out, had of it, less what they had
@@ -112,6 +115,7 @@ class GroupView:
     round: int
     exchange: int
     weight: float
+    start_weight: float = 1.0
     disagreement: float | None = None
     waiting_for: tuple[str, ...] = ()
     written_off: float = 0.0
@@ -146,7 +150,11 @@ class CouncilView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The node at one moment."""
+    """The node at one moment.
+
+    alone_s     seconds for which nobody has answered and the round number stays; 0: somebody is there
+    stalled_s   seconds for which this round's averaging lasts, where that is remarkable; else 0
+    """
 
     state: State
     round: int
@@ -157,6 +165,8 @@ class View:
     groups: tuple[GroupView, ...]
     lag_ms_p99: float = 0.0
     councils: tuple[CouncilView, ...] = ()
+    alone_s: float = 0.0
+    stalled_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -270,7 +280,10 @@ class Status:
         return {
             "schema": SCHEMA,
             **_fields(about),
-            **{key: getattr(view, key) for key in ("state", "round", "incarnation", "life", "roster", "lag_ms_p99")},
+            **{
+                key: getattr(view, key)
+                for key in ("state", "round", "incarnation", "life", "roster", "lag_ms_p99", "alone_s", "stalled_s")
+            },
             "uptime_s": round(self._ticking() - self._began, 1),
             "loss": finite(self._loss),
             "peers": [{**_fields(peer), "score": finite(peer.score)} for peer in view.peers],

@@ -36,6 +36,8 @@ def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -
         groups=tuple(_group(node, id) for id in sorted(node.life.circle.groups) if id in ledger.groups),
         lag_ms_p99=lag_ms_p99,
         councils=tuple(_council(node, council) for _, council in sorted(node.councils.items())),
+        alone_s=node.rounds.alone_for(node.life) * node.setup.federation.gossip.tick,
+        stalled_s=node.rounds.stalled_for(node.life) * node.setup.federation.gossip.tick,
     )
 
 
@@ -83,7 +85,9 @@ def _group(node: Node, id: str) -> GroupView:
         round=holding.at[0],
         exchange=holding.at[1],
         weight=holding.weight + sum(parcel.weight for lane in holding.out.values() for parcel in lane.open),
-        disagreement=node.rounds.disagreement.get(id),
+        start_weight=node.ledger.rules.start_weight,
+        # Alone there is nobody to agree with: what was measured before says nothing about now.
+        disagreement=None if node.rounds.alone_for(life) else node.rounds.disagreement.get(id),
         waiting_for=holding.missing,
         written_off=holding.written_off,
         audit=audit(holding),

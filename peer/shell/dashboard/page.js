@@ -67,10 +67,28 @@ function header(s) {
   part("facts", facts, () => facts.map((fact) => el("span", {}, fact)));
 }
 
+/** What a person has to know before anything else on the page; empty where all is well. */
+function alarms(s) {
+  const astray = s.groups.filter((group) => !(0.2 <= group.weight / group.start_weight && group.weight / group.start_weight <= 2));
+  return [
+    s.alone_s > 0 ? `Training alone since ${lasting(s.alone_s)}: nobody answers. The round number stays until somebody does.` : null,
+    s.stalled_s > 0 ? `Round ${count(s.round)} has been averaging for ${lasting(s.stalled_s)}.` : null,
+    ...astray.map((group) => `${small(group.weight / group.start_weight)} times the usual push-sum weight is held here in ${group.id}.`),
+  ].filter((text) => text !== null);
+}
+
+function alarm(s) {
+  const texts = alarms(s);
+  at("alarm").hidden = texts.length === 0;
+  part("alarm", texts, () => texts.join(" "));
+}
+
 const newest = (points) => (points?.length ? points[points.length - 1][1] : null);
 
 function tiles(s) {
-  const last = Object.values(s.scores).map(newest).filter((value) => value !== null);
+  const there = s.peers.filter((peer) => ["me", "alive", "suspect", "finished"].includes(peer.state)).map((peer) => peer.id);
+  const last = there.map((id) => newest(s.scores[id])).filter((value) => value !== null);
+  const unheard = s.peers.length - there.length;
   const mean = last.length ? last.reduce((sum, value) => sum + value, 0) / last.length : null;
   const well = s.peers.filter((peer) => ["me", "alive", "finished"].includes(peer.state)).length;
   const refused = s.refusals.filter((row) => row.kind !== "h").reduce((sum, row) => sum + row.count, 0);
@@ -78,19 +96,19 @@ function tiles(s) {
   const weights = s.groups.map((group) => group.weight);
   const apart = s.groups.map((group) => group.disagreement).filter((value) => value !== null);
   const council = s.councils.find((each) => each.paused) ?? s.councils[0];
-  const there = council?.voters_there.length, majority = council && Math.floor(council.voters.length / 2) + 1;
+  const voting = council?.voters_there.length, majority = council && Math.floor(council.voters.length / 2) + 1;
   const rows = [
     [`${capital(s.score_name)} here`, score(newest(s.scores[s.peer])), s.loss === null ? "not measured yet" : `loss ${small(s.loss)}`],
-    ["All peers, mean", score(mean), last.length ? `${score(Math.min(...last))} to ${score(Math.max(...last))}` : "not measured yet"],
+    [unheard ? `Mean of ${there.length} of ${s.peers.length} peers` : "All peers, mean", score(mean), last.length ? `${score(Math.min(...last))} to ${score(Math.max(...last))}` : "not measured yet"],
     ["Peers", `${well} of ${s.peers.length}`, well < s.peers.length ? `${s.peers.length - well} not there` : "all are there", well < s.peers.length],
     ...(council ? [
       ...(s.server_scores.length ? [["Server's model", score(newest(s.server_scores)), "on this peer's test part"]] : []),
       ["Coordinator", council.coordinator ?? "nobody", (s.councils.length > 1 ? `of ${council.id}, ` : "")
         + (council.paused ? "rounds pause" : `term ${count(council.term)}`), council.paused],
-      ["Voters", `${there} of ${council.voters.length}`, `${majority} are a majority`, there < majority],
+      ["Voters", `${voting} of ${council.voters.length}`, `${majority} are a majority`, voting < majority],
     ] : [
       ["Push-sum weight", weights.length ? small(Math.min(...weights)) : DASH, weights.length > 1 ? "lowest of all" : "of the group"],
-      ["Disagreement", apart.length ? small(Math.max(...apart)) : DASH, apart.length > 1 ? "highest of all" : "to neighbours"],
+      ["Disagreement", apart.length ? small(Math.max(...apart)) : DASH, !apart.length && s.alone_s > 0 ? "nobody to compare with" : apart.length > 1 ? "highest of all" : "to neighbours"],
     ]),
     ["Sent", bytes(s.traffic.bytes_sent), `${count(s.traffic.messages_sent)} messages`],
     ["Received", bytes(s.traffic.bytes_received), `${count(s.traffic.messages_received)} messages`],
@@ -234,7 +252,7 @@ function log(s) {
 
 function show() {
   if (status === null) return;
-  for (const draw of [header, tiles, overlay, accuracy, groups, peers, refusals, counters, log]) draw(status);
+  for (const draw of [header, alarm, tiles, overlay, accuracy, groups, peers, refusals, counters, log]) draw(status);
 }
 
 // ------------------------------------------------------------------------------------------------------------ stream

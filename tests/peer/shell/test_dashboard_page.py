@@ -107,6 +107,28 @@ async def test_a_coordinator_and_the_servers_model_are_shown(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+async def test_being_alone_stalled_rounds_and_gathered_weight_stand_above_everything(tmp_path: Path) -> None:
+    peer = learned(4)
+    text, hidden = "document.querySelector('#alarm').textContent", "document.querySelector('#alarm').hidden"
+    async with shown(peer, tmp_path) as (page, _):
+        assert await page.value(hidden) is True
+        view = peer.status.view
+        gone = tuple(replace(each, state="dead") if each.state != "me" else each for each in view.peers)
+        lonely = tuple(replace(group, disagreement=None, weight=3.7) for group in view.groups)
+        peer.status.look(replace(view, alone_s=40.0, stalled_s=90.0, peers=gone, groups=lonely))
+        await page.until(f"!{hidden}")
+        said = await page.value(text)
+        assert "Training alone since 40 s: nobody answers." in said
+        assert "averaging for 1 min 30 s" in said
+        assert "3.7 times the usual push-sum weight" in said
+        tiles = await page.value("document.querySelector('#tiles').textContent")
+        assert "Mean of 1 of 4 peers" in tiles
+        assert "nobody to compare with" in tiles
+        peer.status.look(view)
+        await page.until(hidden)
+
+
+@pytest.mark.slow
 async def test_values_are_read_out_by_pointer_and_by_keys(tmp_path: Path) -> None:
     peer = learned(4)
     points = peer.status.as_json()["scores"]["peer3"]

@@ -21,11 +21,12 @@ from .fake_status import FakePeer
 KEYS = {
     "schema", "federation", "peer", "version", "state", "mode", "round", "rounds", "uptime_s", "device", "incarnation",
     "life", "roster", "transport", "peers", "groups", "scores", "loss", "score_name", "traffic", "refusals", "counters",
-    "timings", "lag_ms_p99", "log", "councils", "server_scores",
+    "timings", "lag_ms_p99", "log", "councils", "server_scores", "alone_s", "stalled_s",
 }  # fmt: skip
 GROUP = {
-    "id", "models", "members", "length", "edges", "round", "exchange", "weight", "disagreement", "waiting_for", "late",
-    "bytes_sent", "bytes_received", "messages_sent", "messages_received", "neighbours", "written_off", "audit", "trail",
+    "id", "models", "members", "length", "edges", "round", "exchange", "weight", "start_weight", "disagreement",
+    "waiting_for", "late", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "neighbours",
+    "written_off", "audit", "trail",
 }  # fmt: skip
 
 

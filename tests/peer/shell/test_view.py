@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.events import Note
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.shell.status import COUNTED, View
 from fedpeer.peer.shell.view import audit, view_of
 from fedpeer.sims.network.craft import Machine
-from fedpeer.sims.network.faults import Faults, drawn
+from fedpeer.sims.network.faults import Faults, asked, drawn
 from fedpeer.sims.network.residents import Residents
 from fedpeer.sims.network.town import Town
 from tests.sims import worlds
@@ -21,9 +22,9 @@ from tests.sims import worlds
 TICKS_MAX = 20_000.0
 
 
-def town(faults: Faults | None = None) -> Town:
+def town(faults: Faults | None = None, rounds: int = 3) -> Town:
     """Six peers that are started."""
-    made = worlds.world(worlds.federation())
+    made = worlds.world(worlds.federation(learning__rounds=rounds))
     found = Town(made.peers, Residents.of(made, parse("partial-averaging")).craft(), faults)
     found.start()
     return found
@@ -96,3 +97,20 @@ def test_the_notes_that_are_counted_are_said_somewhere() -> None:
             if isinstance(call, ast.Call) and name in ("note", "Note"):
                 said |= {each.value for each in call.args[1:2] if isinstance(each, ast.Constant)}
     assert COUNTED.keys() <= said
+
+
+def test_a_peer_that_nobody_answers_says_so_and_claims_no_agreement() -> None:
+    """It keeps its round, and what it measured of the others before says nothing about now."""
+    here = town(asked("cut:1,at=4,for=40", [f"peer{number}" for number in range(1, 7)]), rounds=1000)
+    log: list[str] = []
+    here.said = lambda peer, effect: log.append(effect.what) if peer == "peer1" and isinstance(effect, Note) else None
+    here.run(30.0 / 0.025)
+    alone, others = (view_of(node(here.machines()[peer]), {}) for peer in ("peer1", "peer2"))
+    assert 10.0 < alone.alone_s < 30.0
+    assert [group.disagreement for group in alone.groups] == [None]
+    assert log.count("alone") == 1
+    assert others.alone_s == 0.0
+    here.run(60.0 / 0.025)
+    assert log.count("company") == 1
+    if (machine := here.machines().get("peer1")) is not None:
+        assert view_of(node(machine), {}).alone_s == 0.0

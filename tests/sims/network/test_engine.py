@@ -228,8 +228,9 @@ def test_peers_that_never_reach_one_another_go_on_alone_where_the_file_says_so()
 
 
 def small(**settings: Any) -> World:
-    """Four peers of a few weights, fifteen exchanges in all."""
+    """Four peers of a few weights, fifteen exchanges in all. Who is left when the others have ended goes on alone."""
     quick = {"gossip__exchanges": 5, "simulation__peers": 4, "gossip__deadline": 2.0, "gossip__gather": 5.0}
+    quick |= {"learning__alone_limit": 20.0}
     return worlds.world(worlds.federation(network="mlp:64+3+10", **quick | settings))
 
 
