@@ -21,9 +21,15 @@ LONG: dict[str, Any] = {"steps": 4000, "lr": 0.01}
 
 
 def federation(
-    *, rounds: int = ROUNDS, deadline: float = 20, mode: str = "synchronous", steps: int = 500, lr: float = 0.1
+    *,
+    rounds: int = ROUNDS,
+    deadline: float = 20,
+    mode: str = "synchronous",
+    steps: int = 500,
+    lr: float = 0.1,
+    averaging: str = "",
 ) -> str:
-    """A federation file as a practitioner would write it."""
+    """A federation file as a practitioner would write it; `averaging` adds settings of gossip."""
     return f"""\
 name: wards
 network: {{mlp: {{layers: [64, 50, 10], activation: relu}}}}
@@ -31,7 +37,7 @@ partial_models:
   everyone: {{neurons: {{input: all, hidden1: 40, output: all}}}}
 learning:
   {{optimizer: {{sgd: {{lr: {lr}}}}}, batch_size: 10, steps_between_averaging: {steps}, rounds: {rounds}, mode: {mode}}}
-gossip: {{protocol: push-sum, deadline: {deadline:g}, gather: 30}}
+gossip: {{protocol: push-sum, deadline: {deadline:g}, gather: 30{averaging}}}
 """
 
 
