@@ -25,7 +25,8 @@ near it: all that could flow along an edge is what the others have. Where edges 
 round in circles and `net` bounds nothing; `held` does.
 
 What liars can do: with h honest members and f that lie, what is there among the honest is at most what they put in and
-what came from liars: h (1 + f (n - 1)).
+what came from liars: h (1 + f (n - 1)), as long as no liar is born again. Each new incarnation of one begins lanes of
+its own, with a `net` of their own; `held` is then what bounds it.
 """
 
 from __future__ import annotations

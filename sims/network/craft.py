@@ -5,7 +5,7 @@ work gives; and the processes that these machines live in.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,6 +33,8 @@ class Craft:
     answered    (sender, its machine, receiver, bytes) -> what the answer to a refused message is to the sender
     work        (peer, what takes long) -> the event with its result
     work_ticks  how long that takes
+    lie         (names of lies, the liar's machine, that of the other, a number that rises) -> what it says to it
+    withholds   (names of lies, what a liar would say as any peer) -> whether it keeps that to itself
     fact        (peer, effect) -> what it states, for the history's judges; None: nothing
     """
 
@@ -43,6 +45,8 @@ class Craft:
     answered: Callable[[str, Machine, str, bytes], Event | None] = lambda sender, machine, receiver, data: None
     work: Callable[[str, Work], Event]
     work_ticks: Callable[[str, Work], float] = lambda peer, effect: 1.0
+    lie: Callable[[Collection[str], Machine, Machine, int], Iterable[Send]] = lambda names, liar, other, number: ()
+    withholds: Callable[[Collection[str], Send], bool] = lambda names, send: False
     fact: Callable[[str, Effect], object] = lambda peer, effect: None
 
 

@@ -79,6 +79,7 @@ class NetworkEngine:
         # algorithm may have units of its own in each group and round: then the mean is of those who are there.
         by_examples = world.federation.learning.weights == "samples"
         self._unit = np.mean([each.examples for each in residents.learners.values()]) if by_examples else 1.0
+        self._liars = frozenset(each.peer for each in (faults or Faults()).liars)
         self._own_units = method_of(method).keeps_state
         self._counted = self._town.counted()
         self.traffic = ([0] * len(world.peers), [0] * len(world.peers))
@@ -98,7 +99,8 @@ class NetworkEngine:
         return torch.stack([_latest(seen.models, self.round) for seen in self._seen.values()])
 
     def step(self) -> RoundTimes:
-        """Let everything happen until every peer has finished the next round.
+        """Let everything happen until every peer has finished the next round; one that lies may stay behind, since
+        others cease to listen to it, and has its last numbers then.
 
         Raises:
             Stopped: if asked to stop meanwhile.
@@ -106,7 +108,7 @@ class NetworkEngine:
         """
         began = time.perf_counter()
         self.round += 1
-        self._go_on(lambda: all(seen.done >= self.round for seen in self._seen.values()))
+        self._go_on(lambda: all(seen.done >= self._due(peer) for peer, seen in self._seen.items()))
         for group in self._plan.groups:
             weights = [_latest(self._seen[peer].weights, self.round)[group.id] for peer in group.members]
             self.weights[group.id] = np.array(weights) / (np.mean(weights) if self._own_units else self._unit)
@@ -117,10 +119,17 @@ class NetworkEngine:
 
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
         """(score, loss) of each peer on its own test part, as its node evaluated itself after this round; or before it,
-        if it was killed just then or skipped this one; or, if it was never evaluated yet, the next time."""
+        if it was killed just then or skipped this one; or, if it was never evaluated yet, the next time.
+
+        Raises:
+            EngineError: nobody gets any further, or a peer lied before it was evaluated once.
+        """
         within = self._town.now + EVALUATION_TICKS
-        self._town.run(within, lambda: all(max(seen.results, default=0) >= self.round for seen in self._seen.values()))
-        self._go_on(lambda: all(seen.results for seen in self._seen.values()))
+        honest = [seen for peer, seen in self._seen.items() if peer not in self._liars]
+        self._town.run(within, lambda: all(max(seen.results, default=0) >= self.round for seen in honest))
+        self._go_on(lambda: all(seen.results for seen in honest))
+        if early := [peer for peer in self._liars if not self._seen[peer].results]:
+            raise EngineError(f"{early[0]} lies before its first evaluation: let it begin later (liar:...,at=SECONDS)")
         return [_latest(seen.results, self.round) for seen in self._seen.values()]
 
     def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
@@ -166,8 +175,12 @@ class NetworkEngine:
             if self._progress() != before:
                 before, until = self._progress(), self._town.now + self._patience
             elif self._town.now >= until:
-                behind = ", ".join(peer for peer, seen in self._seen.items() if seen.done < self.round)
+                behind = ", ".join(peer for peer, seen in self._seen.items() if seen.done < self._due(peer))
                 raise EngineError(f"in {self._patience:.0f} ticks nobody got further; waiting for {behind}")
+
+    def _due(self, peer: str) -> int:
+        """The round that a peer has to have finished by now."""
+        return min(1, self.round) if peer in self._liars else self.round
 
     def _progress(self) -> int:
         return sum(seen.done for seen in self._seen.values())

@@ -17,7 +17,8 @@ import numpy as np
 from fedpeer.algorithms.draws import Draws
 from fedpeer.data.dataset import DataError
 from fedpeer.data.splits.differences import peer_numbers
-from fedpeer.peer.core.choice import ChoiceError, called, parse
+from fedpeer.peer.core.choice import ChoiceError, called, nearest, parse
+from fedpeer.sims.network.lies import LIES
 from fedpeer.sims.network.links import Cut, LinkRules, partition
 
 #: kill      the process dies and is started again after `ticks`
@@ -50,6 +51,16 @@ class Act:
     ticks: float
 
 
+@dataclass(frozen=True)
+class Lying:
+    """One peer that lies from tick `begin` to tick `end`, in these ways (`lies.py`), and does its part besides."""
+
+    begin: float
+    end: float
+    peer: str
+    lies: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Faults:
     """Everything that goes wrong.
@@ -65,6 +76,7 @@ class Faults:
     acts: tuple[Act, ...] = ()
     rates: tuple[tuple[str, float], ...] = ()
     paces: tuple[tuple[str, float], ...] = ()
+    liars: tuple[Lying, ...] = ()
     heal: float = math.inf
 
     def line(self) -> str:
@@ -91,6 +103,7 @@ def parsed(line: str) -> Faults:
         acts=tuple(Act(**each) for each in data["acts"]),
         rates=tuple((peer, rate) for peer, rate in data["rates"]),
         paces=tuple((peer, pace) for peer, pace in data.get("paces", ())),  # older lines have none
+        liars=tuple(Lying(**{**each, "lies": tuple(each["lies"])}) for each in data.get("liars", ())),
         heal=data["heal"],
     )
 
@@ -120,7 +133,7 @@ def _seed(before: Faults, peers: Sequence[str], tick: float, *, seed: int, heal:
         raise ChoiceError(f"faults: seed = {seed}, heal = {heal:g}: write numbers of 0 or more")
     found = drawn(seed, peers, heal)
     acts = tuple(sorted((*before.acts, *found.acts), key=lambda act: act.tick))
-    return replace(found, paces=before.paces, cuts=(*before.cuts, *found.cuts), acts=acts)
+    return replace(found, paces=before.paces, liars=before.liars, cuts=(*before.cuts, *found.cuts), acts=acts)
 
 
 def _links(
@@ -196,6 +209,25 @@ def _kill(before: Faults, peers: Sequence[str], tick: float, *, on: tuple[str, .
     return _acts(before, "kill", _chosen("kill", on, peers), _span("kill", at, for_, tick))
 
 
+def _liar(
+    before: Faults,
+    peers: Sequence[str],
+    tick: float,
+    *,
+    on: tuple[str, ...],
+    lies: tuple[str, ...] = tuple(LIES),
+    at: float = 5.0,
+    for_: float = SECONDS_MAX,
+) -> Faults:
+    """peers (liar:3) that lie from second `at` on, for `for` seconds: lies=life+verdict, or all of them"""
+    for lie in lies:
+        if lie not in LIES:
+            raise ChoiceError(f'faults: there is no lie "{lie}"; {nearest(lie, list(LIES))}')
+    side, _ = _sides("liar", on, peers)
+    begin, end = _span("liar", at, for_, tick)
+    return replace(before, liars=(*before.liars, *(Lying(begin, end, peer, lies) for peer in side)))
+
+
 def _acts(before: Faults, kind: Kind, peers: Sequence[str], span: tuple[float, float]) -> Faults:
     begin, end = span
     acts = (*before.acts, *(Act(begin, kind, peer, end - begin) for peer in peers))
@@ -235,6 +267,7 @@ FAULTS: Mapping[str, Callable[..., Faults]] = {
     "oneway": _one_way,
     "freeze": _freeze,
     "kill": _kill,
+    "liar": _liar,
 }
 
 

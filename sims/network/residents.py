@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -55,6 +55,7 @@ from fedpeer.peer.core.roster import Entry, Roster
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.versions import NEWEST
 from fedpeer.sims.network.craft import Craft, Machine
+from fedpeer.sims.network.lies import told, withheld
 from fedpeer.sims.peers import learners, secret_of
 from fedpeer.sims.world import World, plan_of
 
@@ -166,6 +167,8 @@ class Residents:
             answered=_answered,
             work=work,
             work_ticks=self._work_ticks,
+            lie=_lie,
+            withholds=lambda names, send: withheld(names, send.message),
             fact=fact,
         )
 
@@ -243,6 +246,12 @@ def _answered(sender: str, machine: Machine, receiver: str, data: bytes) -> Even
     if said is None:
         return None
     return Heard(receiver, machine.ledger.met.get(receiver, 0), machine.ledger.incarnation, said)
+
+
+def _lie(names: Collection[str], liar: Machine, other: Machine, number: int) -> Iterator[Send]:
+    assert isinstance(liar, Node)
+    assert isinstance(other, Node)
+    return told(names, liar, other, number)
 
 
 def _key(world: World, peer: str) -> bytes:

@@ -49,15 +49,23 @@ class Timeline:
             ],
         }
 
+    def _over(self) -> float:
+        """Return the tick of the last end of a round."""
+        return max((points[-1][0] / self.tick_s for points in self._peers.values()), default=0.0)
+
     def _spans(self) -> list[tuple[float, float, str]]:
         """Return when something went wrong, and what, one a cut and one an act."""
-        heal = self.faults.heal
+        heal, over = self.faults.heal, self._over()
         cuts = [
             (cut.begin, min(cut.end, heal), f"{_listed(cut.receivers)} hears nothing of {_listed(cut.senders)}")
             for cut in self.faults.cuts
         ]
         acts = [(a.tick, min(a.tick + a.ticks, heal), f"{a.peer}: {a.kind}") for a in self.faults.acts]
-        return sorted((begin, end, text) for begin, end, text in (*cuts, *acts) if begin < end < NEVER)
+        lies = [  # most lie to the end
+            (each.begin, min(each.end, heal, over), f"{each.peer} lies ({_listed(each.lies, 'lies')})")
+            for each in self.faults.liars
+        ]
+        return sorted((begin, end, text) for begin, end, text in (*cuts, *acts, *lies) if begin < end < NEVER)
 
 
 def _thinned(points: Sequence[tuple[float, int, Mapping[str, float]]]) -> dict[str, Any]:
@@ -71,5 +79,5 @@ def _thinned(points: Sequence[tuple[float, int, Mapping[str, float]]]) -> dict[s
     }
 
 
-def _listed(peers: Sequence[str]) -> str:
-    return ", ".join(peers) if len(peers) <= 3 else f"{len(peers)} peers"
+def _listed(peers: Sequence[str], what: str = "peers") -> str:
+    return ", ".join(peers) if len(peers) <= 3 else f"{len(peers)} {what}"

@@ -38,7 +38,7 @@ from fedpeer.peer.core.saving import Recovered
 from fedpeer.sims.network.agenda import Agenda
 from fedpeer.sims.network.craft import RETRY_TICKS, RETRY_TICKS_MAX, Craft, Fed, Machine, Process
 from fedpeer.sims.network.disk import DiskRules, MemoryDisk
-from fedpeer.sims.network.faults import Act, Faults
+from fedpeer.sims.network.faults import Act, Faults, Lying
 from fedpeer.sims.network.history import ROWS_MAX, Row
 from fedpeer.sims.network.links import Links
 
@@ -48,6 +48,8 @@ INBOX_MAX = 256
 #: Ticks that a process which stood still for lack of time may take to read what arrived meanwhile: some passes of its
 #: loop, in each of which it is told the time.
 STALLED_TICKS = 4.0
+#: Ticks between two times that a liar lies to everybody.
+LIE_TICKS = 2.0
 #: Ticks between two backups, from which an old checkpoint can come back.
 BACKUP_TICKS = 200.0
 
@@ -89,6 +91,8 @@ class Town:
         self._draws = Draws(self.faults.seed).numpy("crashes")
         for act in self.faults.acts:
             self.agenda.at(act.tick, partial(self._act, act))
+        for lying in self.faults.liars:
+            self.agenda.at(lying.begin, partial(self._lie, lying, 1))
         if any(act.kind == "old" for act in self.faults.acts):
             self.agenda.at(BACKUP_TICKS, self._back_up)
 
@@ -180,6 +184,24 @@ class Town:
                 elif act.kind == "lose":
                     self._disks[peer] = MemoryDisk(self._disk_rules)
                 self.agenda.at(self._healed(act.ticks), partial(self.start, peer))
+
+    def _lie(self, lying: Lying, number: int) -> None:
+        """It says to all others what is not so, beside what it says as any peer, and soon does again."""
+        if self.now >= min(lying.end, self.faults.heal):
+            return
+        liar = self._alive.get(lying.peer)
+        if liar is not None and self.now >= liar.paused_until:
+            for peer in [peer for peer in self._alive if peer != lying.peer]:
+                for send in self._craft.lie(lying.lies, liar.machine, self._alive[peer].machine, number):
+                    self._post(lying.peer, send)
+        self.agenda.at(self.now + LIE_TICKS, partial(self._lie, lying, number + 1))
+
+    def _withholds(self, peer: str, send: Send) -> bool:
+        """Whether it lies now by not saying this."""
+        if self.now >= self.faults.heal:
+            return False
+        lying = (each for each in self.faults.liars if each.peer == peer and each.begin <= self.now < each.end)
+        return any(self._craft.withholds(each.lies, send) for each in lying)
 
     def _healed(self, ticks: float) -> float:
         """When a fault that begins now is over: after so many ticks, and all of them when faults end."""
@@ -282,11 +304,8 @@ class Town:
     def _say(self, peer: str, process: Process, effect: Effect) -> None:
         match effect:
             case Send():
-                data = self._craft.encode(peer, effect)
-                self._note("said", peer, type(effect.message).__name__, effect.to, len(data))
-                self.messages[peer] += 1
-                self.bytes[peer] += len(data)
-                self._travel(peer, effect.to, data, self._arrived)
+                size = 0 if self._withholds(peer, effect) else self._post(peer, effect)
+                self._note("said", peer, type(effect.message).__name__, effect.to, size)
                 return
             case Train() | Evaluate() | Practise() | Conclude() | Settle():
                 begin = max(self.now, process.busy_until)
@@ -309,6 +328,14 @@ class Town:
             self._give(peer, process, self._craft.work(peer, effect))
 
     # ---- messages
+
+    def _post(self, sender: str, send: Send) -> int:
+        """Let a message travel; its bytes."""
+        data = self._craft.encode(sender, send)
+        self.messages[sender] += 1
+        self.bytes[sender] += len(data)
+        self._travel(sender, send.to, data, self._arrived)
+        return len(data)
 
     def _travel(self, sender: str, receiver: str, data: bytes, arrived: Callable[[str, str, bytes], None]) -> None:
         times = self._links.arrivals(sender, receiver, len(data), self.now)

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from fedpeer.peer.core.events import NewRoster
 from fedpeer.sims.network.faults import Act, Faults, drawn
+from fedpeer.sims.network.lies import promising, rising, standing
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.guild import Guild, world
 from tests.faults.parliament import LED_TICKS
-from tests.faults.pretenders import pretend, promising, rising, standing
+from tests.faults.pretenders import pretend
 
 #: Ticks in which all meet, elect and begin.
 CALM = 200.0

@@ -7,7 +7,7 @@ coordinators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -59,9 +59,10 @@ class Watch:
 
         self.town.said = said
 
-    def rate(self, begin: float, end: float) -> float:
-        """Rounds a tick of the slowest peer."""
-        done = [sum(begin <= tick < end for tick, peer, *_ in self.rounds if peer == each) for each in self.town.peers]
+    def rate(self, begin: float, end: float, among: Sequence[str] = ()) -> float:
+        """Rounds a tick of the slowest peer of all, or of these."""
+        peers = among or self.town.peers
+        done = [sum(begin <= tick < end for tick, peer, *_ in self.rounds if peer == each) for each in peers]
         return min(done) / (end - begin)
 
     def weights(self, since: float) -> list[float]:

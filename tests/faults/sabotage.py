@@ -15,7 +15,8 @@ import pytest
 from fedpeer.gossip import reductions, transfers
 from fedpeer.gossip.decree import Decrees
 from fedpeer.gossip.mass import Mass
-from fedpeer.peer.core import gate, lanes, meeting, node, rounds
+from fedpeer.gossip.weight_limits import WeightLimits
+from fedpeer.peer.core import gate, lanes, meeting, node, reminders, rounds
 from fedpeer.peer.core.chamber import Chamber
 from fedpeer.peer.core.codec import decode
 from fedpeer.peer.core.entries import ChamberEntry, Entry, Kept, Studied
@@ -24,7 +25,8 @@ from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Ack, Hello, Transfer
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import Rejected
-from tests.faults import scenarios, sessions
+from fedpeer.peer.core.standing import Standing
+from tests.faults import liars, scenarios, sessions
 from tests.peer.hostile import HOSTILE
 from tests.peer.wire import GATE, PARTY
 
@@ -159,6 +161,24 @@ def vote_without_a_memory(patch: Patch) -> None:
     patch.setattr(Chamber, "votes", property(lambda self: True))
 
 
+def listen_to_everybody(patch: Patch) -> None:
+    patch.setattr(Standing, "listens", lambda self, now: True)
+
+
+def believe_any_hello(patch: Patch) -> None:
+    """What others say that this peer was is taken as what it was."""
+    patch.setattr(meeting, "unproven", _born_again_at_once)
+
+
+def _born_again_at_once(life: Life, heard: Heard, hello: Hello) -> None:
+    if heard.to_incarnation > life.ledger.incarnation:
+        reminders.born_again(life, heard.to_incarnation + 1, "somebody says so")
+
+
+def take_any_weight(patch: Patch) -> None:
+    patch.setattr(WeightLimits, "refusal", lambda self, out, incoming, held, weight: None)
+
+
 def not_finite(_: int) -> None:
     """S06: numbers that are none are refused by that name."""
     for bad in HOSTILE:
@@ -182,5 +202,8 @@ SABOTAGE = {
     "apply without a majority": Switch(apply_without_a_majority, sessions.coordinator_killed, range(2, 62, 8)),
     "forget the update that was sent": Switch(forget_the_update_that_was_sent, sessions.client_killed, range(40, 80)),
     "settle a round twice": Switch(settle_a_round_twice, sessions.client_killed, range(40, 43)),
+    "listen to everybody": Switch(listen_to_everybody, liars.liars, range(2, 3)),
+    "believe any Hello": Switch(believe_any_hello, liars.liars, range(1)),
+    "take any weight": Switch(take_any_weight, liars.liars, range(2, 3)),
     "vote without a memory": Switch(vote_without_a_memory, sessions.disk_lost, range(1)),
 }

@@ -21,6 +21,7 @@ from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.companies import COMPANIES
 from tests.faults.drifting import Drifting, drifting_world
 from tests.faults.isolation import ALONE_ROUNDS, ISOLATIONS
+from tests.faults.liars import LIARS
 from tests.faults.sessions import SESSIONS
 from tests.faults.trusting import Trust, judge
 from tests.faults.veiled import Veiled, veiled_world
@@ -495,6 +496,6 @@ SCENARIOS = {
     for scenario in (
         truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, veiled, drifting, leaving,
         leaving_slowly, joining, slow_asynchronous, slow_synchronous, roster_changes, revoked, detection, replayed,
-        *SESSIONS.values(), *COMPANIES.values(), *ISOLATIONS.values(),
+        *SESSIONS.values(), *COMPANIES.values(), *ISOLATIONS.values(), *LIARS.values(),
     )
 }  # fmt: skip

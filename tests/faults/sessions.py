@@ -13,9 +13,10 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.core.events import Asked, NewRoster
 from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.sims.network.faults import Act, Faults, drawn, stalls
+from fedpeer.sims.network.lies import TERMS, Said
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.parliament import LED_TICKS, Parliament, world
-from tests.faults.pretenders import LIES, Lie, pretend
+from tests.faults.pretenders import pretend
 
 #: Ticks in which all meet, elect and begin.
 CALM = 150.0
@@ -224,8 +225,8 @@ def terms_lied_about(seed: int) -> None:
     made = world(8 if seed % 3 == 2 else 4, gossip__gather=2.0)
     draws = Draws(seed).numpy("liars")
     mixed = [made.peers[place] for place in draws.permutation(len(made.peers))]
-    liars: dict[str, Collection[Lie]] = {
-        peer: [LIES[(seed + n) % len(LIES)]] for n, peer in enumerate(mixed[: len(mixed) // 4])
+    liars: dict[str, Collection[Said]] = {
+        peer: [TERMS[(seed + n) % len(TERMS)]] for n, peer in enumerate(mixed[: len(mixed) // 4])
     }
     parliament = Parliament(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.05 * (seed % 2))))
     town, honest = parliament.town, mixed[len(liars) :]

@@ -8,7 +8,7 @@ they are on disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -97,26 +97,27 @@ class Standings:
     """What each thinks of each other, as it says when that changes.
 
     now      by (who, of whom), since when and what
-    dead     how long those who were thought dead and came back were
+    dead     (who, of whom, how long) of those who were thought dead and came back
     """
 
     now: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
-    dead: list[float] = field(default_factory=list)
+    dead: list[tuple[str, str, float]] = field(default_factory=list)
 
     def hear(self, tick: float, peer: str, effect: Effect) -> None:
         if isinstance(effect, Note) and effect.what == "membership":
             key = (peer, str(effect.fields["peer"]))
             since, before = self.now.get(key, (tick, "unknown"))
             if before == "dead":
-                self.dead.append(tick - since)
+                self.dead.append((*key, tick - since))
             self.now[key] = (tick, str(effect.fields["state"]))
 
     def count(self, state: str) -> int:
         return sum(after == state for _, after in self.now.values())
 
-    def burials(self, now: float) -> list[float]:
-        """Ticks for which somebody was thought dead by one other, until now if that is not over."""
-        return [*self.dead, *(now - since for since, state in self.now.values() if state == "dead")]
+    def burials(self, now: float, among: Collection[str] | None = None) -> list[float]:
+        """Ticks for which somebody was thought dead by one other, until now if that is not over; of these."""
+        dead = [*self.dead, *((*key, now - since) for key, (since, state) in self.now.items() if state == "dead")]
+        return [ticks for *pair, ticks in dead if among is None or set(pair) <= set(among)]
 
 
 class Village:

@@ -8,13 +8,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from fedpeer.peer.core.choice import ChoiceError
 from fedpeer.peer.core.events import Refuse
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.sims.network import history
 from fedpeer.sims.network.agenda import Agenda
 from fedpeer.sims.network.disk import DiskRules, MemoryDisk
-from fedpeer.sims.network.faults import Faults, drawn, parsed
+from fedpeer.sims.network.faults import Faults, Lying, asked, drawn, parsed
+from fedpeer.sims.network.lies import LIES
 from fedpeer.sims.network.links import Cut, LinkRules, Links, partition
+from fedpeer.sims.network.timeline import Timeline
 
 PEERS = ("a", "b", "c", "d")
 MANY = 20_000
@@ -175,6 +178,21 @@ def test_one_line_replays_the_faults(seed: int) -> None:
     assert all(0 <= act.tick <= 300 and act.peer in PEERS for act in faults.acts)
     assert faults.links.loss <= 0.3
     assert faults.links.repeat <= 0.3
+
+
+def test_a_liar_is_a_fault_like_others() -> None:
+    faults = asked("liar:2,lies=life+verdict,at=5,for=10/liar:1", PEERS)
+    assert faults.liars[0] == Lying(200.0, 600.0, PEERS[1], ("life", "verdict"))
+    assert set(faults.liars[1].lies) == set(LIES), "in all ways"
+    assert parsed(faults.line()) == faults
+    assert parsed(faults.line().replace("liars", "other")).liars == (), "older lines have none"
+    timeline = Timeline(0.025, faults)
+    timeline.finished(PEERS[0], 4000.0, 7, {})
+    spans = timeline.to_json()["faults"]
+    assert {"begin": 5.0, "end": 15.0, "text": f"{PEERS[1]} lies (life, verdict)"} in spans
+    assert {"begin": 5.0, "end": 100.0, "text": f"{PEERS[0]} lies ({len(LIES)} lies)"} in spans
+    with pytest.raises(ChoiceError, match="there is no lie"):
+        asked("liar:2,lies=live", PEERS)
 
 
 def test_rare_mixes_appear() -> None:

@@ -1,0 +1,151 @@
+"""One of four members lies, or two of eight, in one way or in all of them: what the honest lose by it.
+
+Each seed is a lie, a size and links. The liars do their part besides, and say their lies to everybody every other tick.
+Coordinators' terms are lied about where groups have coordinators (`liars`, lie `term`); all else is said among equals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedpeer.gossip.transfers import Incoming
+from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.sims.network import audit, history
+from fedpeer.sims.network.faults import Faults, Lying
+from fedpeer.sims.network.lies import LIES
+from fedpeer.sims.network.links import LinkRules
+from tests.faults.guild import Guild
+from tests.faults.guild import world as guild_world
+from tests.faults.isolation import Watch
+from tests.faults.village import EXACT, Village, world
+
+#: Ticks in which all meet and the undisturbed rate of rounds is measured, from the first tick on; and of lies.
+MEASURED, BEGIN, LIED = 150.0, 350.0, 1200.0
+#: Of the undisturbed rate of rounds.
+RATE = 0.5
+#: Ticks for which an honest peer may think another one dead (P8).
+BURIED = 200.0
+#: Shares of one neighbour in one group that may wait.
+WAITING = 256
+#: Ticks in which groups with coordinators go on by five rounds.
+PATIENCE = 400.0
+#: Lies that no honest peer can say: whoever says them is not listened to in the end.
+PROVABLE = ("life", "weight", "exchange", "value", "contract", "roster")
+
+#: By the number of a seed: what is lied, of all that is said among equals.
+SAID: tuple[tuple[str, ...], ...] = (*((lie,) for lie in LIES if lie != "term"), tuple(LIES))
+
+
+def liars(seed: int) -> None:
+    """Honest peers go on, nobody of them is blocked, buried, loaded or born again, and who provably lies is blocked."""
+    lies = (*SAID, ("term",))[seed % (len(SAID) + 1)]
+    if lies == ("term",):
+        _about_terms(seed)
+        return
+    big = seed // (len(SAID) + 1) % 2
+    made = world(8 if big else 4, gossip__topology="complete", gossip__gather=2.0)
+    false = made.peers[-2:] if big else made.peers[-1:]
+    honest = tuple(peer for peer in made.peers if peer not in false)
+    links = LinkRules(delay=0.2, jitter=0.2 + seed % 5 / 4, loss=0.05 * (seed % 3))
+    lying = tuple(Lying(BEGIN, BEGIN + LIED, peer, lies) for peer in false)
+    village = Village(made, Faults(seed=seed, links=links, liars=lying), forgetful=True)
+    thought, watch = village.standings(), Watch(village.town)
+    village.town.start()
+    village.run(BEGIN)
+    crowded, unlike, closed = 0, [], set[tuple[str, str]]()
+    for tick in range(int(BEGIN), int(BEGIN + LIED), 10):
+        village.run(tick + 10.0)
+        ledgers = {peer: ledger for peer, ledger in village.ledgers().items() if peer in honest}
+        closed |= _closed(village, honest)
+        crowded = max(crowded, *(_waiting(ledger) for ledger in ledgers.values()))
+        unlike += [f"tick {tick}: {far:.3g} of the weight is not there" for far in _far(ledgers, false) if far > EXACT]
+    assert set(honest) <= village.nodes().keys(), f"ended: {village.town.stopped}"
+    rate = watch.rate(BEGIN, BEGIN + LIED, honest) / watch.rate(MEASURED, BEGIN, honest)
+    assert rate >= RATE, f"{rate:.2f} of the undisturbed rate of rounds: {village.phases()}"
+    lives = {peer: village.node(peer).ledger.incarnation for peer in honest}
+    assert set(lives.values()) == {1}, f"nobody was started again: {lives}"
+    buried = max(thought.burials(village.town.now, honest), default=0.0)
+    assert buried <= BURIED, f"somebody honest was thought dead for {buried:.0f} ticks"
+    assert crowded <= WAITING, f"{crowded} shares of one neighbour wait"
+    among = {(one, other) for one, other in closed if one in honest and other in honest}
+    assert not among, f"honest peers do not listen to one another: {sorted(among)}"
+    if set(lies) & set(PROVABLE):
+        heard = {(one, other) for one in honest for other in false} - closed
+        assert not heard, f"liars are still listened to: {sorted(heard)}"
+    _judge(village, honest, unlike, poisoned="value" in lies)
+
+
+def _judge(village: Village, honest: Sequence[str], unlike: Sequence[str], *, poisoned: bool) -> None:
+    rows = [row for row in village.town.rows if row[1] != "refused" or {row[2], row[-1]} <= {*honest, ""}]
+    took = [each for each in history.durable(rows) if each[1] in honest and each[2][1][1] in honest]
+    history.judged(
+        unlike[: history.SHOWN_MAX],
+        [each for each in village.outside if any(f" {peer}'s " in each for peer in honest) and not poisoned],
+        history.saved_before_said(rows),
+        history.taken_once_and_in_order(took),
+        history.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+    )
+
+
+def _closed(village: Village, honest: Sequence[str]) -> set[tuple[str, str]]:
+    """(who, whom): each of the honest, and those to whom it does not listen now."""
+    lives = {peer: node.life for peer, node in village.nodes().items() if peer in honest}
+    return {(one, other) for one, life in lives.items() for other in village.made.peers if not life.listens(other)}
+
+
+def _far(ledgers: Mapping[str, Ledger], false: Sequence[str]) -> list[float]:
+    """By group, the part of the weight among these that is missing, or twice, when what each of them gave to those who
+    lie, less what it took of them, is counted by name."""
+    found = []
+    for group, (there, put) in audit.weights(ledgers).items():
+        given = sum(_given(ledger, group, liar) for ledger in ledgers.values() for liar in false)
+        found.append(abs(there + given - put) / put)
+    return found
+
+
+def _given(ledger: Ledger, group: str, liar: str) -> float:
+    holding = ledger.groups[group]
+    out = holding.out[liar].weight_until(holding.out[liar].made) if liar in holding.out else 0.0
+    return out - holding.into.get(liar, Incoming()).taken_weight
+
+
+def _waiting(ledger: Ledger) -> int:
+    """The most shares of one neighbour that wait in one group."""
+    kept = [
+        sum(place[2] == peer for place in (*holding.waiting, *holding.nothing))
+        for holding in ledger.groups.values()
+        for peer in ledger.met
+    ]
+    return max(kept, default=0)
+
+
+def _about_terms(seed: int) -> None:
+    """One of five in three groups, each with a coordinator."""
+    made = guild_world(gossip__gather=2.0)
+    liar = made.peers[seed % 5]
+    lying = (Lying(0.0, 10_000.0, liar, ("term",)),)
+    guild = Guild(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3), liars=lying))
+    guild.town.start()
+
+    def reach(goal: int) -> bool:
+        """Let time pass until every honest peer is in this round of each of its groups."""
+        ends = guild.town.now + PATIENCE
+        return guild.run(ends, lambda: all(each >= goal for each in _rounds(guild, liar).values()))
+
+    assert reach(2), _rounds(guild, liar)
+    kept = {each: guild.leading(each) for each in guild.groups}
+    assert reach(max(_rounds(guild, liar).values()) + 5), _rounds(guild, liar)
+    assert {each: guild.leading(each) for each in guild.groups} == kept, "nobody deposes a coordinator"
+    guild.judge(strangers=[liar])
+
+
+def _rounds(guild: Guild, liar: str) -> dict[tuple[str, str], int]:
+    """By group and honest peer."""
+    return {
+        (group, peer): round for group in guild.groups for peer, round in guild.rounds(group).items() if peer != liar
+    }
+
+
+#: By name.
+LIARS = {liars.__name__: liars}
