@@ -77,7 +77,7 @@ KEYS: Mapping[str, Key] = {
     "learning.privacy": Key("training", False, "what was promised about privacy holds for a whole federation"),
     "learning.mode": Key("average", False, _MASS),
     "learning.alone_rounds": Key("conduct", True, _NEXT, since="0.3", neutral=10),
-    "learning.alone_limit": Key("conduct", True, _NEXT, since="0.3", neutral=None),
+    "learning.alone_limit": Key("conduct", True, _NEXT, since="0.3", neutral=86_400.0),
     "gossip.protocol": Key("average", False, _MASS),
     "gossip.topology": Key("average", True, _NEXT),
     "gossip.tolerance": Key("average", True, _NEXT),

@@ -189,12 +189,12 @@ class LearningSettings(Strict):
         description="trainings that a peer adds in the same round while no other peer answers; then it waits",
     )
     alone_limit: float | None = Field(
-        default=None,
+        default=86_400.0,
         gt=0,
         le=1e9,
         allow_inf_nan=False,
         description="seconds after which a peer that no other peer answers goes through the remaining rounds by itself "
-        "and finishes; default: never, it waits for the others",
+        "and finishes; null: never, it waits for the others (in a simulation 600 at most: who has ended stays away)",
     )
 
     def evaluated(self, round: int) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -38,6 +38,8 @@ SECONDS = "virtual seconds"
 EVALUATION_TICKS = 200.0
 #: Ticks between two looks at whether somebody asked to stop.
 STOP_TICKS = 40.0
+#: Virtual seconds for which a peer that nobody answers waits at most.
+ALONE_S = 600.0
 #: Deadlines of an exchange in which some peer gets further, whatever happens to others: a peer waits for one at most in
 #: each exchange, and starts anew after a crash.
 DEADLINES_MAX = 3
@@ -67,6 +69,7 @@ class NetworkEngine:
         faults: Faults | None = None,
         stop: threading.Event | None = None,
     ) -> None:
+        world = _impatient(world)
         self._world, self._plan = world, plan
         self._stop = stop or threading.Event()
         residents = Residents.of(world, method, dict(faults.paces) if faults else {})
@@ -189,7 +192,8 @@ class NetworkEngine:
         """Ticks in which some peer finishes a round, if any ever will."""
         gossip = self._world.federation.gossip
         exchanges = max((each.exchanges for each in residents.averaging()), default=0)
-        waiting = gossip.gather + DEADLINES_MAX * gossip.deadline * (1 + exchanges)
+        alone = self._world.federation.learning.alone_limit or 0.0
+        waiting = alone + gossip.gather + DEADLINES_MAX * gossip.deadline * (1 + exchanges)
         return waiting / gossip.tick + DEADLINES_MAX * residents.longest_ticks()
 
     def _said(self, peer: str, effect: Effect) -> None:
@@ -210,6 +214,15 @@ class NetworkEngine:
         seen.results[event.round] = event.score, event.loss
         if event.server is not None:
             seen.servers[event.round] = event.server
+
+
+def _impatient(world: World) -> World:
+    """Return the world in which a peer alone goes on by itself after `ALONE_S` at most: others that have ended do not
+    come back here, and nobody looks at a banner."""
+    learning = world.federation.learning
+    limit = ALONE_S if learning.alone_limit is None else min(learning.alone_limit, ALONE_S)
+    learning = learning.model_copy(update={"alone_limit": limit})
+    return replace(world, federation=world.federation.model_copy(update={"learning": learning}))
 
 
 def _latest(by_round: dict[int, T], round: int) -> T:

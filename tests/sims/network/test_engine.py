@@ -18,8 +18,8 @@ from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.craft import Machine
-from fedpeer.sims.network.engine import SECONDS, NetworkEngine
-from fedpeer.sims.network.faults import Act, Faults, drawn
+from fedpeer.sims.network.engine import ALONE_S, SECONDS, NetworkEngine
+from fedpeer.sims.network.faults import Act, Faults, asked, drawn
 from fedpeer.sims.network.links import LinkRules
 from fedpeer.sims.network.residents import Residents
 from fedpeer.sims.network.town import Town
@@ -222,6 +222,16 @@ def test_peers_that_never_reach_one_another_go_on_alone_where_the_file_says_so()
         nodes.evaluate()
         alone.step()
         assert relative(nodes.x_Pn, alone.x_Pn) <= 1e-5
+
+
+def test_who_is_cut_off_until_the_others_have_ended_goes_on_alone_in_the_end() -> None:
+    """In a simulation nobody who has ended comes back, so the default of a day is ten minutes there."""
+    made = worlds.world(worlds.federation(gossip__gather=1.0, gossip__deadline=1.0))
+    with network(made, faults=asked("cut:1,at=0,for=3600", made.peers)) as nodes:
+        for _ in range(made.federation.learning.rounds):
+            nodes.step()
+        first, others = nodes.statistics()[SECONDS][0], nodes.statistics()[SECONDS][1:]
+    assert max(others) < 60 < ALONE_S < first
 
 
 # ------------------------------------------------------------------------------------------------- laws under faults
