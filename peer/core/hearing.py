@@ -79,6 +79,7 @@ class Hearing:
             return
         if life.others[peer].spoke(heard.version):
             life.changed()
+            life.note("info", "newer_version", f"{peer} speaks version {heard.version} of the wire", peer=peer)
         if not life.listens(peer):
             return
         life.others[peer].heard_at = life.now
