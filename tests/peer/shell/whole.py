@@ -7,6 +7,7 @@ Nothing is polled: `line` waits for a line of the log, `inside` until everything
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -127,7 +128,8 @@ def whole(prepared: Prepared, also: Callable[[AsyncExitStack], Awaitable[object]
             listening.undo()
             yield running
         finally:
-            running.loop.call_soon_threadsafe(running.process.feed, Asked("pause"))
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended by itself
+                running.loop.call_soon_threadsafe(running.process.feed, Asked("pause"))
     finally:
         listening.undo()
         thread.join(PATIENCE)
