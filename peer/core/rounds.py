@@ -25,7 +25,7 @@ from fedpeer.peer.core.lanes import fitting, ship
 from fedpeer.peer.core.ledger import Holding
 from fedpeer.peer.core.life import DOUBT_TICKS, Life
 from fedpeer.peer.core.repeats import Repeats
-from fedpeer.peer.core.skew import ahead, furthest, in_step, lead, may_begin, mutual
+from fedpeer.peer.core.skew import ahead, behind, furthest, in_step, lead, may_begin, mutual
 from fedpeer.topology.repair import repaired
 
 #: The part of the deadline for which a share is waited for whose sender is in the next round already.
@@ -260,7 +260,7 @@ def _awaited(life: Life, rounds: Rounds, group: str, peer: str) -> bool:
     if peer in rounds.late or not life.expected(peer, group):
         return False
     other, (round, exchange), policy = life.others[peer], holding.at, life.circle.averaging[group]
-    if other.round > round + ahead(life) or life.round_of(peer) + ahead(life) < round:
+    if other.round > round + ahead(life) or behind(life, group, peer):
         return False
     if other.round > round and mutual(life, group):
         # Who goes on to the next round has our share of the last exchange and made one for us. In an earlier exchange

@@ -74,10 +74,14 @@ def in_step(life: Life, group: str, peer: str) -> bool:
     A neighbour that is further behind than anybody in step can be has to catch up first. Where every exchange goes both
     ways, a neighbour that has begun a later round has given all its shares of this one.
     """
-    round, other = life.ledger.round, life.others[peer]
-    if life.round_of(peer) + ahead(life) < round:
-        return False
-    return not (mutual(life, group) and other.round > round)
+    later = mutual(life, group) and life.others[peer].round > life.ledger.round
+    return not (later or behind(life, group, peer))
+
+
+def behind(life: Life, group: str, peer: str) -> bool:
+    """Return whether a neighbour is further behind than anybody in step can be. Along phases and matchings that is not
+    known: a neighbour may not have been met in an exchange for many rounds."""
+    return mutual(life, group) and life.round_of(peer) + ahead(life) < life.ledger.round
 
 
 def ahead(life: Life) -> int:
