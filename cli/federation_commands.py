@@ -145,7 +145,7 @@ def revoke(
 
 
 def told_lines(told: Mapping[str, str], file: str = "roster.json") -> list[str]:
-    """Who has the new roster (or contract) now, and how the others get it."""
+    """Say who has the new roster (or contract) now, and how the others get it."""
     reached = [peer for peer, why in told.items() if not why]
     if reached:
         lines = [f"Told: {', '.join(reached)}. Each tells the others as they meet."]

@@ -16,7 +16,7 @@ DOUBLINGS_MAX = 4
 
 @dataclass(slots=True)
 class _Ambition:
-    """Of one author: the newest term in which it stood, whether that was in time, how often it stood, and until when
+    """One author's candidacies: the newest term in which it stood, whether that was in time, how often, and until when
     it is not voted for."""
 
     term: int = 0
@@ -26,7 +26,7 @@ class _Ambition:
 
 
 class Ambitions:
-    """Those of all voters but this one.
+    """The candidacies of all voters but this one.
 
     first   ticks of the first while
     """

@@ -17,7 +17,7 @@ HALF_TICKS = 1200
 
 @dataclass
 class Credit:
-    """Of each author, its marks, and the tick at which they were counted."""
+    """The marks of each author, and the tick at which they were counted."""
 
     marks: dict[str, tuple[float, int]] = field(default_factory=dict)
 

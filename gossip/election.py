@@ -135,8 +135,8 @@ class Election:
 
     @property
     def followed(self) -> tuple[str, int] | None:
-        """Who takes this peer's updates, and in which term: the coordinator; or one of an earlier term who was heard
-        lately, where this peer has voted in a later one that nobody won."""
+        """The peer that takes this peer's updates, and its term: the coordinator; or one of an earlier term that was
+        heard lately, where this peer has voted in a later one that nobody won."""
         if self.coordinator is not None:
             return self.coordinator, self.stand.term
         if self._earlier is None or self._clock - self._earlier[1] >= self._lease:

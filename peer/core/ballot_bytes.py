@@ -121,7 +121,7 @@ _SINCE: Mapping[type[Message], Mapping[str, int]] = {}
 
 
 def _fields(kind: type[Message], version: int) -> tuple[str, ...]:
-    """Of a statement, those that this version has."""
+    """Return the fields of a statement that this version has."""
     later = _SINCE.get(kind, {})
     return tuple(name for name in _SAYINGS[kind][0] if later.get(name, OLDEST) <= version)
 

@@ -213,7 +213,7 @@ KINDS: dict[int, type[messages.Message]] = {
 
 
 def _reader(kind: type[messages.Message], version: int) -> Reader:
-    """Of the fields that a message of this kind has in this version; the others have their defaults."""
+    """Return the fields that a message of this kind has in this version; the others have their defaults."""
     if kind is messages.Ballot:
         return partial(_ballot, version=version)
     readers, names = dict(zip(_names(kind), _FIELDS[kind], strict=True)), _names(kind, version)

@@ -51,7 +51,7 @@ def _signed_transfer(life: Life, peer: str, group: str, parcel: Parcel) -> Trans
 def fitting(
     life: Life, group: str, to: Collection[str], fraction: float, start_weight: float | None = None
 ) -> tuple[tuple[str, ...], float]:
-    """Those of `to` to whom a share may go now, and what part of the weight it may be: `fraction`, or less.
+    """Return the peers of `to` that may get a share now, and what part of the weight it may be: `fraction`, or less.
 
     start_weight: what will be held; default: what is, with all that waits.
     """

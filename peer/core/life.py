@@ -167,7 +167,7 @@ class Life:
 
     @property
     def contract_number(self) -> int:
-        """Of the newest contract that is known, in force or not yet."""
+        """The number of the newest contract that is known, in force or not yet."""
         return max(self.setup.held.number, 0 if self.signed is None else self.signed.number)
 
     @property
@@ -245,7 +245,7 @@ class Life:
             self.effects.append(Send(to, message, self.ledger.incarnation, self.ledger.met.get(to, 0), version))
 
     def version_of(self, peer: str) -> int:
-        """Of the wire, in which this peer is spoken to."""
+        """Return the version of the wire in which this peer is spoken to."""
         return self.others[peer].version if peer in self.others else NEWEST
 
     def note(self, level: Literal["debug", "info", "warning", "error"], what: str, text: str, **fields: object) -> None:

@@ -81,8 +81,10 @@ def say_hello(life: Life, peer: str, *, answer: bool) -> None:
 
 
 def _known_life(life: Life, peer: str) -> int:
-    """Of that peer. Who has to be reminded of an earlier life is told a later number, so that it does not go on before
-    it has seen what shows that; and none where nothing does."""
+    """Return the life to tell that peer as its own.
+
+    One that has to be reminded of an earlier life is told a later number, so that it does not go on before it has seen
+    what shows that; and none where nothing does."""
     other = life.others[peer]
     if other.reminded:
         return other.life + 1 if life.ledger.met_as[peer][2] else 0
