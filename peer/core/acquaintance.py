@@ -19,6 +19,7 @@ class Acquaintance:
     """One other peer.
 
     version      of the wire, in which it is spoken to: the newest, or an older one if it has refused that
+    older_at     tick at which that became an older one
     capabilities of it, as its last Hello said
     met          whether each has heard the other's Hello with the incarnations and lives that hold now
     compare      whether there is reason to say Hello again all the same
@@ -41,6 +42,7 @@ class Acquaintance:
     """
 
     version: int = NEWEST
+    older_at: int = 0
     capabilities: frozenset[str] = frozenset()
     met: bool = False
     compare: bool = False
@@ -71,11 +73,12 @@ class Acquaintance:
         self.version = max(self.version, version)
         return newer
 
-    def does_not_speak(self) -> bool:
-        """It refused the version in which it was spoken to; whether there is an older one."""
-        older = self.version > OLDEST
-        self.version = max(self.version - 1, OLDEST)
-        return older
+    def speak_older(self, now: int) -> bool:
+        """Take the next older version, since it refused this one; whether there is one."""
+        if self.version == OLDEST:
+            return False
+        self.version, self.older_at = self.version - 1, now
+        return True
 
     def seen_in(self, round: int, now: int) -> None:
         """It says that it is in this round."""

@@ -14,6 +14,7 @@ from typing import assert_never
 import torch
 
 from fedpeer.peer.core import electors
+from fedpeer.peer.core.acquaintance import HELLO_MAX
 from fedpeer.peer.core.amending import hear_signed
 from fedpeer.peer.core.company import attend
 from fedpeer.peer.core.council import Council
@@ -175,10 +176,14 @@ class Hearing:
                 life.send(peer, Value(group=group, round=life.ledger.round, value_D=value_D.to(torch.float32)))
 
     def _speak_older(self, peer: str) -> bool:
-        """It does not speak the version of the wire in which it was spoken to; whether there is an older one."""
+        """Speak an older version of the wire with a peer that refused a frame; whether that explains the refusal.
+
+        Several frames are on their way when the first of them is refused. Which one a refusal is about it does not say,
+        so for as long as two Hellos are apart at most those of the newer version are taken to be meant.
+        """
         life, other = self.work.life, self.work.life.others[peer]
-        if not other.does_not_speak():
-            return False
+        if not other.speak_older(life.now):
+            return life.now - other.older_at <= HELLO_MAX
         life.changed()
         life.note("info", "older_version", f"{peer} speaks version {other.version} of the wire", peer=peer)
         other.compare, other.hello_at = True, life.now  # what it refused may have been the Hello

@@ -199,6 +199,8 @@ def test_peers_are_upgraded_one_after_the_other_while_all_go_on(old_release: Old
             spoken = made.versions(peer)
             assert set(spoken[: len(behind)]) == behind, "the newest first, until that was refused"
             assert spoken[len(behind) :] == [("newer_version", each) for each in PEERS[number + 1 :]]
+            refused = [line["fields"]["code"] for line in made.log(peer) if line["what"] == "refused"]
+            assert "version_unsupported" not in refused, "who finds the version that both speak warns of nothing"
         ledgers = {peer: ledger_in(made.file(peer)) for peer in PEERS}
         assert {ledger.incarnation for ledger in ledgers.values()} == {1}
         assert all(ledger.met == dict.fromkeys({*PEERS} - {peer}, 1) for peer, ledger in ledgers.items())

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import pytest
 
+from fedpeer.peer.core.acquaintance import HELLO_MAX
+from fedpeer.peer.core.events import Effect, Heard, Note
+from fedpeer.peer.core.messages import Refused
 from fedpeer.peer.core.versions import NEWEST, OLDEST
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
@@ -34,6 +37,11 @@ def spoken(made: Village) -> dict[tuple[str, str], int]:
     }
 
 
+def warned(effect: Effect) -> bool:
+    """Whether this is a warning about versions."""
+    return isinstance(effect, Note) and effect.level == "warning" and "version" in f"{effect.what} {effect.text}"
+
+
 @pytest.mark.parametrize("old", [(), PEERS[:1], PEERS[:2], PEERS])
 def test_each_pair_speaks_what_both_know_and_averages(old: tuple[str, ...]) -> None:
     made = village(1, *old)
@@ -52,6 +60,8 @@ def test_peers_are_upgraded_one_after_the_other_while_all_go_on(seed: int) -> No
     lost, and overtake one another, all the while."""
     links = LinkRules(delay=0.2, jitter=2.0, loss=0.1, repeat=0.1, reorder=0.3)
     made = village(seed, *PEERS, links=links, heal=1500.0)
+    warnings: list[str] = []
+    made.town.said = lambda peer, effect: warnings.append(str(effect)) if warned(effect) else None
     for number, peer in enumerate(PEERS):
         made.run(300.0 * (number + 1))
         rounds = {each: node.ledger.round for each, node in made.nodes().items()}
@@ -64,6 +74,7 @@ def test_peers_are_upgraded_one_after_the_other_while_all_go_on(seed: int) -> No
     assert len(spoken(made)) == 12
     assert not made.wrong
     assert made.far < 1e-9
+    assert warnings == [], "who finds the version that both speak has nothing to warn of"
 
 
 def test_who_goes_back_to_the_older_release_is_spoken_to_in_its_version() -> None:
@@ -77,3 +88,23 @@ def test_who_goes_back_to_the_older_release_is_spoken_to_in_its_version() -> Non
     assert {found[other, PEERS[0]] for other in PEERS[1:]} == {OLDEST}
     assert {found[one, other] for one in PEERS[1:] for other in PEERS[1:] if one != other} == {NEWEST}
     assert not made.wrong
+
+
+def test_a_release_that_speaks_neither_version_is_warned_of() -> None:
+    """What was on its way in the newer version is refused after the first of it; what is refused later was said in the
+    older one."""
+    made = village(0)
+    made.run(200.0)
+    node, other = made.node(PEERS[0]), PEERS[1]
+
+    def refuses() -> list[Note]:
+        refused = Refused(code="version_unsupported", group="", seq=0, text="version 2; this release speaks 3 and 4")
+        effects = node.step(Heard(other, 1, node.ledger.incarnation, refused))
+        return [effect for effect in effects if isinstance(effect, Note)]
+
+    made.town.kill(other)
+    made.run(210.0)
+    assert [note.what for note in refuses()] == ["older_version"]
+    assert refuses() == []
+    made.run(made.town.now + HELLO_MAX + 1)
+    assert [note.level for note in refuses() if warned(note)] == ["warning"]
