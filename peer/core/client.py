@@ -20,6 +20,7 @@ class Client:
     def __init__(self, life: Life, council: Council) -> None:
         self.life, self.council = life, council
         self._working = False  # a Practise or a Settle is out
+        self._trains_since = 0
 
     @property
     def working(self) -> bool:
@@ -40,7 +41,7 @@ class Client:
         elif chamber.study is None and not council.over and council.trains:
             if goes_over(self.life):
                 return
-            self._working = True
+            self._working, self._trains_since = True, self.life.now
             self.life.effects.append(
                 Practise(council.applied + 1, chamber.client, council.in_force()[1], council.clients)
             )
@@ -50,6 +51,8 @@ class Client:
         self._working = False
         self.life.write(Studied(group=self.council.group, round=done.round, update=done.update, client=done.client))
         self.council.offers(done.digest, done.fault)
+        ticks = self.life.now - self._trains_since
+        self.life.note("debug", "trained", f"round {done.round} is trained", round=done.round, ticks=ticks)
 
     def settled(self, done: Settled) -> None:
         """The client's state after a round is known."""

@@ -323,6 +323,8 @@ class Council:
         if late:
             text = f"round {at[1]}{self._named} goes on without {', '.join(late)}"
             life.note("info", "went_on_without", text, group=self.group, without=late, round=at[1])
+        text = f"round {at[1]}{self._named} closes with {len(gathering.updates)} updates"
+        life.note("debug", "closes", text, round=at[1], term=at[0], group=self.group)
         if not gathering.updates:
             self._propose_again()  # nobody is there who takes part: the next round has others
             return
@@ -372,8 +374,10 @@ class Council:
                     key = (out.holder, out.digest)
                     if self._wanted.setdefault(out.digest, Asked()).due(key, life.now):
                         life.send(out.holder, Wanted(group=self.group, digest=out.digest))
-                case Apply():
+                case Apply(decree):
                     self._wanted.clear()
+                    text = f"round {decree.round}{self._named} is in force by a decree of term {decree.term}"
+                    life.note("debug", "in_force", text, round=decree.round, term=decree.term, group=self.group)
                 case Take():
                     raise AssertionError("updates are taken where they are heard")
                 case Refusal():

@@ -10,20 +10,16 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import Tensor
 
-from fedpeer.gossip.polls import Timing
 from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.entries import Bound, Entry, Kept
 from fedpeer.peer.core.framing import unframe
@@ -31,7 +27,6 @@ from fedpeer.peer.core.journal import entry_of
 from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.shell import blocks
 from fedpeer.sims.processes import engine as module
-from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.crew import Crew
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.processes.settling import settle, tick_of
@@ -40,6 +35,7 @@ from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.world import World, plan_of
 from tests.sims import test_served_engine as vector
 from tests.sims import worlds
+from tests.sims.processes.starved import starve
 from tests.sims.worlds import relative
 
 METHOD = "scaffold"
@@ -229,66 +225,11 @@ def test_whoever_coordinates_is_killed_again_and_again(tmp_path: Path, monkeypat
     assert [loss for _, loss in scores] == pytest.approx(losses, rel=1e-5)
 
 
-@pytest.fixture
-def busy() -> Iterator[None]:
-    """A load of 20. Each loop has a session of its own, so that a kernel which shares time among sessions gives it as
-    much as it gives a peer."""
-    words = [sys.executable, "-S", "-c", "while True: pass"]
-    loops = [subprocess.Popen(words, start_new_session=True) for _ in range(20)]
-    yield
-    for loop in loops:
-        loop.kill()
-        loop.wait()
-
-
-#: Seconds of a starved machine in which at most one coordinator follows another; and kills behind them.
-STARVED_S, STARVED_KILLS = 600.0, 5
-
-
 @pytest.mark.soak  # ten minutes, and some more
-@pytest.mark.usefixtures("busy")
-def test_on_a_starved_machine_one_peer_coordinates_and_after_a_kill_rounds_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = world(peers=5, rounds=100_000, gossip__tick=0.025, gossip__deadline=30.0)
-    monkeypatch.setattr(settling, "tick_of", lambda world: world.federation.gossip.tick)
-    files = settle(tmp_path / "made", made, parse("fedavg"), "cpu")
-    folders = states(tmp_path / "made", made)
-    watched = {peer: Watched(peer, state) for peer, state in folders.items()}
-
-    def newest(*but: str) -> int:
-        """The last round of those that live."""
-        for each in watched.values():
-            each.look()
-        return max(each.done for peer, each in watched.items() if peer not in but)
-
-    crews = {peer: Crew({peer: file}, 1) for peer, file in files.items()}
-    try:
-        wait_for(lambda: newest() >= 3, "they begin")
-        first, until = mandates(folders)[-1], time.monotonic() + STARVED_S
-        wait_for(lambda: time.monotonic() > until, "time passes", STARVED_S + 1)
-        leaders = [who for _, who in sorted({(term, who) for term, who, _ in mandates(folders) if term >= first[0]})]
-        assert sum(one != other for one, other in pairwise(leaders)) <= 1, leaders
-        waits, bounds = [], []
-        for _ in range(STARVED_KILLS):
-            _, victim, _ = max(mandates(folders))
-            before, killed = newest(), time.monotonic()
-            recent = [row["seconds"] for each in watched.values() for row in list(each.rows.values())[-20:]]
-            crews[victim]._process.kill()
-            wait_for(lambda victim=victim, before=before: newest(victim) > before + 1, "rounds go on")  # type: ignore[misc]
-            waits.append(time.monotonic() - killed)
-            bounds.append(3 * Timing().shortest * 0.025 + 2 * max(recent))  # one may have been in force already
-            crews[victim].wait()
-            crews[victim] = Crew({victim: files[victim]}, 1)
-            back = time.monotonic() + 20.0
-            wait_for(lambda back=back: time.monotonic() > back, "it is back")  # type: ignore[misc]
-        print("leaders", leaders, "waits", waits, "bounds", bounds)
-        assert all(wait <= bound for wait, bound in zip(waits, bounds, strict=True)), (waits, bounds)
-    finally:
-        for crew in crews.values():
-            crew.pause()
-        for crew in crews.values():
-            crew.wait()
+def test_on_a_starved_machine_one_peer_coordinates_and_after_a_kill_rounds_go_on(tmp_path: Path) -> None:
+    found = starve(tmp_path / "made", minutes=10.0, load=20, kills=5)
+    print(found.table())
+    assert found.kept, found.table()
 
 
 @pytest.mark.slow

@@ -1,0 +1,273 @@
+"""Five peers on a machine that has no time for them: how often the coordinator changes, and what a kill costs.
+
+    python -m tests.sims.processes.starved [--minutes 10] [--load 20] [--kills 5]
+
+Busy loops take the processors; the peers start beside them. When all have learned, nobody is killed for so many
+minutes. Then the coordinator is killed again and again, each time once the one before is back. Prints one table, with
+times from the peers' own logs, and ends with 1 if a promise was broken: with no kill one change of coordinator at most;
+after a kill the next round within three times the shortest lease and one training.
+
+Nothing here waits for less time because a machine is quick, or gives up because it is slow: how long the next round
+takes is read from logs afterwards, and the patience with which it is waited for grows with the load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from fedpeer.gossip.polls import Timing
+from fedpeer.peer.core.choice import parse
+from fedpeer.sims.processes import settling
+from fedpeer.sims.processes.crew import Crew
+from fedpeer.sims.processes.settling import settle
+from fedpeer.sims.processes.watch import JsonLines
+from tests.sims import worlds
+
+#: Seconds of a tick, and peers.
+TICK_S, PEERS = 0.025, 5
+#: Changes of coordinator while nobody is killed; shortest leases, beside one training, until the round after a kill.
+CHANGES_MAX, LEASES = 1, 3
+#: Seconds after which something hangs, on an idle machine; and between two looks.
+PATIENCE_S, LOOK_S = 120.0, 0.2
+#: A busy loop ends with the process that started it, however that one ends.
+BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Run so many busy loops. Each has a session of its own, so that a kernel which shares time among sessions gives it
+    as much as it gives a peer."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            loop = subprocess.Popen([sys.executable, "-S", "-c", BUSY], start_new_session=True)
+            stack.callback(loop.wait)
+            stack.callback(loop.kill)
+        yield
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a peer's log: seconds since 1970, whose, what, and its fields."""
+
+    t: float
+    peer: str
+    what: str
+    fields: dict[str, Any]
+
+
+@dataclass(eq=False)
+class Logs:
+    """The logs of all peers, as far as they have been read."""
+
+    folders: dict[str, Path]
+    lines: list[Line] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._files = {peer: JsonLines(folder / "log.jsonl") for peer, folder in self.folders.items()}
+
+    def look(self) -> None:
+        """Read what is new."""
+        for peer, file in self._files.items():
+            self.lines += [Line(line["t"], peer, line["what"], line.get("fields", {})) for line in file.new()]
+        self.lines.sort(key=lambda line: line.t)
+
+    def find(self, what: str, since: float = 0.0, *, but: str = "") -> list[Line]:
+        """Return these lines by time, but for those of one peer."""
+        return [line for line in self.lines if line.what == what and line.t >= since and line.peer != but]
+
+    def mandates(self, since: float = 0.0) -> list[tuple[int, str]]:
+        """Return (term, coordinator) as any peer noted it, by term."""
+        told = [line.fields for line in self.find("coordinator", since)]
+        return sorted({(each["term"], each["coordinator"]) for each in told if each["coordinator"] is not None})
+
+    def round(self, *, but: str = "") -> int:
+        """Return the last round that is in force anywhere."""
+        return max((line.fields["round"] for line in self.find("in_force", but=but)), default=0)
+
+    def training_s(self, since: float) -> float:
+        """Return the seconds of the longest training that ended since then."""
+        return max((TICK_S * line.fields["ticks"] for line in self.find("trained", since)), default=0.0)
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What followed one kill, in seconds after it; None: it did not.
+
+    detected   somebody takes the coordinator for gone; `all_detected`: all others do, or have another one
+    elected    another one coordinates; `all_elected`: all others know
+    closed     it has the updates that it waits for
+    round      a round is in force by it, wherever first; `training`: the longest one around then
+    """
+
+    victim: str
+    detected: float | None
+    all_detected: float | None
+    elected: float | None
+    all_elected: float | None
+    closed: float | None
+    round: float | None
+    training: float
+
+    @property
+    def bound(self) -> float:
+        return LEASES * Timing().shortest * TICK_S + self.training
+
+    @property
+    def in_time(self) -> bool:
+        return self.round is not None and self.round <= self.bound
+
+    @classmethod
+    def read(cls, logs: Logs, victim: str, killed: float, term: int) -> Kill:
+        """Read what followed the kill of this coordinator of this term."""
+        others = logs.folders.keys() - {victim}
+        turns = logs.find("coordinator", killed, but=victim)
+        news: dict[str, float] = {}
+        led: dict[str, float] = {}
+        for line in turns:
+            if line.fields["coordinator"] is None or line.fields["term"] > term:
+                news.setdefault(line.peer, line.t)
+            if line.fields["coordinator"] is not None and line.fields["term"] > term:
+                led.setdefault(line.peer, line.t)
+        own = [line.t for line in turns if line.fields["coordinator"] == line.peer and line.fields["term"] > term]
+        closed = [line.t for line in logs.find("closes", killed) if line.fields["term"] > term]
+        over = [line.t for line in logs.find("in_force", killed, but=victim) if line.fields["term"] > term]
+
+        def after(times: Sequence[float]) -> float | None:
+            return times[0] - killed if times else None
+
+        return cls(
+            victim,
+            after(sorted(news.values())),
+            after([max(news.values())]) if news.keys() == others else None,
+            after(own),
+            after([max(led.values())]) if led.keys() == others else None,
+            after(closed),
+            after(over),
+            logs.training_s(killed - 30.0),
+        )
+
+
+@dataclass
+class Found:
+    """What a run showed: coordinators by term while nobody was killed, the rounds and the longest training of that
+    time, and the kills."""
+
+    leaders: list[str]
+    terms: int
+    rounds: int
+    training: float
+    kills: list[Kill] = field(default_factory=list)
+
+    @property
+    def changes(self) -> int:
+        return sum(one != other for one, other in pairwise(self.leaders))
+
+    @property
+    def kept(self) -> bool:
+        return self.changes <= CHANGES_MAX and all(kill.in_time for kill in self.kills)
+
+    def table(self) -> str:
+        """Return all of it as text."""
+        shortest = Timing().shortest * TICK_S
+        heads = ("kill", "detected", "by all", "elected", "known", "closed", "round", "training", "bound", "")
+        rows = [
+            (str(number), *map(_seconds, (k.detected, k.all_detected, k.elected, k.all_elected, k.closed, k.round)),
+             _seconds(k.training), _seconds(k.bound), "" if k.in_time else "late")
+            for number, k in enumerate(self.kills, start=1)
+        ]  # fmt: skip
+        calm = f"with no kill: {self.changes} changes of coordinator ({' '.join(self.leaders)}), terms {self.terms}, "
+        calm += f"rounds {self.rounds}, longest training {self.training:.2f} s"
+        after = f"shortest lease {shortest:.2f} s; seconds after each kill:"
+        return "\n".join([calm, after, *("".join(f"{cell:>10}" for cell in row) for row in (heads, *rows))])
+
+
+def _seconds(number: float | None) -> str:
+    return "never" if number is None else f"{number:.2f}"
+
+
+def starve(folder: Path, *, minutes: float, load: int, kills: int) -> Found:
+    """Run five peers beside so many busy loops, and kill whoever coordinates so many times."""
+    settings: dict[str, Any] = {"learning__rounds": 100_000, "simulation__peers": PEERS}
+    gossip = {"gossip__topology": "complete", "gossip__tick": TICK_S, "gossip__deadline": 30.0}
+    made = worlds.world(worlds.federation(**settings, **gossip))
+    with mock.patch.object(settling, "tick_of", return_value=TICK_S):
+        files = settle(folder, made, parse("fedavg"), "cpu")
+    logs = Logs({peer: folder / "peers" / peer / f"{peer}-state" for peer in files})
+    patience = PATIENCE_S * (1 + load / (os.cpu_count() or 1))
+
+    def wait(condition: Callable[[], bool], what: str = "", longest: float = patience) -> bool:
+        """Look until the condition is true, and return whether it is; raise AssertionError if it has to be."""
+        until = time.monotonic() + longest
+        while True:
+            logs.look()
+            if condition():
+                return True
+            if time.monotonic() > until:
+                assert not what, f"{what}, after {longest:.0f} s: {logs.lines[-5:]}"
+                return False
+            time.sleep(LOOK_S)
+
+    def learns(peer: str, since: float, round: int) -> bool:
+        return any(line.peer == peer and line.fields["round"] > round for line in logs.find("in_force", since))
+
+    with ExitStack() as stack:
+        crews: dict[str, Crew] = {}
+        stack.callback(_end, crews)
+        stack.enter_context(busy(load))  # ended before the peers are, so that these can pause in time
+        crews.update({peer: Crew({peer: file}, 1) for peer, file in files.items()})
+        wait(lambda: all(learns(peer, 0.0, 2) for peer in files), "they do not begin")
+        began, before, first = time.time(), logs.round(), logs.mandates()[-1]
+        wait(lambda: False, longest=60 * minutes)
+        leaders = [who for term, who in logs.mandates() if term >= first[0]]
+        terms = 1 + max((line.fields["term"] for line in logs.find("coordinator", began)), default=first[0]) - first[0]
+        found = Found(leaders, terms, logs.round() - before, logs.training_s(began))
+        for _ in range(kills):
+            term, victim = logs.mandates()[-1]
+            crews[victim]._process.kill()
+            killed = time.time()
+
+            def goes_on(victim: str = victim, killed: float = killed, term: int = term) -> bool:
+                return Kill.read(logs, victim, killed, term).round is not None
+
+            wait(goes_on)
+            crews[victim].wait()
+            round, back = logs.round(), time.time()
+            crews[victim] = Crew({victim: files[victim]}, 1)
+            wait(lambda victim=victim, back=back, round=round: learns(victim, back, round), f"{victim} is not back")  # type: ignore[misc]
+            found.kills.append(Kill.read(logs, victim, killed, term))
+    return found
+
+
+def _end(crews: dict[str, Crew]) -> None:
+    for crew in crews.values():
+        crew.pause()
+    for crew in crews.values():
+        crew.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--minutes", type=float, default=10.0, help="in which nobody is killed")
+    parser.add_argument("--load", type=int, default=20, help="busy loops")
+    parser.add_argument("--kills", type=int, default=5)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        found = starve(Path(place) / "made", minutes=asked.minutes, load=asked.load, kills=asked.kills)
+    print(found.table(), flush=True)
+    return int(not found.kept)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
