@@ -37,6 +37,13 @@ from fedpeer.topology.prediction import predicted_rounds
 #: recipient (names of some 10 bytes), incarnation, round and exchange, sequence, weight (9 bytes each), and the marks
 #: between them.
 MESSAGE_HEAD_BYTES = 128
+#: The same of a share along a channel, as version 2 of the wire sends it: with a signature of 64 bytes, and the sum of
+#: weights that it is about.
+SHARE_HEAD_BYTES = 160
+#: Bytes of the acknowledgement of a share, signed likewise.
+ACK_BYTES = 140
+#: What a share costs beside its values: its own head, and its acknowledgement by who takes it.
+SHARE_EXTRA_BYTES = SHARE_HEAD_BYTES + ACK_BYTES
 
 #: How an average is taken: by exchanges along a graph, or by one member for all.
 Way: TypeAlias = Protocol | Literal["coordinator"]
@@ -218,14 +225,17 @@ def traffic(
 ) -> list[tuple[int, int]]:
     """(messages, bytes) that each member sends in the averaging of one round, in peer order.
 
-    A message is `length` scalars of `wire_bytes` and MESSAGE_HEAD_BYTES. Only push-pull's traffic differs between
+    A share is `length` scalars of `wire_bytes` and SHARE_EXTRA_BYTES: acknowledgements are in the bytes, and are no
+    messages here; on average a member sends as many as it takes shares. Only push-pull's traffic differs between
     rounds. The weight travels in the head even on regular graphs, where it stays 1. Each member sends a coordinator its
-    values, and is sent the mean: 2 (P - 1) messages. `awake` says who was in each exchange, where some were not: the
-    messages of the others have a head and nothing else.
+    values, and is sent the mean: 2 (P - 1) messages, each with MESSAGE_HEAD_BYTES. `awake` says who was in each
+    exchange, where some were not: the messages of the others have a head and nothing else.
     """
     members = policy.overlay.members
     sent_P, full_P = np.zeros((2, len(members)), dtype=np.int64)
+    head_bytes = SHARE_EXTRA_BYTES
     if policy.coordinator is not None:
+        head_bytes = MESSAGE_HEAD_BYTES
         sent_P += 1
         sent_P[members.index(policy.coordinator)] = len(members) - 1
         full_P = sent_P
@@ -235,6 +245,6 @@ def traffic(
             sent_P += to_P
             full_P += to_P * awake[exchange] if awake else to_P
     return [
-        (int(count), int(count) * MESSAGE_HEAD_BYTES + int(full) * length * wire_bytes)
+        (int(count), int(count) * head_bytes + int(full) * length * wire_bytes)
         for count, full in zip(sent_P, full_P, strict=True)
     ]

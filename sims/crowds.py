@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
+from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
 from fedpeer.gossip.crowd import Crowd, CrowdProtocol
 from fedpeer.gossip.crowd_lanes import Traffic
 from fedpeer.peer.core.choice import Choice, bind, lookup
@@ -92,8 +92,8 @@ class CrowdOutcome:
 
     def bytes_sent(self, numbers: int) -> float:
         """Of a peer, where it averages so many numbers in float32, with acknowledgements."""
-        shares = self.messages() * (4 * numbers + MESSAGE_HEAD_BYTES)
-        return shares + self.traffic.answers / self.asked.peers * MESSAGE_HEAD_BYTES
+        shares = self.messages() * (4 * numbers + SHARE_HEAD_BYTES)
+        return shares + self.traffic.answers / self.asked.peers * ACK_BYTES
 
 
 #: Called behind each exchange with what is left; not with the crowd, which goes on changing.

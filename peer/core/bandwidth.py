@@ -15,7 +15,7 @@ from fedpeer.slicing.plan import Plan
 
 @dataclass(frozen=True)
 class Sending:
-    """Of one peer in one averaging, over all its groups: shares, and bytes with MESSAGE_HEAD_BYTES for each."""
+    """Of one peer in one averaging, over all its groups: shares, and bytes with what each costs beside its values."""
 
     messages: int
     bytes: int
@@ -24,8 +24,8 @@ class Sending:
 def sending(plan: Plan, federation: Federation, seed: int) -> Mapping[str, Sending]:
     """What each peer of a plan sends in an averaging in which all have moved, by id.
 
-    For forms whose length depends on the data (zstd) it is the most that there can be. A head stands for the rest of
-    the message and for its acknowledgement (`docs/scaling.md` has both to the byte); membership is not in it.
+    For forms whose length depends on the data (zstd) it is the most that there can be. A share's head and its
+    acknowledgement are in it, as version 2 of the wire sends them (`docs/scaling.md`); membership is not.
 
     Raises:
         TopologyError, ChoiceError, NoiseError, DriftError: settings that do not fit (`averaging_of`).

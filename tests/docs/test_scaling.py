@@ -24,7 +24,7 @@ from ruamel.yaml import YAML
 
 from benchmarks.scaling import PARAMETERS, measure
 from fedpeer.cli.main import run
-from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
+from fedpeer.gossip.averaging import ACK_BYTES, MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
 from fedpeer.peer.core.bandwidth import sending
 from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.federation import Federation
@@ -45,10 +45,8 @@ DEPLOY = ROOT / "examples" / "deploy"
 PEERS = ("peer1", "peer2")
 #: Of the page's federation: weights that are averaged, and exchanges in a round.
 SHARED, EXCHANGES = 30 * 30 + 30 + 30 * 2 + 2, 2
-#: Bytes of a share's signature and of the sum of weights that it is about, which wire 2 adds to the head.
-SIGNED = 66 + 9
-#: How near what is foretold has to be: a head and an acknowledgement take 128 to 165 bytes, of at least 2 kB.
-CLOSE = 0.03
+#: How near what is foretold has to be: a head and an acknowledgement take 290 to 320 bytes, of at least 3 kB.
+CLOSE = 0.01
 #: Seconds for one command, or for anything that it makes happen, on a machine with other work.
 PATIENCE_S = 240.0
 #: Looks at a port: whether anybody lets us in there within a second.
@@ -154,7 +152,7 @@ def test_the_page_with_two_machines(
 
     then: dict[str, Callable[[str], None]] = {
         "fedpeer config check": lambda said: _has(said, 'is right: federation "fleet", 1 partial model'),
-        "fedpeer slices": lambda said: _has(said, "In each round a peer sends 32.8 kB in 8 messages."),
+        "fedpeer slices": lambda said: _has(said, "In each round a peer sends 34.1 kB in 8 messages."),
         "fedpeer init": lambda said: _has(said, 'The federation "fleet" is in fleet, with 2 peers'),
         "sh examples/deploy/distribute.sh": lambda said: _distributed(operator, said),
         "for host in": lambda said: _walled(operator),
@@ -186,8 +184,10 @@ def _distributed(operator: Operator, said: str) -> None:
     operator.learn(4)
     for peer in PEERS:
         rows = [row["bytes_sent"] for row in operator.lines(peer, "metrics.jsonl")[1:]]
-        # One neighbour, two exchanges; a repeat in a round, where the machine is slow, is not what is foretold.
-        assert min(rows) == pytest.approx(EXCHANGES * (4 * SHARED + MESSAGE_HEAD_BYTES + SIGNED), rel=CLOSE)
+        # One neighbour, two exchanges; a repeat in a round, where the machine is slow, is not what is foretold. An
+        # acknowledgement may be in the row of the next round.
+        shares = EXCHANGES * (4 * SHARED + SHARE_EXTRA_BYTES)
+        assert (1 - CLOSE) * (shares - EXCHANGES * ACK_BYTES) <= min(rows) <= (1 + CLOSE) * shares
         key = operator.machines.path(peer, f"/var/lib/fedpeer/{peer}/keys/{peer}.key").stat()
         assert (key.st_mode & 0o777, key.st_uid) == (0o600, 990)
         assert operator.logged(peer, "met") == [f"met {other}" for other in PEERS if other != peer]
@@ -267,7 +267,7 @@ def test_the_formula_foretells_what_whole_peers_send(peers: int, topology: str, 
     first = max(0.0, 4 * group.length - each) if wire not in ("float32", "float64") else 0.0
     for peer, count in zip(world.peers, sent, strict=True):
         assert foretold[peer].messages == exchanges * degree
-        assert foretold[peer].bytes == pytest.approx(exchanges * degree * (each + MESSAGE_HEAD_BYTES), rel=0.005)
+        assert foretold[peer].bytes == pytest.approx(exchanges * degree * (each + SHARE_EXTRA_BYTES), rel=0.005)
         assert count == pytest.approx(rounds * foretold[peer].bytes + degree * first, rel=CLOSE)
 
 
@@ -308,7 +308,8 @@ def test_bytes_add_up_over_groups_and_a_coordinator_sends_what_all_others_do() -
         found = sending(plan, federation, 0)
         for peer, (all_, pair) in shares.items():
             numbers = all_ * length["everyone"] + pair * length["pair"]
-            assert found[peer].bytes == 4 * numbers + (all_ + pair) * MESSAGE_HEAD_BYTES
+            head = MESSAGE_HEAD_BYTES if protocol == "coordinator" else SHARE_EXTRA_BYTES
+            assert found[peer].bytes == 4 * numbers + (all_ + pair) * head
 
 
 def test_a_coordinator_is_sent_and_sends_what_the_page_says() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.sparse import issparse
 from torch import Tensor
 
-from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, Averaging, Way, traffic, turn
+from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES, Averaging, Way, traffic, turn
 from fedpeer.gossip.exact import disagreement, weighted_mean
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import synchronous_round
@@ -218,12 +218,10 @@ def test_a_matrix_is_computed_once_where_it_comes_again_and_anew_where_not() -> 
 
 
 def test_traffic_in_closed_form() -> None:
-    size = 1000 * 4 + MESSAGE_HEAD_BYTES
+    size = 1000 * 4 + SHARE_EXTRA_BYTES
     assert traffic(policy("k-regular", 16, "push-sum", exchanges=5), 1000) == [(20, 20 * size)] * 16
     assert traffic(policy("star", 4, "push-sum", exchanges=2), 1000) == [(6, 6 * size)] + [(2, 2 * size)] * 3
-    assert (
-        traffic(policy("ring", 5, "exact", exchanges=1), 10, wire_bytes=2) == [(4, 4 * (20 + MESSAGE_HEAD_BYTES))] * 5
-    )
+    assert traffic(policy("ring", 5, "exact", exchanges=1), 10, wire_bytes=2) == [(4, 4 * (20 + SHARE_EXTRA_BYTES))] * 5
     assert traffic(policy("one-peer-exponential", 8, "push-sum", tolerance=0.1), 1000) == [(3, 3 * size)] * 8
     assert traffic(policy("ring", 1, "push-sum", tolerance=0.1), 1000) == [(0, 0)]
     pairs = traffic(policy("complete", 6, "push-pull", exchanges=4), 1000)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, Averaging, Way, traffic, turn
+from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, Averaging, Way, traffic, turn
 from fedpeer.gossip.drift import unfit
 from fedpeer.gossip.waking import Awake, moved, wakings, woken_matrix
 from fedpeer.topology.graphs import GRAPHS
@@ -82,9 +82,7 @@ def test_the_matrix_is_what_the_peers_do_one_by_one_and_loses_nothing(
     assert (np.diag(matrix) > 0).all(), "nobody's weight is ever 0"
     heads = [messages for messages, _ in traffic(of, 10, round)]
     sent = traffic(of, 10, round, awake=awake)
-    assert sent == [
-        (count, count * MESSAGE_HEAD_BYTES + 40 * shares) for count, shares in zip(heads, full, strict=True)
-    ]
+    assert sent == [(count, count * SHARE_EXTRA_BYTES + 40 * shares) for count, shares in zip(heads, full, strict=True)]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -96,7 +94,7 @@ def test_nobody_and_everybody(name: str, protocol: Protocol) -> None:
         assert not np.any(nobody)
         np.testing.assert_array_equal(woken_matrix(of.matrices(round), nobody), np.eye(9))
         assert [size for _, size in traffic(of, 10**6, round, awake=nobody)] == [
-            MESSAGE_HEAD_BYTES * messages for messages, _ in traffic(of, 10**6, round)
+            SHARE_EXTRA_BYTES * messages for messages, _ in traffic(of, 10**6, round)
         ]
         everybody = list(wakings(of.matrices(round), np.ones(9, bool)))
         usual: Any = of.matrix(round)
@@ -124,7 +122,7 @@ def test_one_who_has_moved_gives_all_the_exact_mean() -> None:
     np.testing.assert_allclose(woken_matrix(of.matrices(0), awake), np.full((7, 7), 1 / 7), atol=1e-15)
     sent = traffic(of, 10, awake=awake)
     assert [messages for messages, _ in sent] == [12] * 7
-    assert [size - 12 * MESSAGE_HEAD_BYTES for _, size in sent] == [480 if peer == 3 else 240 for peer in range(7)]
+    assert [size - 12 * SHARE_EXTRA_BYTES for _, size in sent] == [480 if peer == 3 else 240 for peer in range(7)]
 
 
 def test_who_gave_gets_weight_back_in_the_next_exchange() -> None:

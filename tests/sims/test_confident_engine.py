@@ -166,7 +166,7 @@ def test_nothing_travels_beside_base_and_head() -> None:
         plain.step()
         (messages, amount), (as_one, whole) = ours.traffic, plain.traffic
     assert messages == [2 * count for count in as_one]
-    assert amount == [size + 128 * count for size, count in zip(whole, as_one, strict=True)]
+    assert amount == [size + 300 * count for size, count in zip(whole, as_one, strict=True)]
 
 
 def test_a_run_records_both_models_and_the_statistics(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpeer.gossip import crowd as gossip_crowd
-from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
+from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
 from fedpeer.peer.core import passages
 from fedpeer.peer.core.choice import parse
 from fedpeer.sims import scale
@@ -26,7 +26,7 @@ def test_what_is_measured_of_a_crowd() -> None:
     assert outcome.theory.usual is not None
     assert abs(outcome.exchanges - outcome.theory.usual) <= 3
     assert outcome.messages() == 4 * outcome.exchanges
-    assert outcome.bytes_sent(100) == 4 * outcome.exchanges * (400 + MESSAGE_HEAD_BYTES)
+    assert outcome.bytes_sent(100) == 4 * outcome.exchanges * (400 + SHARE_HEAD_BYTES)
     assert outcome.drift < 1e-12
     assert outcome.weight == pytest.approx(1)
     assert play(ASKED).left == outcome.left, "a crowd is its seed"
@@ -37,7 +37,8 @@ def test_losses_are_repeated_and_answers_counted() -> None:
     outcome = play(replace(ASKED, loss=0.3))
     sent = outcome.traffic.shares + outcome.traffic.repeats
     assert outcome.traffic.answers / sent == pytest.approx(0.7, abs=0.01)
-    assert outcome.bytes_sent(0) == pytest.approx((sent + outcome.traffic.answers) / 300 * MESSAGE_HEAD_BYTES)
+    amount = sent * SHARE_HEAD_BYTES + outcome.traffic.answers * ACK_BYTES
+    assert outcome.bytes_sent(0) == pytest.approx(amount / 300)
 
 
 def test_a_crowd_stops_when_asked_to() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, turn
+from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, turn
 from fedpeer.gossip.drift import DriftError
 from fedpeer.peer.core.groups import averaging_among
 from fedpeer.sims.vector.engine import VectorEngine
@@ -42,7 +42,7 @@ def test_where_nobody_has_moved_nothing_changes_and_hardly_anything_is_sent(prot
     alone_Pn, _ = run(asked(None), 3, "local")
     assert same_bits(found_Pn, alone_Pn)
     messages = 2 * 5 if protocol == "exact" else 2 * 2
-    assert sent == [([messages] * 6, [messages * MESSAGE_HEAD_BYTES] * 6)] * 3
+    assert sent == [([messages] * 6, [messages * SHARE_EXTRA_BYTES] * 6)] * 3
 
 
 @pytest.mark.parametrize("protocol", ["push-sum", "push-pull"])

@@ -72,10 +72,11 @@ def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
         assert found["accuracy_per_peer"] == pytest.approx(per_peer.tolist())
     assert run.status == "finished"
     assert summary["methods"]["local"]["bytes_sent"] == 0
-    # Six peers on a ring: two neighbours, two exchanges, three rounds; a message is all of 64-12-10 and its head.
+    # Six peers on a ring: two neighbours, two exchanges, three rounds; a share is all of 64-12-10, its
+    # head and its acknowledgement.
     sent = 6 * 2 * 2 * 3
     assert summary["methods"]["full-averaging"]["messages_sent"] == sent
-    assert summary["methods"]["full-averaging"]["bytes_sent"] == sent * (4 * (65 * 12 + 13 * 10) + 128)
+    assert summary["methods"]["full-averaging"]["bytes_sent"] == sent * (4 * (65 * 12 + 13 * 10) + 300)
 
 
 @pytest.mark.slow
