@@ -44,6 +44,7 @@ def update(
     from fedpeer.cli.anchors import anchored_federation
     from fedpeer.cli.config import Source, load
     from fedpeer.peer.core.contract import differences, overlaid, text_of
+    from fedpeer.peer.core.wire_forms import succeeding
     from fedpeer.peer.shell.announce import announce
     from fedpeer.peer.shell.authority import open_authority, sign_next
 
@@ -51,7 +52,7 @@ def update(
     before = anchored_federation(load(Source.of_file(folder / "federation.yaml"), NOTHING_SIGNED), folder)
     after = anchored_federation(load(Source.of_file(new), NOTHING_SIGNED), new.parent)
     held = _in_force(authority, before)
-    contract = overlaid(held, after)
+    contract = succeeding(_plain(held.text), overlaid(held, after))
     algorithm = str(after.learning.algorithm)
     differing = differences(_plain(held.text), contract)
     problems = list(_problems(authority, before, after, differing))

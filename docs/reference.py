@@ -25,6 +25,8 @@ from fedpeer.gossip.noise import PHASES
 from fedpeer.gossip.reductions import FORMS, PACKERS
 from fedpeer.networks.registry import NETWORKS
 from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.contract import KEYS as CONTRACT
+from fedpeer.peer.core.contract import NEW_FEDERATION
 from fedpeer.peer.core.federation import Federation, PartialModelSettings
 from fedpeer.peer.core.peer_file import DataSettings, PeerFile
 from fedpeer.sims.network.faults import FAULTS
@@ -61,6 +63,10 @@ def reference() -> str:
     lines += [
         f"| `{name}` | {', '.join(f'`{each}`' for each in known.split())} |" for name, known in OPTIMIZERS.items()
     ]
+    lines += ["", "## What `fedpeer update` changes in a running federation", "", "| key | may change | how |"]
+    lines += ["| --- | --- | --- |"]
+    lines += [f"| `{path}` | {'yes' if key.changes else 'no'} | {key.takes} |" for path, key in CONTRACT.items()]
+    lines += ["", f"For what may not: {NEW_FEDERATION}."]
     lines += ["", "## Every key of a peer's own file", *keys(PeerFile, "", "At the top of a peer's file")]
     return "\n".join(lines) + "\n"
 

@@ -29,7 +29,8 @@ from fedpeer.gossip.limits import REST_BELOW, REST_BELOW_MUTUAL, UNDER_WAY_MAX
 from fedpeer.gossip.limits import WINDOW as WINDOW
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.proofs import Signed
-from fedpeer.gossip.reductions import FLOAT32, NOTHING, Form, as_reference, pack, restore
+from fedpeer.gossip.reductions import NOTHING, Form, as_reference, pack, restore
+from fedpeer.gossip.successive import chosen, made_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,7 +40,8 @@ class Parcel:
     seq        1, 2, 3, ... on this lane and incarnation; never used for two different shares
     round, exchange    for which averaging it was made; never smaller than in the transfer before it
     weight     push-sum weight, finite, > 0; 0 where the form is "nothing"
-    form       name of the form of the payload: the group's, or "float32", or "nothing": a share that is not given
+    form       name of the form of the payload: the group's, or one that it had before (`successive.py`), or plain
+               float32, or "nothing": a share that is not given
     payload    what travels, in the wire's own type: (D,) for plain types, else (bytes,) uint8
     """
 
@@ -170,18 +172,18 @@ def give(
     parcels = {}
     for peer, lane in lanes.items():
         reference_D = _reference(lane, form)
-        chosen = _chosen(form, reference_D, whole)
-        payload = alike.get(chosen.name)
+        one = chosen(form, begun=reference_D is not None, whole=whole)
+        payload = alike.get(one.name)
         if payload is None:
-            payload = pack(chosen, share.value_D, float(share.weight), reference_D, draws)
-            if not chosen.relative:
-                alike[chosen.name] = payload
+            payload = pack(one, share.value_D, float(share.weight), reference_D, draws)
+            if not one.relative:
+                alike[one.name] = payload
         parcels[peer] = Parcel(
             seq=lane.made + 1,
             round=at[0],
             exchange=at[1],
             weight=float(share.weight),
-            form=chosen.name,
+            form=one.name,
             payload=payload,
         )
     opened = {peer: replace(lane, made=lane.made + 1, open=(*lane.open, parcels[peer])) for peer, lane in lanes.items()}
@@ -298,28 +300,25 @@ def _digest(parcel: Parcel) -> bytes:
 # -------------------------------------------------------------------------------------------------------------- forms
 
 
-def _chosen(form: Form, reference_D: Tensor | None, whole: bool) -> Form:
-    if whole:
-        return form if form.dtype == torch.float64 else FLOAT32
-    return FLOAT32 if form.relative and reference_D is None else form
-
-
 def carried(parcel: Parcel, form: Form, length: int, reference_D: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The value (D,) float64 of a parcel on a lane of this form, and the reference behind it."""
     if parcel.nothing:
         return NOTHING.unpack(parcel.payload, length), reference_D
-    if parcel.form == form.name:
-        return restore(form, parcel.payload, length, parcel.weight, reference_D)
-    assert parcel.form == FLOAT32.name, "a lane knows its form and float32"
-    carried_D = FLOAT32.unpack(parcel.payload, length)
-    return carried_D, as_reference(carried_D / parcel.weight) if form.relative else None
+    found, begins = made_in(form, parcel.form)
+    if found.relative:
+        return restore(found, parcel.payload, length, parcel.weight, reference_D)
+    carried_D = found.unpack(parcel.payload, length)
+    return carried_D, as_reference(carried_D / parcel.weight) if begins else None
 
 
 def _reference(lane: Outgoing, form: Form) -> Tensor | None:
     """The reference behind the last transfer made."""
     reference_D = lane.reference_D
-    if form.relative:
-        for parcel in lane.open:
+    for parcel in lane.open:
+        found, begins = (NOTHING, False) if parcel.nothing else made_in(form, parcel.form)
+        if found.relative or begins:
             length = len(parcel.payload if reference_D is None else reference_D)
             reference_D = carried(parcel, form, length, reference_D)[1]
+        elif not parcel.nothing:
+            reference_D = None
     return reference_D

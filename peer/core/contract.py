@@ -45,8 +45,12 @@ class Key:
 
 _SHAPE = "the networks, or the slices of them that are averaged, would have other shapes"
 _BEGUN = "it says how the federation began"
-_MASS = "what is held and under way was made by it"
+_WEIGHTS = "the weight that each peer put in would be another one"
+_STEPS = "asynchronous peers count rounds each by itself, so nobody would be in step with anybody"
+_PROMISED = "members joined with what it promises about privacy, and what was sent already cannot be masked later"
+_COORDINATOR = "a coordinator's rounds and weights that are held and under way cannot be turned into one another"
 _NEXT = "from the round on that the new contract names"
+_SHARES = f"{_NEXT}; shares that are under way arrive as they were made"
 
 #: Every setting by its dotted path; `partial_models.*` stands for each model.
 KEYS: Mapping[str, Key] = {
@@ -65,7 +69,7 @@ KEYS: Mapping[str, Key] = {
     "learning.passes": Key("training", True, _NEXT),
     "learning.rounds": Key("conduct", True, "who has finished goes on where there are more"),
     "learning.evaluate_every": Key("conduct", True, _NEXT),
-    "learning.weights": Key("average", False, _MASS),
+    "learning.weights": Key("average", False, _WEIGHTS),
     "learning.buffers": Key("slices", False, _SHAPE),
     "learning.optimizer_state": Key("training", True, _NEXT),
     "learning.start": Key("training", False, _BEGUN),
@@ -74,24 +78,28 @@ KEYS: Mapping[str, Key] = {
     "learning.everyone_trains": Key("training", True, _NEXT),
     "learning.aggregation": Key("training", True, _NEXT),
     "learning.farthest": Key("training", True, _NEXT),
-    "learning.privacy": Key("training", False, "what was promised about privacy holds for a whole federation"),
-    "learning.mode": Key("average", False, _MASS),
+    "learning.privacy": Key("training", False, _PROMISED),
+    "learning.mode": Key("average", False, _STEPS),
     "learning.alone_rounds": Key("conduct", True, _NEXT, since="0.3", neutral=10),
     "learning.alone_limit": Key("conduct", True, _NEXT, since="0.3", neutral=86_400.0),
-    "gossip.protocol": Key("average", False, _MASS),
+    "gossip.protocol": Key("average", True, f"{_NEXT}; not to a coordinator, nor from one"),
     "gossip.topology": Key("average", True, _NEXT),
     "gossip.tolerance": Key("average", True, _NEXT),
     "gossip.exchanges": Key("average", True, _NEXT),
     "gossip.every": Key("average", True, _NEXT),
-    "gossip.drift": Key("average", False, _MASS),
-    "gossip.wire": Key("average", False, _MASS),
-    "gossip.privacy": Key("average", False, _MASS),
+    "gossip.drift": Key("average", True, _NEXT),
+    "gossip.wire": Key("average", True, _SHARES),
+    "gossip.privacy": Key("average", False, _PROMISED),
     "gossip.deadline": Key("conduct", True, _NEXT),
     "gossip.gather": Key("conduct", True, _NEXT),
     "gossip.tick": Key("conduct", True, _NEXT),
     "seed": Key("average", False, _BEGUN),
 }
 
+#: Where a contract names the forms in which shares were made by those before it (`wire_forms.py`).
+EARLIER = "earlier"
+#: What stands beside the settings, and follows from them or from earlier contracts.
+_BESIDE = ("algorithm", EARLIER)
 #: Differences that are told at once; there are fewer settings than that.
 TOLD_MAX = 60
 #: How a network is changed: the one way out where a setting cannot change.
@@ -116,7 +124,8 @@ def contract_of(federation: Federation) -> dict[str, Any]:
 def federation_of(contract: Contract, like: Federation) -> Federation:
     """The federation of a contract; what a contract does not hold is as in `like`, a file of this machine."""
     filled = {name: dict(value) if isinstance(value, Mapping) else value for name, value in contract.items()}
-    filled.pop("algorithm", None)
+    for name in _BESIDE:
+        filled.pop(name, None)
     for path, key in _later():
         section, name = path.split(".")
         filled[section].setdefault(name, key.neutral)
@@ -220,7 +229,14 @@ class Difference:
         """Whether it may change so while a federation runs."""
         if self.path == "learning.algorithm":
             return _named(self.mine) == _named(self.theirs)
+        if self._coordinates:
+            return False
         return self.key is not None and self.key.changes
+
+    @property
+    def _coordinates(self) -> bool:
+        """Whether it leads to averages by a coordinator, or away from them."""
+        return self.path == "gossip.protocol" and "coordinator" in (self.mine, self.theirs)
 
     def words(self, here: str = "here", there: str = "there") -> str:
         """The path and both values."""
@@ -231,13 +247,14 @@ class Difference:
     def way(self) -> str:
         """Whether it may change, and how."""
         takes = self.key.takes if self.key is not None else "this release does not know it"
+        takes = _COORDINATOR if self._coordinates else takes
         return f"may change with fedpeer update: {takes}" if self.changes else f"cannot change: {takes}"
 
 
 def differences(mine: Contract, theirs: Contract) -> list[Difference]:
     """All settings in which two contracts differ, in the order of their paths."""
     found = sorted(_differences(mine, theirs, ()), key=lambda each: each.path)
-    return [each for each in found if each.path != "algorithm"] or found
+    return [each for each in found if each.path not in _BESIDE] or [each for each in found if each.path != EARLIER]
 
 
 def _differences(mine: Any, theirs: Any, path: tuple[str, ...]) -> Iterator[Difference]:
@@ -290,6 +307,12 @@ class Held:
     before: bytes = b""
 
 
+def remembered(held: Held) -> dict[str, Any]:
+    """What a contract keeps of those before it."""
+    contract = json.loads(held.text)
+    return {EARLIER: contract[EARLIER]} if EARLIER in contract else {}
+
+
 class ContractChangedError(Exception):
     """A file that says otherwise than the state beside it. The message is for the user."""
 
@@ -314,7 +337,7 @@ def _overlaid(kept: dict[str, Any], fresh: dict[str, Any], now: Any, before: Any
     now, before = (each if isinstance(each, dict) else {} for each in (now, before))
     made = dict(kept)
     for name in {**kept, **fresh, **before}:
-        if name == "algorithm":
+        if name in _BESIDE:
             continue
         if name == "partial_models":
             chosen = fresh if name in now or name in before else kept

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedpeer.gossip.reductions import FLOAT32, NOTHING
+from fedpeer.gossip.reductions import NOTHING
+from fedpeer.gossip.successive import read_in
 from fedpeer.gossip.weight_limits import WeightLimits
 from fedpeer.peer.core.gate import CouncilSpec, Gate, GroupSpec
 from fedpeer.peer.core.leaf_bytes import content_bytes
@@ -17,8 +18,8 @@ WEIGHT_MAX = 1e12
 def gate_of(life: Life, other: str | None) -> Gate:
     """What a message from this other peer (None: not known without certificates) is held against now."""
     neighbours = {group: _neighbours(life, group) for group in life.circle.groups}
-    form = life.ledger.rules.form
-    forms = {each.name: each for each in (FLOAT32, form, *([NOTHING] if life.ledger.rules.drifts else []))}
+    rules = life.ledger.rules
+    forms = read_in(rules.form) | ({NOTHING.name: NOTHING} if rules.drifts or rules.drifted else {})
     groups = {
         id: GroupSpec(
             length=group.length,

@@ -118,7 +118,7 @@ class Rules:
     eager         asynchronous: what arrives is added at once
     start_weight  of this peer when it comes in: 1, or its number of examples
     veiled        averagings begin with a phase of noise, in and behind which estimates may mean nothing
-    drifts        averagings are begun by who has moved only
+    drifts        averagings are begun by who has moved only; `drifted`: they were, by an earlier contract
     """
 
     me: str
@@ -128,6 +128,7 @@ class Rules:
     start_weight: float = 1.0
     veiled: bool = False
     drifts: bool = False
+    drifted: bool = False
 
 
 @dataclass

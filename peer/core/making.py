@@ -19,11 +19,20 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.registry import Method
 from fedpeer.gossip.ballots import Electorate
 from fedpeer.gossip.claims import Sign, Verify
-from fedpeer.gossip.reductions import FORMS, PACKERS, Form
+from fedpeer.gossip.reductions import NOTHING
 from fedpeer.peer.core.assembly import Assembly
 from fedpeer.peer.core.capacity import SIGNATURES_MAX
-from fedpeer.peer.core.choice import Choice, bind, lookup
-from fedpeer.peer.core.contract import Held, contract_of, differences, digest_of, federation_of, text_of
+from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.contract import (
+    EARLIER,
+    Held,
+    contract_of,
+    differences,
+    digest_of,
+    federation_of,
+    remembered,
+    text_of,
+)
 from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.doors import WEIGHT_MAX
 from fedpeer.peer.core.entries import Entry
@@ -42,6 +51,7 @@ from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.seats import seats_of
 from fedpeer.peer.core.signed_contract import SignedContract
 from fedpeer.peer.core.voters import EVERYONE, PeerCouncil, electorate
+from fedpeer.peer.core.wire_forms import form_after, succeeding
 from fedpeer.slicing.models import ModelGraph, SlicingError
 from fedpeer.topology.graphs import TopologyError
 
@@ -49,32 +59,19 @@ from fedpeer.topology.graphs import TopologyError
 VOTERS_MAX = 2 * SIGNATURES_MAX - 1
 
 
-def form_of(wire: Sequence[Choice]) -> Form:
-    """How values travel, from `gossip.wire`.
-
-    Raises:
-        ChoiceError, FormError: a form that is not known, or its settings are out of range.
-    """
-    first, *packers = wire
-    function = lookup(first, FORMS, "form")
-    form = function(**bind(first, function))
-    for each in packers:
-        packer = lookup(each, PACKERS, "form")
-        form = packer(**bind(each, packer))(form)
-    return form
-
-
-def rules_of(federation: Federation, seed: int, me: str, examples: int) -> Rules:
-    """How this peer's ledger changes."""
+def rules_of(federation: Federation, seed: int, me: str, examples: int, contract: bytes = b"") -> Rules:
+    """How this peer's ledger changes; `contract`: the spelling of the one in force, where there were others before."""
+    earlier: Sequence[str] = json.loads(contract or b"{}").get(EARLIER, ())
     by_examples = federation.learning.weights == "samples"
     return Rules(
         me=me,
         draws=Draws(seed),
-        form=form_of(federation.gossip.wire),
+        form=form_after(federation.gossip.wire, earlier),
         eager=federation.learning.mode == "asynchronous",
         start_weight=float(examples) if by_examples else 1.0,
         veiled=noise_of(federation.gossip) is not None,
         drifts=federation.gossip.drift is not None and federation.learning.mode == "synchronous",
+        drifted=NOTHING.name in earlier,
     )
 
 
@@ -127,7 +124,7 @@ def setup_of(
         return Circle(roster, groups, averaging, elsewhere, councils)
 
     # What the file says, before a peer's own network fills in what it leaves open.
-    text = text_of(contract_of(assembly.asked), str(chosen))
+    text = text_of({**contract_of(assembly.asked), **(remembered(held) if held else {})}, str(chosen))
     ours = enrolled(federation, {entry.id: entry.models for entry in roster.entries})
     return Setup(
         me=me,
@@ -152,6 +149,8 @@ def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: byte
     fixed = [each for each in differences(before, after) if not each.changes]
     if fixed:
         return "; ".join(f"{each.words('now', 'then')}, and it {each.way()}" for each in fixed)
+    if not {*succeeding(before, after).get(EARLIER, ())} <= {*after.get(EARLIER, ())}:
+        return "it does not name the forms in which shares are still under way"
     peers = {entry.id: entry.models for entry in roster.entries}
     try:
         new = federation_of(after, assembly.asked)

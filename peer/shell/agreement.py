@@ -7,7 +7,7 @@ changed by hand; what a person changed by hand is refused, key by key, before an
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from fedpeer.peer.core.contract import (
     Held,
     changed_by_hand,
     contract_of,
+    differences,
     federation_of,
     named,
     overlaid,
@@ -68,14 +69,11 @@ def going_on(folder: Path, file: Federation, signed: SignedContract | None) -> G
         text = text_of(contract_of(file), str(file.learning.algorithm))
         return Going(file, Held(0, text, named(file)), signed, OLDER_STATE if state is not None else "")
     differing = changed_by_hand(held, file)
-    if differing and (signed is None or asked_by(held, file) != signed.text):
+    if differing and (signed is None or differences(json.loads(signed.text), overlaid(held, file))):
         raise SnapshotForeignError(refusal(differing))
+    # The file of an update stands here from now on: what it names and the next one does not is as in any new file.
+    held = held if differing else replace(held, file=named(file))
     return Going(federation_of(json.loads(held.text), file), held, signed)
-
-
-def asked_by(held: Held, file: Federation) -> bytes:
-    """The spelling of the contract that this file asks for where `held` is in force."""
-    return text_of(overlaid(held, file), str(file.learning.algorithm))
 
 
 def state_of(folder: Path) -> dict[str, Any] | None:

@@ -238,7 +238,7 @@ class Process:
         sign, verify = signatures(prepared, self._members)
         return node_of(
             replace(setup, keeps=prepared.keeper, secret=prepared.secret),
-            rules_of(assembly.federation, assembly.seed, file.id, learner.examples),
+            rules_of(assembly.federation, assembly.seed, file.id, learner.examples, setup.held.text),
             recovered,
             start_n=learner.start(),
             state_size=learner.state_size,

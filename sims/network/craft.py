@@ -11,6 +11,7 @@ from typing import Protocol
 
 from fedpeer.peer.core.events import Effect, Event, Heard, Persist, RefusedAtDoor, Send, Tick, Work
 from fedpeer.peer.core.saving import Outbox, Recovered
+from fedpeer.peer.core.signed_contract import SignedContract
 
 #: Ticks before a failed save is tried again, doubled each time up to the second number; as a real peer does.
 RETRY_TICKS, RETRY_TICKS_MAX = 4.0, 200.0
@@ -36,6 +37,7 @@ class Craft:
     lie         (names of lies, the liar's machine, that of the other, a number that rises) -> what it says to it
     withholds   (names of lies, what a liar would say as any peer) -> whether it keeps that to itself
     fact        (peer, effect) -> what it states, for the history's judges; None: nothing
+    amend       (peer, contract) -> None: its machine keeps this one, as the newest that the authority signed
     """
 
     start: Callable[[str, Recovered], Machine]
@@ -48,6 +50,7 @@ class Craft:
     lie: Callable[[Collection[str], Machine, Machine, int], Iterable[Send]] = lambda names, liar, other, number: ()
     withholds: Callable[[Collection[str], Send], bool] = lambda names, send: False
     fact: Callable[[str, Effect], object] = lambda peer, effect: None
+    amend: Callable[[str, SignedContract], None] = lambda peer, contract: None
 
 
 #: What waits to be fed to a machine: an event, or bytes of a message or of an answer that it has still to decode.

@@ -21,6 +21,7 @@ from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.capability import Capability
 from fedpeer.peer.core.choice import Choice
+from fedpeer.peer.core.contract import Held
 from fedpeer.peer.core.course import Course
 from fedpeer.peer.core.events import (
     Conclude,
@@ -42,6 +43,8 @@ from fedpeer.peer.core.events import (
     Work,
     Worked,
 )
+from fedpeer.peer.core.framing import unframe
+from fedpeer.peer.core.journal import held_of
 from fedpeer.peer.core.keeper import Keeper
 from fedpeer.peer.core.life import Setup
 from fedpeer.peer.core.making import disk_bytes, node_of, rules_of, setup_of
@@ -53,6 +56,7 @@ from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Entry, Roster
 from fedpeer.peer.core.saving import Recovered
+from fedpeer.peer.core.signed_contract import SignedContract
 from fedpeer.peer.core.versions import NEWEST
 from fedpeer.sims.network.craft import Craft, Machine
 from fedpeer.sims.network.lies import told, withheld
@@ -93,6 +97,8 @@ class Residents:
     pace    by peer, how many times as long as others it takes to train; 1 where nothing is said
     begun   by peer, how many processes it has had
     speaks  by peer, the newest version of the wire that its release knows, where that is not this one's newest
+    later   the worlds of contracts that are gone over to, by their spelling
+    signed  by peer, the newest contract by the authority that its machine keeps
     """
 
     world: World
@@ -104,6 +110,8 @@ class Residents:
     pace: dict[str, float] = field(default_factory=dict)
     begun: Counter[str] = field(default_factory=Counter)
     speaks: dict[str, int] = field(default_factory=dict)
+    later: dict[bytes, World] = field(default_factory=dict)
+    signed: dict[str, SignedContract] = field(default_factory=dict)
 
     @classmethod
     def of(cls, world: World, method: Choice, pace: dict[str, float] | None = None) -> Residents:
@@ -170,11 +178,12 @@ class Residents:
             lie=_lie,
             withholds=lambda names, send: withheld(names, send.message),
             fact=fact,
+            amend=self.signed.__setitem__,
         )
 
     def node(self, peer: str, recovered: Recovered) -> Node:
         """The peer as it is after a start on this disk."""
-        learner = self.learners[peer]
+        learner, world = self.learners[peer], self._goes_by(peer, recovered)
         setup, course = replace(self.setups[peer], secret=secret_of(self.world.draws, peer)), None
         if self.pupils is not None:
             # Two processes of one identity are told apart by what each draws at its start.
@@ -183,7 +192,7 @@ class Residents:
             setup = replace(setup, nonce=self.world.draws.key("process", peer, self.begun[peer]) % 2**63)
         return node_of(
             setup,
-            rules_of(self.world.federation, self.world.seed, peer, learner.examples),
+            rules_of(world.federation, world.seed, peer, learner.examples, setup.held.text),
             recovered,
             start_n=learner.start(),
             state_size=learner.state_size,
@@ -192,6 +201,22 @@ class Residents:
             course=course,
             patience=_patience(learner),
         )
+
+    def _goes_by(self, peer: str, recovered: Recovered) -> World:
+        """Return the world of the contract by which this peer goes on; its setup is by that from now on."""
+        signed, held = self.signed.get(peer), None
+        if recovered.snapshot is not None:
+            held = held_of(unframe("snapshot", recovered.snapshot)[0])
+        elif signed is not None:
+            held = Held(signed.number, signed.text, b"")
+        world = self.world if held is None else self.later.get(held.text, self.world)
+        if signed is not None or world is not self.world:
+            before = self.setups[peer]
+            self.setups[peer] = replace(
+                setup_of(world, before.circle.roster, peer, nonce=0, method=self.method, held=held, signed=signed),
+                keeps=before.keeps,
+            )
+        return world
 
     def _work_ticks(self, peer: str, effect: Work) -> float:
         return self._ticks(peer, self.learners[peer].steps if isinstance(effect, Train | Practise) else 1)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.core.events import (
+    Amend,
     Conclude,
     Effect,
     Enrol,
@@ -50,6 +51,8 @@ INBOX_MAX = 256
 STALLED_TICKS = 4.0
 #: Ticks between two times that a liar lies to everybody.
 LIE_TICKS = 2.0
+#: Ticks from the end of a process to the beginning of the next, where it ends to go by another contract.
+AGAIN_TICKS = 4.0
 #: Ticks between two backups, from which an old checkpoint can come back.
 BACKUP_TICKS = 200.0
 
@@ -316,9 +319,14 @@ class Town:
             case Note():
                 self._note("note", peer, effect.what)
             case Stop():
-                self.stopped[peer] = effect
                 del self._alive[peer]
                 self._note("stop", peer, effect.code)
+                if effect.again:
+                    self.agenda.at(self.now + AGAIN_TICKS, partial(self.start, peer))
+                else:
+                    self.stopped[peer] = effect
+            case Amend():
+                self._craft.amend(peer, effect.contract)
             case Enrol():
                 pass  # a roster's file; the node itself goes by the roster already
         self._note("said", peer, type(effect).__name__)

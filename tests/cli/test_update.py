@@ -161,7 +161,7 @@ def judge(folder: Path, number: int, rounds: int) -> None:
 def test_running_peers_go_over_and_a_finished_federation_goes_on(fedpeer: Fedpeer, made: Path) -> None:
     rewritten(
         ("rounds: 40", "rounds: 60"), ("lr: 0.05", "lr: 0.02, momentum: 0.5"), ("batch_size: 4", "batch_size: 8"),
-        ("exchanges: 2", "exchanges: 3"), ("deadline: 60", "deadline: 50"),
+        ("exchanges: 2", "exchanges: 3, wire: int8"), ("deadline: 60", "deadline: 50"),
     )  # fmt: skip
     with running(made) as peers:
         wait_for(made, "met")
@@ -171,7 +171,7 @@ def test_running_peers_go_over_and_a_finished_federation_goes_on(fedpeer: Fedpee
         ended(made, peers)
     judge(made, 1, 60)
     assert ledger_in(made / "peer1" / "peer1.yaml").s_k.numel() > 0  # momentum is kept now
-    rewritten(("rounds: 60", "rounds: 70"))
+    rewritten(("rounds: 60", "rounds: 70"), ("wire: int8", "protocol: push-pull"))
     assert fedpeer("update", "new.yaml", "--in", "fed").code == 0
     with running(made) as peers:
         ended(made, peers)

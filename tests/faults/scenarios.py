@@ -18,6 +18,7 @@ from fedpeer.peer.core.events import Asked, NewRoster
 from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.faults import Act, Faults, Kind, drawn
 from fedpeer.sims.network.links import LinkRules, partition
+from tests.faults.amended import AMENDED
 from tests.faults.companies import COMPANIES
 from tests.faults.drifting import Drifting, drifting_world
 from tests.faults.isolation import ALONE_ROUNDS, ISOLATIONS
@@ -496,6 +497,6 @@ SCENARIOS = {
     for scenario in (
         truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, veiled, drifting, leaving,
         leaving_slowly, joining, slow_asynchronous, slow_synchronous, roster_changes, revoked, detection, replayed,
-        *SESSIONS.values(), *COMPANIES.values(), *ISOLATIONS.values(), *LIARS.values(),
+        *SESSIONS.values(), *COMPANIES.values(), *ISOLATIONS.values(), *LIARS.values(), *AMENDED.values(),
     )
 }  # fmt: skip

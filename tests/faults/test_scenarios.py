@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from tests.faults.amended import CHANGES
 from tests.faults.companies import ROUND as GROUP_ROUND
 from tests.faults.fuzz import fuzzed
 from tests.faults.isolation import KINDS, isolate
@@ -63,6 +64,7 @@ SEEDS: dict[str, tuple[range, range]] = {
     "isolated_coordinated": (range(0), range(3, 15, 11)),
     # All lies at once, and transfers of weight 1.
     "liars": (range(0), range(2, 10, 7)),
+    "amended": (range(1, 2), range(len(CHANGES))),
 }
 
 

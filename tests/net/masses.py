@@ -26,8 +26,8 @@ def ledger_in(file: Path) -> Ledger:
     loaded = load_peer(file, "")
     prepared = prepare(loaded.file, loaded.federation)
     assembly, me = prepared.outfit.assembly, loaded.file.id
-    setup = setup_of(assembly, prepared.roster, me, nonce=0)
-    rules = rules_of(assembly.federation, assembly.seed, me, prepared.outfit.learner.examples)
+    setup = setup_of(assembly, prepared.roster, me, nonce=0, held=prepared.going.held)
+    rules = rules_of(assembly.federation, assembly.seed, me, prepared.outfit.learner.examples, setup.held.text)
     index = {group.id: group.index_D for group in setup.circle.groups.values()}
     assert loaded.file.state is not None, "whole paths, by now"
     with tempfile.TemporaryDirectory() as place:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fedpeer.peer.core import contract as module
 from fedpeer.peer.core.contract import (
     KEYS,
+    NEW_FEDERATION,
     Held,
     Key,
     changed_by_hand,
@@ -177,6 +178,22 @@ def test_an_algorithms_settings_may_change_and_not_which_one_it_is() -> None:
     (other,) = differences(before, contract_of(federation(learning__algorithm="scaffold")))
     assert same.changes
     assert not other.changes
+
+
+def test_how_averages_are_reached_may_change_but_for_a_coordinator_and_what_was_promised() -> None:
+    before = contract_of(federation())
+    for changed in ({"protocol": "push-pull"}, {"wire": "int8"}, {"drift": 0.1}):
+        (found,) = differences(before, contract_of(federation(gossip=changed)))
+        assert found.changes, changed
+    for path, value, why in (
+        ("gossip__protocol", "coordinator", "weights that are held"),
+        ("gossip__privacy", "noise", "cannot be masked later"),
+        ("learning__mode", "asynchronous", "in step with anybody"),
+    ):
+        (found,) = differences(before, contract_of(federation(**{path: value})))
+        assert not found.changes
+        assert why in found.way()
+        assert NEW_FEDERATION in refusal([found])
 
 
 # -------------------------------------------------------------------------------------------------------- going on

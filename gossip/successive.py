@@ -1,0 +1,85 @@
+"""Lanes whose form changed while transfers were under way: each transfer is read in the form in which it was made.
+
+A transfer names its form, so one that was made before a change is repeated, taken and acknowledged as it was. What is
+known of the sender's estimate, the *reference*, has to be the same on both ends whenever each of them changes, so it
+may follow from the transfers alone. One name would leave that open: "float32" begins a reference where the form needs
+one, and is the form itself elsewhere. So after a change nothing is made under that name any more: plain float32 is
+then "float32/base", which always begins a reference, and "float32" means what it meant in the first form of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpeer.gossip.reductions import FLOAT32, Form, Plain
+
+#: Plain float32 that begins a reference, whatever the lane's form is.
+BASE = Plain("float32/base", torch.float32, relative=False)
+
+
+@dataclass(frozen=True)
+class Successive:
+    """A form that took the place of others.
+
+    now     in which shares are made
+    before  in which they were, the first one first; at least one
+    """
+
+    now: Form
+    before: tuple[Form, ...]
+
+    @property
+    def name(self) -> str:
+        return self.now.name
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.now.dtype
+
+    @property
+    def relative(self) -> bool:
+        return self.now.relative
+
+    @property
+    def pace(self) -> float:
+        return self.now.pace
+
+    def bytes_bounds(self, length: int) -> tuple[int, int]:
+        return self.now.bytes_bounds(length)
+
+    def pack(self, value_D: Tensor, draws: np.random.Generator) -> Tensor:
+        return self.now.pack(value_D, draws)
+
+    def unpack(self, payload: Tensor, length: int) -> Tensor:
+        return self.now.unpack(payload, length)
+
+    def fault(self, payload: Tensor, length: int) -> str | None:
+        return self.now.fault(payload, length)
+
+
+def read_in(form: Form) -> dict[str, Form]:
+    """Return the forms in which a transfer may come on a lane of this form, by name."""
+    forms = (FLOAT32, BASE, *form.before, form.now) if isinstance(form, Successive) else (FLOAT32, form)
+    return {each.name: each for each in forms}
+
+
+def made_in(form: Form, name: str) -> tuple[Form, bool]:
+    """Return the form of a transfer that names it so, on a lane of `form`, and whether it begins a reference."""
+    if not isinstance(form, Successive):
+        assert name in (form.name, FLOAT32.name), "a lane knows its form and float32"
+        return (form, False) if name == form.name else (FLOAT32, form.relative)
+    if name == FLOAT32.name:
+        return FLOAT32, form.before[0].relative
+    return read_in(form)[name], name == BASE.name
+
+
+def chosen(form: Form, *, begun: bool, whole: bool) -> Form:
+    """Return the form of the next transfer of a lane; `begun`: it has a reference; `whole`: nothing may be left out."""
+    plain = FLOAT32 if not isinstance(form, Successive) else BASE
+    if whole:
+        return form if form.dtype == torch.float64 else plain
+    return plain if (form.relative and not begun) or form.name == FLOAT32.name else form
