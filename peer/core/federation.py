@@ -255,7 +255,11 @@ class GossipSettings(Strict):
         default=30.0, gt=0, le=86_400, description="seconds that a synchronous exchange waits for a late peer"
     )
     gather: float = Field(
-        default=60.0, ge=0, le=86_400, description="seconds to wait for the others before the first round"
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="seconds to wait for the others before the first round, and after the last one for those who "
+        "cannot be reached then",
     )
     tick: float = Field(default=0.025, ge=0.001, le=10, description="seconds between two looks at what is due")
 

@@ -353,8 +353,11 @@ class Life:
     def shown(self, group: str) -> Tensor | None:
         """(D,) what others may be told of a group's average; None: nothing yet.
 
-        With phases of noise an estimate is a peer's own before the phase, and means nothing in it.
+        With phases of noise an estimate is a peer's own before the phase, and means nothing in it. After the last round
+        it is the result, to which what comes late is not added.
         """
+        if self.phase == "finished":
+            return self.ledger.x_n[self.ledger.index[group]]
         if self.circle.averaging[group].noise is None:
             return self.ledger.estimate_D(group)
         return self.averages.get(group)

@@ -10,6 +10,7 @@ A step takes the event in and then goes on as far as it can.
 
     gathering -> learning -> finished -> stopped        the usual way
     gathering -> joining  -> learning                   the others have begun: take over their values first
+    learning  -> joining  -> finished                   the others have finished without it: take over their result
     any       -> leaving  -> stopped                    hand everything over
     any       -> stopped                                pause: everything is kept
 """
@@ -60,6 +61,7 @@ from fedpeer.peer.core.reminders import born_again
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.rounds import Rounds, average, begin, push, stay, train, trained, watch
+from fedpeer.peer.core.skew import finished_without
 from fedpeer.peer.core.voters import EVERYONE, PeerCouncil
 
 #: Ticks for which only the seeds are greeted: they tell who else is there within that time.
@@ -328,6 +330,9 @@ class Node:
     def _learn(self) -> None:
         life, ledger = self.life, self.life.ledger
         while life.phase == "learning" and not self.rounds.training:
+            if finished_without(life):
+                life.enter("joining")
+                return
             if not ledger.trained:
                 train(life, self.rounds)
                 return

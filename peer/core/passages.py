@@ -17,7 +17,7 @@ from fedpeer.peer.core.meeting import say_hello
 from fedpeer.peer.core.messages import Fetch
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.rounds import Rounds
-from fedpeer.peer.core.skew import furthest
+from fedpeer.peer.core.skew import finished_without, furthest
 
 #: Seconds in which this process ran that `leave` may take before what is left is written off.
 LEAVE_S = 5.0
@@ -42,7 +42,9 @@ class Passage:
 
     values, asked_at        of a late joiner: what members gave, by group and peer, and when they were asked
     progress_at, furthest   of a finished peer: when one of the others last came further, and how far they are in all
-    all_done_at             tick at which the last of them was seen unfinished
+    all_done_at             tick at which the last of them was seen unfinished, or missing
+    heard_from              tick of this process's running time from which on nobody was missing, so that all can hear
+                            that this peer has finished
     gone_at, farewells      tick at which this peer had left, and how often it has said so
     lost                    whether something was written off then
     """
@@ -52,6 +54,7 @@ class Passage:
     progress_at: int = 0
     furthest: int = 0
     all_done_at: int = 0
+    heard_from: int = 0
     gone_at: int = 0
     farewells: int = 0
     lost: bool = False
@@ -109,33 +112,51 @@ def join(work: Work) -> None:
     for group, got in passage.values.items():
         if got:
             life.write(Adopted(group=group, value_D=torch.stack(list(got.values())).mean(0)))
-    taken = sorted(group for group, got in passage.values.items() if got)
-    round = max(1, furthest(life))
-    life.note("info", "joined", f"joined in round {round} with the values of {', '.join(taken) or 'nobody'}")
+    taken = ", ".join(sorted(group for group, got in passage.values.items() if got)) or "nobody"
     passage.values.clear()
+    if finished_without(life):  # nobody is left to average with, so what is taken over is the result
+        text = f"behind: goes from round {life.ledger.round} to the end with the values of {taken}"
+        life.note("info", "caught_up", text, round=life.ledger.round)
+        round = life.setup.federation.learning.rounds + 1
+    else:
+        round = max(1, furthest(life))
+        life.note("info", "joined", f"joined in round {round} with the values of {taken}")
+        round = min(round, life.setup.federation.learning.rounds)
     life.enter("learning")
-    work.begin(min(round, life.setup.federation.learning.rounds))
+    work.begin(round)
     life.advertise()
 
 
 def linger(work: Work) -> None:
-    """Stay until the others are done too, or come no further, and everything said is acknowledged."""
+    """Stay until the others are done too, or come no further, and everything said is acknowledged.
+
+    One that is thought dead may only be cut off, and can learn from nobody else that the others have finished, and what
+    they have: it is waited for as long as at the beginning, `gossip.gather`.
+    """
     life, ledger, passage = work.life, work.life.ledger, work.passage
-    waited = life.waited()
+    waited, patience = life.waited(), round(life.setup.federation.gossip.gather / life.setup.federation.gossip.tick)
     if waited == 0:
         life.advertise()
         passage.progress_at = passage.all_done_at = life.now
+        passage.heard_from = life.ran
     unfinished = [p for p in life.mates if life.membership.standing(p) in ("alive", "suspect")]
     furthest = sum(life.others[p].round for p in unfinished)
     if furthest != passage.furthest:
         passage.furthest, passage.progress_at = furthest, life.now
+    absent = [p for p in life.mates if life.membership.standing(p) == "dead"]
+    if waited >= patience:
+        absent = [p for p in absent if life.now - life.others[p].heard_at < patience]
     there = {p for p in life.mates if life.membership.standing(p) not in ("dead", "left", "unknown")}
     owing = [p for h in ledger.groups.values() for p, lane in h.out.items() if lane.open and p in there]
     stuck = life.now - passage.progress_at >= LINGER_DEADLINES * life.setup.ticks(life.setup.federation.gossip.deadline)
-    if unfinished:
+    if unfinished or absent:
         passage.all_done_at = life.now
+    if absent:
+        passage.heard_from = life.ran
     unpaid = (owing or any(map(life.parts, life.mates))) and life.now - passage.all_done_at < life.setup.ticks(OWING_S)
-    if waited >= life.setup.ticks(LINGER_MIN_S) and ((not unfinished and not unpaid) or stuck):
+    if life.ran - passage.heard_from < life.setup.ticks(LINGER_MIN_S):
+        return
+    if (not unfinished and not unpaid) or stuck:
         life.snapshot()
         life.stop(0, f"finished all {life.setup.federation.learning.rounds} rounds")
 

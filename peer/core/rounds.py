@@ -25,7 +25,7 @@ from fedpeer.peer.core.lanes import fitting, ship
 from fedpeer.peer.core.ledger import Holding
 from fedpeer.peer.core.life import DOUBT_TICKS, Life
 from fedpeer.peer.core.repeats import Repeats
-from fedpeer.peer.core.skew import ahead, behind, furthest, in_step, lead, may_begin, mutual
+from fedpeer.peer.core.skew import ahead, behind, finished_without, furthest, in_step, lead, may_begin, mutual
 from fedpeer.topology.repair import repaired
 
 #: The part of the deadline for which a share is waited for whose sender is in the next round already.
@@ -202,7 +202,7 @@ def trained(life: Life, rounds: Rounds, event: Trained) -> None:
         return
     rounds.training = False
     round = life.ledger.round
-    if life.synchronous and furthest(life) > round + lead(life):
+    if life.synchronous and furthest(life) > round + lead(life) and not finished_without(life):
         # The others are in the middle of theirs and do not wait for us; in the next one they will.
         round = min(furthest(life) + 1, life.setup.federation.learning.rounds)
         text = f"behind: round {life.ledger.round} counts as round {round}, to which the others come next"

@@ -16,6 +16,8 @@ Until it has caught up, such a peer gives nothing for the round of the others: t
 
 `tests/peer/core/test_skew.py` checks both rules in a model of three peers, through all orders of events.
 
+Whoever comes back when all others have finished takes over their result (`finished_without`).
+
 Asynchronous peers have no rounds in common. Each keeps its number while none of the others is there.
 """
 
@@ -51,6 +53,14 @@ def furthest(life: Life) -> int:
     """Return the round that at least two of the others have reached, or the only other one that is there."""
     there = [peer for peer, other in life.others.items() if other.met and _there(life, peer)]
     return min(followed(map(life.round_of, there)), life.setup.federation.learning.rounds)
+
+
+def finished_without(life: Life) -> bool:
+    """Return whether the others that are there have finished, and this peer is too far behind to have been in step."""
+    if not life.synchronous or life.ledger.round + lead(life) >= life.setup.federation.learning.rounds:
+        return False
+    there = [life.membership.standing(peer) for peer in life.mates if _there(life, peer)]
+    return bool(there) and set(there) == {"finished"}
 
 
 def latest(others: Iterable[int], slack: int = 1) -> int:
