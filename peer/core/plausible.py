@@ -2,9 +2,10 @@
 
 What an honest neighbour holds can be judged by what this peer has done itself, and by that alone: what others sent, and
 what became of an average by it, says nothing, or whoever lies moves the measure with the average. So a `Reach` knows
-how long the slice was when the peer came in, and how long its own training steps were; no step counts for more than the
-first one, which was made before anything of others had come in. A share implies a value (value / weight), and that is
-refused if one of these holds:
+how long the slice was when the peer came in, and how long its own training steps were. A lie makes steps longer, since
+training pulls back; so no step counts for more than the first one, which was made before anything of others had come
+in, nor for much more than the median of those that counted before it. A share implies a value (value /
+weight), and that is refused if one of these holds:
 
     near    it is further from this peer's estimate than a hundred of its usual steps, or of those that it missed of
             late, and than three times the length of the estimate
@@ -15,8 +16,9 @@ A round that this peer missed counts as a step, so that who was away, or came la
 Before the first own step nothing counts but the length with which it came in, a hundred times.
 
 What this bounds: of a liar and an honest neighbour alike nothing longer than `far` is taken, so no estimate can be, but
-by own training; and `far` grows by no more than a hundred first steps a round, whatever is sent. An honest neighbour
-whom a liar has moved may be too far as well; it is refused, and charged only beyond a hundred times these bounds.
+by own training; and `far` grows by no more than a hundred first steps a round, whatever is sent. Once training has come
+to rest, it grows by a hundred of those steps, or by one first step. An honest neighbour whom a liar has moved may be
+too far as well; it is refused, and charged only beyond a hundred times these bounds.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ from torch import Tensor
 STEPS = 10
 #: Times as far as this peer that others may train in a round; they may have so many more examples, or steps.
 FACTOR = 100.0
+#: Times the median of the last ones that a step counts for at most. Steps that become longer again, by another learning
+#: rate, count by and by; until then `FACTOR` has room for them.
+RISE = 1.02
 #: Times a length: two slices of the same length are up to twice that apart, and one may be half as long again.
 LENGTHS = 3.0
 #: Times the standard deviation of made-up numbers: a peer of a hundred neighbours holds ten times one's noise, and two
@@ -44,7 +49,7 @@ class Reach:
 
     start    of the slice, when the peer came in, or took it over from others
     first    of its first training step; 0 before that
-    steps    of the last ones, oldest first, none longer than the first
+    steps    of the last ones, oldest first, as far as they count
     path     of all of them together, and of a first one for each round that it missed
     away     of those that it missed of late, halved with each round since
     round    of the last
@@ -60,7 +65,8 @@ class Reach:
     def after(self, step: float, round: int) -> Reach:
         """When it has trained in a round, by a step of this length."""
         first = self.first or step
-        step = min(step, first)
+        usual = statistics.median(self.steps) if self.steps else first
+        step = min(step, first, max(RISE * usual, first / FACTOR))
         missed = max(0, round - self.round - 1) * first
         return Reach(
             start=self.start,

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpeer.peer.core.plausible import FACTOR, LENGTHS, STEPS, Reach, length_of
+from fedpeer.peer.core.plausible import FACTOR, LENGTHS, RISE, STEPS, Reach, length_of
 
 D = 10
 
@@ -33,9 +33,9 @@ def furthest(reach: Reach, estimate_D: torch.Tensor) -> torch.Tensor:
 START, STEP, EXCHANGES = 3.0, 0.5, 10
 
 
-def pulled(rounds: int, *, restart_every: int = 0) -> tuple[list[float], float]:
+def pulled(rounds: int, *, honest: int = 0, restart_every: int = 0) -> tuple[list[float], float]:
     """Lengths of the average after each round, where three honest peers are given by one liar, in each exchange, the
-    furthest that is taken and as heavy as their own; and what it can be at most.
+    furthest that is taken and as heavy as their own; and what it can be at most. The liar is honest for some rounds.
 
     Training pulls back toward where the honest began, by a step that is as long as it was at first, or as far as that
     is: however far the liar pulls, the measure is not drawn along.
@@ -45,7 +45,7 @@ def pulled(rounds: int, *, restart_every: int = 0) -> tuple[list[float], float]:
         back_D = estimate_D - toward(START)
         trained_D = estimate_D - back_D * 0.9 + toward(STEP)
         reach, estimate_D = reach.after(float((trained_D - estimate_D).norm()), round), trained_D
-        for _ in range(EXCHANGES):
+        for _ in range(EXCHANGES if round > honest else 0):
             estimate_D = 0.75 * estimate_D + 0.25 * furthest(reach, estimate_D)
         lengths.append(float(estimate_D.norm()))
         if restart_every and round % restart_every == 0:  # what is on the disk is all that there is
@@ -63,7 +63,34 @@ def test_a_liar_pulls_an_average_no_further_than_by_a_hundred_first_steps_a_roun
     assert far == pytest.approx(LENGTHS * START + FACTOR * STEP * 1000)
     growth = np.diff(lengths)
     assert growth.max() <= 2 * FACTOR * STEP * EXCHANGES
-    print(f"after 1000 rounds {lengths[-1]:.0f}, of at most {far:.0f}; began with {START:g}, steps of {STEP:g}")
+    at = ", ".join(f"after {round} rounds {lengths[round - 1]:.0f}" for round in (100, 1000))
+    print(f"{at}, of at most {far:.0f}; began with {START:g}, steps of {STEP:g}")
+
+
+def test_after_honest_training_a_liar_pulls_an_average_by_what_training_moved_of_late() -> None:
+    """Training has come to rest, and no lie counts as training: then an average is pulled to where it may be at once,
+    and from there by two first steps a round at most, not by a hundred, for the first 100 rounds of lies."""
+    honest, lies = 1000, 300
+    lengths, _ = pulled(honest + lies, honest=honest)
+    rested, leapt, after = lengths[honest - 1], lengths[honest + 9], lengths[honest + 99]
+    growth = np.diff(lengths[honest + 9 : honest + 100])
+    print(f"came to rest at {rested:.1f}; after 10 rounds of lies {leapt:.0f}, after 100 {after:.0f}")
+    assert growth.max() <= 2 * STEP
+
+
+def test_no_step_counts_for_much_more_than_those_before() -> None:
+    reach = Reach(start=1.0)
+    for round in range(1, 31):
+        reach = reach.after(0.5 if round <= 10 else 0.05, round)
+    for round in range(31, 131):
+        reach = reach.after(9.0, round)
+        assert max(reach.steps) <= 0.05 * RISE**round
+    assert reach.steps[-1] < 0.1, "after a hundred rounds of long steps"
+    for round in range(131, 181):
+        reach = reach.after(0.0, round)
+    for round in range(181, 281):
+        reach = reach.after(9.0, round)
+    assert 0.5 / FACTOR < reach.steps[-1] < 0.1, "who stood still is not deaf for good"
 
 
 def test_before_the_first_training_what_it_came_in_with_counts() -> None:
@@ -75,6 +102,29 @@ def test_before_the_first_training_what_it_came_in_with_counts() -> None:
     found = reach.refusal(toward(FACTOR * FACTOR * START * 1.1), toward(START))
     assert found is not None
     assert found[0] == "implausible"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.floats(1.0, 5.0), st.sampled_from(["warm-up", "faster", "rest"]))
+def test_an_honest_neighbour_is_taken_when_steps_become_longer(seed: int, heavier: float, why: str) -> None:
+    """By a rate that warms up from a hundredth, by one that is made ten times as high after 200 rounds, or by new data
+    after training had come to rest. The other's steps are up to five times as long as this peer's."""
+    draws = np.random.default_rng(seed)
+    one_D = torch.from_numpy(draws.normal(size=D))
+    one_D *= START / float(one_D.norm())
+    reach, mean_D = Reach(start=START), one_D
+    for round in range(1, 301):
+        pace = {
+            "warm-up": min(1.0, round / 100),
+            "faster": 0.1 if round <= 200 else 1.0,
+            "rest": 0.0 if 100 < round <= 200 else 1.0,
+        }[why]
+        step_D = torch.from_numpy(draws.normal(size=D))
+        step_D *= 0.1 * START * pace / float(step_D.norm())
+        reach = reach.after(float(step_D.norm()), round)
+        one_D, other_D = mean_D + step_D, mean_D + heavier * step_D
+        assert reach.refusal(other_D, one_D) is None
+        mean_D = (one_D + other_D) / 2
 
 
 @settings(max_examples=200, deadline=None)
