@@ -116,6 +116,7 @@ class Process:
         self.status = status_of(prepared)
         self._bench = Bench(prepared, self._folder, self.status, self._unsaved)
         self._quiet = quiet
+        self._store: Store | None = None
         self._stopped: Stop | None = None
         self._over = asyncio.Event()
         self._begun, self._shown_at = False, ""
@@ -145,6 +146,9 @@ class Process:
     async def run(self) -> Stop:
         """Until the node stops; how it ended.
 
+        The state folder is taken before anything listens: a second start of the same peer is told that, and not that
+        its ports are in use.
+
         Raises:
             StateError, DuplicatePeerError, SnapshotForeignError, ListenError, DashboardError: the user's mistakes.
             PortInUseError: another process has a port.
@@ -156,15 +160,16 @@ class Process:
         self._trap_signals()
         dashboard: Dashboard | None = None
         try:
+            with suppress(StoreError):  # tried again where the dashboard shows what is waited for
+                self._store = Store.open(self._folder)
             dashboard = await self._patiently(self._shown, NoAddressError)
             opened = await self._patiently(self._opened, StoreError)
             if opened is not None:
-                store, recovered = opened
-                with store:
-                    await self._live(store, recovered)
+                await self._live(*opened)
         finally:
             if dashboard is not None:
                 await dashboard.stop()
+            self._let_go()
             self._log.close()
             log_file.close()
         if self._failure is not None:
@@ -192,14 +197,19 @@ class Process:
 
     async def _opened(self) -> tuple[Store, Recovered]:
         """The state folder, held, and what was saved there."""
-        store = Store.open(self._folder)
+        store = self._store = self._store or Store.open(self._folder)
         try:
             if self._prepared.secret:
                 keep(self._folder, self._prepared.secret)
             return store, store.recover()
         except BaseException:
-            store.close()
+            self._let_go()  # it is opened anew
             raise
+
+    def _let_go(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
     async def _live(self, store: Store, recovered: Recovered) -> None:
         """From the state that was saved on until the node stops."""

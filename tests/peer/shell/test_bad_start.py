@@ -263,6 +263,24 @@ def test_a_port_in_use_is_for_another_start(file: Path, setting: str, capsys: py
     assert PAGE.restarts(code)
 
 
+@pytest.mark.parametrize("dashboard", [pytest.param(True, id="D08"), pytest.param(False, id="D08-no-dashboard")])
+def test_a_second_start_is_told_which_process_runs(
+    file: Path, dashboard: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the first one does not notice."""
+    door = with_dashboard(file) if dashboard else None
+    with started(file) as peer:
+        peer.line("started")
+        code = run(["start", "--quiet", "--config", str(file)])
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"another process ({peer.process.pid}) already runs this peer" in said
+        assert code == 2
+        assert not TEMPLATE.restarts(code)
+        assert door is None or ask(door)["state"] != "waiting"
+        peer.process.send_signal(signal.SIGTERM)
+        assert peer.code() == 0
+
+
 @pytest.mark.parametrize("mega", [pytest.param(400, id="D07-memory")])
 def test_too_little_memory_is_for_another_start(file: Path, mega: int) -> None:
     """So little that not even the libraries find room."""
