@@ -31,6 +31,7 @@ class Acquaintance:
     heard_at     tick at which anything came from it last
     knows_us     whether it has heard of this very process; `reminded`: whether it has to be told of an earlier one of
                  its own
+    shown        its incarnation that showed us an earlier start of ours, of which our disk knows; 0: none did
     begun        whether it has begun to learn
     roster       number of the roster it goes by
     hello_at     tick at which it is greeted next; `hello_wait`: ticks until the greeting after that
@@ -56,6 +57,7 @@ class Acquaintance:
     heard_at: int = -1
     knows_us: bool = False
     reminded: bool = False
+    shown: int = 0
     begun: bool = False
     roster: int = 0
     hello_at: int = 0

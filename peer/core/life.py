@@ -242,7 +242,11 @@ class Life:
         """Say this to a peer in the version of the wire that it speaks; what that version does not have is not said."""
         version = self.version_of(to)
         if spoken_in(version, type(message)):
-            self.effects.append(Send(to, message, self.ledger.incarnation, self.ledger.met.get(to, 0), version))
+            self.effects.append(Send(to, message, self.ledger.incarnation, self._incarnation_of(to), version))
+
+    def _incarnation_of(self, peer: str) -> int:
+        """Return the incarnation by which a peer is addressed; 0: not known."""
+        return self.ledger.met.get(peer) or (self.others[peer].shown if peer in self.others else 0)
 
     def version_of(self, peer: str) -> int:
         """Return the version of the wire in which this peer is spoken to."""

@@ -148,8 +148,10 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
     if hello.left and heard.to_incarnation == ledger.incarnation:
         _take_back(life, peer, hello)
         return False
-    if not hello.answer or not other.met:
-        # An answer that does not name our incarnation yet is answered too; it then does, so this ends.
+    if not hello.answer or not other.met or other.shown:
+        # An answer that does not name our incarnation yet is answered too; it then does, so this ends. So is the first
+        # one to a Hello that named the other's incarnation before this peer had heard a Hello of it.
+        other.shown = 0 if other.met else other.shown
         say_hello(life, peer, answer=hello.answer or other.met)
     if hello.roster < life.circle.roster.number:
         news = life.circle.roster

@@ -128,7 +128,14 @@ def hear_reminder(life: Life, heard: Heard, reminder: Reminder) -> None:
         if not life.verify(life.me, text, shown.signature):
             life.refuse("unproven", heard.sender, "what it shows of this peer is not signed by this peer")
             return
+        incarnation = life.ledger.incarnation
         other_self(life, heard.sender, shown.incarnation, shown.life, shown.nonce)
+        if life.ledger.incarnation == incarnation:
+            # Nothing was forgotten: an earlier process was met, and ended before it had met the other in turn. By
+            # naming the other's incarnation, the next Hello says that this was seen.
+            other = life.others[heard.sender]
+            other.shown = heard.incarnation
+            other.greet_soon(life.now)
     if life.phase == "stopped" or heard.to_incarnation != life.ledger.incarnation:
         return
     known = life.ledger.met.get(heard.sender)

@@ -126,6 +126,7 @@ class Village:
     Attributes:
         forgetful  somebody may lose memory: weights are right only once all have met again, so `look` is left to the
                    scenario, and values are not compared
+        joining    somebody may come late, and take over a value instead of putting in its own: values are not compared
         wrong      every violation of conservation, in words
         far        the furthest that weights and values, relatively, were from what was put in
     """
@@ -142,6 +143,7 @@ class Village:
         roster: Sequence[str] | None = None,
         fact: Callable[[str, Effect], object] = audit.took,
         method: str = "partial-averaging",
+        joining: bool = False,
     ) -> None:
         self.made, self.seed, self.forgetful = made, faults.seed if seed is None else seed, forgetful
         residents = Residents.of(made, parse(method), dict(pace or {}))
@@ -158,7 +160,7 @@ class Village:
         self.wrong: list[str] = []
         self.far = 0.0
         self.outside: list[str] = []
-        self._drifts = drift != 0.0
+        self._drifts = drift != 0.0 or joining
         self._seen: dict[str, tuple[Holding, ...]] = {}
         self._dead: dict[str, Ledger] = {}
         groups = self.residents.setups[made.peers[0]].circle.groups
