@@ -28,6 +28,8 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: What stands in a new peer's file until its owner writes what it learns from.
 UNKNOWN_DATA = "csv:data.csv,label=label"
 EXIT_STOPPED = 130
+#: Where a model that came is until it is known where it belongs.
+MODEL = "model.part"
 
 Folder = Annotated[
     Path, typer.Option("--in", metavar="FOLDER", help="Where the authority is; default here.", show_default=False)
@@ -59,6 +61,7 @@ def invite(
     problems: list[Problem] = []
     seconds = _seconds(expires, problems)
     known = _models(folder / "federation.yaml", models, problems)
+    start = _start(folder)
     place = invited(authority.roster, peer, address, listen, host, problems)
     if place is None or problems:
         raise ConfigError("the command line", problems, ", so nobody was invited")
@@ -68,7 +71,7 @@ def invite(
         print(wrapped(f"Whoever has the token can join as {peer}. Waiting for it; Ctrl-C withdraws it."), flush=True)
 
     async def work() -> tuple[Roster, Mapping[str, str]]:
-        roster = await wait_for(authority, peer, address, known, *place, seconds, show)
+        roster = await wait_for(authority, peer, address, known, *place, seconds, show, start)
         from fedpeer.peer.shell.announce import announce  # brings torch, for which the token need not wait
 
         return roster, await announce(authority, roster, without=peer)
@@ -98,6 +101,8 @@ def join(
 
     from fedpeer.cli.config import Source, load
     from fedpeer.cli.seats import data_of, is_host, joined, listens_at, local
+    from fedpeer.peer.shell.contract_file import contract_file, write_contract
+    from fedpeer.peer.shell.enrolment import fetch_model
     from fedpeer.peer.shell.enrolment import join as ask
     from fedpeer.peer.shell.invitation import Token
     from fedpeer.peer.shell.kit import new_folder, write_peer
@@ -112,12 +117,17 @@ def join(
     place = folder or Path(asked.peer)
     with new_folder(place) as building:
         key = Ed25519PrivateKey.generate()
+        has_model = asyncio.run(fetch_model(asked, building / MODEL))
         admission = asyncio.run(ask(asked, key))
         entry = admission.roster.by_id[asked.peer]
         own = joined(entry, local(source) if data else source, dashboard_host, listen)
         write_peer(
             building, own, key, admission.certificate, admission.authority, admission.roster, admission.federation
         )
+        if admission.contract is not None:
+            write_contract(contract_file(building / "roster.json"), admission.contract)
+        if has_model:
+            _put_model(building)
     file = place / f"{asked.peer}.yaml"
     print(f'{asked.peer} belongs to "{admission.roster.federation}" now. Its folder is {place}.\n')
     if data is None:
@@ -179,6 +189,27 @@ def _models(file: Path, written: str | None, problems: list[Problem]) -> tuple[s
             text = f'there is no partial model "{shown(name)}"; {nearest(name, known)}'
             problems.append(Problem((), text, "--models"))
     return names
+
+
+def _start(folder: Path) -> Path | None:
+    """The model that the federation starts from, which the new peer needs, too."""
+    from fedpeer.cli.anchors import start_file
+    from fedpeer.cli.config import Source, load
+
+    path = start_file(load(Source.of_file(folder / "federation.yaml")))
+    return None if path is None or not (folder / path).is_file() else folder / path
+
+
+def _put_model(folder: Path) -> None:
+    """Move the model that came to where the federation file says, if that is inside of the peer's folder."""
+    from fedpeer.cli.anchors import start_file
+    from fedpeer.cli.config import Source, load
+
+    path = start_file(load(Source.of_file(folder / "federation.yaml")))
+    place = folder if path is None else (folder / path).resolve()
+    if place != folder.resolve() and place.is_relative_to(folder.resolve()) and not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        (folder / MODEL).replace(place)
 
 
 def _warn_of_code(federation: Federation, file: Path) -> None:

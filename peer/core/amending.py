@@ -5,7 +5,7 @@ saves its whole state under the new contract, and its process begins anew on tha
 whatever is under way stays as it is, is repeated until it is acknowledged, and no mass is touched.
 
 In time means: equals who keep step, and members of councils, when they begin the round from which it holds, or the next
-one if they are past it; who keeps no step, or has finished, at once.
+one if they are past it; who keeps no step, or has finished, at once; and who comes late, when the others are past it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Contract
 from fedpeer.peer.core.roster import RosterError
 from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, contract_from
+from fedpeer.peer.core.skew import furthest
 
 
 def hear_signed(life: Life, peer: str, text: bytes) -> SignedContract | None:
@@ -64,7 +65,8 @@ def goes_over(life: Life) -> bool:
     signed, held = life.signed, life.setup.held
     if signed is None or signed.number <= held.number:
         return False
-    if life.synchronous and life.phase != "finished" and life.ledger.round < signed.starts:
+    round = furthest(life) if life.phase in ("gathering", "joining") else life.ledger.round
+    if life.synchronous and life.phase != "finished" and round < signed.starts:
         return False
     after = Held(signed.number, signed.text, held.file, before=held.text)
     life.effects.append(Persist("snapshot", life.ledger.copy(), after))

@@ -180,6 +180,7 @@ def part(contract: Contract, group: str, *, served: bool) -> bytes:
         for path, key in KEYS.items()
         if key.concerns in concerns or path in ("network", "learning.buffers")
     }
+    found |= {EARLIER: contract[EARLIER]} if EARLIER in contract else {}  # shares are read by it
     return digest_of(json.dumps([found, models], sort_keys=True).encode())
 
 

@@ -306,6 +306,8 @@ class Node:
             return
         greet(life)
         say_again(life, self.repeats)
+        if life.phase in ("gathering", "joining") and goes_over(life):
+            return
         match life.phase:
             case "gathering":
                 gather(self.work)

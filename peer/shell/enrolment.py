@@ -12,13 +12,15 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedpeer.peer.core.gate import CONTRACT_BYTES_MAX
 from fedpeer.peer.core.json_text import parsed
 from fedpeer.peer.core.peer_file import endpoint
 from fedpeer.peer.core.roster import ROSTER_BYTES_MAX, Roster
@@ -36,8 +38,11 @@ INVITATION_PORT = 7400
 REQUEST_BYTES_MAX = 16 * 1024
 #: Bytes of a federation file, as the reader of YAML allows it.
 FEDERATION_BYTES_MAX = 1 << 20
-#: Bytes of an answer: a roster and a federation file, spelled in JSON once more (at worst doubled), certificates.
-ANSWER_BYTES_MAX = 2 * (ROSTER_BYTES_MAX + FEDERATION_BYTES_MAX) + 64 * 1024
+#: Bytes of an answer: a roster, a federation file and a contract, spelled in JSON once more (at worst doubled), and
+#: certificates.
+ANSWER_BYTES_MAX = 2 * (ROSTER_BYTES_MAX + FEDERATION_BYTES_MAX + CONTRACT_BYTES_MAX) + 64 * 1024
+#: Answers that there is no model to start from; the second by a release that knows of none.
+NO_MODEL = (204, 404)
 #: Seconds for one request, from the first byte to the last: a signature and some kilobytes, over a slow link.
 REQUEST_SECONDS = 30.0
 #: Connections: one person joins, and whoever else comes has few of them from one address.
@@ -74,8 +79,21 @@ async def listening(
             return web.json_response({"text": answer.text}, status=answer.status)
         return web.Response(body=answer, content_type="application/json")
 
+    async def model(asking: web.Request) -> web.StreamResponse:
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                body = await asking.read()
+        except TimeoutError:
+            return web.Response(status=408)
+        answer = invitation.model(body, clock(), asking.remote or "")
+        if isinstance(answer, Denied):
+            await late.wait(answer.after)
+            return web.json_response({"text": answer.text}, status=answer.status)
+        return web.Response(status=204) if answer is None else web.FileResponse(answer)
+
     app = web.Application(client_max_size=REQUEST_BYTES_MAX)
     app.router.add_post("/v1/join", join)
+    app.router.add_post("/v1/model", model)
     visitors = Visitors(INVITED)
     try:
         listening = listen(*endpoint(where))
@@ -127,14 +145,16 @@ async def invite(
     reached_at: str,
     seconds: float,
     show: Callable[[Token], None],
+    start: Path | None = None,
 ) -> Roster:
     """Let one peer in: show its token and wait at most `seconds` for it. Returns the new roster.
 
-    `reached_at` is the host by which the new machine reaches this one. Raises EnrolmentError if nobody came.
+    `reached_at` is the host by which the new machine reaches this one, `start` the file of the model that the
+    federation starts from. Raises EnrolmentError if nobody came.
     """
     clock = time.monotonic
     secret = secrets.token_bytes(SECRET_BYTES)
-    invitation = Invitation(authority, peer, address, models, secret, clock() + seconds)
+    invitation = Invitation(authority, peer, address, models, secret, clock() + seconds, start)
     async with listening(invitation, listen, clock) as (port, over):
         host = f"[{reached_at}]" if ":" in reached_at else reached_at
         show(Token(secret, authority.roster.authority, peer, f"{host}:{port}"))
@@ -152,26 +172,49 @@ async def invite(
 async def join(token: Token, key: Ed25519PrivateKey) -> Admission:
     """Ask to be let in, with a key made here. Raises EnrolmentError."""
     body = {"secret": token.secret.hex(), "request": pem(request(key, token.peer)).decode()}
-    limit = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+    async with _asking(token, "join", body, aiohttp.ClientTimeout(total=REQUEST_SECONDS)) as answer:
+        text = await _bounded(answer)
+        if answer.status != 200:
+            raise EnrolmentError(_denial(text))
+    return read_admission(text, token, key)
+
+
+async def fetch_model(token: Token, place: Path) -> bool:
+    """Write the model that the federation starts from to a file; whether there is one. To be asked before joining, for
+    a token is good for one time. Raises EnrolmentError."""
+    limit = aiohttp.ClientTimeout(sock_connect=REQUEST_SECONDS, sock_read=REQUEST_SECONDS)
+    async with _asking(token, "model", {"secret": token.secret.hex()}, limit) as answer:
+        if answer.status in NO_MODEL:
+            return False
+        if answer.status != 200:
+            raise EnrolmentError(_denial(await _bounded(answer)))
+        with place.open("wb") as file:
+            async for piece in answer.content.iter_any():
+                file.write(piece)
+    return True
+
+
+@asynccontextmanager
+async def _asking(
+    token: Token, what: str, body: Mapping[str, str], limit: aiohttp.ClientTimeout
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """The answer of the one who invites, who has the key in the token. Raises EnrolmentError where there is none."""
     try:
         async with (
             aiohttp.ClientSession(timeout=limit, auto_decompress=False) as session,
             session.post(
-                f"https://{token.listener}/v1/join",
+                f"https://{token.listener}/v1/{what}",
                 json=body,
                 ssl=joining_context(token.authority),
                 allow_redirects=False,
             ) as answer,
         ):
-            text = await _bounded(answer)
-            if answer.status != 200:
-                raise EnrolmentError(_denial(text))
+            yield answer
     except (aiohttp.ClientError, TimeoutError) as error:
         raise EnrolmentError(
             f"The one who invites cannot be reached at {token.listener}: {link_reason(error)}. "
             "Does fedpeer invite still wait there, and does a firewall let that port through?"
         ) from None
-    return read_admission(text, token, key)
 
 
 async def _bounded(answer: aiohttp.ClientResponse) -> bytes:

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from cryptography import x509
@@ -21,8 +22,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from fedpeer.peer.core.json_text import parsed
 from fedpeer.peer.core.peer_file import endpoint
 from fedpeer.peer.core.roster import Entry, Roster, RosterError, admit, from_bytes, is_id, to_bytes
+from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, contract_from
 from fedpeer.peer.shell.authority import Authority, EnrolmentError, change_roster
 from fedpeer.peer.shell.certificates import peer_certificate, pem
+from fedpeer.peer.shell.contract_file import contract_file, read_contract
 
 #: Seconds that the answer to a wrong secret is kept back: the first, the longest, and wrong ones of all addresses after
 #: which everybody's are kept back for twice as long. Guessing 128 bits takes forever anyway, and a person who mistypes
@@ -80,12 +83,13 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a peer gets that was let in."""
+    """What a peer gets that was let in; `contract`: the newest that the authority signed, where it has signed one."""
 
     certificate: x509.Certificate
     authority: x509.Certificate
     roster: Roster
     federation: str
+    contract: SignedContract | None = None
 
 
 class Wrong:
@@ -111,7 +115,7 @@ class Invitation:
 
     The right one is compared and taken at once, whoever was wrong before; the comparison takes as long whatever is
     equal, and every wrong one gets the same answer. `expires` and each `now` are seconds by one clock that never goes
-    back; `taken` is the roster with the new peer.
+    back; `taken` is the roster with the new peer, `start` the file of the model that the federation starts from.
     """
 
     def __init__(
@@ -122,9 +126,10 @@ class Invitation:
         models: tuple[str, ...] | None,
         secret: bytes,
         expires: float,
+        start: Path | None = None,
     ) -> None:
         self.authority, self.secret, self.expires = authority, secret, expires
-        self.peer, self.address, self.models = peer, address, models
+        self.peer, self.address, self.models, self.start = peer, address, models, start
         self.wrong = Wrong()
         self.taken: Roster | None = None
 
@@ -139,10 +144,23 @@ class Invitation:
             secret, wanted = bytes.fromhex(asked["secret"]), str(asked["request"])
         except (ValueError, TypeError, KeyError):
             return Denied(400, "This is not a request to join.")
-        if not hmac.compare_digest(secret, self.secret):
-            text = "This token is not the one of this invitation; copy it again."
-            return Denied(403, text, self.wrong.once_more(address))
-        return self._admit(wanted)
+        return self._unknown(secret, address) or self._admit(wanted)
+
+    def model(self, body: bytes, now: float, address: str = "") -> Path | Denied | None:
+        """The file of the model that the federation starts from, for who will join; None: it starts from none."""
+        if self.taken is not None or now >= self.expires:
+            return Denied(410, "This invitation is over; ask for another one.")
+        try:
+            secret = bytes.fromhex(parsed(body)["secret"])
+        except (ValueError, TypeError, KeyError):
+            return Denied(400, "This is not a request to join.")
+        return self._unknown(secret, address) or self.start
+
+    def _unknown(self, secret: bytes, address: str) -> Denied | None:
+        if hmac.compare_digest(secret, self.secret):
+            return None
+        text = "This token is not the one of this invitation; copy it again."
+        return Denied(403, text, self.wrong.once_more(address))
 
     def _admit(self, wanted: str) -> bytes | Denied:
         key = _requested(wanted)
@@ -154,10 +172,12 @@ class Invitation:
         entry = Entry(id=self.peer, key=key.public_bytes_raw(), address=self.address, models=self.models)
         try:
             federation = (self.authority.folder / "federation.yaml").read_text(encoding="utf-8")
+            roster = self.authority.folder / "roster.json"
+            contract = read_contract(contract_file(roster), self.authority.roster.authority)
             self.taken = change_roster(self.authority, lambda roster, by: admit(roster, entry, by))
         except (RosterError, EnrolmentError, OSError) as error:
             return Denied(409, f"The authority could not let {self.peer} in: {error}")
-        admission = Admission(certificate, self.authority.certificate, self.taken, federation)
+        admission = Admission(certificate, self.authority.certificate, self.taken, federation, contract)
         return _admission_bytes(admission)
 
 
@@ -172,14 +192,14 @@ def _requested(text: str) -> Ed25519PublicKey | None:
 
 
 def _admission_bytes(admission: Admission) -> bytes:
-    return json.dumps(
-        {
-            "certificate": pem(admission.certificate).decode(),
-            "authority": pem(admission.authority).decode(),
-            "roster": to_bytes(admission.roster).decode(),
-            "federation": admission.federation,
-        }
-    ).encode()
+    signed = admission.contract
+    said = {
+        "certificate": pem(admission.certificate).decode(),
+        "authority": pem(admission.authority).decode(),
+        "roster": to_bytes(admission.roster).decode(),
+        "federation": admission.federation,
+    }
+    return json.dumps(said | ({"contract": contract_bytes(signed).decode()} if signed else {})).encode()
 
 
 def read_admission(answer: bytes, token: Token, key: Ed25519PrivateKey) -> Admission:
@@ -192,7 +212,8 @@ def read_admission(answer: bytes, token: Token, key: Ed25519PrivateKey) -> Admis
         certificate = x509.load_pem_x509_certificate(found["certificate"].encode())
         authority = x509.load_pem_x509_certificate(found["authority"].encode())
         roster = from_bytes(found["roster"].encode(), token.authority)
-        federation = found["federation"]
+        federation, text = found["federation"], found.get("contract")
+        contract = None if text is None else contract_from(text.encode(), token.authority)
         certificate.verify_directly_issued_by(authority)
         ours = key.public_key()
         fits = (
@@ -208,4 +229,4 @@ def read_admission(answer: bytes, token: Token, key: Ed25519PrivateKey) -> Admis
             "The authority's answer cannot be used; both machines need the same version of fedpeer. "
             f"There:  fedpeer revoke {token.peer}, and invite it again."
         ) from None
-    return Admission(certificate, authority, roster, federation)
+    return Admission(certificate, authority, roster, federation, contract)

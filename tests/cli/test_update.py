@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -11,11 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from fedpeer.peer.core.journal import held_of
 from fedpeer.peer.shell.agreement import state_of
 from fedpeer.sims.processes.settling import free_ports
 from tests.cli.conftest import Fedpeer
+from tests.cli.test_federation_commands import inviting
 from tests.net.masses import ledger_in, mass_errors
 
 #: Seconds after which something hangs, on a machine that does much else.
@@ -176,6 +180,33 @@ def test_running_peers_go_over_and_a_finished_federation_goes_on(fedpeer: Fedpee
     with running(made) as peers:
         ended(made, peers)
     judge(made, 2, 70)
+
+
+@pytest.mark.slow
+def test_who_joins_after_an_update_learns_with_the_others_and_copies_nothing(fedpeer: Fedpeer) -> None:
+    """The newest contract and the model that the federation starts from come with the admission."""
+    Path("models").mkdir()
+    save_file({"hidden1.weight": torch.ones(4, 64), "hidden1.bias": torch.ones(4)}, "models/first.safetensors")
+    folder = federation(fedpeer, 2, 'start: "file:models/first.safetensors", ')
+    rewritten(("rounds: 40", "rounds: 60"), ("exchanges: 2", "exchanges: 3, wire: int8"))
+    shutil.copytree("models", "elsewhere/models")
+    Path("new.yaml").rename("elsewhere/new.yaml")
+    updated = fedpeer("update", "elsewhere/new.yaml", "--in", "fed")
+    assert updated.code == 0, updated.err
+    port = free_ports(1)
+    with inviting(folder, "--address", f"https://127.0.0.1:{port}", "--listen", "127.0.0.1:0") as (token, at):
+        joined = fedpeer("join", token, "--data", "simulation:1", "--folder", str(folder / "peer5"))
+        assert joined.code == 0, joined.err
+        at.communicate(timeout=PATIENCE)
+    assert json.loads((folder / "peer5" / "contract.json").read_bytes())["number"] == 1
+    assert (folder / "peer5" / "models" / "first.safetensors").read_bytes() == Path(
+        "models/first.safetensors"
+    ).read_bytes()
+    with running(folder) as peers:
+        assert "peer5" in peers
+        ended(folder, peers)
+    judge(folder, 1, 60)
+    assert not [line for peer in peers for line in lines(folder, peer) if line["what"] == "plan_mismatch"]
 
 
 @pytest.mark.slow

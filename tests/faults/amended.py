@@ -6,11 +6,13 @@ round on. Conservation is looked at after every step, as in any village.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedpeer.peer.core.contract import contract_of, text_of
-from fedpeer.peer.core.events import Effect, NewContract, Train
+from fedpeer.peer.core.events import Effect, NewContract, NewRoster, Train
+from fedpeer.peer.core.making import setup_of
+from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.signed_contract import SignedContract, sign_contract
 from fedpeer.peer.core.wire_forms import succeeding
 from fedpeer.sims.network.faults import Faults
@@ -43,8 +45,9 @@ class Amended(Village):
         trained  by peer, (number of the contract, round) of each training, in their order
     """
 
-    def __init__(self, before: World, after: World, faults: Faults) -> None:
-        super().__init__(before, faults, roster=before.peers)
+    def __init__(self, before: World, after: World, faults: Faults, roster: Sequence[str] = ()) -> None:
+        # Who comes in takes over values, and adds none of its own.
+        super().__init__(before, faults, roster=roster or before.peers, forgetful=bool(roster))
         self.trained: dict[str, list[tuple[int, int]]] = {peer: [] for peer in before.peers}
         self.town.said = self._said
         self.number, self.before = 0, before
@@ -61,6 +64,14 @@ class Amended(Village):
         self.residents.later[text] = after
         self.contract = sign_contract(contract, AUTHORITY)
         return self.contract
+
+    def admit(self, roster: Roster, peers: Iterable[str]) -> None:
+        for peer in peers:
+            held, signed = (self.residents.setups[peer].held, self.residents.setups[peer].signed)
+            made = self.residents.later.get(held.text, self.made)
+            method = self.residents.method
+            setup = setup_of(made, roster, peer, nonce=0, method=method, held=held, signed=signed)
+            self.residents.setups[peer] = setup
 
     def _said(self, peer: str, effect: Effect) -> None:
         if isinstance(effect, Train):
@@ -97,5 +108,40 @@ def amended(seed: int) -> None:
     village.judge_change()
 
 
+def amended_newcomer(seed: int) -> None:
+    """One that is let in after a change, and has the first contract only, goes over before it begins: it takes over
+    the values of the others and averages with them, and mass is exact."""
+    before, after = list(CHANGES.values())[seed % len(CHANGES)]
+    village = Amended(
+        world(4, **before),
+        world(4, **after),
+        Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.05 * (seed % 3))),
+        roster=["peer1", "peer2", "peer3"],
+    )
+    town = village.town
+    town.start("peer1", "peer2", "peer3")
+    village.run(100.0)
+    town.tell("peer1", NewContract(village.contract))
+
+    def there() -> bool:
+        rounds = [node.ledger.round for node in village.nodes().values() if node.setup.held.number]
+        return len(rounds) == 3 and min(rounds) > STARTS
+
+    assert village.run(town.now + OVER_TICKS, there), village.phases()
+    everybody = village.signed(2, village.made.peers)
+    village.admit(everybody, village.made.peers)
+    for peer in ("peer1", "peer2", "peer3"):
+        town.tell(peer, NewRoster(everybody))
+    town.start("peer4")
+    assert village.run(town.now + OVER_TICKS, village.together), village.phases()
+    assert village.gone_over()
+    village.look()
+    village.exchange(2 * village.predicted(1e-6))
+    village.judge()
+    assert {number for number, _ in village.trained["peer4"]} == {1}, "it trains under the newest from the first on"
+    assert "joined" in {row[3] for row in town.rows if row[1:3] == ("note", "peer4")}
+    assert village.disagreement() <= 1e-6
+
+
 #: By name.
-AMENDED = {scenario.__name__: scenario for scenario in (amended,)}
+AMENDED = {scenario.__name__: scenario for scenario in (amended, amended_newcomer)}

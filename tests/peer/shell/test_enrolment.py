@@ -22,16 +22,18 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedpeer.peer.core.peer_file import DataSettings
 from fedpeer.peer.core.roster import expel
+from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, sign_contract
 from fedpeer.peer.shell.announce import announce
-from fedpeer.peer.shell.authority import Authority, EnrolmentError, change_roster, open_authority
+from fedpeer.peer.shell.authority import Authority, EnrolmentError, change_roster, open_authority, sign_next
 from fedpeer.peer.shell.certificates import pem, request
-from fedpeer.peer.shell.enrolment import INVITED, LATE_MAX, invite, join, listening
+from fedpeer.peer.shell.enrolment import INVITED, LATE_MAX, fetch_model, invite, join, listening
 from fedpeer.peer.shell.identity import joining_context, load_identity, read_roster, server_context
 from fedpeer.peer.shell.invitation import (
     ADDRESSES_MAX,
     ALL_DOUBLE,
     DELAY_MAX_S,
     DELAY_S,
+    Admission,
     Denied,
     Invitation,
     Token,
@@ -224,14 +226,16 @@ def test_an_answer_is_held_against_the_token_and_our_key(authority: Authority, t
 # ----------------------------------------------------------------------------------------------------------- over HTTPS
 
 
-async def meet(authority: Authority, act: Callable[[Token], Any], seconds: float = PATIENCE) -> tuple[Any, Any]:
+async def meet(
+    authority: Authority, act: Callable[[Token], Any], seconds: float = PATIENCE, start: Path | None = None
+) -> tuple[Any, Any]:
     """Invite, and do something with the token as soon as there is one; both results, or their exceptions."""
     ready: asyncio.Future[Token] = asyncio.get_running_loop().create_future()
 
     async def come() -> Any:
         return await act(await ready)
 
-    inviting = invite(authority, "peer5", ADDRESS, None, "127.0.0.1:0", "127.0.0.1", seconds, ready.set_result)
+    inviting = invite(authority, "peer5", ADDRESS, None, "127.0.0.1:0", "127.0.0.1", seconds, ready.set_result, start)
     async with asyncio.timeout(PATIENCE):
         return await asyncio.gather(inviting, come(), return_exceptions=True)
 
@@ -248,6 +252,38 @@ def test_invite_and_join_over_tls_make_a_peer_that_can_show_who_it_is(authority:
     files = (keys / "peer5.crt", keys / "peer5.key", keys / "federation-ca.crt")
     assert load_identity("peer5", *files, roster).key.public_key() == key.public_key()
     assert (folder / "federation.yaml").read_text() == "name: wards\n"
+
+
+def test_who_joins_gets_the_newest_contract_and_the_model_that_the_federation_starts_from(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """Nobody copies a file; a token is still good for one, and the model is for who has it."""
+    signed = sign_next(authority, b'{"name":"wards"}', 7, b"name: wards\n")
+    start, got = tmp_path / "start.safetensors", tmp_path / "got"
+    start.write_bytes(bytes(range(256)) * 5000)
+
+    async def come(made: Token) -> Admission:
+        with pytest.raises(EnrolmentError, match="not the one"):
+            await fetch_model(replace(made, secret=bytes(16)), got)
+        assert not got.exists()
+        assert await fetch_model(made, got)
+        return await join(made, Ed25519PrivateKey.generate())
+
+    _, admission = asyncio.run(meet(authority, come, start=start))
+    assert admission.contract == signed
+    assert got.read_bytes() == start.read_bytes()
+
+
+def test_a_contract_by_somebody_else_is_not_taken_with_an_admission(authority: Authority) -> None:
+    key, stranger = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    answer = invitation(authority).answer(asked(key), 0.0)
+    assert isinstance(answer, bytes)
+    public = stranger.public_key().public_bytes_raw()
+    foreign = sign_contract(SignedContract(authority=public, number=1, starts=1, text=b"{}"), stranger)
+    changed = json.dumps(json.loads(answer) | {"contract": contract_bytes(foreign).decode()}).encode()
+    assert read_admission(answer, token(authority), key).contract is None
+    with pytest.raises(EnrolmentError, match="cannot be used"):
+        read_admission(changed, token(authority), key)
 
 
 def test_nobody_else_can_answer_in_the_authoritys_place(authority: Authority, tmp_path: Path) -> None:
