@@ -30,7 +30,8 @@ from fedpeer.topology.wide import WideGraph, matched
 
 CrowdProtocol = Literal["push-sum", "push-pull"]
 
-#: Neighbours that a newcomer asks for their estimate; as many as a peer that joins late asks.
+#: Neighbours that a newcomer asks for their estimate, of which it takes the mean: nobody lies in a crowd. A peer that
+#: joins late takes the median of three.
 ASKED_FOR_VALUE = 2
 #: Members of a complete graph above which a matching is drawn as random pairs, which it is, and not edge by edge.
 PAIRED_ABOVE = 100

@@ -199,6 +199,7 @@ class Hearing:
             reach = reach.after(0.0, value.round)
         far = reach.refusal(value.value_D, value.value_D)
         if far is not None:
+            self.work.passage.doubted.add((value.group, peer))
             life.refuse(far[0], peer, far[1], group=value.group)
             return
         values[value.group][peer] = value.value_D.clone()

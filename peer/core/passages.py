@@ -32,8 +32,8 @@ OWING_S = 5.0
 FAREWELL_TICKS, FAREWELL_EVERY = 12, 4
 #: A finished peer stays for the others until none of them has come further for so many deadlines.
 LINGER_DEADLINES = 4
-#: Members that a late joiner asks for each value: a second one shows if the first tells nonsense.
-ASKED_FOR_VALUE = 2
+#: Members that a late joiner asks for each value: the median of three lies between two honest ones where one lies.
+ASKED_FOR_VALUE = 3
 
 
 @dataclass
@@ -41,6 +41,7 @@ class Passage:
     """What is remembered while coming or going.
 
     values, asked_at        of a late joiner: what members gave, by group and peer, and when they were asked
+    doubted                 whose value was refused, by group and peer: others are asked in their place
     progress_at, furthest   of a finished peer: when one of the others last came further, and how far they are in all
     all_done_at             tick at which the last of them was seen unfinished, or missing
     heard_from              tick of this process's running time from which on nobody was missing, so that all can hear
@@ -51,6 +52,7 @@ class Passage:
 
     values: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     asked_at: dict[tuple[str, str], int] = field(default_factory=dict)
+    doubted: set[tuple[str, str]] = field(default_factory=set)
     progress_at: int = 0
     furthest: int = 0
     all_done_at: int = 0
@@ -91,14 +93,18 @@ def gather(work: Work) -> None:
 
 
 def join(work: Work) -> None:
-    """Ask two members of each group for its value; begin in their round when all are there, or the time is up."""
+    """Ask three members of each group for its value; begin in their round when all are there, or the time is up.
+
+    Of each coordinate the median is taken over. Where there are two values the third is this peer's own, so that one of
+    the two alone moves nothing beyond what lies between the other and that; where there is one, it is taken.
+    """
     life, passage = work.life, work.passage
     over = life.waited() >= life.setup.ticks(JOIN_S)
     complete = True
     for group in life.ledger.groups:
         givers = [
             p for p in life.circle.groups[group].members
-            if p != life.me and life.available(p, group) and life.others[p].begun
+            if p != life.me and life.available(p, group) and life.others[p].begun and (group, p) not in passage.doubted
         ][:ASKED_FOR_VALUE]  # fmt: skip
         got = passage.values.setdefault(group, {})
         for peer in givers:
@@ -111,9 +117,13 @@ def join(work: Work) -> None:
         return
     for group, got in passage.values.items():
         if got:
-            life.write(Adopted(group=group, value_D=torch.stack(list(got.values())).mean(0)))
+            values = [*got.values()]
+            if len(values) % 2 == 0:
+                values.append(life.ledger.x_n[life.ledger.index[group]].to(values[0].dtype))
+            life.write(Adopted(group=group, value_D=torch.stack(values).median(0).values))
     taken = ", ".join(sorted(group for group, got in passage.values.items() if got)) or "nobody"
     passage.values.clear()
+    passage.doubted.clear()
     if finished_without(life):  # nobody is left to average with, so what is taken over is the result
         text = f"behind: goes from round {life.ledger.round} to the end with the values of {taken}"
         life.note("info", "caught_up", text, round=life.ledger.round)

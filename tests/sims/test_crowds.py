@@ -8,9 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpeer.gossip import crowd as gossip_crowd
 from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
-from fedpeer.peer.core import passages
 from fedpeer.peer.core.choice import parse
 from fedpeer.sims import scale
 from fedpeer.sims.crowds import CrowdAsked, play
@@ -53,10 +51,6 @@ def test_a_crowd_stops_when_asked_to() -> None:
     assert outcome.exchanges == 3
     assert list(outcome.left[1:]) == seen
     assert not outcome.agreed
-
-
-def test_a_newcomer_asks_as_many_as_a_peer_that_joins() -> None:
-    assert gossip_crowd.ASKED_FOR_VALUE == passages.ASKED_FOR_VALUE
 
 
 def test_memory_is_that_of_arrays() -> None:

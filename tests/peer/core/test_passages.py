@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpeer.peer.core.events import Asked
+from fedpeer.peer.core.events import Asked, Note
+from fedpeer.peer.core.passages import JOIN_S
 from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules, partition
@@ -19,6 +20,39 @@ from tests.faults.village import Village, world
 
 #: Ticks of the 5 s in which somebody may take what a leaver holds, and of its farewell.
 PATIENCE, FAREWELL = 200, 13
+#: By how much values of members that average may differ.
+SAME = 1e-4
+
+
+@pytest.mark.parametrize("times", [-50.0, 50.0, 1e6], ids=["turned", "plausible", "absurd"])
+@pytest.mark.parametrize("count", [3, 4])
+def test_one_liar_moves_no_late_joiner(count: int, times: float) -> None:
+    """It answers first with any value; where only one other member is there, the joiner's own value is the third."""
+    made = world(count, gossip__gather=2.0)
+    village = Village(made, Faults(seed=1, links=LinkRules(delay=0.2)), forgetful=True)
+    town, (liar, *others, late) = village.town, made.peers
+    (group,) = village.groups
+    town.start(liar, *others)
+    village.run(CALM + 300.0)
+    life = village.node(liar).life
+    life.shown = lambda group: times * life.ledger.estimate_D(group)  # type: ignore[method-assign]
+    honest_D = village.node(others[0]).ledger.estimate_D(group)
+    town.start(late)
+    own_D = village.node(late).ledger.estimate_D(group)
+    adopted: list[Tensor] = []
+
+    def look(peer: str, effect: object) -> None:
+        if isinstance(effect, Note) and effect.what == "joined" and not adopted:
+            adopted.append(village.node(late).ledger.estimate_D(group))
+
+    town.said = look
+    asked = town.now
+    assert village.run(asked + 2 * JOIN_S / made.federation.gossip.tick, lambda: bool(adopted)), village.phases()
+    least_D, most_D = torch.minimum(own_D, honest_D) - SAME, torch.maximum(own_D, honest_D) + SAME
+    assert bool(((least_D <= adopted[0]) & (adopted[0] <= most_D)).all())
+    if len(others) > 1:
+        assert float((adopted[0] - honest_D).abs().max()) <= SAME
+        assert town.now - asked < JOIN_S / made.federation.gossip.tick, "another one is asked"
 
 
 def test_who_leaves_alone_says_that_nobody_took_it() -> None:
