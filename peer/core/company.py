@@ -20,7 +20,7 @@ def attend(life: Life, outs: list[Out]) -> None:
                 life.send(out.to, Pong(number=out.number, target=out.target, heard=out.heard, claims=out.claims))
             case Change():
                 _changed(life, out)
-            case Refusal(code="unknown_peer") if _goes_by_another_roster(life, out.sender):
+            case Refusal(code="unknown_peer" | "bad_signature") if _goes_by_another_roster(life, out.sender):
                 life.note("debug", "other_roster", out.text, peer=out.sender)
             case Refusal():
                 life.count(out.code, out.sender, out.text)
@@ -48,7 +48,7 @@ def _changed(life: Life, change: Change) -> None:
 
 
 def _goes_by_another_roster(life: Life, sender: str) -> bool:
-    """Whether it may speak in good faith of somebody who is put out, or not let in yet, by the roster held here: it
-    goes by another one, or did when it spoke, for words may overtake one another."""
+    """Whether it may speak in good faith of somebody who is put out, not let in yet, or let in with another key by the
+    roster held here: it goes by another one, or did when it spoke, for words may overtake one another."""
     new = life.enrolled_at is not None and life.now - life.enrolled_at < DOUBT_TICKS
     return sender in life.others and (new or life.others[sender].roster != life.circle.roster.number)

@@ -131,8 +131,9 @@ class Returned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoked:
-    """A peer is not in the roster any more: what was under way to it comes back, and what had gone to it is written
-    off. Should it be let in again, then only as a later incarnation."""
+    """A peer is not in the roster any more, or with another key: what was under way to it comes back, and what had gone
+    to it is written off. Should it be let in again, then as a peer that was never met: nothing that was signed with the
+    key of before counts any more."""
 
     peer: str
 

@@ -102,8 +102,10 @@ def ledger_of(
     index: Mapping[str, Tensor],
     owner: Mapping[str, str],
     places: Mapping[str, Tensor] | None = None,
+    key: str = "",
 ) -> Ledger:
-    """The ledger as it was when the last of these entries was made; `places` are those of coordinated averages.
+    """The ledger as it was when the last of these entries was made; `places` are those of coordinated averages, `key`
+    is the peer's own, in hex, which a snapshot of before version 0.3 does not hold.
 
     Raises:
         SnapshotForeignError: if it belongs to another peer or federation, or its slices have other shapes. Whether its
@@ -141,6 +143,7 @@ def ledger_of(
         met=dict(fields["met"]),
         met_as={peer: (*each, b"")[:3] for peer, each in fields.get("met_as", {}).items()},
         left=fields["left"],
+        rekeyed=bool(key) and fields["owner"].get("key", key) != key,
         chambers={name: chamber_of(each) for name, each in fields.get("chambers", {}).items()},
         places=places or {},
     )

@@ -145,6 +145,7 @@ class Ledger:
     met          incarnation by which each neighbour is known; `met_as`: (life, nonce, signature of all three) of the
                  process that was met as that
     left         whether it handed everything over and went
+    rekeyed      whether it was kept when this peer had another key: it was put out, and let in again
     chambers     by group, what must not be forgotten of coordinated rounds; none where equals average by themselves
     places       of each group that a coordinator averages, the places (D,) int64 of its scalars in the parameters
     """
@@ -162,6 +163,7 @@ class Ledger:
     met: dict[str, int] = field(default_factory=dict)
     met_as: dict[str, tuple[int, int, bytes]] = field(default_factory=dict)
     left: bool = False
+    rekeyed: bool = False
     chambers: dict[str, Chamber] = field(default_factory=dict)
     places: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -243,9 +245,8 @@ class Ledger:
                 self.met_as[entry.peer] = entry.life, entry.nonce, entry.signature
             case Revoked():
                 self._close_lanes(entry.peer)
+                self.met.pop(entry.peer, None)
                 self.met_as.pop(entry.peer, None)
-                if entry.peer in self.met:
-                    self.met[entry.peer] += 1
             case Reborn():
                 self.x_n = self.x_n if self.trained else self._assembled()
                 for group, holding in self.groups.items():
@@ -256,6 +257,7 @@ class Ledger:
                     held = Mass.of(value_D, self.rules.start_weight)
                     self.groups[group] = Holding(held, at=holding.at, reach=holding.reach, put=self.rules.start_weight)
                 self.incarnation, self.met, self.met_as, self.left = entry.incarnation, {}, {}, False
+                self.rekeyed = False
             case Adopted():
                 holding = self.groups[entry.group]
                 held, reach = Mass.of(entry.value_D, float(holding.held.weight)), holding.reach

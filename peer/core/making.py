@@ -187,10 +187,16 @@ def owner_of(setup: Setup) -> dict[str, str]:
     return {"peer": setup.me, "federation": setup.circle.roster.federation_id.hex()}
 
 
+def key_of(setup: Setup) -> str:
+    """This peer's own key, in hex."""
+    return setup.circle.roster.by_id[setup.me].key.hex()
+
+
 def disk_bytes(persist: Persist, setup: Setup) -> bytes:
     """What the disk keeps of it: a snapshot with its owner's name, or an entry."""
     if isinstance(persist.content, Ledger):
-        return snapshot_bytes(persist.content, owner_of(setup), persist.held or replace(setup.held, before=b""))
+        owner = owner_of(setup) | {"key": key_of(setup)}
+        return snapshot_bytes(persist.content, owner, persist.held or replace(setup.held, before=b""))
     assert isinstance(persist.content, Entry)
     return entry_bytes(persist.content)
 
@@ -227,7 +233,7 @@ def node_of(
             ledger.apply(entry_of(data, rules.start_weight))
     else:
         places, blank = seats_of(setup.circle, b"" if course is None else course.client)
-        ledger = ledger_of(recovered.snapshot, recovered.entries, rules, index, owner_of(setup), places)
+        ledger = ledger_of(recovered.snapshot, recovered.entries, rules, index, owner_of(setup), places, key_of(setup))
         if set(index) != set(ledger.groups):
             ledger.regrouped(index)
         ledger.seated(places, blank)

@@ -10,10 +10,11 @@ the new incarnation in the next Hello.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX, fence, memory
-from fedpeer.gossip.proofs import LifeProof
+from fedpeer.gossip.proofs import LifeProof, life_text
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.core.amending import hear_signed, tell_signed
 from fedpeer.peer.core.contract import differences, digest_of, part, told
@@ -276,17 +277,18 @@ def read_news(life: Life, peer: str, news: RosterNews) -> Roster | None:
     return roster
 
 
-def close_books(life: Life) -> None:
+def close_books(life: Life, anew: Collection[str] = ()) -> None:
     """With whoever is not in the roster any more: what is open to it comes back, what it has is written off by name.
+
+    So with whoever came in again with another key: those in `anew`, and those whose signature of when they were met is
+    not by the key that they have now, where this peer was away meanwhile.
 
     Nobody can know what of the open transfers it has taken, since it is not asked any more. They come back whole, so
     that mass is conserved among those who stay; what came from it was taken, and stays, with what of it still waits.
     """
     ledger = life.ledger
-    strangers = {p for holding in ledger.groups.values() for p in (*holding.out, *holding.into)} - set(
-        life.circle.peers
-    )
-    for peer in sorted(strangers):
+    known = {p for holding in ledger.groups.values() for p in (*holding.out, *holding.into)} | set(ledger.met)
+    for peer in sorted(p for p in known if p in anew or p not in life.circle.peers or _rekeyed(life, p)):
         before = {group: ledger.groups[group] for group in ledger.exchanged_with(peer)}
         life.write(Revoked(peer=peer))
         for group, holding in before.items():
@@ -302,9 +304,19 @@ def close_books(life: Life) -> None:
             life.note("warning", "written_off", text, group=group, peer=peer, lost=lost)
 
 
+def _rekeyed(life: Life, peer: str) -> bool:
+    """Whether this peer was met when it had another key."""
+    number, nonce, signature = life.ledger.met_as.get(peer, (0, 0, b""))
+    if not signature:
+        return False
+    numbers = life.ledger.met[peer], number, nonce
+    return not life.verify(peer, life_text(life.circle.roster.federation_id, peer, *numbers), signature)
+
+
 def enrol(life: Life, roster: Roster) -> None:
     """Go by a later roster: who is new is greeted, who is gone is not spoken to, and the groups are what it says."""
-    before = set(life.circle.peers)
+    before, keys = set(life.circle.peers), {entry.id: entry.key for entry in life.circle.roster.entries}
+    anew = {each.id for each in roster.entries if keys.get(each.id, each.key) != each.key and each.id != life.me}
     if life.me not in roster.by_id:
         life.write(Left())  # the others close their books with it; should it be let in again, it comes late
         life.effects.append(Enrol(roster))
@@ -319,8 +331,9 @@ def enrol(life: Life, roster: Roster) -> None:
         life.note("error", "roster", f"the groups stay as they were: {error}")
         life.circle = replace(life.circle, roster=roster)
     life.digests.clear()
+    life.membership.set_roster([peer for peer in life.circle.peers if peer not in anew])
     life.membership.set_roster(life.circle.peers)
-    close_books(life)
+    close_books(life, anew)
     life.effects.append(Enrol(roster))
     for group, weight in life.ledger.regrouped({g.id: g.index_D for g in life.circle.groups.values()}).items():
         life.note("warning", "written_off", f'the group "{group}" is gone', group=group, weight=weight)
@@ -330,8 +343,9 @@ def enrol(life: Life, roster: Roster) -> None:
     gone, new = sorted(before - set(life.circle.peers)), sorted(set(life.circle.peers) - before)
     said = [*(f"{peer} is new" for peer in new), *(f"{peer} is put out" for peer in gone)]
     life.note("info", "roster", f"roster {roster.number}: {', '.join(said) or 'other addresses'}", number=roster.number)
-    for peer in gone:
+    for peer in [*gone, *anew]:
         life.others.pop(peer, None)
+        life.standing.pop(peer, None)
     for peer, other in life.others.items():
         other.greet_soon(life.now)
         life.send(peer, RosterNews(number=roster.number, text=to_bytes(roster)))

@@ -257,7 +257,7 @@ class Node:
         self._awake = True
         life = self.life
         life.starts(self._number(life.ledger))
-        life.amnesia = self._forgot
+        life.amnesia = self._forgot or life.ledger.rekeyed
         close_books(life)  # by a roster that was there when it started
         for council in self.councils.values():
             electors.enrol(council, life.circle.roster)
@@ -265,6 +265,9 @@ class Node:
             return
         if life.ledger.left:
             born_again(life, life.ledger.incarnation + 1, "it had left, and comes back")
+            self.blank = True
+        elif life.ledger.rekeyed:
+            born_again(life, life.ledger.incarnation + 1, "it was put out, and is let in again with another key")
             self.blank = True
         elif self._forgot:
             born_again(life, life.ledger.incarnation + 1, "the disk has lost what was durable")

@@ -99,6 +99,7 @@ class Residents:
     speaks  by peer, the newest version of the wire that its release knows, where that is not this one's newest
     later   the worlds of contracts that are gone over to, by their spelling
     signed  by peer, the newest contract by the authority that its machine keeps
+    keys    by peer, (32 bytes) its key, where it came in again with another one
     """
 
     world: World
@@ -112,6 +113,7 @@ class Residents:
     speaks: dict[str, int] = field(default_factory=dict)
     later: dict[bytes, World] = field(default_factory=dict)
     signed: dict[str, SignedContract] = field(default_factory=dict)
+    keys: dict[str, bytes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, world: World, method: Choice, pace: dict[str, float] | None = None) -> Residents:
@@ -254,7 +256,7 @@ class Residents:
         return Rejected("version_unsupported", f"version {head.version}; this release speaks up to {newest}")
 
     def _sign(self, peer: str, text: bytes) -> bytes:
-        return hashlib.blake2b(text, key=_key(self.world, peer)).digest()
+        return hashlib.blake2b(text, key=self.keys.get(peer) or _key(self.world, peer)).digest()
 
     def _verify(self, author: str, text: bytes, signature: bytes) -> bool:
         return hmac.compare_digest(self._sign(author, text), signature)

@@ -193,14 +193,14 @@ def test_one_mistake(fedpeer: Fedpeer, tmp_path: Path, arguments: list[str], wor
 
 
 @contextmanager
-def inviting(folder: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def inviting(folder: Path, *arguments: str, peer: str = "peer5") -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`fedpeer invite` in a process of its own, once it has printed its token."""
     # Whoever runs the tests in the background ignores Ctrl-C, which processes inherit.
     program = (
         "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "runpy.run_module('fedpeer.cli.main', run_name='__main__')"
     )
-    command = [sys.executable, "-c", program, "invite", "peer5", "--in", str(folder), *arguments]
+    command = [sys.executable, "-c", program, "invite", peer, "--in", str(folder), *arguments]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
     ) as at:

@@ -210,6 +210,27 @@ def test_who_joins_after_an_update_learns_with_the_others_and_copies_nothing(fed
 
 
 @pytest.mark.slow
+def test_who_was_put_out_and_is_let_in_again_learns_on_with_its_old_state(fedpeer: Fedpeer) -> None:
+    """It comes back as a later incarnation, and all of its weight is accounted for."""
+    folder = federation(fedpeer, 3)
+    with running(folder) as peers:
+        wait_for(folder, "round")
+    address = json.loads((folder / "roster.json").read_bytes())["entries"][1]["address"]
+    assert fedpeer("revoke", "peer2", "--in", "fed").code == 0
+    (folder / "peer2").rename("before")
+    with inviting(folder, "--address", address, "--listen", "127.0.0.1:0", peer="peer2") as (token, at):
+        joined = fedpeer("join", token, "--data", "simulation:1", "--folder", str(folder / "peer2"))
+        assert joined.code == 0, joined.err
+        at.communicate(timeout=PATIENCE)
+    shutil.copytree("before/peer2-state", folder / "peer2" / "peer2-state")
+    with running(folder) as peers:
+        ended(folder, peers)
+    judge(folder, 0, 40)
+    assert "let in again" in str(next(line for line in lines(folder, "peer2") if line["what"] == "reborn")["text"])
+    assert ledger_in(folder / "peer2" / "peer2.yaml").incarnation == 2
+
+
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("learning", "gossip"),

@@ -23,6 +23,7 @@ from tests.faults.companies import COMPANIES
 from tests.faults.drifting import Drifting, drifting_world
 from tests.faults.isolation import ALONE_ROUNDS, ISOLATIONS
 from tests.faults.liars import LIARS
+from tests.faults.readmitted import READMITTED
 from tests.faults.sessions import SESSIONS
 from tests.faults.trusting import Trust, judge
 from tests.faults.veiled import Veiled, veiled_world
@@ -499,5 +500,6 @@ SCENARIOS = {
         truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, veiled, drifting, leaving,
         leaving_slowly, joining, slow_asynchronous, slow_synchronous, roster_changes, revoked, detection, replayed,
         *SESSIONS.values(), *COMPANIES.values(), *ISOLATIONS.values(), *LIARS.values(), *AMENDED.values(),
+        *READMITTED.values(),
     )
 }  # fmt: skip

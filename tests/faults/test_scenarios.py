@@ -65,6 +65,7 @@ SEEDS: dict[str, tuple[range, range]] = {
     # All lies at once, and transfers of weight 1.
     "liars": (range(0), range(2, 10, 7)),
     "amended": (range(1, 2), range(len(CHANGES))),
+    "readmitted": (range(1), range(6)),
     "amended_newcomer": (range(1, 2), range(2, 5, 2)),
 }
 

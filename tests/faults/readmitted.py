@@ -1,0 +1,59 @@
+"""Somebody is put out and let in again under the same name, with another key: on its old disk, or on an empty one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedpeer.peer.core.events import NewRoster
+from fedpeer.peer.core.roster import Roster, sign
+from fedpeer.sims.network.faults import Act, Faults, Kind
+from fedpeer.sims.network.links import LinkRules
+from tests.faults.village import AUTHORITY, BACK_TICKS, Village, world
+
+#: Ticks at which it goes, in which the others hear of the roster without it, and at which it comes again.
+GOES, HEARD, COMES = 200.0, 150.0, 300.0
+KINDS: Sequence[Kind] = ("kill", "lose", "old")
+
+
+def readmitted(seed: int) -> None:
+    """It comes back as a later incarnation or as a new peer, all meet it and average with it, and its weight is
+    accounted for; also those who were away meanwhile, and those who hear of both rosters at once."""
+    made = world(4, gossip__topology=("complete", "ring")[seed % 2], gossip__wire=("float32", "int8")[seed // 2 % 2])
+    acts = [Act(GOES, KINDS[seed // 2 % 3], "peer2", COMES)]
+    if seed % 2:
+        acts.append(Act(GOES - 5.0, "kill", "peer3", COMES - 20.0))
+    links = LinkRules(delay=0.2, jitter=0.3 * (seed % 4), loss=0.05 * (seed % 3))
+    faults = Faults(seed=seed, links=links, acts=tuple(acts), heal=GOES + COMES)
+    village = Village(made, faults, forgetful=True, roster=made.peers)
+    town = village.town
+    town.start()
+    village.run(GOES + 10.0)
+    before = village.ledgers()["peer2"].incarnation
+    rest = [peer for peer in made.peers if peer != "peer2"]
+    _tell(village, village.signed(2, rest), rest)
+    village.run(town.now + HEARD)
+    again = village.signed(3, made.peers)
+    village.residents.keys["peer2"] = key = bytes(range(32))
+    entries = tuple(replace(each, key=key) if each.id == "peer2" else each for each in again.entries)
+    _tell(village, sign(replace(again, entries=entries), AUTHORITY), made.peers)
+    village.healed()
+    assert village.run(town.now + BACK_TICKS, village.together), village.phases()
+    now = village.ledgers()["peer2"].incarnation
+    assert now > before or KINDS[seed // 2 % 3] == "lose", "it comes back as a later incarnation"
+    village.look()
+    village.exchange(2 * village.predicted(1e-6))
+    village.look()
+    village.judge(strangers=["peer2"])
+    assert village.disagreement() <= 1e-6
+
+
+def _tell(village: Village, roster: Roster, peers: Sequence[str]) -> None:
+    village.admit(roster, peers)
+    for peer in peers:
+        if peer in village.town.machines():
+            village.town.tell(peer, NewRoster(roster))
+
+
+#: By name.
+READMITTED = {readmitted.__name__: readmitted}
