@@ -34,6 +34,8 @@ class Acquaintance:
     shown        its incarnation that showed us an earlier start of ours, of which our disk knows; 0: none did
     begun        whether it has begun to learn
     roster       number of the roster it goes by
+    made_before  by group, the number of the last transfer that it may have made under an earlier one, and under which
+                 roster and incarnation it said so
     hello_at     tick at which it is greeted next; `hello_wait`: ticks until the greeting after that
     said         digest of the contract that it goes by, and those of its groups, as in its last Hello
     contract     the text of that contract, where it is another than ours and was told
@@ -60,6 +62,7 @@ class Acquaintance:
     shown: int = 0
     begun: bool = False
     roster: int = 0
+    made_before: tuple[tuple[int, int], dict[str, int]] = field(default_factory=lambda: ((0, 0), {}))
     hello_at: int = 0
     hello_wait: int = HELLO_MIN
     said: tuple[bytes, dict[str, bytes]] = (b"", {})

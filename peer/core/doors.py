@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from fedpeer.gossip.reductions import NOTHING
 from fedpeer.gossip.successive import read_in
+from fedpeer.gossip.transfers import WINDOW, Incoming, Outgoing, Parcel
 from fedpeer.gossip.weight_limits import WeightLimits
 from fedpeer.peer.core.gate import CouncilSpec, Gate, GroupSpec
 from fedpeer.peer.core.leaf_bytes import content_bytes
 from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.messages import Hello
 from fedpeer.peer.core.roster import AUTHORITY
 
 #: Examples of one peer, where they are its weight, or what stands for them: more than any data set has, and exact in a
@@ -26,7 +28,7 @@ def gate_of(life: Life, other: str | None) -> Gate:
             forms=forms,
             members=frozenset(group.members),
             neighbours=neighbours[id],
-            weight_max=weight_limits(life, id).share,
+            weight_max=_weight_max(life, other, id),
         )
         for id, group in life.circle.groups.items()
     } | {
@@ -53,6 +55,50 @@ def weight_limits(life: Life, group: str) -> WeightLimits:
     if life.setup.federation.learning.weights == "uniform" and life.setup.keeps is None:
         return WeightLimits.among(members, both_ways=not union.is_directed())
     return WeightLimits.among(members, WEIGHT_MAX, both_ways=False)
+
+
+def note_roster(life: Life, peer: str, incarnation: int, hello: Hello) -> None:
+    """Note by which roster a peer goes now, and up to which number its transfers may have been made under another.
+
+    On a lane no more than WINDOW are open, so who says that it has made more gains nothing.
+    """
+    other, went_over = life.others[peer], (hello.roster, incarnation)
+    other.roster = hello.roster
+    if other.made_before[0] == went_over:
+        return
+    taken = {group: holding.into.get(peer, Incoming()).taken for group, holding in life.ledger.groups.items()}
+    made = {lane.group: min(lane.made, taken.get(lane.group, 0) + WINDOW) for lane in hello.lanes}
+    other.made_before = went_over, made
+    life.changed()
+
+
+def may_precede(life: Life, peer: str, group: str, number: int) -> bool:
+    """Return whether the transfer of this number may have been made under another roster than ours.
+
+    Limits follow from how many members there are, so what was legal there may be beyond ours: that is refused, and
+    proves nothing.
+    """
+    other = life.others[peer]
+    return other.roster != life.circle.roster.number or number <= other.made_before[1].get(group, 0)
+
+
+def weight_refusal(life: Life, peer: str, group: str, parcel: Parcel) -> str | None:
+    """Return the code by which a share is refused for its weight; None if it is not."""
+    limits, holding = weight_limits(life, group), life.ledger.groups[group]
+    out, incoming = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
+    code: str | None = limits.refusal(out, incoming, holding.weight, parcel.weight)
+    if parcel.weight > limits.share:
+        code = "bad_weight"
+    return "no_room" if code == "bad_weight" and may_precede(life, peer, group, parcel.seq) else code
+
+
+def _weight_max(life: Life, other: str | None, group: str) -> float:
+    """Return the most that a share of this peer can weigh, whichever roster it was made under."""
+    if other not in life.others:
+        return WEIGHT_MAX
+    holding = life.ledger.groups.get(group)
+    lane = Incoming() if holding is None else holding.into.get(other, Incoming())
+    return WEIGHT_MAX if may_precede(life, other, group, lane.taken + 1) else weight_limits(life, group).share
 
 
 def _councils(life: Life) -> dict[str, CouncilSpec]:

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from fedpeer.gossip.proofs import Signed, Way
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict, implied_D, judge
-from fedpeer.peer.core.doors import weight_limits
+from fedpeer.peer.core.doors import may_precede, weight_limits, weight_refusal
 from fedpeer.peer.core.entries import Acked, Took
 from fedpeer.peer.core.ledger import NOTHING_HELD
 from fedpeer.peer.core.life import Life
@@ -99,10 +99,10 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer) -> bool:
         return refuse("epoch_too_early", f"round {parcel.round}, and the last is {last}")
     if parcel.exchange > life.exchanges_max(group) and (parcel.round, parcel.exchange) >= holding.at:
         # Nobody who goes by the same roster has so many; by another one they may, and it is taken when it is late.
-        known = other.roster == life.circle.roster.number
+        known = not may_precede(life, peer, group, parcel.seq)
         most = life.exchanges_max(group)
         return refuse("epoch_too_early" if known else "early", f"exchange {parcel.exchange}, and the last is {most}")
-    heavy = weight_limits(life, group).refusal(holding.out.get(peer, Outgoing()), lane, holding.weight, parcel.weight)
+    heavy = weight_refusal(life, peer, group, parcel)
     if heavy is not None:
         return refuse(heavy, f"{parcel.weight:g} beside the {holding.weight:g} held")
     if not parcel.nothing:

@@ -18,6 +18,7 @@ from fedpeer.gossip.proofs import LifeProof, life_text
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.core.amending import hear_signed, tell_signed
 from fedpeer.peer.core.contract import differences, digest_of, part, told
+from fedpeer.peer.core.doors import note_roster
 from fedpeer.peer.core.entries import Acked, Left, Met, Returned, Revoked
 from fedpeer.peer.core.events import Enrol, Heard, Stop
 from fedpeer.peer.core.json_text import parsed
@@ -136,7 +137,8 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
         other.reminded = False
     other.knows_us = other.knows_us or hello.known_life == ledger.life
     other.seen_in(hello.round, life.now)
-    other.begun, other.roster, other.capabilities = hello.begun, hello.roster, frozenset(hello.capabilities)
+    other.begun, other.capabilities = hello.begun, frozenset(hello.capabilities)
+    note_roster(life, peer, heard.incarnation, hello)
     _agree(life, peer, hello)
     other.giving |= {lane.group for lane in hello.lanes if lane.made}
     met = other.met
