@@ -89,13 +89,15 @@ class _Queue:
 
 @dataclass(slots=True)
 class _Link:
-    """One neighbour. After a failure, for the reason `failure`, it rests until `rest_until`, and `rest` is how long."""
+    """One neighbour. After a failure, for the reason `failure`, it rests until `rest_until`, and `rest` is how long;
+    `woken` is when it was last heard while it rested, and tried at once for that."""
 
     tls: ssl.SSLContext | None
     small: _Queue
     bulk: _Queue
     rest: float = 0.0
     rest_until: float = 0.0
+    woken: float = -math.inf
     failure: str = ""
 
 
@@ -156,6 +158,15 @@ class Links:
         if not queue.tasks or (stuck and len(queue.tasks) < limits.at_once):
             queue.moved = now
             queue.tasks.add(asyncio.create_task(self._drain(peer, link, queue)))
+
+    def heard(self, peer: str) -> None:
+        """End the rest of a peer from which something came: it has just been started, or a link is back.
+
+        Once in the longest rest, since it may be that only the way from it works.
+        """
+        link, now = self._links.get(peer), asyncio.get_running_loop().time()
+        if link is not None and now < link.rest_until and now - link.woken >= self._limits.backoff_max_s:
+            link.rest_until, link.woken = now, now
 
     def forget(self, peer: str) -> None:
         """Drop what waits for a peer, and its TLS context: it left, or its key changed."""

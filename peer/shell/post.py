@@ -69,6 +69,10 @@ class Post:
         self._rows.sent(size, counts=isinstance(send.message, _COUNTED))
         self._links.send(send.to, address, head, tail, urgent=isinstance(send.message, Ballot))
 
+    def heard(self, peer: str) -> None:
+        """A message came from this peer."""
+        self._links.heard(peer)
+
     def forget(self, peers: Iterable[str]) -> None:
         """These are gone, or have other keys."""
         for peer in peers:

@@ -446,6 +446,7 @@ class Process:
             # Others answer the later of two processes, where it is; only here can the earlier one be told.
             return Rejected("duplicate_peer", f"a later process speaks as {sender}", claims=later)
         self._heard_at[sender] = time.monotonic()
+        self._post.heard(sender)
         group = message.group if isinstance(message, Transfer | Update | Model) else ""
         self.status.received(len(lease.view) + codec.HEAD_BYTES, group)
         if len(self._waiting) >= WAITING_MAX:

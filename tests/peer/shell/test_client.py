@@ -224,6 +224,36 @@ async def test_nobody_there_is_reported_and_tried_again_after_a_rest() -> None:
     assert len(port.delivered) == 1
 
 
+async def test_a_peer_that_speaks_is_answered_at_once_and_not_after_the_rest() -> None:
+    """It was started just now: an answer that is dropped, such as a Hello, is said again only many ticks later."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    port = Port()
+    async with links_of_ann(Limits(backoff_s=3600.0, backoff_max_s=3600.0)) as (links, reports):
+        send(links, url, MESSAGES["ack"])
+        await reports.first(1)
+        async with serving(port):
+            send(links, port.url, MESSAGES["ack"])
+            assert isinstance((await reports.first(2))[-1], LinkDown), "it rests"
+            links.heard("bob")
+            send(links, port.url, MESSAGES["fetch"])
+            assert isinstance((await reports.first(3))[-1], Taken)
+
+
+async def test_who_speaks_and_cannot_be_reached_is_tried_again_once_in_a_rest() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    port = Port()
+    async with links_of_ann(Limits(backoff_s=3600.0, backoff_max_s=3600.0)) as (links, reports):
+        for count in (1, 2):
+            send(links, url, MESSAGES["ack"])
+            await reports.first(count)
+            links.heard("bob")
+        async with serving(port):
+            send(links, port.url, MESSAGES["ack"])
+            assert isinstance((await reports.first(3))[-1], LinkDown), "not for each word that comes from it"
+
+
 async def test_another_peer_at_the_address_gets_nothing(tmp_path: Path) -> None:
     people, port = People.at(tmp_path / "wards"), Port()
     cas, ann = people.identity("cas"), people.identity("ann")
