@@ -4,6 +4,11 @@ A canvass raises the terms of those who vote, and whoever raises them again and 
 So each time that an author stands it is not voted for during a while, twice as long as the time before, until a round
 comes into force; then everybody begins anew. An honest candidate whose vote was split stands again later than the first
 of these whiles is over.
+
+Whoever stands within such a while is refused, and not charged. By its own timers an honest candidate could stand some
+hundred times a minute where each of its elections is lost at once (it backs off for 7.5 ticks on average), and a liar
+gains nothing by standing more often than once in each while. So a charge by rate that spares the honest would spare
+every liar that counts; what it costs the others is measured (`tests/gossip/test_election.py -k only_stands`).
 """
 
 from __future__ import annotations

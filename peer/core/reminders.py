@@ -3,8 +3,10 @@
 A Hello says what its sender remembers of the other, and may lie; so it changes no number of the one who hears it. Who
 remembers more of a peer than that peer's Hello says shows what the peer signed itself (`Reminder`): a start of its
 process with the incarnation of that time, a transfer or an acknowledgement on a lane between the two. The peer checks
-its own signature. What it signed and does not know it has forgotten, and comes back as a new incarnation; or another
-process with its identity has signed it, of which the later one goes on.
+its own signature. Who says more than it shows is refused (`unproven`), and never charged, at any rate: that is what an
+honest peer says, and truly, of one that lost its memory, as often as it greets, where the last exchange was in version
+1 of the wire, which has no signatures. What it signed and does not know it has forgotten, and comes back as a new
+incarnation; or another process with its identity has signed it, of which the later one goes on.
 """
 
 from __future__ import annotations

@@ -460,6 +460,30 @@ def test_two_of_eight_that_lie_depose_nobody(seed: int) -> None:
     lied_to(seed, 8, {1 + seed % 4: one, 5 + seed % 3: other})
 
 
+def replaced(seed: int, lie: Lie | None) -> int:
+    """Ticks from the death of a coordinator of five until two more rounds are in force, where one member lies."""
+    liars = {} if lie is None else {f"peer{1 + seed % 5:03}": lie}
+    court = Court(seed, 5, loss=(0.0, 0.1)[seed % 2], liars=liars)
+    assert court.run(1000, lambda: court.rounds >= 2), "a court begins"
+    court.run(100)
+    assert court.coordinator is not None
+    court.kill(court.coordinator)
+    now, rounds = court.now, court.rounds
+    assert court.run(1000, lambda: court.rounds >= rounds + 2), "another one follows"
+    return court.now - now
+
+
+@pytest.mark.slow
+def test_what_it_costs_the_others_that_one_of_five_only_stands() -> None:
+    """It is refused, and not charged: it delays most by standing once each time that it may be voted for, which is more
+    seldom than an honest candidate stands whose votes are split."""
+    usual, canvassed, won = ([replaced(seed, lie) for seed in range(40)] for lie in (None, canvasses, wins))
+    for name, found in {"no liar": usual, "stands": canvassed, "stands and is elected": won}.items():
+        print(f"{name}: median {np.median(found):.0f} ticks, at most {max(found)}")
+    assert max(usual) <= 100
+    assert max(*canvassed, *won) <= 300
+
+
 # ---------------------------------------------------------------------------------------------- fewer than three voters
 
 
