@@ -17,6 +17,12 @@ Who has voted in a term that nobody won, and hears the coordinator of an earlier
 updates there (`followed`), goes by what comes into force, and accepts nothing in that term. When that coordinator has
 no majority left, all meet in a later term.
 
+A machine that refuses connections says that its process has ended: that coordinator is waited for no longer, however
+long leases are by then. Who hears nothing of it for two heartbeats says something to it, to know.
+
+Disks or links may take longer than a poll: votes that come later count as long as the candidate is in that term, and
+polls last longer each time that nobody is elected.
+
 A coordinator that was silent for longer than its lease, and lives, shows that machines have no time for their
 processes here, and so does this process when it stands still as long: leases are longer from then on, and shorten again
 when nobody has stood still for a while.
@@ -110,10 +116,15 @@ class Election:
         self._clock = 0  # ticks in which this process ran
         self._now: int | None = None
         self._heard = 0  # when the coordinator was; who has just started cannot know that there is none
+        self._last = ""  # which one that was
+        self._ended_processes: set[str] = set()  # by the word of their machines, since they were heard
+        self._asks = 0  # when to try next whether it listens
         self._lease = self._timing.shortest
         self._slow_at = 0  # when somebody was there who had been silent for longer
         self._deadline = self._wait()
         self._poll: Poll | None = None
+        self._candidacy: Poll | None = None  # for votes in this term: those that come late count, too
+        self._tries = 0  # elections since there was a coordinator
         self._mandate: Mandate | None = None
         self._next_beat = 0
         self._answered: dict[str, int] = {}
@@ -145,8 +156,10 @@ class Election:
 
     def silent(self, peer: str) -> bool:
         """Whether this peer has left the heartbeats of the coordinator, which is asked, unanswered for so long that it
-        is gone; who was coordinator before, since it was last heard as such."""
-        return self.leading and self._clock - self._answered.get(peer, self._clock) > self._timing.gone
+        is gone, or not so long, if its process has ended; who was coordinator before, since it was last heard as such.
+        """
+        longest = self._timing.refused if peer in self._ended_processes else self._timing.gone
+        return self.leading and self._clock - self._answered.get(peer, self._clock) > longest
 
     @property
     def failover(self) -> bool:
@@ -174,12 +187,24 @@ class Election:
         if self._poll is not None:
             return self._ask_again()
         if self._clock < self._deadline or not self._may_stand(living):
-            return []
+            return self._ask_whether_it_listens()
         out: list[Out] = []
         if self.coordinator is not None:
             out, self._lost = [Turn(self.stand.term, None)], (self.coordinator, self._heard, self.stand.term)
         self.coordinator = None
         return out + self._open_poll(self.stand.term + 1, pre=True)
+
+    def nobody_listens(self, peer: str) -> None:
+        """Take this peer for gone, since its machine refuses connections: its process has ended.
+
+        It cannot come back as the coordinator of its term. Should it be there all the same, its next word says so.
+        """
+        new = peer not in self._ended_processes
+        self._ended_processes.add(peer)
+        if self._earlier is not None and peer == self._earlier[0].candidate:
+            self._earlier = None
+        if peer == self.coordinator and not self.leading and new:
+            self._deadline = min(self._deadline, max(self._clock, self._heard + self._timing.refused) + self._turn())
 
     def heard_canvass(self, sender: str, canvass: Canvass) -> list[Out]:
         """Somebody would stand, or stands."""
@@ -205,7 +230,8 @@ class Election:
         if not newer and (canvass.term < self.stand.term or self.stand.voted not in ("", sender)):
             return [self._no(sender, canvass)]
         if newer:  # who is voted for has time to win; to ask again is no reason for more
-            self._deadline = self._wait()
+            self._deadline = self._clock + max(self._lease, self._lengthened(self._timing.shortest)) + self._turn()
+            self._tries += 1
         out += self._adopt(canvass.term, sender)
         text = vote_text(self.scope, self.me, canvass.term, canvass.roster, sender)
         return [*out, Say(sender, Answer(canvass.term, False, True, self._sign(text)))]
@@ -215,6 +241,8 @@ class Election:
         if jump := self._jump(sender, answer.term):
             return jump
         poll = self._poll
+        if not answer.pre and answer.granted and (poll is None or poll.pre):
+            poll = self._candidacy
         if poll is None or answer.pre != poll.pre or (answer.granted and answer.term != poll.term):
             return []
         if sender not in poll.electorate.voters:
@@ -250,11 +278,12 @@ class Election:
                 return self._end_term(sender, mandate)
             out += self._adopt(mandate.term, sender)
             out += self._seen((author for author, _ in mandate.votes), sender)
-            self.coordinator, self._poll = sender, None
+            self.coordinator, self._poll, self._candidacy = sender, None, None
             self._ahead.clear()
             out.append(Turn(mandate.term, sender))
-        self._heard = self._clock
-        self._deadline = self._wait()
+        self._last, self._heard, self._asks = sender, self._clock, self._clock + self._timing.refused
+        self._ended_processes.discard(sender)
+        self._deadline, self._tries = self._wait(), 0
         self._deferred.clear()
         return [*out, self._follow(sender)]
 
@@ -262,6 +291,7 @@ class Election:
         """A follower is there; or somebody says that it is in another term, which changes nothing."""
         if jump := self._jump(sender, follow.term):
             return jump
+        self._ended_processes.discard(sender)
         if self.leading and follow.term == self.stand.term:
             self._answered[sender] = self._clock
         return []
@@ -283,7 +313,7 @@ class Election:
         if number == self.electorate.number:
             return []
         self.electorate = self.known[number]
-        self._poll = None
+        self._poll = self._candidacy = None
         return self._step_down() if self.leading and self.me not in self.electorate.voters else []
 
     # ---------------------------------------------------------------------------------------------------- being elected
@@ -297,10 +327,13 @@ class Election:
     def _open_poll(self, term: int, *, pre: bool) -> list[Out]:
         clock, timing = self._clock, self._timing
         out: list[Out] = [] if pre else self._adopt(term, self.me)
-        poll = Poll(term, pre, self.electorate, clock, clock + (timing.pre_poll if pre else timing.poll), clock)
+        until = clock + (timing.pre_poll if pre else self._lengthened(timing.poll))
+        poll = Poll(term, pre, self.electorate, clock, until, clock)
         mine = b"" if pre else self._sign(vote_text(self.scope, self.me, term, poll.electorate.number, self.me))
         poll.granted[self.me] = mine
         self._poll = poll
+        if not pre:
+            self._candidacy, self._tries = poll, self._tries + 1
         return [*out, *(self._counted(poll) or self._ask_again())]
 
     def _ask_again(self) -> list[Out]:
@@ -330,7 +363,7 @@ class Election:
             return []
         if poll.pre:
             return self._open_poll(poll.term, pre=False)
-        self._poll = None
+        self._poll, self._candidacy, self._tries = None, None, 0
         self._mandate = Mandate(poll.term, self.me, poll.electorate.number, tuple(sorted(poll.granted.items())))
         self.coordinator = self.me
         long_ago = self._clock - self._timing.quorum - 1
@@ -372,19 +405,33 @@ class Election:
 
     def _was_there(self, sender: str, term: int) -> None:
         """A coordinator is heard, which may have been silent for longer than its lease, and deposed for that."""
-        since = None
         if sender == self.coordinator and term == self.stand.term:
-            since = self._heard
+            if (silent := self._clock - self._heard) >= self._bearable:  # packets that were lost, perhaps
+                self._wait_longer(silent * 3 // 2)
         elif self._lost is not None and (sender, term) == (self._lost[0], self._lost[2]):
-            since, self._lost = self._lost[1], None
-        if since is not None:
-            self._stood_still(self._clock - since)
+            self._lost = None
+            self._wait_longer(self._timing.longest)
+
+    def _ask_whether_it_listens(self) -> list[Out]:
+        """Say something to a coordinator that is silent: a machine whose process has ended refuses the connection."""
+        if self.coordinator is None or self.coordinator in self._ended_processes or self._clock < self._asks:
+            return []
+        self._asks = self._clock + self._timing.refused
+        return [self._follow(self.coordinator)]
 
     def _stood_still(self, ticks: int) -> None:
-        """Somebody did, who is there: this process, or a coordinator."""
-        if ticks >= min(self._lease, self._timing.longest * 2 // 3):
-            self._lease = min(ticks * 3 // 2, self._timing.longest)
-            self._slow_at = self._clock
+        """This process did: so will others, and for longer."""
+        if ticks >= self._bearable:
+            self._wait_longer(self._timing.longest)
+
+    @property
+    def _bearable(self) -> int:
+        """Ticks of silence after which it counts that somebody was there all the same."""
+        return min(self._lease, self._timing.longest * 2 // 3)
+
+    def _wait_longer(self, ticks: int) -> None:
+        self._lease = max(self._lease, min(ticks, self._timing.longest))
+        self._slow_at = self._clock
 
     def _heeds(self, sender: str, mandate: Mandate) -> bool:
         """Whether this is a coordinator of an earlier term to go by, since there is none in this one."""
@@ -409,7 +456,7 @@ class Election:
         """Be in this term, durably; in the same one a vote that was given stays."""
         out: list[Out] = []
         if term > self.stand.term:
-            self._votes = {}
+            self._votes, self._candidacy = {}, None
             self._deferred.clear()
             out = self._step_down() if self.coordinator else []
             if self._poll is not None:
@@ -426,7 +473,7 @@ class Election:
         """Two coordinators of one term: somebody voted twice. Neither is followed; the next term decides."""
         text = f"coordinates in term {mandate.term} like {self.coordinator}"
         doubles = self._seen((author for author, _ in mandate.votes), sender)
-        self._ended = mandate.term
+        self._ended, self._candidacy = mandate.term, None
         down = self._step_down()
         self._heard = self._clock - self._lease  # it is over too
         self._back_off()
@@ -444,7 +491,8 @@ class Election:
 
     def _is_led(self) -> bool:
         """Whether there is a coordinator, heard of lately."""
-        if self.leading or self._clock - self._heard < self._lease:
+        lease = self._timing.refused if self._last in self._ended_processes else self._lease
+        if self.leading or self._clock - self._heard < lease:
             return True
         earlier = self._earlier  # that a majority follows it is shown by the last round that came into force
         return earlier is not None and self._clock - earlier[1] < self._lease and earlier[0].term == self.progress.term
@@ -463,8 +511,15 @@ class Election:
         return [Refusal("term_jump", sender, f"term {term} after {self.stand.term}")]
 
     def _wait(self) -> int:
-        timing = self._timing
-        return self._clock + self._lease + round(self.patience * timing.spread) + self._drawn(timing.jitter)
+        return self._clock + self._lease + self._turn()
+
+    def _lengthened(self, ticks: int) -> int:
+        """Return so many ticks, or more where elections fail: disks or messages may take longer here than a poll."""
+        return max(ticks, min(ticks << max(0, self._tries - 1), self._timing.longest))
+
+    def _turn(self) -> int:
+        """Draw how long this peer lets others stand first."""
+        return round(self.patience * self._timing.spread) + self._drawn(self._timing.jitter)
 
     def _drawn(self, below: int) -> int:
         return int(self._draws.integers(below))

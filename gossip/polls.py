@@ -14,6 +14,7 @@ class Timing:
     beat       between two heartbeats
     shortest   without a heartbeat until a peer may stand; the lease of who was heard since. More than 5 beats: at 30 %
                loss six in a row are lost once in 1,400 times
+    refused    the same, where connections to the coordinator are refused: its process has ended
     longest    the same, where a coordinator was silent for longer and lived: its machine stands still for up to 3 s
     slow       until that is half forgotten
     spread     more, for the most patient peer (`patience` 1): a poll takes about 10, so of two peers whose patience
@@ -35,6 +36,7 @@ class Timing:
 
     beat: int = 4
     shortest: int = 24
+    refused: int = 8
     longest: int = 144
     slow: int = 4800
     spread: int = 16

@@ -93,6 +93,7 @@ class Council:
         self._sent, self._wanted = Asked(), dict[bytes, Asked]()
         self._led_at: int | None = None  # when there was a coordinator last
         self._paused = False
+        self._noted = dict[str, int]()
         self._part: tuple[tuple[int, int], tuple[str, ...]] = ((0, 0), ())
         self._read: tuple[bytes, dict[str, int], bytes] = (b"", {}, course.server)
         self._known: tuple[Study, bytes, Fault | None] | None = None  # of this peer's update: digest, what is wrong
@@ -323,8 +324,7 @@ class Council:
         if late:
             text = f"round {at[1]}{self._named} goes on without {', '.join(late)}"
             life.note("info", "went_on_without", text, group=self.group, without=late, round=at[1])
-        text = f"round {at[1]}{self._named} closes with {len(gathering.updates)} updates"
-        life.note("debug", "closes", text, round=at[1], term=at[0], group=self.group)
+        self._note_first("closed", at[0], at[1])
         if not gathering.updates:
             self._propose_again()  # nobody is there who takes part: the next round has others
             return
@@ -364,6 +364,10 @@ class Council:
                     life.write(bound(self.group, holding))
                 case Say(_, Accept()) if not self.chamber.votes:
                     pass
+                case Say(_, Lead() | Follow() as said):  # it is there, whatever its disk does
+                    term = said.mandate.term if isinstance(said, Lead) else said.term
+                    here = (self.group, "lead" if isinstance(said, Lead) else "follow", term)
+                    life.send(out.to, Ballot(group=self.group, said=said), here)
                 case Say():
                     life.send(out.to, Ballot(group=self.group, said=out.message))
                 case Turn():
@@ -376,12 +380,18 @@ class Council:
                         life.send(out.holder, Wanted(group=self.group, digest=out.digest))
                 case Apply(decree):
                     self._wanted.clear()
-                    text = f"round {decree.round}{self._named} is in force by a decree of term {decree.term}"
-                    life.note("debug", "in_force", text, round=decree.round, term=decree.term, group=self.group)
+                    self._note_first("in_force", decree.term, decree.round)
                 case Take():
                     raise AssertionError("updates are taken where they are heard")
                 case Refusal():
                     life.count(out.code, out.sender, out.text)
+
+    def _note_first(self, what: str, term: int, round: int) -> None:
+        """Note the first round of a term that is so: what a change of coordinator cost. The others are routine."""
+        if term != self._noted.get(what):
+            self._noted[what] = term
+            text = f"round {round}{self._named} is the first that is {what.replace('_', ' ')} in term {term}"
+            self.life.note("debug", what, text, round=round, term=term, group=self.group)
 
     @property
     def _named(self) -> str:

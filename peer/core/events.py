@@ -55,6 +55,13 @@ class RefusedAtDoor:
 
 
 @dataclass(frozen=True, slots=True)
+class NobodyListens:
+    """The machine of this peer refuses connections: its process has ended, or has not begun."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """A `Train` is done: parameters (n,) and what the learner keeps (k,) after it."""
 
@@ -134,6 +141,7 @@ Event = (
     Tick
     | Heard
     | RefusedAtDoor
+    | NobodyListens
     | Trained
     | Evaluated
     | Practised
@@ -161,13 +169,18 @@ class Persist:
 @dataclass(frozen=True, slots=True)
 class Send:
     """Say this to a peer, once, if it can be reached; who repeats is the core. The incarnations go on the envelope, and
-    the version of the wire is the one in which it is written."""
+    the version of the wire is the one in which it is written.
+
+    stays_true   (group, kind, term) of what was true before and is still; where a save holds this back, the last such
+                 one to that peer is said again in its place. None: nothing may be said in its place
+    """
 
     to: str
     message: Message
     incarnation: int
     to_incarnation: int
     version: int = NEWEST
+    stays_true: tuple[str, str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,11 +238,12 @@ class Life:
         if self.journal_bytes > max(JOURNAL_TIMES * size, JOURNAL_BYTES_MIN):
             self.snapshot()
 
-    def send(self, to: str, message: Message) -> None:
+    def send(self, to: str, message: Message, stays_true: tuple[str, str, int] | None = None) -> None:
         """Say this to a peer in the version of the wire that it speaks; what that version does not have is not said."""
         version = self.version_of(to)
         if spoken_in(version, type(message)):
-            self.effects.append(Send(to, message, self.ledger.incarnation, self._incarnation_of(to), version))
+            known = self._incarnation_of(to)
+            self.effects.append(Send(to, message, self.ledger.incarnation, known, version, stays_true))
 
     def _incarnation_of(self, peer: str) -> int:
         """Return the incarnation by which a peer is addressed; 0: not known."""

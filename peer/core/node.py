@@ -42,6 +42,7 @@ from fedpeer.peer.core.events import (
     Heard,
     NewContract,
     NewRoster,
+    NobodyListens,
     Practised,
     RefusedAtDoor,
     Settled,
@@ -228,6 +229,9 @@ class Node:
                 self._studied(event)
             case RefusedAtDoor():
                 life.charge(event.code, event.sender)
+            case NobodyListens():
+                for council in self.councils.values():
+                    council.decrees.election.nobody_listens(event.peer)
             case NewRoster():
                 self._enrol(event.roster)
             case NewContract():

@@ -1,5 +1,8 @@
 """Save, then speak: which effects may be carried out now, and what a peer gets back from its disk.
 
+What has been said once may be said again at any time: a coordinator whose disk is slow still says that it is there, as
+far as it was when it last could (`Outbox.again`).
+
 A `Outbox` stands between a node and whoever carries out its effects, real or simulated. Effects go in as the node gives
 them and come out in the same order, but nothing passes a `Persist` that is not durable yet. How bytes become durable,
 and when, is not known here.
@@ -9,9 +12,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fedpeer.peer.core.events import Effect, Note, Persist, Refuse
+from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send
 
 #: Effects that may wait behind a save before the node is fed no more events. One event gives some ten effects (a save,
 #: a share to each neighbour, an acknowledgement), so about ten events share one save of some milliseconds.
@@ -45,6 +48,7 @@ class Outbox:
     def __init__(self) -> None:
         self._waiting: deque[Effect] = deque()  # begins with a Persist, or is empty
         self._saving: tuple[Persist, ...] = ()
+        self._left: dict[tuple[str, str, str], Send] = {}  # by peer, group and kind, what left last and may stay true
 
     @property
     def full(self) -> bool:
@@ -53,6 +57,18 @@ class Outbox:
     @property
     def empty(self) -> bool:
         return not self._waiting
+
+    def again(self, effects: Sequence[Effect]) -> tuple[list[Send], list[Effect]]:
+        """Return what may be said at once, in the place of what a save would hold back; and what is left to `put`."""
+        again, rest = list[Send](), list[Effect]()
+        blocked = bool(self._waiting)
+        for effect in effects:
+            blocked = blocked or isinstance(effect, Persist)
+            if blocked and isinstance(effect, Send) and effect.stays_true and (before := self._same(effect)):
+                again.append(before)
+            else:
+                rest.append(effect)
+        return again, rest
 
     def put(self, effects: Sequence[Effect]) -> list[Effect]:
         """Take over the effects of one step; those that may be carried out at once are returned."""
@@ -84,8 +100,21 @@ class Outbox:
         self._saving = ()
         return freed + self._freed()
 
+    def _same(self, send: Send) -> Send | None:
+        """Return the last that has left and says as much, in the same lives."""
+        before = self._left.get(_place(send))
+        return before if before is not None and replace(before, message=send.message) == send else None
+
     def _freed(self) -> list[Effect]:
-        freed = []
+        freed = list[Effect]()
         while self._waiting and not isinstance(self._waiting[0], Persist):
             freed.append(self._waiting.popleft())
+        for effect in freed:
+            if isinstance(effect, Send) and effect.stays_true:
+                self._left[_place(effect)] = effect
         return freed
+
+
+def _place(send: Send) -> tuple[str, str, str]:
+    assert send.stays_true is not None, "it may be said again"
+    return send.to, *send.stays_true[:2]

@@ -13,6 +13,7 @@ ours is sent. Plain HTTP goes to loopback only, and only where no TLS is asked f
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import socket
 import ssl
@@ -61,9 +62,10 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """Nobody knows whether it arrived: why, as a sentence."""
+    """Nobody knows whether it arrived: why, as a sentence; `refused`: since nobody listens there."""
 
     reason: str
+    refused: bool = False
 
 
 #: A roster is the answer to who was put out by it.
@@ -234,7 +236,7 @@ class Links:
         except ServerDisconnectedError:
             return LinkDown("it ended the connection without an answer; its roster may not have this peer (yet)")
         except (ClientError, OSError, ValueError) as error:
-            return LinkDown(link_reason(error))
+            return LinkDown(link_reason(error), refused=getattr(error, "errno", None) == errno.ECONNREFUSED)
 
 
 class _Frame(Payload):

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable, Iterable
 
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.events import Event, Heard, Note, Send
+from fedpeer.peer.core.events import Event, Heard, NobodyListens, Note, Send
 from fedpeer.peer.core.messages import (
     Ack,
     Ballot,
@@ -101,7 +101,9 @@ class Post:
             case Refused() | RosterNews():
                 ledger = self._node().ledger
                 self._feed(Heard(peer, ledger.met.get(peer, 0), ledger.incarnation, outcome))
-            case LinkDown(reason=reason):
+            case LinkDown(reason=reason, refused=refused):
+                if refused and self._node().councils:
+                    self._feed(NobodyListens(peer))
                 reasons = self._down.setdefault(peer, set())
                 if reason not in reasons:  # "connection refused" while it starts, then that its certificate is foreign
                     reasons.add(reason)

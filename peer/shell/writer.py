@@ -57,11 +57,12 @@ class Pipeline:
 
     def put(self, effects: Sequence[Effect]) -> None:
         """Take over the effects of one step. Those that wait for no save are carried out before this returns."""
-        free = self._outbox.put(effects)
+        again, rest = self._outbox.again(effects)
+        free = self._outbox.put(rest)
         if not self._outbox.empty:
             self._settled.clear()
             self._asked.set()
-        for effect in free:
+        for effect in (*again, *free):
             self._release(effect)
 
     async def settled(self) -> None:

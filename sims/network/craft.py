@@ -32,6 +32,7 @@ class Craft:
     encode      (sender, its effect) -> the bytes of a message
     decode      (receiver, its machine, sender, bytes) -> the event; or a refusal, and the bytes that answer it
     answered    (sender, its machine, receiver, bytes) -> what the answer to a refused message is to the sender
+    nobody_listens  (sender, its machine, receiver) -> what it is to the sender that the receiver's process has ended
     work        (peer, what takes long) -> the event with its result
     work_ticks  how long that takes
     lie         (names of lies, the liar's machine, that of the other, a number that rises) -> what it says to it
@@ -45,6 +46,7 @@ class Craft:
     encode: Callable[[str, Send], bytes]
     decode: Callable[[str, Machine, str, bytes], Heard | tuple[RefusedAtDoor, bytes]]
     answered: Callable[[str, Machine, str, bytes], Event | None] = lambda sender, machine, receiver, data: None
+    nobody_listens: Callable[[str, Machine, str], Event | None] = lambda sender, machine, receiver: None
     work: Callable[[str, Work], Event]
     work_ticks: Callable[[str, Work], float] = lambda peer, effect: 1.0
     lie: Callable[[Collection[str], Machine, Machine, int], Iterable[Send]] = lambda names, liar, other, number: ()

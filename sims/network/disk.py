@@ -22,10 +22,12 @@ SNAPSHOTS_KEPT = 2
 @dataclass(frozen=True, kw_only=True)
 class DiskRules:
     """How long a save takes: `flush` ticks for each, and its bytes. 5 ms and 160 MB/s with ticks of 25 ms, a plain
-    solid-state disk."""
+    solid-state disk. `longest`: ticks that a save may take beyond that, short times more often than long ones; 0: none.
+    """
 
     flush: float = 0.2
     bytes_per_tick: float = 4e6
+    longest: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class _Stretch:
 class MemoryDisk:
     """One peer's disk; outlives its processes."""
 
-    def __init__(self, rules: DiskRules) -> None:
-        self._rules = rules
+    def __init__(self, rules: DiskRules, draws: np.random.Generator) -> None:
+        self._rules, self._draws = rules, draws
         self._kept = [_Stretch()]
         self._under_way: bytes | list[bytes] | None = None
         self._torn = False
@@ -58,7 +60,8 @@ class MemoryDisk:
     def _begin(self, what: bytes | list[bytes], size: int) -> float:
         assert self._under_way is None, "one save at a time"
         self._under_way = what
-        return self._rules.flush + size / self._rules.bytes_per_tick
+        ticks = self._rules.flush + size / self._rules.bytes_per_tick
+        return ticks + self._rules.longest ** float(self._draws.random()) if self._rules.longest else ticks
 
     def finish(self) -> None:
         """What was begun is durable."""
@@ -101,6 +104,6 @@ class MemoryDisk:
 
     def copy(self) -> MemoryDisk:
         """A backup."""
-        other = MemoryDisk(self._rules)
+        other = MemoryDisk(self._rules, self._draws)
         other._kept = [replace(each, entries=list(each.entries)) for each in self._kept]
         return other

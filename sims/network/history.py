@@ -6,6 +6,7 @@ A history is a list of plain rows (tick, what, peer, ...). Rows that the town wr
     asked, "entry" or "snapshot" or "say", fact     an effect, in the node's order, with what it states (see `Craft`)
     saved, count                                    the next so many of the saves asked for are durable
     said, kind, ...                                 the next of the other effects is carried out
+    repeated, kind, receiver                        what was said before is said again, whatever is being saved
     heard, kind, sender | lost, kind, receiver | refused, code, sender | note, what
 
 Each judge returns sentences, one for each violation; none is good.

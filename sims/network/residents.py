@@ -31,6 +31,7 @@ from fedpeer.peer.core.events import (
     Evaluated,
     Event,
     Heard,
+    NobodyListens,
     Persist,
     Practise,
     Practised,
@@ -175,6 +176,7 @@ class Residents:
             encode=self._encode,
             decode=self._decode,
             answered=_answered,
+            nobody_listens=_nobody_listens,
             work=work,
             work_ticks=self._work_ticks,
             lie=_lie,
@@ -273,6 +275,11 @@ def _answered(sender: str, machine: Machine, receiver: str, data: bytes) -> Even
     if said is None:
         return None
     return Heard(receiver, machine.ledger.met.get(receiver, 0), machine.ledger.incarnation, said)
+
+
+def _nobody_listens(sender: str, machine: Machine, receiver: str) -> Event | None:
+    assert isinstance(machine, Node)
+    return NobodyListens(receiver) if machine.councils else None
 
 
 def _lie(names: Collection[str], liar: Machine, other: Machine, number: int) -> Iterator[Send]:

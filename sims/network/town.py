@@ -87,7 +87,7 @@ class Town:
         self._links = Links(self.faults.links, self.faults.seed, self.faults.cuts, self.faults.heal)
         self._rates = dict(self.faults.rates)
         self._disk_rules = disk or DiskRules()
-        self._disks = {peer: MemoryDisk(self._disk_rules) for peer in peers}
+        self._disks = {peer: self._empty_disk(peer) for peer in peers}
         self._backups: dict[str, list[MemoryDisk]] = {peer: [] for peer in peers}
         self._alive: dict[str, Process] = {}
         self._kill_after: dict[str, tuple[int, float]] = {}
@@ -155,6 +155,9 @@ class Town:
                 return done()
         return True
 
+    def _empty_disk(self, peer: str) -> MemoryDisk:
+        return MemoryDisk(self._disk_rules, Draws(self.faults.seed).numpy("disk", peer))
+
     # ---- faults
 
     def _act(self, act: Act) -> None:
@@ -185,7 +188,7 @@ class Town:
                 elif act.kind == "old" and self._backups[peer]:
                     self._disks[peer] = self._backups[peer][0].copy()
                 elif act.kind == "lose":
-                    self._disks[peer] = MemoryDisk(self._disk_rules)
+                    self._disks[peer] = self._empty_disk(peer)
                 self.agenda.at(self._healed(act.ticks), partial(self.start, peer))
 
     def _lie(self, lying: Lying, number: int) -> None:
@@ -250,8 +253,11 @@ class Town:
         process.feeding = False
 
     def _step(self, peer: str, process: Process, event: Event) -> None:
-        effects = process.machine.step(event)
+        again, effects = process.outbox.again(process.machine.step(event))
         self.stepped(peer, process.machine)
+        for send in again:
+            self.said(peer, send)
+            self._note("repeated", peer, type(send.message).__name__, send.to, self._post(peer, send))
         for effect in effects:
             kind = effect.kind if isinstance(effect, Persist) else "say"
             self._note("asked", peer, kind, self._craft.fact(peer, effect))
@@ -353,6 +359,10 @@ class Town:
             self.agenda.at(time, partial(arrived, sender, receiver, data))
 
     def _arrived(self, sender: str, receiver: str, data: bytes) -> None:
+        if receiver not in self._alive:
+            self._refuse_connection(sender, receiver)
+            return
+
         def read(machine: Machine) -> Event | None:
             found = self._craft.decode(receiver, machine, sender, data)
             if isinstance(found, Heard):
@@ -364,6 +374,12 @@ class Town:
             return refusal
 
         self._put(receiver, read)
+
+    def _refuse_connection(self, sender: str, receiver: str) -> None:
+        """The receiver's machine is there, and its process is not."""
+        back = self.now + self.faults.links.delay
+        if not self._links.cut(receiver, sender, back):
+            self.agenda.at(back, lambda: self._put(sender, lambda m: self._craft.nobody_listens(sender, m, receiver)))
 
     def _answer(self, receiver: str, sender: str, data: bytes) -> None:
         """The answer to a refused message is back at its sender."""

@@ -176,6 +176,7 @@ class Parliament:
         pace: Mapping[str, float] | None = None,
         liars: Mapping[str, frozenset[int]] | None = None,
         roster: Sequence[str] | None = None,
+        disk: DiskRules | None = None,
     ) -> None:
         self.made = made
         self.voters = {1: len(made.peers)}
@@ -188,7 +189,7 @@ class Parliament:
             first = self.signed(1, roster)
             self.residents = replace(self.residents, roster=first)
             self.admit(first, roster)
-        self.town = Town(made.peers, self.residents.craft(), faults or Faults(), DiskRules())
+        self.town = Town(made.peers, self.residents.craft(), faults or Faults(), disk)
         self.town.stepped, self.town.said = self._stepped, self._said
         self.seen = Seen()
         self._last: dict[str, tuple[Node, int]] = {}

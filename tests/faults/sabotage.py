@@ -16,6 +16,7 @@ import pytest
 
 from fedpeer.gossip import reductions, transfers
 from fedpeer.gossip.decree import Decrees
+from fedpeer.gossip.election import Election
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.weight_limits import WeightLimits
 from fedpeer.peer.core import lanes, meeting, node, reminders, rounds
@@ -27,6 +28,7 @@ from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Ack, Hello, Transfer
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import Rejected
+from fedpeer.peer.core.saving import Outbox
 from fedpeer.peer.core.standing import Standing
 from tests.faults import liars, scenarios, sessions
 from tests.peer.hostile import HOSTILE
@@ -167,6 +169,15 @@ def take_any_weight(patch: Patch) -> None:
     patch.setattr(WeightLimits, "refusal", lambda self, out, incoming, held, weight: None)
 
 
+def wait_for_a_process_that_has_ended(patch: Patch) -> None:
+    """That a machine refuses connections says nothing."""
+    patch.setattr(Election, "nobody_listens", lambda self, peer: None)
+
+
+def let_heartbeats_wait_for_the_disk(patch: Patch) -> None:
+    patch.setattr(Outbox, "again", lambda self, effects: ([], list(effects)))
+
+
 def not_finite(_: int) -> None:
     """S06: numbers that are none are refused by that name."""
     for bad in HOSTILE:
@@ -192,5 +203,7 @@ SABOTAGE = {
     "listen to everybody": Switch(listen_to_everybody, liars.liars, range(2, 3)),
     "believe any Hello": Switch(believe_any_hello, liars.liars, range(1)),
     "take any weight": Switch(take_any_weight, liars.liars, range(2, 3)),
+    "wait for a process that has ended": Switch(wait_for_a_process_that_has_ended, sessions.starved, range(1)),
+    "let heartbeats wait for the disk": Switch(let_heartbeats_wait_for_the_disk, sessions.starved, range(4, 5)),
     "vote without a memory": Switch(vote_without_a_memory, sessions.disk_lost, range(1)),
 }

@@ -10,9 +10,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 from fedpeer.algorithms.draws import Draws
+from fedpeer.gossip.polls import Timing
 from fedpeer.peer.core.events import Asked, NewRoster
 from fedpeer.peer.core.voters import EVERYONE
-from fedpeer.sims.network.faults import Act, Faults, drawn, stalls
+from fedpeer.sims.network.disk import DiskRules
+from fedpeer.sims.network.faults import NEVER, Act, Faults, drawn, stalls
 from fedpeer.sims.network.lies import TERMS, Said
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.parliament import LED_TICKS, Parliament, world
@@ -196,28 +198,51 @@ def ending(seed: int) -> None:
     parliament.judge()
 
 
-#: Ticks of `starved`, and ticks in which a round comes, where five peers wait for one another's standing still.
+#: Ticks of `starved`, and in which a round comes beside its training, where five peers wait for one another.
 STARVED, A_ROUND = 600.0, 150.0
+#: Ticks for which machines go on standing still after the kill.
+STARVED_AFTER = 800.0
+#: Ways in which a machine has no time: ticks between two standstills and of the longest one (3 s at most), of the
+#: longest save, and how many times as long a training takes.
+STARVATIONS = (
+    (60.0, 120.0, 0.0, 1.0),
+    (60.0, 120.0, 60.0, 20.0),
+    (20.0, 60.0, 40.0, 1.0),
+    (60.0, 120.0, 0.0, 20.0),
+    (NEVER, 2.0, 80.0, 1.0),
+)
+#: Ticks, beside one training, until the round after a kill: three of the shortest leases.
+NEXT_ROUND = 3 * Timing().shortest
+#: Standstills that may come in between: one in the election, one in the round. Saves one after the other: of the
+#: candidate's vote and the others', of an update, of the model and that it was accepted, by the coordinator and others.
+STANDSTILLS, SAVES = 2, 6
 
 
 def starved(seed: int, ticks: float = STARVED) -> None:
-    """P5: on machines that have no time for their processes, which stand still for up to 3 s each, and at times all
-    together, at most one coordinator follows another, and rounds go on; killed, it is replaced all the same."""
+    """P5: on machines that have no time for their processes, at most one coordinator follows another, and rounds go on;
+    killed, it is replaced all the same, and a round comes within three of the shortest leases and one training, and
+    what comes in between: a standstill or two, and saves that take long, one after the other.
+
+    Processes stand still for up to 3 s each, and at times all together; saves and trainings take long, too."""
     made = world(5, gossip__deadline=30.0)
-    parliament = Parliament(made, stalls(seed, made.peers, CALM + ticks))
-    town = parliament.town
+    every, longest, save, pace = STARVATIONS[seed % len(STARVATIONS)]
+    faults = stalls(seed, made.peers, CALM + ticks + STARVED_AFTER, every, longest)
+    paces = dict.fromkeys(made.peers, pace)
+    parliament = Parliament(made, faults, pace=paces, disk=DiskRules(longest=save))
+    town, training = parliament.town, parliament.residents.longest_ticks()
     town.start()
-    assert parliament.run(town.now + 600.0, lambda: parliament.leading() is not None)
+    assert parliament.run(town.now + 600.0 + 10 * save, lambda: parliament.leading() is not None)
     parliament.run(CALM + ticks)
     leaders = [peer for _, _, peer in sorted(set(parliament.seen.leads), key=lambda lead: lead[1])]
     changes = sum(one != other for one, other in pairwise(leaders))
     assert changes <= 1, f"{changes} changes of leader, and nobody was killed: {parliament.seen.leads}"
-    assert max(parliament.seen.models) >= ticks / A_ROUND, f"{max(parliament.seen.models)} rounds in {ticks:.0f} ticks"
-    victim, before = parliament.leading(), max(parliament.seen.models)
+    victim, before = parliament.leading(), max(parliament.seen.models, default=0)
+    assert before >= int(ticks / (A_ROUND + 4 * (training + save))), f"{before} rounds in {ticks:.0f} ticks"
     assert victim is not None
     town.kill(victim)
-    assert parliament.run(town.now + LED_TICKS, lambda: parliament.leading() is not None)
-    assert parliament.run(town.now + LED_TICKS, lambda: max(parliament.seen.models) > before)
+    bound = NEXT_ROUND + training + STANDSTILLS * longest + SAVES * save
+    on = parliament.run(town.now + bound, lambda: max(parliament.seen.models, default=0) > before)
+    assert on, f"no round in {bound:.0f} ticks; {parliament.leading()} leads"
     town.start(victim)
     parliament.settle_down()
 

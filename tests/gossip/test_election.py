@@ -224,7 +224,8 @@ def test_ticks_that_come_in_bursts_are_no_silence_of_the_coordinator() -> None:
     election = led(4)
     now = TIMING.shortest
     for _ in range(6):
-        assert election.tick(now := now + 8, ()) == []
+        now += 8
+        assert all(isinstance(each, Follow) for each in said(election.tick(now, ()))), "it asks for no votes"
     assert election.coordinator == A
     election.heard_lead(A, mandate(A, 4, (A, B, C)))
     assert said(election.heard_canvass(C, canvass(5, pre=True))) == [Answer(4, True, False, b"")]
@@ -261,6 +262,106 @@ def test_who_was_silent_and_lived_is_waited_for_longer() -> None:
         election.tick(now := now + 1, ())
         election.heard_lead(D, mandate(D, 6, (B, C, D)))
     assert patience(1000) <= TIMING.shortest + TIMING.spread + TIMING.jitter
+
+
+# ------------------------------------------------------------------------------------------- what ends sooner, or later
+
+
+def test_a_coordinator_whose_machine_refuses_connections_is_replaced_at_once_however_long_leases_are() -> None:
+    election, now = led(4), TIMING.shortest
+    election.tick(now := now + 1000, ())  # it stood still, so leases are as long as they get
+    election.heard_lead(A, mandate(A, 4, (A, B, C)))
+    heard = now
+    election.nobody_listens(C)
+    election.nobody_listens(A)
+    assert said(election.heard_canvass(C, canvass(5, pre=True))) == [Answer(4, True, False, b"")], "just heard"
+    while now < heard + TIMING.refused - 1:
+        election.tick(now := now + 1, ())
+    assert said(election.heard_canvass(C, canvass(5, pre=True))) == [Answer(4, True, False, b"")], "one may be late"
+    while election.coordinator is not None:
+        election.tick(now := now + 1, ())
+    assert TIMING.refused <= now - heard <= TIMING.refused + TIMING.spread + TIMING.jitter
+    assert said(election.heard_canvass(A, canvass(5, pre=True))) == [Answer(5, True, True, b"")], "nobody leads it"
+
+
+def test_a_coordinator_waits_for_nobodys_update_whose_process_has_ended() -> None:
+    election, now = leading()
+    for _ in range(TIMING.refused + 1):
+        election.tick(now := now + 1, ())
+    assert not election.silent(C)
+    election.nobody_listens(C)
+    assert election.silent(C)
+    election.heard_follow(C, Follow(4, Progress()))
+    assert not election.silent(C), "it is back"
+
+
+def test_a_heartbeat_says_that_the_coordinator_is_there_whatever_its_machine_refuses() -> None:
+    election, now = led(4), TIMING.shortest
+    election.nobody_listens(A)
+    for _ in range(200):
+        now += 1
+        if now % TIMING.beat == 0:
+            election.heard_lead(A, mandate(A, 4, (A, B, C)))
+            election.nobody_listens(A)
+        election.tick(now, ())
+    assert election.coordinator == A
+
+
+def test_who_hears_nothing_of_the_coordinator_says_something_to_know_whether_it_listens() -> None:
+    election, now = led(4), TIMING.shortest
+    asked = [now + n for n in range(1, TIMING.shortest) if said(election.tick(now + n, ()))]
+    assert asked == [now + TIMING.refused, now + 2 * TIMING.refused]
+
+
+def until_it_asks(election: Election, now: int) -> int:
+    """Let time pass until it asks who would vote for it; the tick at which it does."""
+    while True:
+        now += 1
+        if any(isinstance(each, Canvass) and each.pre for each in said(election.tick(now, ()))):
+            return now
+
+
+def promise(election: Election, term: int) -> None:
+    """Two of four others would vote for it."""
+    for peer in (C, D):
+        election.heard_answer(peer, Answer(term, True, True, b""))
+    assert election.stand == Stand(term, B)
+
+
+def test_votes_that_come_when_the_poll_is_over_count_in_their_term() -> None:
+    """Disks may take longer to save them than a poll lasts."""
+    election = voter()
+    now = until_it_asks(election, TIMING.shortest)
+    promise(election, 4)
+    votes = {peer: Answer(4, False, True, signature(peer, vote_text(SCOPE, peer, 4, 1, B))) for peer in (C, D)}
+    election.heard_answer(C, votes[C])
+    until_it_asks(election, now)
+    assert election.stand == Stand(4, B)
+    election.heard_answer(D, votes[D])
+    assert election.leading
+    assert election.stand.term == 4
+
+
+def test_votes_of_a_term_that_is_over_elect_nobody() -> None:
+    election = voter()
+    now = until_it_asks(election, TIMING.shortest)
+    promise(election, 4)
+    until_it_asks(election, now)
+    election.heard_canvass(E, canvass(5))
+    for peer in (C, D):
+        election.heard_answer(peer, Answer(4, False, True, signature(peer, vote_text(SCOPE, peer, 4, 1, B))))
+    assert not election.leading
+
+
+def test_polls_last_longer_each_time_that_nobody_is_elected() -> None:
+    election = voter()
+    now, lasted = until_it_asks(election, TIMING.shortest), []
+    for term in range(4, 9):
+        promise(election, term)
+        began, now = now, until_it_asks(election, now)
+        lasted.append(now - began)
+    assert lasted[0] <= TIMING.poll + 2 * TIMING.jitter + 1
+    assert lasted[-1] >= TIMING.longest
 
 
 # ------------------------------------------------------------------------------------------------- whose word is a term

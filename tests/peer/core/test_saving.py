@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.peer.core.events import Effect, Note, Persist
+from fedpeer.gossip.ballots import Follow, Progress
+from fedpeer.peer.core.events import Effect, Note, Persist, Send
+from fedpeer.peer.core.messages import Ballot
 from fedpeer.peer.core.saving import WAITING_MAX, Outbox
 
 
@@ -74,3 +76,27 @@ def test_an_outbox_is_full_in_time() -> None:
     assert not outbox.full, "nothing waits for a save"
     outbox.put([effect("e", 0), *(effect("n", number) for number in range(WAITING_MAX - 1))])
     assert outbox.full
+
+
+def beat(round: int, term: int = 1, to: str = "peer2", incarnation: int = 1) -> Send:
+    return Send(
+        to, Ballot(group="g", said=Follow(term, Progress(round))), incarnation, 1, stays_true=("g", "lead", term)
+    )
+
+
+def test_while_a_save_is_under_way_a_heartbeat_is_said_as_it_was_said_before() -> None:
+    outbox = Outbox()
+    effects = [effect("e", 1), beat(1)]
+    assert outbox.again(effects) == ([], effects), "nothing has left yet"
+    assert outbox.put(effects) == []
+    assert outbox.again([beat(1)]) == ([], [beat(1)])
+    outbox.batch()
+    assert outbox.saved() == [beat(1)]
+    assert outbox.again([beat(2)]) == ([], [beat(2)]), "nothing holds it back"
+    note = effect("n", 2)
+    again, rest = outbox.again([effect("e", 3), beat(2), note])
+    assert (again, rest) == ([beat(1)], [effect("e", 3), note])
+    assert outbox.put(rest) == []
+    assert outbox.again([beat(2), note]) == ([beat(1)], [note])
+    for other in (beat(2, term=2), beat(2, to="peer3"), beat(2, incarnation=2)):
+        assert outbox.again([other]) == ([], [other]), "that was never said"

@@ -21,6 +21,7 @@ from fedpeer.sims.network.timeline import Timeline
 
 PEERS = ("a", "b", "c", "d")
 MANY = 20_000
+DRAWS = np.random.default_rng(0)
 
 # ------------------------------------------------------------------------------------------------------------- agenda
 
@@ -127,7 +128,7 @@ def content(recovered: Recovered) -> tuple[bytes | None, list[bytes]]:
 def test_what_is_finished_is_there_and_what_is_not_may_be() -> None:
     outcomes = set()
     for seed in range(20):
-        disk = saved(MemoryDisk(DiskRules()), [b"1"], b"s", [b"2", b"3"])
+        disk = saved(MemoryDisk(DiskRules(), DRAWS), [b"1"], b"s", [b"2", b"3"])
         disk.append([b"4", b"5"])
         survived = disk.crash(np.random.default_rng(seed))
         recovered = disk.recover()
@@ -139,7 +140,7 @@ def test_what_is_finished_is_there_and_what_is_not_may_be() -> None:
 
 
 def test_a_damaged_snapshot_is_replaced_by_the_one_before_and_its_entries() -> None:
-    disk = saved(MemoryDisk(DiskRules()), b"s1", [b"1"], b"s2", [b"2"])
+    disk = saved(MemoryDisk(DiskRules(), DRAWS), b"s1", [b"1"], b"s2", [b"2"])
     disk.damage()
     recovered = disk.recover()
     assert content(recovered) == (b"s1", [b"1", b"2"])
@@ -149,20 +150,20 @@ def test_a_damaged_snapshot_is_replaced_by_the_one_before_and_its_entries() -> N
 
 
 def test_a_first_snapshot_has_the_beginning_to_stand_in_for_it() -> None:
-    disk = saved(MemoryDisk(DiskRules()), [b"1"], b"s", [b"2"])
+    disk = saved(MemoryDisk(DiskRules(), DRAWS), [b"1"], b"s", [b"2"])
     disk.damage()
     assert content(disk.recover()) == (None, [b"1", b"2"])
 
 
 def test_a_backup_does_not_change_any_more() -> None:
-    disk = saved(MemoryDisk(DiskRules()), b"s", [b"1"])
+    disk = saved(MemoryDisk(DiskRules(), DRAWS), b"s", [b"1"])
     backup = disk.copy()
     saved(disk, [b"2"], b"t")
     assert content(backup.recover()) == (b"s", [b"1"])
 
 
 def test_a_save_takes_as_long_as_its_bytes() -> None:
-    disk = MemoryDisk(DiskRules(flush=0.5, bytes_per_tick=100.0))
+    disk = MemoryDisk(DiskRules(flush=0.5, bytes_per_tick=100.0), DRAWS)
     assert disk.append([bytes(100), bytes(150)]) == pytest.approx(3.0)
 
 

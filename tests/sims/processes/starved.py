@@ -69,19 +69,23 @@ class Line:
 
 @dataclass(eq=False)
 class Logs:
-    """The logs of all peers, as far as they have been read."""
+    """The logs of all peers, as far as they have been read, and (`rounds`) the last round of each."""
 
     folders: dict[str, Path]
     lines: list[Line] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._files = {peer: JsonLines(folder / "log.jsonl") for peer, folder in self.folders.items()}
+        self._rows = {peer: JsonLines(folder / "metrics.jsonl") for peer, folder in self.folders.items()}
+        self.rounds = dict.fromkeys(self.folders, 0)
 
     def look(self) -> None:
         """Read what is new."""
         for peer, file in self._files.items():
             self.lines += [Line(line["t"], peer, line["what"], line.get("fields", {})) for line in file.new()]
         self.lines.sort(key=lambda line: line.t)
+        for peer, file in self._rows.items():
+            self.rounds[peer] = max([self.rounds[peer], *(row["round"] for row in file.new())])
 
     def find(self, what: str, since: float = 0.0, *, but: str = "") -> list[Line]:
         """Return these lines by time, but for those of one peer."""
@@ -91,10 +95,6 @@ class Logs:
         """Return (term, coordinator) as any peer noted it, by term."""
         told = [line.fields for line in self.find("coordinator", since)]
         return sorted({(each["term"], each["coordinator"]) for each in told if each["coordinator"] is not None})
-
-    def round(self, *, but: str = "") -> int:
-        """Return the last round that is in force anywhere."""
-        return max((line.fields["round"] for line in self.find("in_force", but=but)), default=0)
 
     def training_s(self, since: float) -> float:
         """Return the seconds of the longest training that ended since then."""
@@ -141,7 +141,7 @@ class Kill:
             if line.fields["coordinator"] is not None and line.fields["term"] > term:
                 led.setdefault(line.peer, line.t)
         own = [line.t for line in turns if line.fields["coordinator"] == line.peer and line.fields["term"] > term]
-        closed = [line.t for line in logs.find("closes", killed) if line.fields["term"] > term]
+        closed = [line.t for line in logs.find("closed", killed) if line.fields["term"] > term]
         over = [line.t for line in logs.find("in_force", killed, but=victim) if line.fields["term"] > term]
 
         def after(times: Sequence[float]) -> float | None:
@@ -219,20 +219,17 @@ def starve(folder: Path, *, minutes: float, load: int, kills: int) -> Found:
                 return False
             time.sleep(LOOK_S)
 
-    def learns(peer: str, since: float, round: int) -> bool:
-        return any(line.peer == peer and line.fields["round"] > round for line in logs.find("in_force", since))
-
     with ExitStack() as stack:
         crews: dict[str, Crew] = {}
         stack.callback(_end, crews)
         stack.enter_context(busy(load))  # ended before the peers are, so that these can pause in time
         crews.update({peer: Crew({peer: file}, 1) for peer, file in files.items()})
-        wait(lambda: all(learns(peer, 0.0, 2) for peer in files), "they do not begin")
-        began, before, first = time.time(), logs.round(), logs.mandates()[-1]
+        wait(lambda: min(logs.rounds.values()) >= 2, "they do not begin")
+        began, before, first = time.time(), max(logs.rounds.values()), logs.mandates()[-1]
         wait(lambda: False, longest=60 * minutes)
         leaders = [who for term, who in logs.mandates() if term >= first[0]]
         terms = 1 + max((line.fields["term"] for line in logs.find("coordinator", began)), default=first[0]) - first[0]
-        found = Found(leaders, terms, logs.round() - before, logs.training_s(began))
+        found = Found(leaders, terms, max(logs.rounds.values()) - before, logs.training_s(began))
         for _ in range(kills):
             term, victim = logs.mandates()[-1]
             crews[victim]._process.kill()
@@ -243,9 +240,9 @@ def starve(folder: Path, *, minutes: float, load: int, kills: int) -> Found:
 
             wait(goes_on)
             crews[victim].wait()
-            round, back = logs.round(), time.time()
+            round = max(logs.rounds.values())
             crews[victim] = Crew({victim: files[victim]}, 1)
-            wait(lambda victim=victim, back=back, round=round: learns(victim, back, round), f"{victim} is not back")  # type: ignore[misc]
+            wait(lambda victim=victim, round=round: logs.rounds[victim] > round, f"{victim} is not back")  # type: ignore[misc]
             found.kills.append(Kill.read(logs, victim, killed, term))
     return found
 
