@@ -1,11 +1,12 @@
 """The floor of a round: shares of a model between hosts, over TLS as peers speak it, and nothing else around them.
 
-    python tests/net/bare.py ME CERTIFICATE KEY AUTHORITY BYTES EXCHANGES NAME=ADDRESS...
+    python tests/net/bare.py ME CERTIFICATE KEY AUTHORITY BYTES EXCHANGES WORK NAME=ADDRESS...
 
 In each exchange each host says so many bytes to each other one, and goes on when it has all of theirs and at most two
 of its own to anybody are not answered. What is not answered in time is said again on another connection, of three at
-most, after the wait that a peer's timers have (RFC 6298); connections are kept. Prints the seconds of each exchange on
-one line.
+most, after the wait that a peer's timers have (RFC 6298); connections are kept. Before each exchange it works for WORK
+seconds (it rests, and hears what comes), as a peer trains: what is late meanwhile is not waited for. Prints the seconds
+of each work and exchange on one line.
 
 It is started once on each host, so it imports nothing of fedpeer.
 """
@@ -99,9 +100,10 @@ class Host:
                 self._news.set()
                 writer.write(ANSWER)
 
-    async def exchange(self, number: int) -> float:
-        """One exchange with all; the seconds that it took."""
+    async def exchange(self, number: int, work: float) -> float:
+        """Work for so many seconds, then exchange with all; the seconds that both took."""
         began, share = time.monotonic(), bytes(self._length)
+        await asyncio.sleep(work)
         for peer, neighbour in self._neighbours.items():
             while len(self._open[peer]) >= WINDOW:
                 await self._open[peer].pop(0)
@@ -133,7 +135,9 @@ def contexts(certificate: str, key: str, authority: str) -> tuple[ssl.SSLContext
     return found[0], found[1]
 
 
-async def run(me: str, certificate: str, key: str, authority: str, length: int, exchanges: int, *hosts: str) -> None:
+async def run(
+    me: str, certificate: str, key: str, authority: str, length: int, exchanges: int, work: float, *hosts: str
+) -> None:
     address = dict(each.split("=") for each in hosts)
     numbers = {name: number for number, name in enumerate(sorted(address))}
     server, client = contexts(certificate, key, authority)
@@ -142,11 +146,11 @@ async def run(me: str, certificate: str, key: str, authority: str, length: int, 
     listening = as_peers_do(socket.create_server((address[me], PORT)))
     await asyncio.start_server(host.hear, sock=listening, ssl=server)
     async with asyncio.timeout(PATIENCE_S):
-        await host.exchange(0)  # all are there, and connected
-    print(*[f"{await host.exchange(number):.4f}" for number in range(1, exchanges + 1)], flush=True)
+        await host.exchange(0, 0.0)  # all are there, and connected
+    print(*[f"{await host.exchange(number, work):.4f}" for number in range(1, exchanges + 1)], flush=True)
     await asyncio.sleep(PATIENCE_S)  # others may still have to hear an answer; whoever started this ends it
 
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    asyncio.run(run(*words[:4], int(words[4]), int(words[5]), *words[6:]))  # type: ignore[arg-type]
+    asyncio.run(run(*words[:4], int(words[4]), int(words[5]), float(words[6]), *words[7:]))  # type: ignore[arg-type]
