@@ -32,6 +32,7 @@ class Acquaintance:
     knows_us     whether it has heard of this very process; `reminded`: whether it has to be told of an earlier one of
                  its own
     shown        its incarnation that showed us an earlier start of ours, of which our disk knows; 0: none did
+    before       by group, what it says to have got of earlier incarnations of ours, more than it gave them
     begun        whether it has begun to learn
     roster       number of the roster it goes by
     made_before  by group, the number of the last transfer that it may have made under an earlier one, and under which
@@ -60,6 +61,7 @@ class Acquaintance:
     knows_us: bool = False
     reminded: bool = False
     shown: int = 0
+    before: dict[str, float] = field(default_factory=dict)
     begun: bool = False
     roster: int = 0
     made_before: tuple[tuple[int, int], dict[str, int]] = field(default_factory=lambda: ((0, 0), {}))

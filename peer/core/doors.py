@@ -86,7 +86,8 @@ def weight_refusal(life: Life, peer: str, group: str, parcel: Parcel) -> str | N
     """Return the code by which a share is refused for its weight; None if it is not."""
     limits, holding = weight_limits(life, group), life.ledger.groups[group]
     out, incoming = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
-    code: str | None = limits.refusal(out, incoming, holding.weight, parcel.weight)
+    before, told = holding.before.get(peer, 0.0), life.version_of(peer) > 1
+    code: str | None = limits.refusal(out, incoming, holding.weight, parcel.weight, before, told=told)
     if parcel.weight > limits.share:
         code = "bad_weight"
     return "no_room" if code == "bad_weight" and may_precede(life, peer, group, parcel.seq) else code

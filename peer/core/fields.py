@@ -165,6 +165,7 @@ _FIELDS: dict[type[messages.Message], tuple[Reader, ...]] = {
         flag,
         many(words(CAPABILITY_LETTERS_MAX), CAPABILITIES_MAX),
         _signed,
+        distinct(many(row(_GROUP, amount)), lambda pair: pair[0]),
     ),
     messages.Contract: (empty,),
     messages.Transfer: (_GROUP, _FIRST, _NUMBER, _NUMBER, real, _NAME, _SHAPE, amount, _signed),

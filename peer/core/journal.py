@@ -205,6 +205,7 @@ def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -
         "reach": None if holding.reach is None else REACH.fields(holding.reach),
         "put": holding.put,
         "written_off": holding.written_off,
+        "before": dict(holding.before),
     }
 
 
@@ -252,4 +253,5 @@ def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tenso
         reach=None if reach is None else REACH.put_together(reach),
         put=fields["put"],
         written_off=fields["written_off"],
+        before=fields.get("before", {}),
     )

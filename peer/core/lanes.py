@@ -57,7 +57,12 @@ def fitting(
     """
     limits, holding = weight_limits(life, group), life.ledger.groups[group]
     weight = holding.weight if start_weight is None else start_weight
-    room = {p: limits.room(holding.out.get(p, Outgoing()), holding.into.get(p, Incoming())) for p in to}
+    room = {
+        p: limits.room(
+            holding.out.get(p, Outgoing()), holding.into.get(p, Incoming()), life.others[p].before.get(group, 0.0)
+        )
+        for p in to
+    }
     most = max(room.values(), default=0.0)
     if most <= 0:
         return (), fraction

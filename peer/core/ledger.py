@@ -79,6 +79,7 @@ class Holding:
     put          weight put in by this incarnation
     written_off  weight that went to, less weight that came from, earlier incarnations of neighbours, and peers that
                  were put out
+    before       of that, by neighbour, what its earlier incarnations gave more than they got; who gave less has none
     """
 
     held: Mass
@@ -94,6 +95,7 @@ class Holding:
     reach: Reach | None = None
     put: float = 1.0
     written_off: float = 0.0
+    before: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -369,6 +371,7 @@ class Ledger:
             holding = self.groups[group]
             out, into = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
             held, lost = reopened(holding.held, out, into, self.rules.form)
+            before = max(holding.before.get(peer, 0.0) - lost, 0.0)
             self.groups[group] = replace(
                 holding,
                 held=held,
@@ -376,6 +379,7 @@ class Ledger:
                 into={other: lane for other, lane in holding.into.items() if other != peer},
                 told=holding.told - {peer},
                 written_off=holding.written_off + lost,
+                before={**holding.before, peer: before},
             )
 
 

@@ -78,6 +78,7 @@ def say_hello(life: Life, peer: str, *, answer: bool) -> None:
             left=ledger.left,
             capabilities=CAPABILITIES,
             signature=own_signature(life) if life.version_of(peer) > 1 else b"",
+            before=tuple((g.id, weight) for g in shared if (weight := ledger.groups[g.id].before.get(peer, 0.0)) > 0),
         ),
     )
 
@@ -147,6 +148,7 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
             holding = ledger.groups.get(lane.group)
             if holding and peer in holding.out and lane.taken > holding.out[peer].acked:
                 life.write(Acked(group=lane.group, peer=peer, taken=lane.taken))
+        other.before = dict(hello.before)
         other.met = not hello.left
     if hello.left and heard.to_incarnation == ledger.incarnation:
         _take_back(life, peer, hello)

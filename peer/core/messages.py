@@ -72,6 +72,8 @@ class Hello:
     left            whether the sender has handed everything over and goes: it takes nothing beyond what `lanes` say
     capabilities    what it can do beyond its version of the wire, by name
     signature       (64 bytes) by the sender, of its incarnation, life and nonce (`gossip/proofs.py`); b"": not signed
+    before          by group, the weight that came from the recipient's earlier incarnations, more than went to them
+                    (`gossip/weight_limits.py`); nothing where that is 0
     """
 
     life: int
@@ -87,6 +89,7 @@ class Hello:
     left: bool = False
     capabilities: tuple[str, ...] = since(2, ())
     signature: bytes = since(2, b"")
+    before: tuple[tuple[str, float], ...] = since(2, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

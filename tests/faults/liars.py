@@ -1,12 +1,6 @@
 """One of four members lies, or two of eight, in one way or in all of them: what the honest lose by it.
 
 Each seed is a lie, a size and links. The liars do their part besides, and say their lies to everybody every other tick.
-What is promised of rounds is not kept where weight is given: with two of eight 0.33, 0.22 and 0.08 of the undisturbed
-rate (seeds 13, 35, 57, and in 13 nobody blocks the two), with one of four 0.29 and 0.39 over links that lose nothing or
-little (24, 46). Each time that its own node is born again, a liar has lanes with a bound of their own; the honest come
-to hold more than they may, and refuse one another's shares for lack of room, which costs nobody standing. Seed 2 holds
-(0.62, over links that lose a tenth, where rounds are slower undisturbed); the others are not among the seeds of every
-test run, and `make soak` names them.
 
 Coordinators' terms are lied about where groups have coordinators (`liars`, lie `term`); all else is said among equals.
 """

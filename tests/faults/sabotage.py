@@ -166,7 +166,7 @@ def _born_again_at_once(life: Life, heard: Heard, hello: Hello) -> None:
 
 
 def take_any_weight(patch: Patch) -> None:
-    patch.setattr(WeightLimits, "refusal", lambda self, out, incoming, held, weight: None)
+    patch.setattr(WeightLimits, "refusal", lambda self, out, incoming, held, weight, before=0.0, told=True: None)
 
 
 def wait_for_a_process_that_has_ended(patch: Patch) -> None:

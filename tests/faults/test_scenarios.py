@@ -62,8 +62,8 @@ SEEDS: dict[str, tuple[range, range]] = {
     # A peer alone for 30 s with 10 exchanges and a deadline of 30 s; one that hears nothing of the others.
     "isolated": (range(0), range(22, 91, 68)),
     "isolated_coordinated": (range(0), range(3, 15, 11)),
-    # All lies at once, and transfers of weight 1.
-    "liars": (range(0), range(2, 10, 7)),
+    # One of four with all lies at once, and two of eight whose transfers weigh 1.
+    "liars": (range(0), range(9, 14, 4)),
     "amended": (range(1, 2), range(len(CHANGES))),
     "readmitted": (range(1), range(6)),
     "amended_newcomer": (range(1, 2), range(2, 5, 2)),

@@ -25,10 +25,26 @@ class Limited(Forgetful):
         super().__init__(seed, float64(), peers=peers, length=2)
         self.limits = WeightLimits.among(len(self.peers))
         self.refused: list[tuple[str, str, str]] = []
+        #: By (who, of whom): what it got of earlier incarnations of that one, more than it gave them.
+        self.before: dict[tuple[str, str], float] = {}
+
+    def greet(self, peer: str, near: str) -> None:
+        written_off = self.written_off[near]
+        super().greet(peer, near)
+        lost = self.written_off[near] - written_off
+        self.before[near, peer] = max(self.before.get((near, peer), 0.0) - lost, 0.0)
+
+    def reborn(self, peer: str, estimate_D: torch.Tensor) -> None:
+        super().reborn(peer, estimate_D)
+        self.before = {pair: weight for pair, weight in self.before.items() if pair[0] != peer}
+
+    def _room(self, peer: str, near: str) -> float:
+        before = self.before.get((near, peer), 0.0)
+        return self.limits.room(self.out[peer, near], self.into[near, peer], before)
 
     def _give(self, peer: str) -> None:
         weight, near = float(self.held[peer].weight), self.near[peer]
-        full = {q for q in near if self.limits.room(self.out[peer, q], self.into[q, peer]) < weight / (len(near) + 1)}
+        full = {q for q in near if self._room(peer, q) < weight / (len(near) + 1)}
         kept, self.near[peer] = near, [q for q in near if q not in full]
         if self.near[peer]:
             super()._give(peer)
@@ -38,7 +54,8 @@ class Limited(Forgetful):
         lane = self.into[source, me]
         if transfers.judge(lane, parcel) is transfers.Verdict.TAKE:
             held = float(self.held[me].weight)
-            found = self.limits.refusal(self.out[me, source], lane, held, parcel.weight)
+            before = self.before.get((me, source), 0.0)
+            found = self.limits.refusal(self.out[me, source], lane, held, parcel.weight, before)
             if found is not None:
                 self.refused.append((found, source, me))
                 return
@@ -105,14 +122,35 @@ def test_liars_load_others_up_to_the_bound_and_honest_peers_stay_right_among_the
     assert there > len(honest) * 1.5, "they did what they could"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_liars_that_are_born_again_and_again_load_others_no_more_than_others(seed: int) -> None:
+    """What came of all incarnations of a liar counts; without `before` it grows with each birth."""
+    town = Lying(seed, peers=4)
+    town.liars = frozenset(town.peers[:1])
+    (liar,), honest = town.peers[:1], town.peers[1:]
+    for round in range(300):
+        if round % 10 == 9:
+            town.reborn(liar, torch.ones(2))
+            for near in town.near[liar]:
+                town.greet(liar, near)
+        town.step()
+        there = sum(float(town.held[peer].weight) for peer in honest)
+        assert there <= len(honest) * (1 + 3) * (1 + 1e-6)
+        assert all(float(town.held[peer].weight) <= town.limits.held for peer in honest)
+    assert {(code, source) for code, source, me in town.refused if me != liar} == {("bad_weight", liar)}
+
+
 def test_the_bounds_of_a_group() -> None:
     limits = WeightLimits.among(4)
-    assert (limits.share, limits.net, limits.held) == (4.0, 3.0, 8.0)
+    assert (limits.share, limits.net, limits.held) == (4.0, 3.0, 10.0)
     gone, came = Outgoing(made=1, acked_weight=1.0), Incoming(taken=1, taken_weight=2.0)
     assert limits.refusal(gone, came, 2.0, 2.0) is None
     assert limits.refusal(gone, came, 2.0, 2.1) == "bad_weight"
-    assert limits.refusal(gone, came, 7.0, 1.5) == "no_room"
-    assert limits.refusal(replace(gone, acked_weight=9.0), came, 7.0, 1.5) is None, "it comes back"
+    assert limits.refusal(gone, came, 9.0, 1.5) == "no_room"
+    assert limits.refusal(replace(gone, acked_weight=9.0), came, 9.0, 1.5) is None, "it comes back"
+    assert limits.refusal(gone, came, 2.0, 1.5, 0.6) == "bad_weight", "its earlier incarnations gave 0.6 more"
+    assert limits.refusal(gone, came, 2.0, 1.5, 0.6, told=False) == "no_room", "which it cannot know"
+    assert limits.room(replace(gone, acked_weight=4.5), came, 0.4) == pytest.approx(0.1)
     assert limits.room(gone, came) == pytest.approx(4.0), "never heavier than a share may be"
     assert limits.room(replace(gone, acked_weight=4.5), came) == pytest.approx(0.5)
 

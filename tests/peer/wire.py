@@ -131,6 +131,7 @@ HELLO = Hello(
     answer=False,
     capabilities=("proofs",),
     signature=b"h" * 64,
+    before=(("all", 0.375),),
 )
 TRANSFER = Transfer(
     group="all",

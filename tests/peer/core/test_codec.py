@@ -112,7 +112,7 @@ def test_there_are_golden_bytes_of_every_kind_of_message(version: int) -> None:
 
 def test_a_field_of_a_later_version_has_its_default_in_a_frame_of_an_older_one() -> None:
     hello = message_of(framed(HELLO, in_version(1)))
-    assert hello == replace(HELLO, capabilities=(), signature=b"")
+    assert hello == replace(HELLO, capabilities=(), signature=b"", before=())
     assert message_of(framed(HELLO, in_version(2))) == HELLO
     assert HELLO.capabilities, "else this shows nothing"
 
