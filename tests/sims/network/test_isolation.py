@@ -1,0 +1,87 @@
+"""Accuracy after cuts and freezes, against undisturbed runs of the same seeds: the table in docs/reliability.md.
+
+Five peers learn digits that are unevenly divided among them, in 100 rounds of a second. A fault of half a minute begins
+in round 6, where accuracy still rises steeply, and ends in round 36; one of five minutes lasts for 43 rounds of seven
+seconds. How long rounds are makes no difference to an undisturbed run, so there is one for all.
+
+    pytest tests/sims/network/test_isolation.py -m soak -s
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from fedpeer.peer.core.choice import parse
+from fedpeer.peer.core.federation import Federation
+from fedpeer.peer.core.methods import method_of
+from fedpeer.sims.network.engine import NetworkEngine
+from fedpeer.sims.network.faults import asked
+from fedpeer.sims.network.links import LinkRules
+from fedpeer.sims.world import plan_of
+from tests.sims import worlds
+
+SEEDS = range(10)
+ROUNDS = 100
+#: Times as long as a step of a millisecond usually takes, in rounds of ten steps: a second, and seven.
+SECOND, SEVEN = 100, 700
+#: Points that the mean may be away from that of the undisturbed runs.
+POINTS = 1.0
+
+#: By what happens: the faults, and how many times as long as usual steps take.
+CASES: dict[str, tuple[str, int]] = {
+    "undisturbed": ("", 1),
+    "one cut off, 5 s": ("cut:1,at=5,for=5", SECOND),
+    "one cut off, 30 s": ("cut:1,at=5,for=30", SECOND),
+    "one is not heard, 30 s": ("oneway:1,at=5,for=30", SECOND),
+    "one hears nothing, 30 s": ("oneway:1,at=5,for=30,direction=in", SECOND),
+    "one frozen, 5 s": ("freeze:2,at=5,for=5", SECOND),
+    "one frozen, 30 s": ("freeze:2,at=5,for=30", SECOND),
+    "two of five cut off, 30 s": ("cut:1+2,at=5,for=30", SECOND),
+    "two of five cut off, 30 s, and twice as slow": ("slow:1+2,times=200/cut:1+2,at=5,for=30", SECOND),
+    "two of five cut off, 30 s, and twice as fast": ("slow:3-5,times=200/cut:1+2,at=5,for=30", SECOND),
+    "one cut off, 5 min": ("cut:1,at=21,for=300", SEVEN),
+}
+
+
+def accuracy(case: str, seed: int) -> float:
+    """Mean accuracy of the peers after the last round, in percent."""
+    federation = Federation.model_validate(
+        {
+            "network": "mlp:64+16+10",
+            "learning": {
+                "optimizer": "sgd,lr=0.5",
+                "batch_size": 8,
+                "steps_between_averaging": 10,
+                "rounds": ROUNDS,
+                "evaluate_every": ROUNDS,
+            },
+            "gossip": {"topology": "complete", "exchanges": 2, "tolerance": None},
+            "simulation": {"peers": 5, "split": "dirichlet:0.3"},
+        }
+    )
+    made, method = worlds.world(federation, seed), parse("full-averaging")
+    kinds, times = CASES[case]
+    faults = asked("/".join(filter(None, [f"slow:1-5,times={times}", kinds])), made.peers)
+    faults = replace(faults, seed=seed, links=LinkRules(delay=0.2, jitter=0.5))
+    with NetworkEngine(made, plan_of(made, method_of(method)), method, faults=faults) as nodes:
+        for _ in range(ROUNDS):
+            nodes.step()
+        return 100 * float(np.mean([score for score, _ in nodes.evaluate()]))
+
+
+@pytest.mark.soak
+def test_who_was_alone_costs_less_than_a_point_of_accuracy() -> None:
+    found: dict[str, NDArray[np.float64]] = {}
+    print("\n| what happens | accuracy, % | difference, points |\n| --- | --- | --- |")
+    for case in CASES:
+        found[case] = np.array([accuracy(case, seed) for seed in SEEDS])
+        apart = found[case] - found["undisturbed"]
+        told = f"{apart.mean():+.2f} ± {stats.sem(apart):.2f}" if apart.any() else "0"
+        print(f"| {case} | {found[case].mean():.2f} ± {stats.sem(found[case]):.2f} | {told} |", flush=True)
+    far = {case: each.mean() - found["undisturbed"].mean() for case, each in found.items()}
+    assert {case: points for case, points in far.items() if abs(points) > POINTS} == {}
