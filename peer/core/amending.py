@@ -4,8 +4,11 @@ It hears of it as of a roster: from anybody, since it carries its own proof; kee
 saves its whole state under the new contract, and its process begins anew on that state, as it would after any stop: so
 whatever is under way stays as it is, is repeated until it is acknowledged, and no mass is touched.
 
-In time means: equals who keep step, and members of councils, when they begin the round from which it holds, or the next
-one if they are past it; who keeps no step, or has finished, at once; and who comes late, when the others are past it.
+In time means: equals who keep step when they begin the round from which it holds, or the next one if they are past it;
+who keeps no step, or has finished, at once; and who comes late, when the others are past it. Members of councils when
+they are in that round or see that others are, but not in the middle of a training: those who have gone over do not
+speak with those who have not, so who waited for the end of a round might wait for ever. What was trained before counts
+for the round for which it was trained.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from __future__ import annotations
 import json
 
 from fedpeer.peer.core.contract import Held, differences, told
-from fedpeer.peer.core.events import Amend, Persist, Stop
+from fedpeer.peer.core.evaluating import models_of
+from fedpeer.peer.core.events import Amend, Evaluate, Persist, Stop
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.messages import Contract
 from fedpeer.peer.core.roster import RosterError
@@ -65,7 +69,9 @@ def goes_over(life: Life) -> bool:
     signed, held = life.signed, life.setup.held
     if signed is None or signed.number <= held.number:
         return False
-    round = furthest(life) if life.phase in ("gathering", "joining") else life.ledger.round
+    round = life.ledger.round
+    if life.phase in ("gathering", "joining") or life.setup.part is not None:
+        round = max(round, furthest(life))
     if life.synchronous and life.phase != "finished" and round < signed.starts:
         return False
     after = Held(signed.number, signed.text, held.file, before=held.text)
@@ -77,9 +83,15 @@ def goes_over(life: Life) -> bool:
 
 
 def gone_over(life: Life) -> None:
-    """The first step under another contract: the state is saved as one that goes by it."""
-    held = life.setup.held
+    """The first step under another contract: the state is saved as one that goes by it.
+
+    The evaluation of the round before, for which the process that ended had no time, is made up for.
+    """
+    held, ledger = life.setup.held, life.ledger
     if held.before:
+        done, every = ledger.round - 1, json.loads(held.before)["learning"]["evaluate_every"]
+        if done > 0 and not ledger.trained and done % every == 0:
+            life.effects.append(Evaluate(done, *models_of(life)))
         changes = told(differences(json.loads(held.before), json.loads(held.text)), "before", "now")
         life.note("info", "contract", f"contract {held.number} is in force: {changes}", number=held.number)
         life.snapshot()

@@ -34,13 +34,11 @@ class Client:
     def go_on(self) -> None:
         """Settle what is over, and train."""
         council, chamber = self.council, self.council.chamber
-        if self._working:
+        if self._working or goes_over(self.life):
             return
         if chamber.settled < council.applied:
             self._settle()
         elif chamber.study is None and not council.over and council.trains:
-            if goes_over(self.life):
-                return
             self._working, self._trains_since = True, self.life.now
             self.life.effects.append(
                 Practise(council.applied + 1, chamber.client, council.in_force()[1], council.clients)

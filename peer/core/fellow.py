@@ -21,11 +21,11 @@ from collections.abc import Mapping
 from fedpeer.peer.core.amending import goes_over
 from fedpeer.peer.core.council import PAUSED_TICKS, Council
 from fedpeer.peer.core.entries import Averaged, Began, Learnt, Studied
+from fedpeer.peer.core.evaluating import models_of
 from fedpeer.peer.core.events import Evaluate, Train, Trained
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.means import update_of
 from fedpeer.peer.core.passages import LINGER_DEADLINES
-from fedpeer.peer.core.rounds import models_of
 
 #: Deadlines for which a group is waited for that somebody coordinates: the coordinator's own may begin when this
 #: peer's is half over.
@@ -67,7 +67,7 @@ class Fellow:
     def go_on(self) -> None:
         """Go as far as possible: take means over, train, keep what came of it, begin the next round."""
         life, ledger = self.life, self.life.ledger
-        if self._training:
+        if self._training or goes_over(life):
             return
         self._take_over()
         while life.phase == "learning" and not self._training:

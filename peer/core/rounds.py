@@ -20,6 +20,7 @@ from fedpeer.gossip.veil import Veil
 from fedpeer.gossip.waking import moved
 from fedpeer.peer.core.amending import goes_over
 from fedpeer.peer.core.entries import Began, Closed, Learnt, Opened
+from fedpeer.peer.core.evaluating import models_of
 from fedpeer.peer.core.events import Evaluate, Train, Trained
 from fedpeer.peer.core.lanes import fitting, ship
 from fedpeer.peer.core.ledger import Holding
@@ -146,15 +147,6 @@ def watch(life: Life, rounds: Rounds) -> None:
     seconds, whom = lasted * life.setup.federation.gossip.tick, ", ".join(missing) or "nobody"
     text = f"round {life.ledger.round} has been averaging for {seconds:.0f} s; waiting for {whom}"
     life.note("warning", "rounds_stalled", text, round=life.ledger.round)
-
-
-def models_of(life: Life) -> tuple[Tensor, Tensor | None]:
-    """The model (n,) that this peer predicts with, and the estimate (n,) where that is another one."""
-    ledger, keeps = life.ledger, life.setup.keeps
-    if keeps is None:
-        return ledger.x_n, None
-    own_n = None if ledger.fresh else keeps.own_model(ledger.s_k)
-    return ledger.x_n if own_n is None else own_n, ledger.x_n
 
 
 def train(life: Life, rounds: Rounds) -> None:

@@ -10,14 +10,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedpeer.peer.core.contract import contract_of, text_of
-from fedpeer.peer.core.events import Effect, NewContract, NewRoster, Train
+from fedpeer.peer.core.events import Conclude, Effect, NewContract, NewRoster, Send, Train
 from fedpeer.peer.core.making import setup_of
+from fedpeer.peer.core.messages import Update
+from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.signed_contract import SignedContract, sign_contract
 from fedpeer.peer.core.wire_forms import succeeding
+from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.faults import Faults
-from fedpeer.sims.network.links import LinkRules
+from fedpeer.sims.network.links import LinkRules, partition
+from fedpeer.sims.network.residents import Residents
 from fedpeer.sims.world import World
+from tests.faults.guild import Guild
+from tests.faults.guild import world as groups_world
 from tests.faults.village import AUTHORITY, Village, world
 
 #: What changes, from these settings to those.
@@ -38,6 +44,14 @@ CHANGES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 STARTS, OVER_TICKS = 5, 2000.0
 
 
+def signed_contract(residents: Residents, before: World, after: World) -> SignedContract:
+    """The next contract, signed; whoever goes over to it lives in that world."""
+    text = text_of(succeeding(contract_of(before.asked), contract_of(after.asked)), str(residents.method))
+    public = AUTHORITY.public_key().public_bytes_raw()
+    residents.later[text] = after
+    return sign_contract(SignedContract(authority=public, number=1, starts=STARTS, text=text), AUTHORITY)
+
+
 class Amended(Village):
     """One run.
 
@@ -50,20 +64,7 @@ class Amended(Village):
         super().__init__(before, faults, roster=roster or before.peers, forgetful=bool(roster))
         self.trained: dict[str, list[tuple[int, int]]] = {peer: [] for peer in before.peers}
         self.town.said = self._said
-        self.number, self.before = 0, before
-        self.sign(after)
-
-    def sign(self, after: World) -> SignedContract:
-        """The authority signs the next contract."""
-        settings = succeeding(contract_of(self.before.asked), contract_of(after.asked))
-        text = text_of(settings, str(self.residents.method))
-        self.number += 1
-        contract = SignedContract(
-            authority=AUTHORITY.public_key().public_bytes_raw(), number=self.number, starts=STARTS, text=text
-        )
-        self.residents.later[text] = after
-        self.contract = sign_contract(contract, AUTHORITY)
-        return self.contract
+        self.contract = signed_contract(self.residents, before, after)
 
     def admit(self, roster: Roster, peers: Iterable[str]) -> None:
         for peer in peers:
@@ -81,7 +82,7 @@ class Amended(Village):
         """Whether all live and go by the newest contract, as does what their disks hold."""
         nodes = self.nodes()
         return len(nodes) == len(self.town.peers) and all(
-            node.setup.held.number == self.number and node.phase == "learning" for node in nodes.values()
+            node.setup.held.number == self.contract.number and node.phase == "learning" for node in nodes.values()
         )
 
     def judge_change(self) -> None:
@@ -143,5 +144,81 @@ def amended_newcomer(seed: int) -> None:
     assert village.disagreement() <= 1e-6
 
 
+#: Effects that a peer carries out in some two rounds, before and after the change; ticks that it is away.
+AROUND, AWAY = 120, 30.0
+#: Tick at which one is cut off that has not heard of the next contract.
+CUT = 400.0
+
+
+def amended_killed(seed: int) -> None:
+    """Killed after any effect around the change, once or twice, and started again: mass is exact at every step, all go
+    by the new contract in the end, and nobody by the old one after it has begun the new one."""
+    before, after = list(CHANGES.values())[seed % len(CHANGES)]
+    faults = Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3, loss=0.05 * (seed % 3)), heal=400.0)
+    village = Amended(world(4, **before), world(4, **after), faults)
+    town, victim = village.town, f"peer{1 + seed // len(CHANGES) % 4}"
+    town.start()
+    assert village.run(OVER_TICKS, lambda: max(node.ledger.round for node in village.nodes().values()) == STARTS - 2)
+    town.tell(f"peer{1 + seed % 4}", NewContract(village.contract))
+    for again in range(1 + seed % 2):
+        town.kill_after(victim, town.carried[victim] + 1 + (7 * seed + 11 * again) % AROUND, AWAY)
+        assert village.run(town.now + OVER_TICKS, lambda: victim not in town.machines()), "it was not killed"
+        assert village.run(town.now + 10 * AWAY, lambda: victim in town.machines())
+    assert village.run(town.now + OVER_TICKS, village.gone_over), village.phases()
+    village.judge_change()
+
+
+def amended_groups(seed: int) -> None:
+    """The same where a coordinator leads each group: each round has one mean, no peer is left behind, and where the
+    contracts differ in what concerns a group, no mean is of updates that were sent under both."""
+    changed = ({"learning__batch_size": 4}, {"gossip__exchanges": 3})[seed % 2]
+    before, after = groups_world(), groups_world(**changed)
+    links = LinkRules(delay=0.2, jitter=0.3 * (seed % 3), loss=0.05 * (seed % 4))
+    victim = f"peer{1 + seed % 5}"
+    rest = [peer for peer in before.peers if peer != victim]
+    cuts = partition(CUT, CUT + 10 * AWAY, [victim], rest) if seed % 4 == 3 else ()
+    guild = Guild(before, Faults(seed=seed, links=links, cuts=cuts, heal=1200.0), roster=before.peers)
+    town = guild.town
+    contract = signed_contract(guild.residents, before, after)
+    told: dict[str, list[int]] = {peer: [] for peer in before.peers}
+    stepped = town.stepped
+
+    def look(peer: str, machine: Machine) -> None:
+        stepped(peer, machine)
+        assert isinstance(machine, Node)
+        told[peer].append(machine.setup.held.number)
+
+    under: dict[tuple[str, str, int, bytes], set[int]] = {}
+    said = town.said
+
+    def mixed(peer: str, effect: Effect) -> None:
+        """By which contract each update was sent, and each mean made."""
+        said(peer, effect)
+        match effect:
+            case Send(message=Update(group=group, round=round, content=content)):
+                under.setdefault((peer, group, round, content), set()).add(guild.nodes()[peer].setup.held.number)
+            case Conclude(group=group, round=round, updates=updates) if seed % 2:
+                mine = guild.nodes()[peer].setup.held.number
+                for sender in updates.keys() - {peer}:
+                    if mine not in under[sender, group, round, updates[sender]]:
+                        guild.seen.wrong.append(f"{peer} counts what {sender} sent under another contract")
+
+    town.stepped, town.said = look, mixed
+    town.start()
+    late = STARTS - 2 + seed % 4  # some hear of it when they are past the round from which it holds
+    assert guild.reach(late, OVER_TICKS), {each: guild.rounds(each) for each in guild.groups}
+    guild.run(max(town.now, CUT + 10.0 if cuts else 0.0))
+    teller = rest[seed // 2 % 4]
+    town.tell(teller, NewContract(contract))
+    town.kill_after(victim, town.carried[victim] + 1 + 7 * seed % (2 * AROUND), AWAY)
+    over = guild.run(
+        town.now + OVER_TICKS,
+        lambda: len(guild.nodes()) == 5 and all(node.setup.held.number for node in guild.nodes().values()),
+    )
+    assert over, {peer: (node.setup.held.number, node.ledger.round) for peer, node in guild.nodes().items()}
+    guild.settle_down()
+    assert all(numbers == sorted(numbers) for numbers in told.values())
+
+
 #: By name.
-AMENDED = {scenario.__name__: scenario for scenario in (amended, amended_newcomer)}
+AMENDED = {scenario.__name__: scenario for scenario in (amended, amended_newcomer, amended_killed, amended_groups)}

@@ -66,6 +66,9 @@ SEEDS: dict[str, tuple[range, range]] = {
     "liars": (range(0), range(9, 14, 4)),
     "amended": (range(1, 2), range(len(CHANGES))),
     "readmitted": (range(1), range(6)),
+    # One that was behind when the others went over; kills before, in and after the going over.
+    "amended_groups": (range(2, 3), range(6)),
+    "amended_killed": (range(1, 2), range(4, 36, 6)),
     "amended_newcomer": (range(1, 2), range(2, 5, 2)),
 }
 
