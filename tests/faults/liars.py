@@ -23,7 +23,7 @@ from tests.faults.village import EXACT, Village, world
 
 #: Ticks of an undisturbed run before which nothing is measured, and at which lies begin; of lies, half as many among
 #: eight.
-MEASURED, BEGIN, LIED = 150.0, 350.0, 1200.0
+MEASURED, BEGIN, LIED = 150.0, 350.0, 800.0
 #: Of the undisturbed rate of rounds.
 RATE = 0.5
 #: Ticks for which an honest peer may think another one dead (P8).

@@ -1,4 +1,4 @@
-"""Every promise about faults, over seeds: a few at once, more with the slow tests, ten thousand in `make soak`.
+"""Every promise about faults, over seeds: a few at once, more with the slow tests, six thousand in `make soak`.
 
 A seed is a whole run: it draws the rates of the faults too. A test's id is what plays it again.
 """
