@@ -25,7 +25,7 @@ from fedpeer.peer.core.evaluating import models_of
 from fedpeer.peer.core.events import Evaluate, Train, Trained
 from fedpeer.peer.core.life import Life
 from fedpeer.peer.core.means import update_of
-from fedpeer.peer.core.passages import LINGER_DEADLINES
+from fedpeer.peer.core.passages import lingering
 
 #: Deadlines for which a group is waited for that somebody coordinates: the coordinator's own may begin when this
 #: peer's is half over.
@@ -137,7 +137,7 @@ class Fellow:
         """Ticks for which a group is waited for when another one is through."""
         deadline = self.life.setup.ticks(self.life.setup.federation.gossip.deadline)
         if self.life.ledger.round >= self._last:
-            return LINGER_DEADLINES * deadline  # nothing waits for this peer, and who has finished stays so long
+            return lingering(self.life)  # nothing waits for this peer, and who has finished stays so long
         led = self.councils[group].coordinator is not None
         return COORDINATED_DEADLINES * deadline if led else min(deadline, PAUSED_TICKS)
 

@@ -34,10 +34,14 @@ from fedpeer.topology.graphs import TopologyError
 
 
 def greet(life: Life) -> None:
-    """Say Hello to all with whom there is reason to compare, each in its time."""
+    """Say Hello to all with whom there is reason to compare, each in its time.
+
+    Who has finished still has what a peer needs that was away; one that was met has nothing more to compare.
+    """
     for peer, other in life.others.items():
         due = (other.compare or not other.met) and other.hello_at <= life.now and peer in life.circle.mates
-        if due and life.membership.standing(peer) not in ("dead", "left", "finished"):
+        gone = ("dead", "left", "finished") if other.met else ("dead", "left")
+        if due and life.membership.standing(peer) not in gone:
             other.greeted(life.now)
             other.compare = False
             say_hello(life, peer, answer=False)

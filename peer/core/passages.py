@@ -30,7 +30,9 @@ OWING_S = 5.0
 #: Ticks for which a peer that has left still tells so, to some at least, who pass it on; and between two Hellos by
 #: which its neighbours know what it has not taken.
 FAREWELL_TICKS, FAREWELL_EVERY = 12, 4
-#: A finished peer stays for the others until none of them has come further for so many deadlines.
+#: A finished peer stays for the others until none of them has come further for so many deadlines, or for as long as
+#: peers wait for one another at the beginning, if that is longer: what they still need is asked for again and again, at
+#: growing intervals, and may be lost again and again.
 LINGER_DEADLINES = 4
 #: Members that a late joiner asks for each value: the median of three lies between two honest ones where one lies.
 ASKED_FOR_VALUE = 3
@@ -137,6 +139,12 @@ def join(work: Work) -> None:
     life.advertise()
 
 
+def lingering(life: Life) -> int:
+    """Return for how many ticks a finished peer stays while no other one comes further."""
+    gossip = life.setup.federation.gossip
+    return life.setup.ticks(max(LINGER_DEADLINES * gossip.deadline, gossip.gather))
+
+
 def linger(work: Work) -> None:
     """Stay until the others are done too, or come no further, and everything said is acknowledged.
 
@@ -158,7 +166,7 @@ def linger(work: Work) -> None:
         absent = [p for p in absent if life.now - life.others[p].heard_at < patience]
     there = {p for p in life.mates if life.membership.standing(p) not in ("dead", "left", "unknown")}
     owing = [p for h in ledger.groups.values() for p, lane in h.out.items() if lane.open and p in there]
-    stuck = life.now - passage.progress_at >= LINGER_DEADLINES * life.setup.ticks(life.setup.federation.gossip.deadline)
+    stuck = life.now - passage.progress_at >= lingering(life)
     if unfinished or absent:
         passage.all_done_at = life.now
     if absent:

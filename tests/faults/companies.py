@@ -115,7 +115,7 @@ def groups_end(seed: int) -> None:
     guild = Guild(made, Faults(seed=seed, links=links, acts=acts))
     town = guild.town
     town.start()
-    assert guild.run(3000.0, lambda: len(town.stopped) == 5), {each: guild.rounds(each) for each in guild.groups}
+    assert guild.run(6000.0, lambda: len(town.stopped) == 5), {each: guild.rounds(each) for each in guild.groups}
     assert {stop.code for stop in town.stopped.values()} == {0}
     ledgers = [guild.residents.node(peer, town.kept(peer)).ledger for peer in made.peers]
     assert {chamber.settled for ledger in ledgers for chamber in ledger.chambers.values()} == {rounds}

@@ -190,7 +190,7 @@ def ending(seed: int) -> None:
     parliament = Parliament(made, Faults(seed=seed, links=links, acts=acts))
     town = parliament.town
     town.start()
-    assert parliament.run(3000.0, lambda: len(town.stopped) == 4), parliament.rounds()
+    assert parliament.run(6000.0, lambda: len(town.stopped) == 4), parliament.rounds()
     assert {stop.code for stop in town.stopped.values()} == {0}
     ledgers = [parliament.residents.node(peer, town.kept(peer)).ledger for peer in made.peers]
     chambers = [ledger.chambers[EVERYONE] for ledger in ledgers]
