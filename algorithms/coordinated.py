@@ -3,7 +3,7 @@
 An algorithm is functions over frozen dataclasses of tensors (`leaves.py`), built on a `Workbench`; its keyword-only
 parameters are its settings. A client's side takes leading dimensions: the same code trains one client `(n,)` and a
 block of clients `(B, n)`. It does not know who coordinates, who answered or how anything travels. What the server holds
-survives in `Server`, what a client keeps for itself in `Client`.
+survives in `Server`, what a client keeps for itself in `RoundClient`.
 
 A round: some take part (`participants`), are told what `open` gives, and send what `train` made of it; `close` makes
 the next server of the updates that came. Whoever trained then settles what it keeps: its update counted, or came too

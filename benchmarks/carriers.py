@@ -32,7 +32,7 @@ from torch import Tensor
 from fedpeer.gossip.reductions import FLOAT32, all_finite
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.gate import Gate, GroupSpec
+from fedpeer.peer.core.gate import GroupSpec, MessagePolicy
 from fedpeer.peer.core.messages import Envelope, Message, Transfer
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.certificates import authority_certificate, key_pem, peer_certificate, pem
@@ -193,10 +193,10 @@ def _serve_fedpeer(tell: Callable[[int], None], job: Job, length: int, folder: P
     asyncio.run(serve())
 
 
-def _gate(me: str, length: int) -> Gate:
+def _gate(me: str, length: int) -> MessagePolicy:
     both = frozenset("ab")
     spec = GroupSpec(length=length, forms={"float32": FLOAT32}, members=both, neighbours=both, weight_max=2.0)
-    return Gate(federation=FEDERATION, me=me, incarnation=1, other=None, peers=both, groups={GROUP: spec})
+    return MessagePolicy(federation=FEDERATION, me=me, incarnation=1, other=None, peers=both, groups={GROUP: spec})
 
 
 class Fedpeer:

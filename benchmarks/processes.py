@@ -25,7 +25,7 @@ from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.peer.shell.dashboard.access import DashboardError, Door
 from fedpeer.peer.shell.dashboard.ask import ask
-from fedpeer.sims.processes.crew import Crew
+from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.processes.settling import settle
 from fedpeer.sims.world import World, build, plan_of
@@ -102,7 +102,7 @@ def _until_all_have_met(folder: Path, world: World) -> float:
     """Files and data are in the system's cache by now, as for the floor of the start-up of a simulation."""
     files = settle(folder, world, parse(METHOD), "cpu")
     began = time.perf_counter()
-    crew = Crew(files, threads=1)
+    crew = ProcessPool(files, threads=1)
     try:
         waiting = dict(files)
         while waiting:

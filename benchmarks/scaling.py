@@ -22,8 +22,8 @@ from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.roster import to_bytes
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.runs.summary import count_text
-from fedpeer.sims.network.residents import Residents
-from fedpeer.sims.network.town import Town
+from fedpeer.sims.network.residents import NodeFactory
+from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.world import build
 
 PEERS = (16, 32, 64, 100)
@@ -53,7 +53,7 @@ class Sent:
     bytes: int
 
     @staticmethod
-    def of(town: Town, kinds: Sequence[str], peer: str = "") -> Sent:
+    def of(town: Simulator, kinds: Sequence[str], peer: str = "") -> Sent:
         """Of these kinds, by this peer or by all, since the history was cleared."""
         said = (row for row in town.rows if row[1] == "said" and len(row) == len(MESSAGE))
         sizes = [int(str(size)) for _, _, who, kind, _, size in said if kind in kinds and peer in ("", who)]
@@ -97,7 +97,7 @@ def measure(peers: int) -> Costs:
     led, council = _town(peers, "fedavg", LONG_ROUND)
     _between(council, BEATS)
     first = _coordinator(council)
-    beats = Sent.of(council, ("Ballot",), first)
+    beats = Sent.of(council, ("ConsensusMessage",), first)
     council.rows.clear()
     _until(council, lambda: all(node.ledger.round > 1 for node in _nodes(council)))
     assert _coordinator(council) == first, "nobody took over in between"
@@ -113,7 +113,7 @@ def measure(peers: int) -> Costs:
     )
 
 
-def _town(peers: int, method: str, training: int) -> tuple[Residents, Town]:
+def _town(peers: int, method: str, training: int) -> tuple[NodeFactory, Simulator]:
     """So many peers that have just been started; `training`: ticks that it takes in each round."""
     federation = Federation.model_validate(
         {
@@ -124,38 +124,38 @@ def _town(peers: int, method: str, training: int) -> tuple[Residents, Town]:
         }
     )
     world = build(federation, load_dataset(federation.simulation.dataset), federation.seed)
-    residents = Residents.of(world, parse(method))
+    residents = NodeFactory.of(world, parse(method))
     residents.pace.update(dict.fromkeys(world.peers, training / residents.longest_ticks()))
-    town = Town(world.peers, residents.craft())
+    town = Simulator(world.peers, residents.craft())
     town.start()
     return residents, town
 
 
-def _nodes(town: Town) -> Iterator[Node]:
+def _nodes(town: Simulator) -> Iterator[Node]:
     for machine in town.machines().values():
         assert isinstance(machine, Node), "a town of residents"
         yield machine
 
 
-def _met(town: Town) -> int:
+def _met(town: Simulator) -> int:
     return sum(other.met for node in _nodes(town) for other in node.life.others.values())
 
 
-def _coordinator(town: Town) -> str:
+def _coordinator(town: Simulator) -> str:
     """Who coordinates, as all see it."""
     found = {council.coordinator for node in _nodes(town) for council in node.councils.values()}
     assert len(found) == 1, f"they do not agree on one: {found}"
     return found.pop() or ""
 
 
-def _between(town: Town, ticks: tuple[int, int]) -> None:
+def _between(town: Simulator, ticks: tuple[int, int]) -> None:
     """Let the history be what happened between these."""
     town.run(ticks[0])
     town.rows.clear()
     town.run(ticks[1])
 
 
-def _until(town: Town, done: Callable[[], bool]) -> None:
+def _until(town: Simulator, done: Callable[[], bool]) -> None:
     end = town.now + PATIENCE
     while not done():
         assert town.now < end, f"not within {PATIENCE} ticks"

@@ -1,9 +1,9 @@
 """What voters sign, what they say to one another, and what their machines want done: values only, no machine here.
 
 Two statements are signed by their author, since they are passed on: a *vote* (this term, that candidate) and an
-*acceptance* (this decree). A majority of votes is a `Mandate`, of acceptances a `Certificate`; both are proof to
-anyone who knows the roster that they name, whoever hands them over. All else is said by one peer to another over a
-link that proves who speaks, and is not signed.
+*acceptance* (this decree). A majority of votes is a `LeaderCertificate`, of acceptances a `Certificate`; both are
+proof to anyone who knows the roster that they name, whoever hands them over. All else is said by one peer to another
+over a link that proves who speaks, and is not signed.
 
 A signed text begins with a tag, a version, the federation and the group; so a vote of one partial model, or a claim of
 membership, is worth nothing here.
@@ -33,7 +33,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Electorate:
+class VoterSet:
     """Who counts under a numbered roster: `members` hear what is decreed, `voters` among them decide."""
 
     number: int
@@ -60,7 +60,7 @@ class Decree:
 
 
 @dataclass(frozen=True, slots=True)
-class Mandate:
+class LeaderCertificate:
     """Proof that `candidate` coordinates in `term`: votes of a majority of the roster's voters."""
 
     term: int
@@ -101,7 +101,7 @@ def acceptance_text(scope: Scope, author: str, decree: Decree) -> bytes:
     return _text(scope, b"acceptance", author, *numbers, decree.digest)
 
 
-def mandate_holds(scope: Scope, mandate: Mandate, electorate: Electorate, verify: Verify) -> bool:
+def mandate_holds(scope: Scope, mandate: LeaderCertificate, electorate: VoterSet, verify: Verify) -> bool:
     """Whether a majority voted, and each vote is signed by its author."""
     return electorate.carried(author for author, _ in mandate.votes) and all(
         verify(author, vote_text(scope, author, mandate.term, mandate.roster, mandate.candidate), signature)
@@ -125,7 +125,7 @@ def _text(scope: Scope, kind: bytes, author: str, *fields: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Canvass:
+class VoteRequest:
     """Would you vote for me in this term (`pre`: if I stood)? Under this roster, and I am so far."""
 
     term: int
@@ -135,7 +135,7 @@ class Canvass:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class VoteReply:
     """To a Canvass. `term` is the one asked for where granted, else the voter's own. A vote is signed (64 bytes), a
     promise (`pre`) and a no are not (empty)."""
 
@@ -146,15 +146,15 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class Heartbeat:
     """The heartbeat of a coordinator, and how far it is."""
 
-    mandate: Mandate
+    mandate: LeaderCertificate
     progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class HeartbeatReply:
     """To a Lead, or to anything else of an old term: my term, and how far I am."""
 
     term: int
@@ -184,13 +184,13 @@ class Commit:
     certificate: Certificate
 
 
-Message = Canvass | Answer | Lead | Follow | Propose | Accept | Commit
+Message = VoteRequest | VoteReply | Heartbeat | HeartbeatReply | Propose | Accept | Commit
 
 # --------------------------------------------------------------------------------------------- what must survive
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class HardState:
     """A peer's term, and whom it voted for or took for coordinator in it ("": nobody). The term only grows."""
 
     term: int = 0
@@ -198,7 +198,7 @@ class Stand:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class CommitState:
     """The decree that put the last round in force (None: no round yet), and the one accepted for the next.
 
     `roster` is the number of the electorate in force. The models of both decrees are durable beside this.
@@ -227,7 +227,7 @@ class Holding:
 class Persist:
     """Make this durable in the place of the one before, before anything that follows is done."""
 
-    what: Stand | Holding
+    what: HardState | CommitState
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class LeaderChanged:
     """Somebody else coordinates from now on, as far as this peer knows; None: nobody."""
 
     term: int
@@ -270,4 +270,4 @@ class Take:
     digest: bytes
 
 
-Out = Persist | Say | Turn | Fetch | Apply | Take | Refusal
+Out = Persist | Say | LeaderChanged | Fetch | Apply | Take | Refusal

@@ -27,17 +27,14 @@ from dataclasses import replace
 
 from fedpeer.gossip.ballots import (
     Accept,
-    Answer,
     Apply,
-    Canvass,
     Certificate,
     Commit,
+    CommitState,
     Decree,
-    Electorate,
     Fetch,
-    Follow,
-    Holding,
-    Lead,
+    Heartbeat,
+    HeartbeatReply,
     Message,
     Out,
     Persist,
@@ -45,6 +42,9 @@ from fedpeer.gossip.ballots import (
     Propose,
     Say,
     Take,
+    VoteReply,
+    VoteRequest,
+    VoterSet,
     acceptance_text,
     acceptances_hold,
 )
@@ -57,7 +57,7 @@ from fedpeer.gossip.outcomes import Refusal
 MODELS_MAX = 4
 
 
-class Decrees:
+class RoundCommit:
     """The machine of one peer.
 
     election       its own, with the same progress as `holding`
@@ -65,7 +65,7 @@ class Decrees:
     sign, verify   by this peer's key; by the keys of the roster
     """
 
-    def __init__(self, election: Election, holding: Holding, sign: Sign, verify: Verify) -> None:
+    def __init__(self, election: Election, holding: CommitState, sign: Sign, verify: Verify) -> None:
         assert election.progress == holding.progress, "an election goes by what its peer holds"
         self.election = election
         self.holding = holding
@@ -87,20 +87,20 @@ class Decrees:
     def tick(self, now: int, living: Collection[str]) -> list[Out]:
         """Time has passed; `living` are the others that membership takes for alive."""
         out = self._led(self.election.tick(now, living))
-        beats = {said.to for said in out if isinstance(said, Say) and isinstance(said.message, Lead)}
+        beats = {said.to for said in out if isinstance(said, Say) and isinstance(said.message, Heartbeat)}
         return [*out, *self._proposals(beats)]
 
     def heard(self, sender: str, message: Message) -> list[Out]:
         """Another member speaks."""
         match message:
-            case Canvass():
+            case VoteRequest():
                 asked = self._led(self.election.heard_canvass(sender, message))
                 return [*asked, *self._help(sender, message.progress)]
-            case Answer():
+            case VoteReply():
                 return self._led(self.election.heard_answer(sender, message))
-            case Lead(mandate, progress):
+            case Heartbeat(mandate, progress):
                 return [*self._led(self.election.heard_lead(sender, mandate)), *self._help(sender, progress)]
-            case Follow(_, progress):
+            case HeartbeatReply(_, progress):
                 return [*self._led(self.election.heard_follow(sender, message)), *self._help(sender, progress)]
             case Propose(decree):
                 return self._heard_propose(sender, decree)
@@ -138,7 +138,7 @@ class Decrees:
         self._updates[sender] = digest
         return [Take(sender, round_, digest)]
 
-    def announce(self, electorate: Electorate) -> None:
+    def announce(self, electorate: VoterSet) -> None:
         """Another roster is known; the coordinator decrees it when its turn comes."""
         self.election.announce(electorate)
 
@@ -254,7 +254,7 @@ class Decrees:
         decree = certificate.decree
         out = [
             *self.election.decreed(decree.term),
-            *self._hold(Holding(decree.roster, None, certificate)),
+            *self._hold(CommitState(decree.roster, None, certificate)),
             Apply(decree),
         ]
         self._close()
@@ -262,7 +262,7 @@ class Decrees:
             out += [Say(peer, Commit(certificate)) for peer in self.election.audience]
         return [*out, *self._led(self.election.enforce(decree.roster))]
 
-    def _hold(self, holding: Holding) -> list[Out]:
+    def _hold(self, holding: CommitState) -> list[Out]:
         self.holding = holding
         self.election.progress = holding.progress
         return [Persist(holding)]
@@ -307,9 +307,9 @@ class Decrees:
         return self._sign(acceptance_text(self.election.scope, self.election.me, decree))
 
     def _follow(self, to: str) -> Say:
-        return Say(to, Follow(self.election.stand.term, self.election.progress))
+        return Say(to, HeartbeatReply(self.election.stand.term, self.election.progress))
 
 
-def _digests(holding: Holding) -> list[bytes]:
+def _digests(holding: CommitState) -> list[bytes]:
     applied = holding.applied.decree if holding.applied else None
     return [each.digest for each in (applied, holding.accepted) if each is not None]

@@ -46,19 +46,19 @@ import numpy as np
 
 from fedpeer.gossip.ambitions import Ambitions
 from fedpeer.gossip.ballots import (
-    Answer,
-    Canvass,
-    Electorate,
-    Follow,
-    Lead,
-    Mandate,
+    HardState,
+    Heartbeat,
+    HeartbeatReply,
+    LeaderCertificate,
+    LeaderChanged,
     Out,
     Persist,
     Progress,
     Say,
     Scope,
-    Stand,
-    Turn,
+    VoteReply,
+    VoteRequest,
+    VoterSet,
     mandate_holds,
     vote_text,
 )
@@ -93,9 +93,9 @@ class Election:
         me: str,
         *,
         scope: Scope,
-        electorates: Collection[Electorate],
+        electorates: Collection[VoterSet],
         force: int,
-        stand: Stand,
+        stand: HardState,
         progress: Progress,
         patience: float,
         draws: np.random.Generator,
@@ -125,7 +125,7 @@ class Election:
         self._poll: Poll | None = None
         self._candidacy: Poll | None = None  # for votes in this term: those that come late count, too
         self._tries = 0  # elections since there was a coordinator
-        self._mandate: Mandate | None = None
+        self._mandate: LeaderCertificate | None = None
         self._next_beat = 0
         self._answered: dict[str, int] = {}
         self._votes: dict[str, str] = {}  # of this term, as far as they were seen
@@ -133,7 +133,7 @@ class Election:
         self._ended = 0  # a term that had two coordinators
         self._ambitions = Ambitions(self._timing.shortest)
         self._ahead: dict[str, int] = {}  # terms in which voters say that they are, where theirs are later
-        self._earlier: tuple[Mandate, int] | None = None  # of an earlier term; when it was heard
+        self._earlier: tuple[LeaderCertificate, int] | None = None  # of an earlier term; when it was heard
         self._lost: tuple[str, int, int] | None = None  # whose silence ended its term; when it was heard, the term
         self._living: frozenset[str] = frozenset()
 
@@ -190,7 +190,7 @@ class Election:
             return self._ask_whether_it_listens()
         out: list[Out] = []
         if self.coordinator is not None:
-            out, self._lost = [Turn(self.stand.term, None)], (self.coordinator, self._heard, self.stand.term)
+            out, self._lost = [LeaderChanged(self.stand.term, None)], (self.coordinator, self._heard, self.stand.term)
         self.coordinator = None
         return out + self._open_poll(self.stand.term + 1, pre=True)
 
@@ -206,7 +206,7 @@ class Election:
         if peer == self.coordinator and not self.leading and new:
             self._deadline = min(self._deadline, max(self._clock, self._heard + self._timing.refused) + self._turn())
 
-    def heard_canvass(self, sender: str, canvass: Canvass) -> list[Out]:
+    def heard_canvass(self, sender: str, canvass: VoteRequest) -> list[Out]:
         """Somebody would stand, or stands."""
         if jump := self._jump(sender, canvass.term):
             return jump
@@ -226,7 +226,7 @@ class Election:
         if canvass.pre:
             if not newer or self._ambitions.rests(sender, self._clock) or not self._defers(sender, canvass.progress):
                 return [self._no(sender, canvass)]
-            return [Say(sender, Answer(canvass.term, True, True, b""))]
+            return [Say(sender, VoteReply(canvass.term, True, True, b""))]
         if not newer and (canvass.term < self.stand.term or self.stand.voted not in ("", sender)):
             return [self._no(sender, canvass)]
         if newer:  # who is voted for has time to win; to ask again is no reason for more
@@ -234,9 +234,9 @@ class Election:
             self._tries += 1
         out += self._adopt(canvass.term, sender)
         text = vote_text(self.scope, self.me, canvass.term, canvass.roster, sender)
-        return [*out, Say(sender, Answer(canvass.term, False, True, self._sign(text)))]
+        return [*out, Say(sender, VoteReply(canvass.term, False, True, self._sign(text)))]
 
-    def heard_answer(self, sender: str, answer: Answer) -> list[Out]:
+    def heard_answer(self, sender: str, answer: VoteReply) -> list[Out]:
         """A voter answers a poll."""
         if jump := self._jump(sender, answer.term):
             return jump
@@ -259,7 +259,7 @@ class Election:
         poll.granted[sender] = answer.signature
         return [*([] if poll.pre else self._seen((sender,), self.me)), *self._counted(poll)]
 
-    def heard_lead(self, sender: str, mandate: Mandate) -> list[Out]:
+    def heard_lead(self, sender: str, mandate: LeaderCertificate) -> list[Out]:
         """A heartbeat: the coordinator is there, or somebody says that it is the one."""
         if jump := self._jump(sender, mandate.term):
             return jump
@@ -280,14 +280,14 @@ class Election:
             out += self._seen((author for author, _ in mandate.votes), sender)
             self.coordinator, self._poll, self._candidacy = sender, None, None
             self._ahead.clear()
-            out.append(Turn(mandate.term, sender))
+            out.append(LeaderChanged(mandate.term, sender))
         self._last, self._heard, self._asks = sender, self._clock, self._clock + self._timing.refused
         self._ended_processes.discard(sender)
         self._deadline, self._tries = self._wait(), 0
         self._deferred.clear()
         return [*out, self._follow(sender)]
 
-    def heard_follow(self, sender: str, follow: Follow) -> list[Out]:
+    def heard_follow(self, sender: str, follow: HeartbeatReply) -> list[Out]:
         """A follower is there; or somebody says that it is in another term, which changes nothing."""
         if jump := self._jump(sender, follow.term):
             return jump
@@ -301,7 +301,7 @@ class Election:
         self._ambitions.begin_anew()
         return self._adopt(term, "") if self.coordinator is None and term > self.stand.term else []
 
-    def announce(self, electorate: Electorate) -> None:
+    def announce(self, electorate: VoterSet) -> None:
         """Another roster is known; it counts when a decree says so."""
         self.known[electorate.number] = electorate
         earlier = sorted(number for number in self.known if number < self.electorate.number)
@@ -346,7 +346,7 @@ class Election:
         if poll.pre and self._clock >= poll.since + self._timing.answer:
             poll = self._poll = self._raised(poll)
         poll.again = self._clock + self._timing.repeat
-        canvass = Canvass(poll.term, poll.pre, poll.electorate.number, self.progress)
+        canvass = VoteRequest(poll.term, poll.pre, poll.electorate.number, self.progress)
         return [Say(peer, canvass) for peer in sorted(poll.electorate.voters - poll.granted.keys())]
 
     def _raised(self, poll: Poll) -> Poll:
@@ -364,14 +364,16 @@ class Election:
         if poll.pre:
             return self._open_poll(poll.term, pre=False)
         self._poll, self._candidacy, self._tries = None, None, 0
-        self._mandate = Mandate(poll.term, self.me, poll.electorate.number, tuple(sorted(poll.granted.items())))
+        self._mandate = LeaderCertificate(
+            poll.term, self.me, poll.electorate.number, tuple(sorted(poll.granted.items()))
+        )
         self.coordinator = self.me
         long_ago = self._clock - self._timing.quorum - 1
         there = poll.granted.keys() | self._living
         self._answered = {peer: self._clock if peer in there else long_ago for peer in self.audience}
         if self._lost is not None and self._lost[0] not in poll.granted:
             self._answered[self._lost[0]] = self._lost[1]
-        return [Turn(poll.term, self.me), *self._beat()]
+        return [LeaderChanged(poll.term, self.me), *self._beat()]
 
     def _defers(self, to: str, progress: Progress) -> bool:
         """Of two who ask at the same time the one further on goes on, then the lower id; who promises a vote waits.
@@ -433,7 +435,7 @@ class Election:
         self._lease = max(self._lease, min(ticks, self._timing.longest))
         self._slow_at = self._clock
 
-    def _heeds(self, sender: str, mandate: Mandate) -> bool:
+    def _heeds(self, sender: str, mandate: LeaderCertificate) -> bool:
         """Whether this is a coordinator of an earlier term to go by, since there is none in this one."""
         if self.coordinator is not None or mandate.term < self.progress.term or sender != mandate.candidate:
             return False
@@ -445,12 +447,12 @@ class Election:
     def _beat(self) -> list[Out]:
         assert self._mandate is not None, "only a coordinator has a heartbeat"
         self._next_beat = self._clock + self._timing.beat
-        return [Say(peer, Lead(self._mandate, self.progress)) for peer in self.audience]
+        return [Say(peer, Heartbeat(self._mandate, self.progress)) for peer in self.audience]
 
     def _step_down(self) -> list[Out]:
         self._mandate = self._poll = self.coordinator = None
         self._deadline = self._wait()
-        return [Turn(self.stand.term, None)]
+        return [LeaderChanged(self.stand.term, None)]
 
     def _adopt(self, term: int, voted: str) -> list[Out]:
         """Be in this term, durably; in the same one a vote that was given stays."""
@@ -461,15 +463,15 @@ class Election:
             out = self._step_down() if self.coordinator else []
             if self._poll is not None:
                 self._back_off()
-            stand = Stand(term, voted)
+            stand = HardState(term, voted)
         else:
-            stand = Stand(term, self.stand.voted or voted)
+            stand = HardState(term, self.stand.voted or voted)
         if stand != self.stand:
             self.stand = stand
             out.append(Persist(stand))
         return out
 
-    def _end_term(self, sender: str, mandate: Mandate) -> list[Out]:
+    def _end_term(self, sender: str, mandate: LeaderCertificate) -> list[Out]:
         """Two coordinators of one term: somebody voted twice. Neither is followed; the next term decides."""
         text = f"coordinates in term {mandate.term} like {self.coordinator}"
         doubles = self._seen((author for author, _ in mandate.votes), sender)
@@ -497,7 +499,7 @@ class Election:
         earlier = self._earlier  # that a majority follows it is shown by the last round that came into force
         return earlier is not None and self._clock - earlier[1] < self._lease and earlier[0].term == self.progress.term
 
-    def _doubted(self, sender: str, mandate: Mandate) -> Refusal | None:
+    def _doubted(self, sender: str, mandate: LeaderCertificate) -> Refusal | None:
         electorate = self.known.get(mandate.roster)
         if electorate is None:
             return Refusal("round_gap", sender, f"coordinates under roster {mandate.roster}, which is not known here")
@@ -524,8 +526,8 @@ class Election:
     def _drawn(self, below: int) -> int:
         return int(self._draws.integers(below))
 
-    def _no(self, sender: str, canvass: Canvass) -> Say:
-        return Say(sender, Answer(self.stand.term, canvass.pre, False, b""))
+    def _no(self, sender: str, canvass: VoteRequest) -> Say:
+        return Say(sender, VoteReply(self.stand.term, canvass.pre, False, b""))
 
     def _follow(self, to: str) -> Say:
-        return Say(to, Follow(self.stand.term, self.progress))
+        return Say(to, HeartbeatReply(self.stand.term, self.progress))

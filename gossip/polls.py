@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedpeer.gossip.ballots import Electorate
+from fedpeer.gossip.ballots import VoterSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Poll:
 
     term: int
     pre: bool
-    electorate: Electorate
+    electorate: VoterSet
     since: int
     until: int
     again: int

@@ -15,7 +15,7 @@ HELLO_MIN, HELLO_MAX = 20, 400
 
 
 @dataclass
-class Acquaintance:
+class Neighbor:
     """One other peer.
 
     version      of the wire, in which it is spoken to: the newest, or an older one if it has refused that

@@ -18,14 +18,14 @@ import json
 from fedpeer.peer.core.contract import Held, differences, told
 from fedpeer.peer.core.evaluating import models_of
 from fedpeer.peer.core.events import Amend, Evaluate, Persist, Stop
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.messages import Contract
 from fedpeer.peer.core.roster import RosterError
 from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, contract_from
 from fedpeer.peer.core.skew import furthest
 
 
-def hear_signed(life: Life, peer: str, text: bytes) -> SignedContract | None:
+def hear_signed(life: NodeState, peer: str, text: bytes) -> SignedContract | None:
     """The signed contract that somebody passes on, taken if it is a later one; None where it is refused."""
     try:
         signed = contract_from(text, life.circle.roster.authority)
@@ -36,7 +36,7 @@ def hear_signed(life: Life, peer: str, text: bytes) -> SignedContract | None:
     return signed
 
 
-def take_over(life: Life, signed: SignedContract) -> None:
+def take_over(life: NodeState, signed: SignedContract) -> None:
     """Keep a contract that is later than all that are known, and tell the others; its signature was checked."""
     if signed.number <= life.contract_number or signed.number in life.unfit:
         return
@@ -55,7 +55,7 @@ def take_over(life: Life, signed: SignedContract) -> None:
             tell_signed(life, peer)
 
 
-def tell_signed(life: Life, peer: str) -> None:
+def tell_signed(life: NodeState, peer: str) -> None:
     """Pass the newest signed contract on, to every process of another once."""
     other = life.others[peer]
     key = (other.life, other.nonce, life.contract_number)
@@ -64,7 +64,7 @@ def tell_signed(life: Life, peer: str) -> None:
         life.send(peer, Contract(text=contract_bytes(life.signed)))
 
 
-def goes_over(life: Life) -> bool:
+def goes_over(life: NodeState) -> bool:
     """Begin anew under the next contract, if it is time; whether this process ends for it."""
     signed, held = life.signed, life.setup.held
     if signed is None or signed.number <= held.number:
@@ -82,7 +82,7 @@ def goes_over(life: Life) -> bool:
     return True
 
 
-def gone_over(life: Life) -> None:
+def gone_over(life: NodeState) -> None:
     """The first step under another contract: the state is saved as one that goes by it.
 
     The evaluation of the round before, for which the process that ended had no time, is made up for.

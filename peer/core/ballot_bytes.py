@@ -15,18 +15,18 @@ from typing import Any
 
 from fedpeer.gossip.ballots import (
     Accept,
-    Answer,
-    Canvass,
     Certificate,
     Commit,
     Decree,
-    Follow,
-    Lead,
-    Mandate,
+    Heartbeat,
+    HeartbeatReply,
+    LeaderCertificate,
     Message,
     Progress,
     Propose,
     Signatures,
+    VoteReply,
+    VoteRequest,
 )
 from fedpeer.peer.core.capacity import NAME_LETTERS_MAX, SIGNATURES_MAX
 from fedpeer.peer.core.framing import Bytes, FrameError, pack, unpack_each
@@ -69,10 +69,10 @@ def read(kind: str, values: tuple[Any, ...], version: int) -> Message:
     return said
 
 
-def _answer(term: int, pre: bool, granted: bool, signature: bytes) -> Answer:
+def _answer(term: int, pre: bool, granted: bool, signature: bytes) -> VoteReply:
     if bool(signature) is not (granted and not pre):
         raise Unfit("bad_metadata", "a vote is signed, a promise and a no are not")
-    return Answer(term, pre, granted, signature)
+    return VoteReply(term, pre, granted, signature)
 
 
 def _maybe_signed(value: Any) -> bytes:
@@ -89,26 +89,31 @@ _DECREE = {"term": _FIRST, "round": _FIRST, "roster": _FIRST, "digest": _DIGEST}
 
 #: What stands in the metadata for each kind of statement; it stays, whatever the class is called.
 TAGS: dict[type[Message], str] = {
-    Canvass: "canvass",
-    Answer: "answer",
-    Lead: "lead",
-    Follow: "follow",
+    VoteRequest: "canvass",
+    VoteReply: "answer",
+    Heartbeat: "lead",
+    HeartbeatReply: "follow",
     Propose: "propose",
     Accept: "accept",
     Commit: "commit",
 }
 #: Each kind of statement: its fields in order, and how they become one.
 _SAYINGS: dict[type[Message], tuple[dict[str, Reader], Any]] = {
-    Canvass: (
+    VoteRequest: (
         {"term": _FIRST, "pre": flag, "roster": _FIRST, **_PROGRESS},
-        lambda term, pre, roster, **progress: Canvass(term, pre, roster, _progress(**progress)),
+        lambda term, pre, roster, **progress: VoteRequest(term, pre, roster, _progress(**progress)),
     ),
-    Answer: ({"term": _NUMBER, "pre": flag, "granted": flag, "signature": _maybe_signed}, _answer),
-    Lead: (
+    VoteReply: ({"term": _NUMBER, "pre": flag, "granted": flag, "signature": _maybe_signed}, _answer),
+    Heartbeat: (
         {"term": _FIRST, "candidate": words(NAME_LETTERS_MAX), "roster": _FIRST, **_PROGRESS},
-        lambda term, candidate, roster, **progress: Lead(Mandate(term, candidate, roster, ()), _progress(**progress)),
+        lambda term, candidate, roster, **progress: Heartbeat(
+            LeaderCertificate(term, candidate, roster, ()), _progress(**progress)
+        ),
     ),
-    Follow: ({"term": _NUMBER, **_PROGRESS}, lambda term, **progress: Follow(term, _progress(**progress))),
+    HeartbeatReply: (
+        {"term": _NUMBER, **_PROGRESS},
+        lambda term, **progress: HeartbeatReply(term, _progress(**progress)),
+    ),
     Propose: (_DECREE, lambda **decree: Propose(Decree(**decree))),
     Accept: ({"term": _FIRST, "round": _FIRST, "signature": _SIGNATURE}, Accept),
     Commit: (_DECREE, lambda **decree: Commit(Certificate(Decree(**decree), ()))),
@@ -142,13 +147,16 @@ SAYINGS = tuple(TAGS.values())
 
 def has_signatures(said: Message) -> bool:
     """Whether signatures of others are part of it, so that it has a tail."""
-    return isinstance(said, Lead | Commit)
+    return isinstance(said, Heartbeat | Commit)
 
 
 def tail_of(said: Message) -> bytes:
     """The signatures of a mandate or a certificate; of anything else nothing."""
     match said:
-        case Lead(mandate=Mandate(votes=signatures)) | Commit(certificate=Certificate(acceptances=signatures)):
+        case (
+            Heartbeat(mandate=LeaderCertificate(votes=signatures))
+            | Commit(certificate=Certificate(acceptances=signatures))
+        ):
             return b"".join(map(pack, signatures))
     return b""
 
@@ -167,7 +175,7 @@ def with_tail(said: Message, tail: Bytes) -> Message | str:
     if any(one >= other for (one, _), (other, _) in pairwise(signatures)):
         return "its authors are not in rising order"
     match said:
-        case Lead(mandate):
+        case Heartbeat(mandate):
             return replace(said, mandate=replace(mandate, votes=signatures))
         case Commit(certificate):
             return replace(said, certificate=replace(certificate, acceptances=signatures))

@@ -14,16 +14,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
-from fedpeer.gossip.ballots import Certificate, Decree, Electorate, Holding, Stand
+from fedpeer.gossip.ballots import Certificate, CommitState, Decree, HardState, VoterSet
 from fedpeer.gossip.decree import MODELS_MAX
-from fedpeer.peer.core.entries import Averaged, Bound, Called, ChamberEntry, Kept, Stood, Stored, Studied, Sworn
+from fedpeer.peer.core.entries import (
+    Averaged,
+    ChamberEntry,
+    ClientStateSaved,
+    CommitStateChanged,
+    ModelStored,
+    TermChanged,
+    UpdateMade,
+    VoterSetKnown,
+    VotingAllowed,
+)
 
 #: Electorates that are kept: the one in force, those before it that somebody who is behind may speak of, later ones.
 ELECTORATES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Study:
+class PendingUpdate:
     """A training whose round may not be over: the update that it gave, and the client's state after it."""
 
     round: int
@@ -32,7 +42,7 @@ class Study:
 
 
 @dataclass(frozen=True, eq=False)
-class Chamber:
+class ConsensusState:
     """See the top of this file.
 
     client        the state of this peer's client, after round `settled`; among equals there is none
@@ -45,12 +55,12 @@ class Chamber:
     """
 
     client: bytes
-    holding: Holding
-    electorates: Mapping[int, Electorate]
-    stand: Stand = field(default_factory=Stand)
+    holding: CommitState
+    electorates: Mapping[int, VoterSet]
+    stand: HardState = field(default_factory=HardState)
     models: Mapping[bytes, bytes] = field(default_factory=dict)
     settled: int = 0
-    study: Study | None = None
+    study: PendingUpdate | None = None
     sworn: bool = False
     lost: int = 0
     rosters: Mapping[int, bytes] = field(default_factory=dict)
@@ -72,22 +82,22 @@ class Chamber:
         study = 0 if self.study is None else len(self.study.update) + len(self.study.client)
         return len(self.client) + study + sum(map(len, self.models.values()))
 
-    def changed(self, entry: ChamberEntry) -> Chamber:
+    def changed(self, entry: ChamberEntry) -> ConsensusState:
         """The chamber after this entry."""
         match entry:
-            case Stood():
-                return replace(self, stand=Stand(entry.term, entry.voted))
-            case Bound():
+            case TermChanged():
+                return replace(self, stand=HardState(entry.term, entry.voted))
+            case CommitStateChanged():
                 return _pruned(replace(self, holding=holding_of(entry)))
-            case Stored():
+            case ModelStored():
                 return _pruned(replace(self, models={**self.models, entry.digest: entry.content}))
-            case Studied():
-                return replace(self, study=Study(entry.round, entry.update, entry.client))
-            case Kept():
+            case UpdateMade():
+                return replace(self, study=PendingUpdate(entry.round, entry.update, entry.client))
+            case ClientStateSaved():
                 return replace(self, client=entry.client, settled=entry.round, study=None)
             case Averaged():
                 return replace(self, settled=entry.round, study=None)
-            case Called():
+            case VoterSetKnown():
                 known = {**self.electorates, entry.number: electorate_of(entry)}
                 earlier = sorted(number for number in known if number < self.holding.roster)
                 gone = set(earlier[: max(0, len(known) - ELECTORATES_MAX)])
@@ -97,13 +107,13 @@ class Chamber:
                     electorates={n: each for n, each in known.items() if n not in gone},
                     rosters={n: each for n, each in texts.items() if n not in gone},
                 )
-            case Sworn():
+            case VotingAllowed():
                 return replace(self, sworn=True, lost=entry.lost)
             case _:
                 assert_never(entry)
 
 
-def _pruned(chamber: Chamber) -> Chamber:
+def _pruned(chamber: ConsensusState) -> ConsensusState:
     """Without the models that nothing needs: the machine of decrees counts on the last few that it was told of."""
     applied, accepted = chamber.holding.applied, chamber.holding.accepted
     decrees = (applied.decree if applied else None, accepted)
@@ -112,29 +122,29 @@ def _pruned(chamber: Chamber) -> Chamber:
     return replace(chamber, models={d: c for d, c in chamber.models.items() if d in named or d in recent})
 
 
-def bound(group: str, holding: Holding) -> Bound:
+def bound(group: str, holding: CommitState) -> CommitStateChanged:
     """The entry that makes this the holding."""
     accepted = None if holding.accepted is None else _plain(holding.accepted)
     certificate = holding.applied
     applied = None if certificate is None else (_plain(certificate.decree), certificate.acceptances)
-    return Bound(group=group, roster=holding.roster, accepted=accepted, applied=applied)
+    return CommitStateChanged(group=group, roster=holding.roster, accepted=accepted, applied=applied)
 
 
-def holding_of(entry: Bound) -> Holding:
+def holding_of(entry: CommitStateChanged) -> CommitState:
     """The holding that it makes."""
     accepted = None if entry.accepted is None else Decree(*entry.accepted)
     applied = None if entry.applied is None else Certificate(Decree(*entry.applied[0]), entry.applied[1])
-    return Holding(entry.roster, accepted, applied)
+    return CommitState(entry.roster, accepted, applied)
 
 
-def called(group: str, electorate: Electorate, text: bytes = b"") -> Called:
+def called(group: str, electorate: VoterSet, text: bytes = b"") -> VoterSetKnown:
     """The entry by which this electorate is known."""
     voters, members = tuple(sorted(electorate.voters)), tuple(sorted(electorate.members))
-    return Called(group=group, number=electorate.number, voters=voters, members=members, text=text)
+    return VoterSetKnown(group=group, number=electorate.number, voters=voters, members=members, text=text)
 
 
-def electorate_of(entry: Called) -> Electorate:
-    return Electorate(entry.number, frozenset(entry.voters), frozenset(entry.members))
+def electorate_of(entry: VoterSetKnown) -> VoterSet:
+    return VoterSet(entry.number, frozenset(entry.voters), frozenset(entry.members))
 
 
 def _plain(decree: Decree) -> tuple[int, int, int, bytes]:
@@ -144,7 +154,7 @@ def _plain(decree: Decree) -> tuple[int, int, int, bytes]:
 # ------------------------------------------------------------------------------------------------------- in a snapshot
 
 
-def chamber_fields(chamber: Chamber) -> dict[str, Any]:
+def chamber_fields(chamber: ConsensusState) -> dict[str, Any]:
     """A chamber as plain values."""
     holding, study = bound("", chamber.holding), chamber.study
     return {
@@ -161,23 +171,26 @@ def chamber_fields(chamber: Chamber) -> dict[str, Any]:
     }
 
 
-def chamber_of(fields: Mapping[str, Any]) -> Chamber:
+def chamber_of(fields: Mapping[str, Any]) -> ConsensusState:
     """The chamber again."""
     roster, accepted, applied = fields["holding"]
-    named = (Called(group="", number=n, voters=voters, members=members) for n, voters, members in fields["electorates"])
-    return Chamber(
+    named = (
+        VoterSetKnown(group="", number=n, voters=voters, members=members)
+        for n, voters, members in fields["electorates"]
+    )
+    return ConsensusState(
         client=fields["client"],
-        holding=holding_of(Bound(group="", roster=roster, accepted=accepted, applied=applied)),
+        holding=holding_of(CommitStateChanged(group="", roster=roster, accepted=accepted, applied=applied)),
         electorates={each.number: electorate_of(each) for each in named},
-        stand=Stand(*fields["stand"]),
+        stand=HardState(*fields["stand"]),
         models=dict(fields["models"]),
         settled=fields["settled"],
-        study=fields["study"] and Study(*fields["study"]),
+        study=fields["study"] and PendingUpdate(*fields["study"]),
         sworn=fields["sworn"],
         lost=fields["lost"],
         rosters=dict(fields["rosters"]),
     )
 
 
-def _all_called(chamber: Chamber) -> list[Called]:
+def _all_called(chamber: ConsensusState) -> list[VoterSetKnown]:
     return [called("", each) for each in chamber.electorates.values()]

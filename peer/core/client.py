@@ -8,16 +8,16 @@ was away settles the newest round and goes on.
 from __future__ import annotations
 
 from fedpeer.peer.core.amending import goes_over
-from fedpeer.peer.core.council import Council
-from fedpeer.peer.core.entries import Began, Kept, Studied
-from fedpeer.peer.core.events import Evaluate, Practise, Practised, Settle, Settled
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.council import RoundConsensus
+from fedpeer.peer.core.entries import Began, ClientStateSaved, UpdateMade
+from fedpeer.peer.core.events import ClientTrained, Evaluate, FinishRound, RoundFinished, TrainClient
+from fedpeer.peer.core.life import NodeState
 
 
-class Client:
+class RoundClient:
     """See the top of this file."""
 
-    def __init__(self, life: Life, council: Council) -> None:
+    def __init__(self, life: NodeState, council: RoundConsensus) -> None:
         self.life, self.council = life, council
         self._working = False  # a Practise or a Settle is out
         self._trains_since = 0
@@ -41,22 +41,22 @@ class Client:
         elif chamber.study is None and not council.over and council.trains:
             self._working, self._trains_since = True, self.life.now
             self.life.effects.append(
-                Practise(council.applied + 1, chamber.client, council.in_force()[1], council.clients)
+                TrainClient(council.applied + 1, chamber.client, council.in_force()[1], council.clients)
             )
 
-    def practised(self, done: Practised) -> None:
+    def practised(self, done: ClientTrained) -> None:
         """The training of a round is over; perhaps the round is too."""
         self._working = False
-        self.life.write(Studied(group=self.council.group, round=done.round, update=done.update, client=done.client))
+        self.life.write(UpdateMade(group=self.council.group, round=done.round, update=done.update, client=done.client))
         self.council.offers(done.digest, done.fault)
         ticks = self.life.now - self._trains_since
         self.life.note("debug", "trained", f"round {done.round} is trained", round=done.round, ticks=ticks)
 
-    def settled(self, done: Settled) -> None:
+    def settled(self, done: RoundFinished) -> None:
         """The client's state after a round is known."""
         life, learning = self.life, self.life.setup.federation.learning
         self._working = False
-        life.write(Kept(group=self.council.group, round=done.round, client=done.client, x_n=done.x_n))
+        life.write(ClientStateSaved(group=self.council.group, round=done.round, client=done.client, x_n=done.x_n))
         life.write(Began(round=done.round + 1))
         nothing: dict[str, float] = {}
         text = f"round {done.round} is done"
@@ -77,4 +77,4 @@ class Client:
         study = chamber.study
         trained = None if study is None else study.client
         in_it = study is not None and counted.get(self.life.me, 0) == study.round
-        self.life.effects.append(Settle(self.council.applied, chamber.client, trained, server, in_it))
+        self.life.effects.append(FinishRound(self.council.applied, chamber.client, trained, server, in_it))

@@ -9,9 +9,9 @@ bytes, the text of a contract or a roster, the signatures of a ballot (`ballot_b
 or a model, held against its digest: which tensors are in it, others know, and the gate has their check of its numbers.
 
 Decoding has three steps, cheap before dear, so that a server can refuse before it reads on: `parse_head`,
-`parse_metadata` with what is known of the other side (the `Gate`), and `finish` with the tail. Each gives what it read,
-or a `Rejected` with a code of `refusals.py`; nothing is raised whatever the bytes are, nothing is allocated from a
-declared length, and tensors are views of the bytes received.
+`parse_metadata` with what is known of the other side (the `MessagePolicy`), and `finish` with the tail. Each gives what
+it read, or a `Rejected` with a code of `refusals.py`; nothing is raised whatever the bytes are, nothing is allocated
+from a declared length, and tensors are views of the bytes received.
 
 What needs memory of earlier messages (numbers, rounds, plausibility) is the node's business.
 """
@@ -31,9 +31,9 @@ from fedpeer.peer.core.ballot_bytes import tail_of, with_tail
 from fedpeer.peer.core.capacity import METADATA_BYTES_MAX
 from fedpeer.peer.core.fields import ENVELOPE, KINDS, PLAIN, READERS, plain, printable, travelling
 from fedpeer.peer.core.framing import Bytes, pack, raw
-from fedpeer.peer.core.gate import TEXTS, Gate, Opening, about, admitted, tail_bytes_max
+from fedpeer.peer.core.gate import TEXTS, MessagePolicy, ParsedMetadata, about, admitted, tail_bytes_max
 from fedpeer.peer.core.messages import (
-    Ballot,
+    ConsensusMessage,
     Contract,
     Envelope,
     Message,
@@ -106,7 +106,7 @@ def _tail(message: Message) -> memoryview:
             return raw(tensor)
         case Contract(text=text) | RosterNews(text=text):
             return memoryview(text)
-        case Ballot(said=said):
+        case ConsensusMessage(said=said):
             return memoryview(tail_of(said))
         case Update(content=content):
             return memoryview(packed(content) if wire_bytes(content) < len(content) else content)
@@ -156,7 +156,7 @@ def parse_head(head: Bytes, frame_bytes: int | None = None) -> Head | Rejected:
     return Rejected("tail_length_wrong", f"{tail_bytes} bytes of tail in a frame of {frame_bytes}")
 
 
-def parse_metadata(head: Head, metadata: Bytes, gate: Gate) -> Opening | Rejected:
+def parse_metadata(head: Head, metadata: Bytes, gate: MessagePolicy) -> ParsedMetadata | Rejected:
     """Everything but the tail: what it says, whether it is for us, and whether such a tail may come."""
     try:
         opening = _opened(head, metadata)
@@ -165,7 +165,7 @@ def parse_metadata(head: Head, metadata: Bytes, gate: Gate) -> Opening | Rejecte
     return admitted(opening, gate)
 
 
-def finish(opening: Opening, tail: memoryview) -> Message | Rejected:
+def finish(opening: ParsedMetadata, tail: memoryview) -> Message | Rejected:
     """The message. Its tensor is a view of `tail`, which must not change any more, if that can be written to; a content
     is a copy."""
     if len(tail) != opening.tail_bytes:
@@ -180,7 +180,7 @@ def finish(opening: Opening, tail: memoryview) -> Message | Rejected:
         fields["value_D" if opening.kind is Value else "payload"] = payload
     elif opening.kind in TEXTS:
         fields["text"] = bytes(tail)
-    elif opening.kind is Ballot:
+    elif opening.kind is ConsensusMessage:
         said = with_tail(fields["said"], tail)
         if isinstance(said, str):
             return about(opening, "bad_metadata", said)
@@ -209,7 +209,7 @@ def _content(fields: dict[str, Any], tail: memoryview) -> bytes | None:
     return bytes(tail) if form == PLAIN else restored(tail, size)
 
 
-def decode(frame: Bytes, gate: Gate) -> tuple[Envelope, Message] | Rejected:
+def decode(frame: Bytes, gate: MessagePolicy) -> tuple[Envelope, Message] | Rejected:
     """A whole frame in one go. The message shares no memory with it."""
     head = parse_head(frame, len(frame))
     if isinstance(head, Rejected):
@@ -243,17 +243,17 @@ def decode_answer(frame: Bytes) -> Refused | RosterNews | None:
 ANSWER_BYTES_MAX = HEAD_BYTES + METADATA_BYTES_MAX + TEXTS[RosterNews]
 
 
-def frame_bytes_max(gate: Gate) -> int:
+def frame_bytes_max(gate: MessagePolicy) -> int:
     """Bytes of the longest frame that this other side may send: what a Content-Length is held against."""
     return HEAD_BYTES + METADATA_BYTES_MAX + tail_bytes_max(gate)
 
 
-def _opened(head: Head, metadata: Bytes) -> Opening:
+def _opened(head: Head, metadata: Bytes) -> ParsedMetadata:
     """Raises Unfit."""
     values = unpacked(metadata)
     envelope = Envelope(**ENVELOPE(values[:_ENVELOPE_FIELDS]), version=head.version)
     fields = READERS[head.version][head.kind](values[_ENVELOPE_FIELDS:])
-    return Opening(envelope, head.kind, fields, head.tail_bytes)
+    return ParsedMetadata(envelope, head.kind, fields, head.tail_bytes)
 
 
 def _viewed(tail: memoryview, form: Form) -> Tensor:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fedpeer.gossip.membership import Change, OtherSelf, Out, Refusal, Say
-from fedpeer.peer.core.life import DOUBT_TICKS, Life
+from fedpeer.peer.core.life import DOUBT_TICKS, NodeState
 from fedpeer.peer.core.messages import Ping, PingRequest, Pong
 from fedpeer.peer.core.reminders import other_self
 
 
-def attend(life: Life, outs: list[Out]) -> None:
+def attend(life: NodeState, outs: list[Out]) -> None:
     """Do what membership wants done."""
     for out in outs:
         match out:
@@ -30,7 +30,7 @@ def attend(life: Life, outs: list[Out]) -> None:
                 other_self(life, "", out.claim.incarnation, advert.life, advert.nonce)
 
 
-def _changed(life: Life, change: Change) -> None:
+def _changed(life: NodeState, change: Change) -> None:
     """Somebody came, went or is doubted."""
     other = life.others.get(change.peer)
     doubt = {change.before, change.after} == {"alive", "suspect"}
@@ -47,7 +47,7 @@ def _changed(life: Life, change: Change) -> None:
     life.changed()
 
 
-def _goes_by_another_roster(life: Life, sender: str) -> bool:
+def _goes_by_another_roster(life: NodeState, sender: str) -> bool:
     """Whether it may speak in good faith of somebody who is put out, not let in yet, or let in with another key by the
     roster held here: it goes by another one, or did when it spoke, for words may overtake one another."""
     new = life.enrolled_at is not None and life.now - life.enrolled_at < DOUBT_TICKS

@@ -22,34 +22,34 @@ from fedpeer.algorithms.updates import Fault
 from fedpeer.gossip.ballots import (
     Accept,
     Apply,
-    Canvass,
+    CommitState,
     Fetch,
-    Follow,
-    Holding,
-    Lead,
+    HardState,
+    Heartbeat,
+    HeartbeatReply,
+    LeaderChanged,
     Out,
     Persist,
     Say,
     Scope,
-    Stand,
     Take,
-    Turn,
+    VoteRequest,
 )
 from fedpeer.gossip.claims import Sign, Verify
-from fedpeer.gossip.decree import Decrees
+from fedpeer.gossip.decree import RoundCommit
 from fedpeer.gossip.election import Election
 from fedpeer.gossip.outcomes import Refusal
 from fedpeer.peer.core.asking import Asked
-from fedpeer.peer.core.chamber import Chamber, Study, bound
-from fedpeer.peer.core.course import Course
+from fedpeer.peer.core.chamber import ConsensusState, PendingUpdate, bound
+from fedpeer.peer.core.course import AlgorithmSpec
 from fedpeer.peer.core.electors import signers, swear, unproven
-from fedpeer.peer.core.entries import Stood, Stored
-from fedpeer.peer.core.events import Conclude, Concluded
+from fedpeer.peer.core.entries import ModelStored, TermChanged
+from fedpeer.peer.core.events import AggregateUpdates, UpdatesAggregated
 from fedpeer.peer.core.former import attested
 from fedpeer.peer.core.gathering import Gathering
 from fedpeer.peer.core.leaf_bytes import content_of, parted
-from fedpeer.peer.core.life import Life
-from fedpeer.peer.core.messages import Ack, Ballot, Model, Refused, Update, Wanted, digest_of
+from fedpeer.peer.core.life import NodeState
+from fedpeer.peer.core.messages import Ack, ConsensusMessage, Model, Refused, Update, Wanted, digest_of
 from fedpeer.peer.core.voters import EVERYONE
 
 #: Ticks without a coordinator after which rounds are said to pause: a new one takes at most 200 (promise P5), so there
@@ -61,7 +61,7 @@ PAUSED_TICKS = 240
 PASSING = {"stale_term", "round_gap"}
 
 
-class Council:
+class RoundConsensus:
     """One peer's part in the coordinated rounds of a group.
 
     decrees     the machine of elections and decrees
@@ -69,7 +69,7 @@ class Council:
     """
 
     def __init__(
-        self, life: Life, group: str, course: Course, draws: np.random.Generator, sign: Sign, verify: Verify
+        self, life: NodeState, group: str, course: AlgorithmSpec, draws: np.random.Generator, sign: Sign, verify: Verify
     ) -> None:
         self.life, self.group, self.course = life, group, course
         chamber, verify = self.chamber, attested(life, group, verify)
@@ -86,7 +86,7 @@ class Council:
             sign=sign,
             verify=verify,
         )
-        self.decrees = Decrees(election, chamber.holding, sign, verify)
+        self.decrees = RoundCommit(election, chamber.holding, sign, verify)
         for digest in chamber.models:
             self.decrees.holds(digest)
         self._gathering = Gathering()
@@ -96,10 +96,12 @@ class Council:
         self._noted = dict[str, int]()
         self._part: tuple[tuple[int, int], tuple[str, ...]] = ((0, 0), ())
         self._read: tuple[bytes, dict[str, int], bytes] = (b"", {}, course.server)
-        self._known: tuple[Study, bytes, Fault | None] | None = None  # of this peer's update: digest, what is wrong
+        self._known: tuple[PendingUpdate, bytes, Fault | None] | None = (
+            None  # of this peer's update: digest, what is wrong
+        )
 
     @property
-    def chamber(self) -> Chamber:
+    def chamber(self) -> ConsensusState:
         return self.life.ledger.chambers[self.group]
 
     @property
@@ -176,12 +178,12 @@ class Council:
             text = f"nobody coordinates{self._named}: {wanted}; rounds pause"
             life.note("warning", "rounds_paused", text, round=self.applied, group=self.group)
 
-    def hear_ballot(self, peer: str, ballot: Ballot) -> None:
+    def hear_ballot(self, peer: str, ballot: ConsensusMessage) -> None:
         """A statement of the election, or about a decree."""
         said = ballot.said
-        if isinstance(said, Canvass) and not self.chamber.votes:
+        if isinstance(said, VoteRequest) and not self.chamber.votes:
             return
-        if isinstance(said, Lead | Follow):
+        if isinstance(said, Heartbeat | HeartbeatReply):
             self.life.others[peer].seen_in(said.progress.applied + 1, self.life.now)
         outs = self.decrees.heard(peer, said)
         if signers(said) - self.life.circle.roster.by_id.keys():
@@ -243,7 +245,7 @@ class Council:
         if self.chamber.study is not None:
             self._known = self.chamber.study, digest, fault
 
-    def concluded(self, done: Concluded) -> None:
+    def concluded(self, done: UpdatesAggregated) -> None:
         """The server after the round is made; it is proposed, if this peer still coordinates that round."""
         at = (self.decrees.election.stand.term, self.applied + 1)
         if not self.decrees.gathering or (done.term, done.round) != at:
@@ -331,7 +333,7 @@ class Council:
         (counted, server), members = self.in_force(), set(self.clients)
         counted = {peer: last for peer, last in counted.items() if peer in members}
         updates = dict(sorted(gathering.updates.items()))
-        life.effects.append(Conclude(*at, server, counted, updates, self.clients, self.group))
+        life.effects.append(AggregateUpdates(*at, server, counted, updates, self.clients, self.group))
 
     def _propose_again(self) -> None:
         """What is in force shall be so after this round, too."""
@@ -348,7 +350,7 @@ class Council:
 
     def _store(self, digest: bytes, content: bytes) -> None:
         """Keep a model, and do what waits for it."""
-        self.life.write(Stored(group=self.group, digest=digest, content=content))
+        self.life.write(ModelStored(group=self.group, digest=digest, content=content))
         self._do(self.decrees.holds(digest))
 
     # ---------------------------------------------------------------------------------------------- the machine's words
@@ -358,19 +360,19 @@ class Council:
         life = self.life
         for out in outs:
             match out:
-                case Persist(Stand() as stand):
-                    life.write(Stood(group=self.group, term=stand.term, voted=stand.voted))
-                case Persist(Holding() as holding):
+                case Persist(HardState() as stand):
+                    life.write(TermChanged(group=self.group, term=stand.term, voted=stand.voted))
+                case Persist(CommitState() as holding):
                     life.write(bound(self.group, holding))
                 case Say(_, Accept()) if not self.chamber.votes:
                     pass
-                case Say(_, Lead() | Follow() as said):  # it is there, whatever its disk does
-                    term = said.mandate.term if isinstance(said, Lead) else said.term
-                    here = (self.group, "lead" if isinstance(said, Lead) else "follow", term)
-                    life.send(out.to, Ballot(group=self.group, said=said), here)
+                case Say(_, Heartbeat() | HeartbeatReply() as said):  # it is there, whatever its disk does
+                    term = said.mandate.term if isinstance(said, Heartbeat) else said.term
+                    here = (self.group, "lead" if isinstance(said, Heartbeat) else "follow", term)
+                    life.send(out.to, ConsensusMessage(group=self.group, said=said), here)
                 case Say():
-                    life.send(out.to, Ballot(group=self.group, said=out.message))
-                case Turn():
+                    life.send(out.to, ConsensusMessage(group=self.group, said=out.message))
+                case LeaderChanged():
                     who = "nobody coordinates" if out.coordinator is None else f"{out.coordinator} coordinates"
                     fields = {"term": out.term, "coordinator": out.coordinator, "group": self.group}
                     life.note("info", "coordinator", f"{who}{self._named} in term {out.term}", **fields)

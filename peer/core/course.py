@@ -1,7 +1,7 @@
 """What a node must know of an algorithm with a server; quick to ask, while the work is done beside it (`pupil.py`).
 
-A node knows states as bytes only. A `Course` says how long they are, what they are at the start, who takes part in a
-round, and what is wrong with somebody's update.
+A node knows states as bytes only. An `AlgorithmSpec` says how long they are, what they are at the start, who takes
+part in a round, and what is wrong with somebody's update.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedpeer.algorithms.updates import Fault
-from fedpeer.peer.core.events import Conclude, Concluded, Practise, Practised
+from fedpeer.peer.core.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
 from fedpeer.peer.core.leaf_bytes import content_of, parted
 from fedpeer.peer.core.messages import digest_of
 
@@ -19,7 +19,7 @@ NOBODY: Mapping[str, Fault] = {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Course:
+class AlgorithmSpec:
     """What a node must know of an algorithm with a server.
 
     server_bytes, update_bytes    of each such state
@@ -57,15 +57,17 @@ class Course:
         return self.server_fault(found[1])
 
 
-def practised(job: Practise, client: bytes, update: bytes, course: Course) -> Practised:
+def practised(job: TrainClient, client: bytes, update: bytes, course: AlgorithmSpec) -> ClientTrained:
     """A training that led to this client and gave this update."""
-    return Practised(job.round, client, update, digest_of(update), course.fault(update))
+    return ClientTrained(job.round, client, update, digest_of(update), course.fault(update))
 
 
-def concluded(job: Conclude, server: bytes, *, sound: bool, out: Mapping[str, Fault] = NOBODY) -> Concluded:
+def concluded(
+    job: AggregateUpdates, server: bytes, *, sound: bool, out: Mapping[str, Fault] = NOBODY
+) -> UpdatesAggregated:
     """A round that leads to this server; `sound`: whether it is made of numbers, `out`: whose updates are left out."""
     if not sound:
-        return Concluded(job.term, job.round, None, group=job.group, out=out)
+        return UpdatesAggregated(job.term, job.round, None, group=job.group, out=out)
     counting = [client for client in job.updates if client not in out]
     content = content_of({**job.counted, **dict.fromkeys(counting, job.round)}, server)
-    return Concluded(job.term, job.round, content, digest_of(content), job.group, out)
+    return UpdatesAggregated(job.term, job.round, content, digest_of(content), job.group, out)

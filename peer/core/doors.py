@@ -6,9 +6,9 @@ from fedpeer.gossip.reductions import NOTHING
 from fedpeer.gossip.successive import read_in
 from fedpeer.gossip.transfers import WINDOW, Incoming, Outgoing, Parcel
 from fedpeer.gossip.weight_limits import WeightLimits
-from fedpeer.peer.core.gate import CouncilSpec, Gate, GroupSpec
+from fedpeer.peer.core.gate import CouncilSpec, GroupSpec, MessagePolicy
 from fedpeer.peer.core.leaf_bytes import content_bytes
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.messages import Hello
 from fedpeer.peer.core.roster import AUTHORITY
 
@@ -17,7 +17,7 @@ from fedpeer.peer.core.roster import AUTHORITY
 WEIGHT_MAX = 1e12
 
 
-def gate_of(life: Life, other: str | None) -> Gate:
+def gate_of(life: NodeState, other: str | None) -> MessagePolicy:
     """What a message from this other peer (None: not known without certificates) is held against now."""
     neighbours = {group: _neighbours(life, group) for group in life.circle.groups}
     rules = life.ledger.rules
@@ -37,7 +37,7 @@ def gate_of(life: Life, other: str | None) -> Gate:
         )
         for id, group in life.circle.elsewhere.items()
     }
-    return Gate(
+    return MessagePolicy(
         federation=life.circle.roster.federation_id,
         me=life.me,
         incarnation=life.ledger.incarnation,
@@ -49,7 +49,7 @@ def gate_of(life: Life, other: str | None) -> Gate:
     )
 
 
-def weight_limits(life: Life, group: str) -> WeightLimits:
+def weight_limits(life: NodeState, group: str) -> WeightLimits:
     """How much weight may go from one member of this group to another, and be held by one."""
     members, union = len(life.circle.groups[group].members), life.circle.averaging[group].overlay.union
     if life.setup.federation.learning.weights == "uniform" and life.setup.keeps is None:
@@ -57,7 +57,7 @@ def weight_limits(life: Life, group: str) -> WeightLimits:
     return WeightLimits.among(members, WEIGHT_MAX, both_ways=False)
 
 
-def note_roster(life: Life, peer: str, incarnation: int, hello: Hello) -> None:
+def note_roster(life: NodeState, peer: str, incarnation: int, hello: Hello) -> None:
     """Note by which roster a peer goes now, and up to which number its transfers may have been made under another.
 
     On a lane no more than WINDOW are open, so who says that it has made more gains nothing.
@@ -72,7 +72,7 @@ def note_roster(life: Life, peer: str, incarnation: int, hello: Hello) -> None:
     life.changed()
 
 
-def may_precede(life: Life, peer: str, group: str, number: int) -> bool:
+def may_precede(life: NodeState, peer: str, group: str, number: int) -> bool:
     """Return whether the transfer of this number may have been made under another roster than ours.
 
     Limits follow from how many members there are, so what was legal there may be beyond ours: that is refused, and
@@ -82,7 +82,7 @@ def may_precede(life: Life, peer: str, group: str, number: int) -> bool:
     return other.roster != life.circle.roster.number or number <= other.made_before[1].get(group, 0)
 
 
-def weight_refusal(life: Life, peer: str, group: str, parcel: Parcel) -> str | None:
+def weight_refusal(life: NodeState, peer: str, group: str, parcel: Parcel) -> str | None:
     """Return the code by which a share is refused for its weight; None if it is not."""
     limits, holding = weight_limits(life, group), life.ledger.groups[group]
     out, incoming = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
@@ -93,7 +93,7 @@ def weight_refusal(life: Life, peer: str, group: str, parcel: Parcel) -> str | N
     return "no_room" if code == "bad_weight" and may_precede(life, peer, group, parcel.seq) else code
 
 
-def _weight_max(life: Life, other: str | None, group: str) -> float:
+def _weight_max(life: NodeState, other: str | None, group: str) -> float:
     """Return the most that a share of this peer can weigh, whichever roster it was made under."""
     if other not in life.others:
         return WEIGHT_MAX
@@ -102,7 +102,7 @@ def _weight_max(life: Life, other: str | None, group: str) -> float:
     return WEIGHT_MAX if may_precede(life, other, group, lane.taken + 1) else weight_limits(life, group).share
 
 
-def _councils(life: Life) -> dict[str, CouncilSpec]:
+def _councils(life: NodeState) -> dict[str, CouncilSpec]:
     """Those of this peer, and by name those of others, in which it has no part."""
     specs = {}
     if life.circle.councils:
@@ -121,7 +121,7 @@ def _councils(life: Life) -> dict[str, CouncilSpec]:
     return specs
 
 
-def _neighbours(life: Life, group: str) -> frozenset[str]:
+def _neighbours(life: NodeState, group: str) -> frozenset[str]:
     """Who may give us shares: along the overlay, or by an edge that it told us of; while somebody is missing, when
     peers may repair the overlay differently, any member."""
     policy = life.circle.averaging[group]

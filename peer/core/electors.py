@@ -13,22 +13,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeGuard
 
-from fedpeer.gossip.ballots import Commit, Lead, Message, Out
+from fedpeer.gossip.ballots import Commit, Heartbeat, Message, Out
 from fedpeer.gossip.outcomes import Refusal
 from fedpeer.peer.core.chamber import called
-from fedpeer.peer.core.entries import Sworn
+from fedpeer.peer.core.entries import VotingAllowed
 from fedpeer.peer.core.meeting import read_news
 from fedpeer.peer.core.messages import RosterNews
 from fedpeer.peer.core.roster import Roster, to_bytes
 
 if TYPE_CHECKING:
-    from fedpeer.peer.core.council import Council
+    from fedpeer.peer.core.council import RoundConsensus
 
 
 def signers(said: Message) -> frozenset[str]:
     """Whose signatures it hands over."""
     match said:
-        case Lead(mandate):
+        case Heartbeat(mandate):
             return frozenset(author for author, _ in mandate.votes)
         case Commit(certificate):
             return frozenset(author for author, _ in certificate.acceptances)
@@ -40,7 +40,7 @@ def unproven(out: Out) -> TypeGuard[Refusal]:
     return isinstance(out, Refusal) and out.code == "bad_signature"
 
 
-def enrol(council: Council, roster: Roster) -> None:
+def enrol(council: RoundConsensus, roster: Roster) -> None:
     """A later roster is known."""
     found, now = council.life.circle.councils[council.group].electorate(roster), council.decrees.election.electorate
     if council.course.fixed and found.number > now.number and found.members != now.members:
@@ -54,7 +54,7 @@ def enrol(council: Council, roster: Roster) -> None:
     council.decrees.announce(found)
 
 
-def hear_earlier(council: Council, peer: str, news: RosterNews) -> None:
+def hear_earlier(council: RoundConsensus, peer: str, news: RosterNews) -> None:
     """A roster from before this peer came: who coordinates may do so by a mandate of that time."""
     if news.number in council.chamber.rosters:
         return
@@ -63,7 +63,7 @@ def hear_earlier(council: Council, peer: str, news: RosterNews) -> None:
         enrol(council, roster)
 
 
-def introduce(council: Council, peer: str) -> None:
+def introduce(council: RoundConsensus, peer: str) -> None:
     """Hand over the earlier rosters that still matter to somebody who was just met."""
     now = council.life.circle.roster.number
     for number, text in sorted(council.chamber.rosters.items()):
@@ -71,16 +71,16 @@ def introduce(council: Council, peer: str) -> None:
             council.life.send(peer, RosterNews(number=number, text=text))
 
 
-def swear(council: Council) -> None:
+def swear(council: RoundConsensus) -> None:
     """Find out whether this peer may have promised something on a disk that is gone."""
     life, chamber = council.life, council.chamber
     number = life.circle.roster.number
     if life.amnesia and not chamber.lost:
-        life.write(Sworn(group=council.group, lost=number))
+        life.write(VotingAllowed(group=council.group, lost=number))
         text = f"this peer was there before, and its disk is gone: it does not vote under roster {number}"
         life.note("warning", "no_vote", f"{text}; issue a new roster to let it", number=number)
     elif not chamber.sworn:
         voters = council.decrees.election.electorate.voters - {life.me}
         known = [p for p in voters if p in life.others and life.others[p].met and life.others[p].knows_us]
         if not voters or 2 * len(known) > len(voters):
-            life.write(Sworn(group=council.group, lost=0))
+            life.write(VotingAllowed(group=council.group, lost=0))

@@ -28,7 +28,7 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learnt:
+class LocalTrained:
     """The local steps of a round: parameters (n,) and what the learner keeps (k,) after them."""
 
     round: int
@@ -68,7 +68,7 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Took:
+class ShareApplied:
     """A share arrived from a neighbour and passed every check.
 
     `at_once`: it was made so many rounds ahead that nobody keeps step with its sender; it is added and does not wait.
@@ -143,11 +143,11 @@ class Left:
     """All that could be handed over was: the rest is written off, and the next start is a late join."""
 
 
-# ------------------------------------------------------------------- coordinated rounds: what changes a `Chamber`
+# ------------------------------------------------------------------ coordinated rounds: what changes a `ConsensusState`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stood:
+class TermChanged:
     """This peer is in a term, and voted for somebody in it or took it for coordinator ("": nobody)."""
 
     group: str
@@ -156,7 +156,7 @@ class Stood:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class CommitStateChanged:
     """What is in force here and what is accepted beyond it: decrees as (term, round, roster, digest).
 
     roster    number of the electorate in force
@@ -170,7 +170,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class ModelStored:
     """A model was made here, or taken over and checked: its content, and (32 bytes) the digest of that."""
 
     group: str
@@ -179,7 +179,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Studied:
+class UpdateMade:
     """The training of a round: the update that it gave, and the client's state after it."""
 
     group: str
@@ -189,7 +189,7 @@ class Studied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class ClientStateSaved:
     """A round is in force, and this is the client's state after it, and (n,) the model that it uses."""
 
     group: str
@@ -207,7 +207,7 @@ class Averaged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Called:
+class VoterSetKnown:
     """An electorate is known, by the signed roster in `text` that says so."""
 
     group: str
@@ -218,21 +218,30 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sworn:
+class VotingAllowed:
     """It is known what this peer may have promised before: nothing (`lost` 0), or what was lost under this roster."""
 
     group: str
     lost: int
 
 
-ChamberEntry = Stood | Bound | Stored | Studied | Kept | Averaged | Called | Sworn
+ChamberEntry = (
+    TermChanged
+    | CommitStateChanged
+    | ModelStored
+    | UpdateMade
+    | ClientStateSaved
+    | Averaged
+    | VoterSetKnown
+    | VotingAllowed
+)
 Entry = (
     Started
     | Began
-    | Learnt
+    | LocalTrained
     | Opened
     | Closed
-    | Took
+    | ShareApplied
     | Acked
     | Met
     | Reborn

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import NodeState
 
 
-def models_of(life: Life) -> tuple[Tensor, Tensor | None]:
+def models_of(life: NodeState) -> tuple[Tensor, Tensor | None]:
     """The model (n,) that this peer predicts with, and the estimate (n,) where that is another one."""
     ledger, keeps = life.ledger, life.setup.keeps
     if keeps is None:

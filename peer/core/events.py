@@ -82,8 +82,8 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
-class Practised:
-    """A `Practise` is done: the client's state after it, its update with (32 bytes) the digest of that, and what is
+class ClientTrained:
+    """A `TrainClient` is done: the client's state after it, its update with (32 bytes) the digest of that, and what is
     wrong with the numbers in it, if anything."""
 
     round: int
@@ -94,9 +94,9 @@ class Practised:
 
 
 @dataclass(frozen=True, slots=True)
-class Concluded:
-    """A `Conclude` is done: the content of what is to be decreed (`leaf_bytes.py`), with (32 bytes) the digest of that;
-    None where the round leads to numbers that are none. `out`: by client, why its update is not part of it."""
+class UpdatesAggregated:
+    """An `AggregateUpdates` is done: the content of what is to be decreed (`leaf_bytes.py`), with (32 bytes) the digest
+    of that; None where the round leads to numbers that are none. `out`: by client, why its update is not part of it."""
 
     term: int
     round: int
@@ -107,8 +107,8 @@ class Concluded:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """A `Settle` is done: the client's state after the round, the model (n,) that it uses, and (n,) the server's."""
+class RoundFinished:
+    """A `FinishRound` is done: the client's state after the round, the model (n,) that it uses, (n,) the server's."""
 
     round: int
     client: bytes
@@ -144,9 +144,9 @@ Event = (
     | NobodyListens
     | Trained
     | Evaluated
-    | Practised
-    | Concluded
-    | Settled
+    | ClientTrained
+    | UpdatesAggregated
+    | RoundFinished
     | Asked
     | NewRoster
     | NewContract
@@ -209,7 +209,7 @@ class Evaluate:
 
 
 @dataclass(frozen=True, slots=True)
-class Practise:
+class TrainClient:
     """Train this client in a round that the server opens so; states as bytes (`leaf_bytes.py`).
 
     clients   ids of all clients of the round, in the order in which the algorithm counts them
@@ -222,13 +222,13 @@ class Practise:
 
 
 @dataclass(frozen=True, slots=True)
-class Conclude:
+class AggregateUpdates:
     """Close the round of a term: the next server, of this one and the updates that came; or the next mean of a group,
     where equals average through a coordinator.
 
     counted   by client, the last round before this one in which its update counted
     updates   by client, in the order of ids
-    clients   ids of all clients of the round, as for `Practise`
+    clients   ids of all clients of the round, as for `TrainClient`
     """
 
     term: int
@@ -241,7 +241,7 @@ class Conclude:
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class FinishRound:
     """What the client keeps of a round after which the server is this one.
 
     before, trained    its states before and after its training; `trained` None: it did not train
@@ -299,6 +299,6 @@ class Stop:
 
 
 #: What takes long, and is done beside the node: one after the other, in this order. Each gives the event of its name.
-Work = Train | Evaluate | Practise | Conclude | Settle
-Worked = Trained | Evaluated | Practised | Concluded | Settled
+Work = Train | Evaluate | TrainClient | AggregateUpdates | FinishRound
+Worked = Trained | Evaluated | ClientTrained | UpdatesAggregated | RoundFinished
 Effect = Persist | Send | Work | Refuse | Note | Enrol | Amend | Stop

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedpeer.peer.core.amending import goes_over
-from fedpeer.peer.core.council import PAUSED_TICKS, Council
-from fedpeer.peer.core.entries import Averaged, Began, Learnt, Studied
+from fedpeer.peer.core.council import PAUSED_TICKS, RoundConsensus
+from fedpeer.peer.core.entries import Averaged, Began, LocalTrained, UpdateMade
 from fedpeer.peer.core.evaluating import models_of
 from fedpeer.peer.core.events import Evaluate, Train, Trained
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.means import update_of
 from fedpeer.peer.core.passages import lingering
 
@@ -32,13 +32,13 @@ from fedpeer.peer.core.passages import lingering
 COORDINATED_DEADLINES = 2
 
 
-class Fellow:
+class GroupAverager:
     """See the top of this file.
 
     councils   by group; whoever changes the mapping changes what is averaged from the next round on
     """
 
-    def __init__(self, life: Life, councils: Mapping[str, Council]) -> None:
+    def __init__(self, life: NodeState, councils: Mapping[str, RoundConsensus]) -> None:
         self.life, self.councils = life, councils
         self._training = False
         self._since: int | None = None  # when the first group was through with this round, and others were not
@@ -86,7 +86,7 @@ class Fellow:
         """The steps of a round are taken."""
         if self._training and done.round == self.life.ledger.round:
             self._training = False
-            self.life.write(Learnt(round=done.round, x_n=done.x_n, s_k=done.s_k))
+            self.life.write(LocalTrained(round=done.round, x_n=done.x_n, s_k=done.s_k))
             for group, council in self.councils.items():
                 if council.chamber.settled * self._every >= done.round:  # it is through with the last: its mean stays
                     self.life.write(Averaged(group=group, round=council.chamber.settled))
@@ -104,7 +104,7 @@ class Fellow:
             chamber = council.chamber
             if chamber.study is None and chamber.settled < ledger.round // self._every:
                 update = update_of(self._weight(group), ledger.x_n[ledger.places[group]])
-                self.life.write(Studied(group=group, round=chamber.settled + 1, update=update, client=b""))
+                self.life.write(UpdateMade(group=group, round=chamber.settled + 1, update=update, client=b""))
 
     def _weight(self, group: str) -> float:
         """Of this peer in a group's mean: its algorithm's own, 1, or its number of examples."""

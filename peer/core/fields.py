@@ -72,7 +72,7 @@ def plain(value: Any, version: int = NEWEST) -> Any:
         return value
     if isinstance(value, tuple):
         return tuple([plain(each, version) for each in value])
-    if isinstance(value, messages.Ballot):
+    if isinstance(value, messages.ConsensusMessage):
         return (value.group, *ballot_bytes.flat(value.said, version))
     if is_dataclass(value):
         told = [plain(getattr(value, name), version) for name in _told(value.__class__, version)]
@@ -114,7 +114,10 @@ def _signed(value: Any) -> bytes:
 def _ballot(value: Any, version: int) -> dict[str, Any]:
     """A group, what kind of statement it is, and its fields."""
     group, kind, *rest = of_type(tuple, value) if len(value) > 1 else (None, None)
-    known = placed("Ballot.group", _GROUP)(group), placed("Ballot.said", one_of(*ballot_bytes.SAYINGS))(kind)
+    known = (
+        placed("ConsensusMessage.group", _GROUP)(group),
+        placed("ConsensusMessage.said", one_of(*ballot_bytes.SAYINGS))(kind),
+    )
     return {"group": known[0], "said": ballot_bytes.read(known[1], tuple(rest), version)}
 
 
@@ -183,7 +186,7 @@ _FIELDS: dict[type[messages.Message], tuple[Reader, ...]] = {
         words(TEXT_LETTERS_MAX, least=0),
         many(_claim, 1),
     ),
-    messages.Ballot: (),
+    messages.ConsensusMessage: (),
     messages.Update: (_GROUP, _FIRST, _FIRST, _DIGEST, one_of(PLAIN, SPARSE), _NUMBER),
     messages.Wanted: (_GROUP, _DIGEST),
     messages.Model: (_GROUP, _DIGEST),
@@ -205,7 +208,7 @@ KINDS: dict[int, type[messages.Message]] = {
     9: messages.Value,
     10: messages.RosterNews,
     11: messages.Refused,
-    12: messages.Ballot,
+    12: messages.ConsensusMessage,
     13: messages.Update,
     14: messages.Wanted,
     15: messages.Model,
@@ -215,7 +218,7 @@ KINDS: dict[int, type[messages.Message]] = {
 
 def _reader(kind: type[messages.Message], version: int) -> Reader:
     """Return the fields that a message of this kind has in this version; the others have their defaults."""
-    if kind is messages.Ballot:
+    if kind is messages.ConsensusMessage:
         return partial(_ballot, version=version)
     readers, names = dict(zip(_names(kind), _FIELDS[kind], strict=True)), _names(kind, version)
     return named(names, *(readers[name] for name in names), of=kind.__name__)

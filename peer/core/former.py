@@ -11,11 +11,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 from fedpeer.gossip.claims import Verify
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.roster import Roster, from_bytes, verify_statement
 
 
-def attested(life: Life, group: str, verify: Verify) -> Verify:
+def attested(life: NodeState, group: str, verify: Verify) -> Verify:
     """`verify`, and for who is in the present roster no more by the keys of the earlier ones that the chamber has."""
 
     def verified(author: str, text: bytes, signature: bytes) -> bool:

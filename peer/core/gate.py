@@ -1,8 +1,8 @@
 """Whether a message may come in: what its metadata says, held against what we know of the other side.
 
-Nothing of the tail is read here, and no memory of earlier messages is needed: an `Opening` passes, with what its tail
-has to be, or is `Rejected`. In the order of the table of bad inputs: who and to whom, then the group, then the shape
-and the number of bytes, then the weight.
+Nothing of the tail is read here, and no memory of earlier messages is needed: a `ParsedMetadata` passes, with what its
+tail has to be, or is `Rejected`. In the order of the table of bad inputs: who and to whom, then the group, then the
+shape and the number of bytes, then the weight.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedpeer.peer.core.ballot_bytes import SIGNATURES_BYTES, has_signatures
 from fedpeer.peer.core.fields import PLAIN
 from fedpeer.peer.core.messages import (
     Ack,
-    Ballot,
+    ConsensusMessage,
     Contract,
     Envelope,
     Fetch,
@@ -86,7 +86,7 @@ class CouncilSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class MessagePolicy:
     """What a message is held against.
 
     federation, me, incarnation    ours
@@ -108,7 +108,7 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class ParsedMetadata:
     """A message without its tail, everything else of it checked.
 
     `fields` by name; `form` and `length` say how the tail is to be read where it is a tensor; `check` finds what is
@@ -129,19 +129,21 @@ class Opening:
         return str(self.fields.get("group", ""))
 
 
-def admitted(opening: Opening, gate: Gate) -> Opening | Rejected:
+def admitted(opening: ParsedMetadata, gate: MessagePolicy) -> ParsedMetadata | Rejected:
     """The message, with the form of its tail, or why it may not come in."""
     wrong = _misdirected(opening, gate)
     if wrong is not None:
         return wrong
-    if opening.kind in (Ballot, Update, Wanted, Model) or (opening.kind is Ack and opening.group in gate.councils):
+    if opening.kind in (ConsensusMessage, Update, Wanted, Model) or (
+        opening.kind is Ack and opening.group in gate.councils
+    ):
         return _in_council(opening, gate)
     if opening.kind in (Transfer, Ack, Fetch, Value):
         return _grouped(opening, gate)
     return _texted(opening)
 
 
-def tail_bytes_max(gate: Gate) -> int:
+def tail_bytes_max(gate: MessagePolicy) -> int:
     """Bytes of the longest tail that this other side may send."""
     us = {gate.me} if gate.other is None else {gate.me, gate.other}
     shared = [each for each in gate.groups.values() if us <= each.members]
@@ -151,12 +153,12 @@ def tail_bytes_max(gate: Gate) -> int:
     return max([*TEXTS.values(), *tails, SIGNATURES_BYTES[1] if councils else 0])
 
 
-def about(opening: Opening, code: str, text: str = "") -> Rejected:
+def about(opening: ParsedMetadata, code: str, text: str = "") -> Rejected:
     """The refusal of this message, naming the transfer where it is one."""
     return Rejected(code, text, opening.group, opening.fields.get("seq", 0))
 
 
-def _misdirected(opening: Opening, gate: Gate) -> Rejected | None:
+def _misdirected(opening: ParsedMetadata, gate: MessagePolicy) -> Rejected | None:
     """What is wrong with from whom and to whom."""
     envelope = opening.envelope
     if envelope.federation != gate.federation:
@@ -176,7 +178,7 @@ def _misdirected(opening: Opening, gate: Gate) -> Rejected | None:
     return about(opening, "stale_incarnation", f"to incarnation {envelope.to_incarnation}; ours is {gate.incarnation}")
 
 
-def _grouped(opening: Opening, gate: Gate) -> Opening | Rejected:
+def _grouped(opening: ParsedMetadata, gate: MessagePolicy) -> ParsedMetadata | Rejected:
     """A message about one group: whether the group, its numbers and the tail are what they have to be."""
     spec = gate.groups.get(opening.group)
     if spec is None:
@@ -201,7 +203,7 @@ def _grouped(opening: Opening, gate: Gate) -> Opening | Rejected:
     return shaped
 
 
-def _shaped(opening: Opening, shape: tuple[int, ...], form: Form, length: int) -> Opening | Rejected:
+def _shaped(opening: ParsedMetadata, shape: tuple[int, ...], form: Form, length: int) -> ParsedMetadata | Rejected:
     """The tail has to be one vector: of the group's length, or within what a reduction makes of it."""
     least, most = (bound // form.dtype.itemsize for bound in form.bytes_bounds(length))
     if len(shape) != 1 or not least <= shape[0] <= most:
@@ -212,7 +214,7 @@ def _shaped(opening: Opening, shape: tuple[int, ...], form: Form, length: int) -
     return replace(opening, form=form, length=length)
 
 
-def _in_council(opening: Opening, gate: Gate) -> Opening | Rejected:
+def _in_council(opening: ParsedMetadata, gate: MessagePolicy) -> ParsedMetadata | Rejected:
     """A message of coordinated rounds: the council, and how long its tail may be."""
     spec = gate.councils.get(opening.group)
     if spec is None:
@@ -225,12 +227,12 @@ def _in_council(opening: Opening, gate: Gate) -> Opening | Rejected:
     if opening.kind is Model:
         least, most = spec.model_bytes
         opening = replace(opening, check=spec.model_fault)
-    elif opening.kind is Ballot and has_signatures(opening.fields["said"]):
+    elif opening.kind is ConsensusMessage and has_signatures(opening.fields["said"]):
         least, most = SIGNATURES_BYTES
     return opening if least <= opening.tail_bytes <= most else _unlike(opening, opening.tail_bytes, least, most)
 
 
-def _updating(opening: Opening, spec: CouncilSpec) -> Opening | Rejected:
+def _updating(opening: ParsedMetadata, spec: CouncilSpec) -> ParsedMetadata | Rejected:
     """An update: its content is one of this council's, and the tail has it in full or in fewer bytes."""
     size, (least, most) = opening.fields["size"], spec.update_bytes
     if not least <= size <= most:
@@ -241,12 +243,12 @@ def _updating(opening: Opening, spec: CouncilSpec) -> Opening | Rejected:
     return replace(opening, check=spec.update_fault)
 
 
-def _unlike(opening: Opening, size: int, least: int, most: int) -> Rejected:
+def _unlike(opening: ParsedMetadata, size: int, least: int, most: int) -> Rejected:
     wanted = f"{least}" if least == most else f"{least} to {most}"
     return about(opening, "tail_length_wrong", f"{size} bytes instead of {wanted}")
 
 
-def _texted(opening: Opening) -> Opening | Rejected:
+def _texted(opening: ParsedMetadata) -> ParsedMetadata | Rejected:
     """A message without a tensor: the tail is a bounded text, or nothing."""
     most = TEXTS.get(opening.kind, 0)
     if opening.tail_bytes > most:

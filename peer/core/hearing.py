@@ -17,13 +17,13 @@ from fedpeer.peer.core import electors
 from fedpeer.peer.core.acquaintance import HELLO_MAX
 from fedpeer.peer.core.amending import hear_signed
 from fedpeer.peer.core.company import attend
-from fedpeer.peer.core.council import Council
+from fedpeer.peer.core.council import RoundConsensus
 from fedpeer.peer.core.events import Heard
 from fedpeer.peer.core.lanes import hear_ack, hear_transfer, say_all_open
 from fedpeer.peer.core.meeting import hear_contract, hear_hello, hear_roster
 from fedpeer.peer.core.messages import (
     Ack,
-    Ballot,
+    ConsensusMessage,
     Contract,
     Fetch,
     Hello,
@@ -64,7 +64,7 @@ class Hearing:
     enrol      goes over to a roster that is news
     """
 
-    def __init__(self, work: Work, councils: Mapping[str, Council], enrol: Callable[[Roster], None]) -> None:
+    def __init__(self, work: Work, councils: Mapping[str, RoundConsensus], enrol: Callable[[Roster], None]) -> None:
         self.work, self.councils, self._enrol = work, councils, enrol
 
     def hear(self, heard: Heard) -> None:
@@ -137,20 +137,20 @@ class Hearing:
                 self._news(peer, message)
             case Refused():
                 self._refused(peer, message)
-            case Ballot() | Update() | Wanted() | Model():
+            case ConsensusMessage() | Update() | Wanted() | Model():
                 self._sit(peer, message)
             case Hello() | Reminder():
                 raise AssertionError("what makes two meet is heard before")
             case _:
                 assert_never(message)
 
-    def _sit(self, peer: str, message: Ballot | Update | Wanted | Model) -> None:
+    def _sit(self, peer: str, message: ConsensusMessage | Update | Wanted | Model) -> None:
         """Something about coordinated rounds, by somebody who learns the same."""
         council = self.councils.get(message.group)
         if council is None or message.group not in self.work.life.others[peer].agreed:
             return
         match message:
-            case Ballot():
+            case ConsensusMessage():
                 council.hear_ballot(peer, message)
             case Update():
                 council.hear_update(peer, message)

@@ -16,9 +16,9 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.proofs import Signed
 from fedpeer.peer.core.chamber import chamber_fields, chamber_of
 from fedpeer.peer.core.contract import NEW_FEDERATION, Held
-from fedpeer.peer.core.entries import Entry, Opened, Took
+from fedpeer.peer.core.entries import Entry, Opened, ShareApplied
 from fedpeer.peer.core.framing import FrameError, frame, unframe, unframe_any
-from fedpeer.peer.core.ledger import Holding, Ledger, Rules
+from fedpeer.peer.core.ledger import DurableState, GroupState, Rules
 from fedpeer.peer.core.tags import ENTRIES, INCOMING, OUTGOING, PARCEL, REACH, TAGS, Schema
 
 
@@ -30,7 +30,7 @@ def entry_bytes(entry: Entry) -> bytes:
     """One entry of a journal."""
     tag = TAGS[type(entry)]
     fields, tensors = _taken_apart(ENTRIES[tag], entry)
-    if isinstance(entry, Took):
+    if isinstance(entry, ShareApplied):
         fields["parcel"], inner = _taken_apart(PARCEL, entry.parcel)
         tensors |= inner
     return frame(tag, fields, tensors)
@@ -52,7 +52,7 @@ def entry_of(data: bytes, start_weight: float = 1.0) -> Entry:
         }
     given = {**fields, **tensors}
     try:
-        if stored.made is Took:
+        if stored.made is ShareApplied:
             given["parcel"] = PARCEL.put_together({**given["parcel"], "payload": given.pop("payload")})
         made: Entry = stored.put_together(given)
     except (TypeError, KeyError) as error:
@@ -70,7 +70,7 @@ def _taken_apart(stored: Schema, value: Any) -> tuple[dict[str, Any], dict[str, 
 # ---------------------------------------------------------------------------------------------------------- snapshots
 
 
-def snapshot_bytes(ledger: Ledger, owner: Mapping[str, str], held: Held | None = None) -> bytes:
+def snapshot_bytes(ledger: DurableState, owner: Mapping[str, str], held: Held | None = None) -> bytes:
     """The whole ledger. `owner` says whose it is, and `ledger_of` compares it; `held`: by which contract it goes."""
     tensors: dict[str, Tensor] = {"x": ledger.x_n, "s": ledger.s_k}
     groups = {
@@ -103,7 +103,7 @@ def ledger_of(
     owner: Mapping[str, str],
     places: Mapping[str, Tensor] | None = None,
     key: str = "",
-) -> Ledger:
+) -> DurableState:
     """The ledger as it was when the last of these entries was made; `places` are those of coordinated averages, `key`
     is the peer's own, in hex, which a snapshot of before version 0.3 does not hold.
 
@@ -129,7 +129,7 @@ def ledger_of(
                 f'the slices of the group "{group}" in the state have {numbers}; write the old network and partial '
                 f"models back, or {NEW_FEDERATION}"
             )
-    ledger = Ledger(
+    ledger = DurableState(
         rules,
         {name: index.get(name, torch.empty(0, dtype=torch.int64)) for name in groups},
         tensors["x"],
@@ -158,7 +158,7 @@ def held_of(fields: Mapping[str, Any]) -> Held | None:
     return Held(kept["number"], kept["text"], kept["file"], kept.get("before", b"")) if kept else None
 
 
-def _holding_fields(holding: Holding, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+def _holding_fields(holding: GroupState, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     tensors[f"{prefix}held"] = holding.held.value_D
     if holding.settled_D is not None:
         tensors[f"{prefix}settled"] = holding.settled_D
@@ -217,7 +217,7 @@ def _signed(stored: tuple[int, float, bytes] | None) -> Signed | None:
     return None if stored is None else Signed(*stored)
 
 
-def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tensor]) -> Holding:
+def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tensor]) -> GroupState:
     def mass(name: str, weight: float) -> Mass:
         return Mass(tensors[f"{prefix}{name}"], torch.tensor(weight, dtype=torch.float64))
 
@@ -239,7 +239,7 @@ def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tenso
         reference = tensors.get(f"{prefix}into {number} reference")
         into[peer] = INCOMING.put_together({**lane, "reference": reference, "signed": _signed(lane.get("signed"))})
     reach: Mapping[str, Any] | None = fields.get("reach")  # older states have none
-    return Holding(
+    return GroupState(
         mass("held", fields["weight"]),
         waiting,
         out,

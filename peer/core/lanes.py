@@ -13,9 +13,9 @@ from collections.abc import Collection
 from fedpeer.gossip.proofs import Signed, Way
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict, implied_D, judge
 from fedpeer.peer.core.doors import may_precede, weight_limits, weight_refusal
-from fedpeer.peer.core.entries import Acked, Took
+from fedpeer.peer.core.entries import Acked, ShareApplied
 from fedpeer.peer.core.ledger import NOTHING_HELD
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.messages import Ack, Transfer
 from fedpeer.peer.core.reminders import is_signed, lane_signature
 from fedpeer.peer.core.repeats import Repeats
@@ -34,14 +34,14 @@ WAITING_MAX = 256
 PLACE_BYTES = 1024
 
 
-def ship(life: Life, repeats: Repeats, group: str, made: dict[str, Parcel]) -> None:
+def ship(life: NodeState, repeats: Repeats, group: str, made: dict[str, Parcel]) -> None:
     """Say new transfers."""
     for peer, parcel in made.items():
         repeats.sent((peer, group, parcel.seq), life.now)
         life.send(peer, _signed_transfer(life, peer, group, parcel))
 
 
-def _signed_transfer(life: Life, peer: str, group: str, parcel: Parcel) -> Transfer:
+def _signed_transfer(life: NodeState, peer: str, group: str, parcel: Parcel) -> Transfer:
     """With what shows later that this peer made it; the same whenever it is said to the same process."""
     total = life.ledger.groups[group].out[peer].weight_until(parcel.seq)
     signature = lane_signature(life, peer, group, "made", parcel.seq, total)
@@ -49,7 +49,7 @@ def _signed_transfer(life: Life, peer: str, group: str, parcel: Parcel) -> Trans
 
 
 def fitting(
-    life: Life, group: str, to: Collection[str], fraction: float, start_weight: float | None = None
+    life: NodeState, group: str, to: Collection[str], fraction: float, start_weight: float | None = None
 ) -> tuple[tuple[str, ...], float]:
     """Return the peers of `to` that may get a share now, and what part of the weight it may be: `fraction`, or less.
 
@@ -71,7 +71,7 @@ def fitting(
     return tuple(p for p in to if room[p] >= share), share / weight if share < fraction * weight else fraction
 
 
-def hear_transfer(life: Life, peer: str, transfer: Transfer) -> bool:
+def hear_transfer(life: NodeState, peer: str, transfer: Transfer) -> bool:
     """Take it, or refuse it by name; whether it was taken."""
     group, parcel = transfer.group, transfer.parcel
     other, holding = life.others[peer], life.ledger.groups[group]
@@ -126,12 +126,12 @@ def hear_transfer(life: Life, peer: str, transfer: Transfer) -> bool:
     other.begun = True
     other.seen_in(parcel.round, life.now)
     at_once = not _may_wait(life, group, peer, parcel)
-    life.write(Took(group=group, sender=peer, parcel=parcel, at_once=at_once, signature=transfer.signature))
+    life.write(ShareApplied(group=group, sender=peer, parcel=parcel, at_once=at_once, signature=transfer.signature))
     acknowledge(life, peer, group)
     return True
 
 
-def _may_wait(life: Life, group: str, peer: str, parcel: Parcel) -> bool:
+def _may_wait(life: NodeState, group: str, peer: str, parcel: Parcel) -> bool:
     """Whether a share of an exchange to come is kept until then: it is not for rounds that this peer may never reach as
     others do, and there is room for it."""
     policy, holding = life.circle.averaging[group], life.ledger.groups[group]
@@ -147,7 +147,7 @@ def _may_wait(life: Life, group: str, peer: str, parcel: Parcel) -> bool:
     return kept < max(WAITING_MIN, min(room, WAITING_MAX))
 
 
-def acknowledge(life: Life, peer: str, group: str) -> None:
+def acknowledge(life: NodeState, peer: str, group: str) -> None:
     """Say what is taken; it is durable by then, since it was written before."""
     lane = life.ledger.groups[group].into.get(peer, Incoming())
     signature = lane_signature(life, peer, group, "taken", lane.taken, lane.taken_weight) if lane.taken else b""
@@ -155,7 +155,7 @@ def acknowledge(life: Life, peer: str, group: str) -> None:
     life.send(peer, ack)
 
 
-def _unlike(life: Life, peer: str, group: str, way: Way, signed: Signed, total: float) -> str | None:
+def _unlike(life: NodeState, peer: str, group: str, way: Way, signed: Signed, total: float) -> str | None:
     """Why what a neighbour signed of a lane is not what is known of it here; None if it is."""
     if not is_signed(life, peer, group, way, signed):
         return "bad_signature"
@@ -165,7 +165,7 @@ def _unlike(life: Life, peer: str, group: str, way: Way, signed: Signed, total: 
     return None
 
 
-def hear_ack(life: Life, repeats: Repeats, peer: str, ack: Ack) -> None:
+def hear_ack(life: NodeState, repeats: Repeats, peer: str, ack: Ack) -> None:
     """Close what the neighbour has; knowing of more than was made means that somebody lost memory."""
     other, holding = life.others[peer], life.ledger.groups[ack.group]
     if not other.met:
@@ -189,7 +189,7 @@ def hear_ack(life: Life, repeats: Repeats, peer: str, ack: Ack) -> None:
         life.write(Acked(group=ack.group, peer=peer, taken=ack.taken, signature=ack.signature))
 
 
-def say_again(life: Life, repeats: Repeats) -> None:
+def say_again(life: NodeState, repeats: Repeats) -> None:
     """Repeat what is overdue, the same bytes."""
     for peer, group, seq in repeats.due(life.now):
         waits = life.phase == "leaving" and life.parts(peer)
@@ -204,7 +204,7 @@ def say_again(life: Life, repeats: Repeats) -> None:
         life.send(peer, _signed_transfer(life, peer, group, parcel))
 
 
-def say_all_open(life: Life, repeats: Repeats, peer: str) -> None:
+def say_all_open(life: NodeState, repeats: Repeats, peer: str) -> None:
     """To a neighbour just met: whatever it may not have."""
     repeats.forget(peer)
     for group, holding in life.ledger.groups.items():

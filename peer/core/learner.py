@@ -38,7 +38,7 @@ class Scale(Protocol):
     def scale_F(self) -> NDArray[np.float32]: ...
 
 
-class Holding(Protocol):
+class LocalData(Protocol):
     """What one peer holds; `fedpeer.data.held.Held` is one and says what is what."""
 
     @property
@@ -81,7 +81,7 @@ def check_step(module: nn.Module, inputs: Tensor) -> None:
             ) from None
 
 
-def view_of(held: Holding, shape: DataShape) -> View | None:
+def view_of(held: LocalData, shape: DataShape) -> View | None:
     """How a peer sees the inputs, or None if as they are."""
     if held.feature_map_F is None and held.inputs is None:
         return None
@@ -116,7 +116,7 @@ class Learner:
     steps: int
 
     @classmethod
-    def of(cls, assembly: Assembly, held: Holding, x_NF: Tensor, peer: str, device: str = "cpu") -> Learner:
+    def of(cls, assembly: Assembly, held: LocalData, x_NF: Tensor, peer: str, device: str = "cpu") -> Learner:
         """The learner of a peer that holds some rows of x_NF (N, *F), whose type is `shape.dtype`.
 
         Raises:

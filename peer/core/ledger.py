@@ -27,30 +27,30 @@ from fedpeer.gossip.push_sum import absorb
 from fedpeer.gossip.reductions import Form
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, give_nothing, take
 from fedpeer.gossip.veil import Veil, give_made_up, made_up
-from fedpeer.peer.core.chamber import Chamber
+from fedpeer.peer.core.chamber import ConsensusState
 from fedpeer.peer.core.entries import (
     Acked,
     Adopted,
     Averaged,
     Began,
-    Bound,
-    Called,
+    ClientStateSaved,
     Closed,
+    CommitStateChanged,
     Entry,
-    Kept,
-    Learnt,
     Left,
+    LocalTrained,
     Met,
+    ModelStored,
     Opened,
     Reborn,
     Returned,
     Revoked,
+    ShareApplied,
     Started,
-    Stood,
-    Stored,
-    Studied,
-    Sworn,
-    Took,
+    TermChanged,
+    UpdateMade,
+    VoterSetKnown,
+    VotingAllowed,
 )
 from fedpeer.peer.core.means import values_of
 from fedpeer.peer.core.plausible import Reach, length_of
@@ -62,7 +62,7 @@ Place = tuple[int, int, str]
 
 
 @dataclass(frozen=True, eq=False)
-class Holding:
+class GroupState:
     """One group, as this peer holds it.
 
     held         what it has; with `waiting` and what is open on the lanes, all that is its own to give
@@ -108,7 +108,7 @@ class Holding:
         """All weight that is this peer's own: held and waiting."""
         return float(self.held.weight) + sum(float(mass.weight) for mass in self.waiting.values())
 
-    def with_lane(self, peer: str, lane: Outgoing) -> Holding:
+    def with_lane(self, peer: str, lane: Outgoing) -> GroupState:
         return replace(self, out={**self.out, peer: lane})
 
 
@@ -134,7 +134,7 @@ class Rules:
 
 
 @dataclass
-class Ledger:
+class DurableState:
     """See the top of this file.
 
     index        of each group, the places (D,) int64 of its scalars in the parameters
@@ -156,7 +156,7 @@ class Ledger:
     index: Mapping[str, Tensor]
     x_n: Tensor
     s_k: Tensor
-    groups: dict[str, Holding]
+    groups: dict[str, GroupState]
     fresh: bool = True
     round: int = 0
     trained: bool = False
@@ -166,16 +166,16 @@ class Ledger:
     met_as: dict[str, tuple[int, int, bytes]] = field(default_factory=dict)
     left: bool = False
     rekeyed: bool = False
-    chambers: dict[str, Chamber] = field(default_factory=dict)
+    chambers: dict[str, ConsensusState] = field(default_factory=dict)
     places: Mapping[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
-    def blank(rules: Rules, index: Mapping[str, Tensor], x_n: Tensor, state_size: int) -> Ledger:
+    def blank(rules: Rules, index: Mapping[str, Tensor], x_n: Tensor, state_size: int) -> DurableState:
         """Before anything happened: the initial parameters, with the peer's first weight in every group."""
         groups = {group: _entered(x_n[place_D], rules) for group, place_D in index.items()}
-        return Ledger(rules, index, x_n, x_n.new_zeros(state_size), groups)
+        return DurableState(rules, index, x_n, x_n.new_zeros(state_size), groups)
 
-    def copy(self) -> Ledger:
+    def copy(self) -> DurableState:
         """As it is now; later entries do not change it. Tensors are never changed in place, so none is copied."""
         return replace(
             self,
@@ -199,7 +199,7 @@ class Ledger:
         self.index = index
         return gone
 
-    def seated(self, places: Mapping[str, Tensor], blank: Mapping[str, Chamber]) -> None:
+    def seated(self, places: Mapping[str, Tensor], blank: Mapping[str, ConsensusState]) -> None:
         """Go on in other councils: the chambers of those that are gone are given up, and new ones begin `blank`."""
         self.chambers = {group: self.chambers.get(group, chamber) for group, chamber in blank.items()}
         self.places = places
@@ -218,7 +218,7 @@ class Ledger:
         match entry:
             case Opened():
                 return self._open(entry)
-            case Took():
+            case ShareApplied():
                 self._take(entry)
             case Closed():
                 round, exchange = self.groups[entry.group].at
@@ -230,7 +230,7 @@ class Ledger:
                 if entry.signature:
                     lane = replace(lane, signed=Signed(lane.acked, lane.acked_weight, entry.signature))
                 self.groups[entry.group] = holding.with_lane(entry.peer, lane)
-            case Learnt():
+            case LocalTrained():
                 self._learn(entry)
             case Began():
                 self.x_n = self._assembled()
@@ -257,7 +257,9 @@ class Ledger:
                     unknown = noisy or float(holding.held.weight) <= NOTHING_HELD
                     value_D = self.x_n[self.index[group]] if unknown else holding.held.estimate_D
                     held = Mass.of(value_D, self.rules.start_weight)
-                    self.groups[group] = Holding(held, at=holding.at, reach=holding.reach, put=self.rules.start_weight)
+                    self.groups[group] = GroupState(
+                        held, at=holding.at, reach=holding.reach, put=self.rules.start_weight
+                    )
                 self.incarnation, self.met, self.met_as, self.left = entry.incarnation, {}, {}, False
                 self.rekeyed = False
             case Adopted():
@@ -277,9 +279,18 @@ class Ledger:
                 )
             case Left():
                 self.left = True
-            case Stood() | Bound() | Stored() | Studied() | Kept() | Averaged() | Called() | Sworn():
+            case (
+                TermChanged()
+                | CommitStateChanged()
+                | ModelStored()
+                | UpdateMade()
+                | ClientStateSaved()
+                | Averaged()
+                | VoterSetKnown()
+                | VotingAllowed()
+            ):
                 self.chambers[entry.group] = self.chambers[entry.group].changed(entry)
-                self.x_n = entry.x_n if isinstance(entry, Kept) else self.x_n
+                self.x_n = entry.x_n if isinstance(entry, ClientStateSaved) else self.x_n
                 if isinstance(entry, Averaged):
                     self._average(entry.group)
             case _:
@@ -300,7 +311,7 @@ class Ledger:
                 x_n[place_D] = self.estimate_D(group).to(x_n.dtype)
         return x_n
 
-    def _learn(self, entry: Learnt) -> None:
+    def _learn(self, entry: LocalTrained) -> None:
         step_n = entry.x_n - self.x_n
         for group, place_D in self.index.items():
             holding = self.groups[group]
@@ -339,7 +350,7 @@ class Ledger:
         )
         return parcels
 
-    def _take(self, entry: Took) -> None:
+    def _take(self, entry: ShareApplied) -> None:
         holding, parcel = self.groups[entry.group], entry.parcel
         length = len(self.index[entry.group])
         lane, mass = take(holding.into.get(entry.sender, Incoming()), parcel, self.rules.form, length)
@@ -383,12 +394,12 @@ class Ledger:
             )
 
 
-def _entered(estimate_D: Tensor, rules: Rules) -> Holding:
+def _entered(estimate_D: Tensor, rules: Rules) -> GroupState:
     held, settled_D = Mass.of(estimate_D, rules.start_weight), estimate_D if rules.drifts else None
-    return Holding(held, settled_D=settled_D, put=rules.start_weight)
+    return GroupState(held, settled_D=settled_D, put=rules.start_weight)
 
 
-def _added(holding: Holding, at: tuple[int, int], *, everything: bool = False) -> Holding:
+def _added(holding: GroupState, at: tuple[int, int], *, everything: bool = False) -> GroupState:
     """What waits for exchanges before `at` is added, in the order of exchanges and of ids, and wakes."""
     held, waiting = holding.held, dict(holding.waiting)
     for place in sorted(place for place in holding.waiting if everything or place[:2] < at):

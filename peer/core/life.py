@@ -20,17 +20,25 @@ from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Claim, Membership
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.gossip.veil import key_of
-from fedpeer.peer.core.acquaintance import Acquaintance
+from fedpeer.peer.core.acquaintance import Neighbor
 from fedpeer.peer.core.codec import refused
 from fedpeer.peer.core.contract import Held
-from fedpeer.peer.core.course import Course
-from fedpeer.peer.core.entries import Entry, Kept, Learnt, Started, Stored, Studied, Took
+from fedpeer.peer.core.course import AlgorithmSpec
+from fedpeer.peer.core.entries import (
+    ClientStateSaved,
+    Entry,
+    LocalTrained,
+    ModelStored,
+    ShareApplied,
+    Started,
+    UpdateMade,
+)
 from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send, Stop
 from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.gate import Gate
+from fedpeer.peer.core.gate import MessagePolicy
 from fedpeer.peer.core.groups import PeerGroup
 from fedpeer.peer.core.keeps import Keeps
-from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.ledger import DurableState
 from fedpeer.peer.core.messages import Message, spoken_in
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Roster
@@ -57,7 +65,7 @@ JOURNAL_TIMES, JOURNAL_BYTES_MIN = 4, 4 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Circle:
+class PeerGroups:
     """With whom a peer learns, by one roster: its groups, how each averages, and the groups of others; and the councils
     in which rounds are coordinated."""
 
@@ -102,8 +110,8 @@ class Setup:
     federation: Federation
     contract: bytes
     held: Held
-    circle: Circle
-    circle_of: Callable[[Roster], Circle]
+    circle: PeerGroups
+    circle_of: Callable[[Roster], PeerGroups]
     address: str = ""
     models: tuple[str, ...] = ()
     seeds: frozenset[str] = frozenset()
@@ -125,14 +133,14 @@ Phase = Literal["gathering", "joining", "learning", "finished", "leaving", "stop
 
 
 @dataclass
-class Life:
+class NodeState:
     """This life of the peer, from its start to its end."""
 
     setup: Setup
-    ledger: Ledger
+    ledger: DurableState
     membership: Membership
-    circle: Circle
-    others: dict[str, Acquaintance]
+    circle: PeerGroups
+    others: dict[str, Neighbor]
     sign: Sign
     verify: Verify
     phase: Phase = "learning"
@@ -147,10 +155,10 @@ class Life:
     reachable: dict[tuple[str, str], bool] = field(default_factory=dict)
     expectable: dict[tuple[str, str], bool] = field(default_factory=dict)
     living: dict[str, Averaging] = field(default_factory=dict)
-    gates: dict[str | None, Gate] = field(default_factory=dict)
+    gates: dict[str | None, MessagePolicy] = field(default_factory=dict)
     averages: dict[str, Tensor] = field(default_factory=dict)  # of each group, as its last averaging left it
     score: float | None = None
-    courses: dict[str, Course] = field(default_factory=dict)  # of the councils, by group
+    courses: dict[str, AlgorithmSpec] = field(default_factory=dict)  # of the councils, by group
     enrolled_at: int | None = None  # tick at which this process went over to its circle; None: it began with it
     exchanges: dict[str, int] = field(default_factory=dict)  # of each group, the most by an earlier circle
     new: bool = False  # this process found an empty disk
@@ -303,7 +311,7 @@ class Life:
             )
         return self.expectable[key]
 
-    def goes_by(self, circle: Circle) -> None:
+    def goes_by(self, circle: PeerGroups) -> None:
         """Another circle counts from now on; what was made by the earlier one may still come."""
         self.exchanges = {group: self.exchanges_max(group) for group in self.circle.averaging}
         self.circle, self.enrolled_at = circle, self.now
@@ -406,14 +414,14 @@ class Life:
 def _bytes_of(entry: Entry) -> int:
     """About what an entry takes in the journal."""
     match entry:
-        case Learnt():
+        case LocalTrained():
             return entry.x_n.nbytes + entry.s_k.nbytes
-        case Stored():
+        case ModelStored():
             return len(entry.content) + 200
-        case Studied():
+        case UpdateMade():
             return len(entry.update) + len(entry.client) + 200
-        case Kept():
+        case ClientStateSaved():
             return len(entry.client) + 4 * len(entry.x_n) + 200
-        case Took():
+        case ShareApplied():
             return entry.parcel.payload.numel() * entry.parcel.payload.element_size() + 200
     return 200

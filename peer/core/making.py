@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.registry import Method
-from fedpeer.gossip.ballots import Electorate
+from fedpeer.gossip.ballots import VoterSet
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import NOTHING
 from fedpeer.peer.core.assembly import Assembly
@@ -33,15 +33,15 @@ from fedpeer.peer.core.contract import (
     remembered,
     text_of,
 )
-from fedpeer.peer.core.course import Course
+from fedpeer.peer.core.course import AlgorithmSpec
 from fedpeer.peer.core.doors import WEIGHT_MAX
 from fedpeer.peer.core.entries import Entry
 from fedpeer.peer.core.events import Persist
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import averaging_among, enrolled, noise_of, peer_plan, plan_for
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
-from fedpeer.peer.core.ledger import Ledger, Rules
-from fedpeer.peer.core.life import Circle, Setup
+from fedpeer.peer.core.ledger import DurableState, Rules
+from fedpeer.peer.core.life import PeerGroups, Setup
 from fedpeer.peer.core.means import course_of as mean_course
 from fedpeer.peer.core.means import patience_in
 from fedpeer.peer.core.methods import method_of
@@ -105,7 +105,7 @@ def setup_of(
         many = f"the roster has {voters:,} peers that vote, and more than {VOTERS_MAX:,} cannot sign a round's result"
         raise RosterError("bad_metadata", f"{many}; make several federations, or take an algorithm without a server")
 
-    def circle_of(roster: Roster) -> Circle:
+    def circle_of(roster: Roster) -> PeerGroups:
         peers = {entry.id: entry.models for entry in roster.entries}
         plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), kind)
         groups = peer_plan(plan, me).groups
@@ -116,12 +116,12 @@ def setup_of(
                 id: PeerCouncil(frozenset(group.members), group.digest, seats[id], group.index_D)
                 for id, group in groups.items()
             }
-            return Circle(roster, {}, {}, elsewhere, councils)
+            return PeerGroups(roster, {}, {}, elsewhere, councils)
         averaging = {
             id: averaging_among(group.members, id, federation.gossip, assembly.seed) for id, group in groups.items()
         }
         councils = {EVERYONE: PeerCouncil(frozenset(peers), network, electorate)} if kind.served else {}
-        return Circle(roster, groups, averaging, elsewhere, councils)
+        return PeerGroups(roster, groups, averaging, elsewhere, councils)
 
     # What the file says, before a peer's own network fills in what it leaves open.
     text = text_of({**contract_of(assembly.asked), **(remembered(held) if held else {})}, str(chosen))
@@ -167,7 +167,7 @@ def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: byte
     return f"the slices of {', '.join(moved)} would be others" if moved else ""
 
 
-def group_electorate(federation: Federation, method: Method, group: str, roster: Roster) -> Electorate:
+def group_electorate(federation: Federation, method: Method, group: str, roster: Roster) -> VoterSet:
     """Those who decide in the averaging group of this id by a roster."""
     if method.sharing != "partial models":
         return electorate(roster)
@@ -194,7 +194,7 @@ def key_of(setup: Setup) -> str:
 
 def disk_bytes(persist: Persist, setup: Setup) -> bytes:
     """What the disk keeps of it: a snapshot with its owner's name, or an entry."""
-    if isinstance(persist.content, Ledger):
+    if isinstance(persist.content, DurableState):
         owner = owner_of(setup) | {"key": key_of(setup)}
         return snapshot_bytes(persist.content, owner, persist.held or replace(setup.held, before=b""))
     assert isinstance(persist.content, Entry)
@@ -214,7 +214,7 @@ def node_of(
     state_size: int,
     sign: Sign,
     verify: Verify,
-    course: Course | None = None,
+    course: AlgorithmSpec | None = None,
     patience: float = 1.0,
 ) -> Node:
     """The node of a peer that found this on its disk; `start_n` (n,) are its initial parameters, and `course` says what
@@ -227,7 +227,7 @@ def node_of(
     index: Mapping[str, Tensor] = {group.id: group.index_D for group in setup.circle.groups.values()}
     if recovered.snapshot is None:
         # Entries without a snapshot: the first one was not finished, or cannot be read any more.
-        ledger = Ledger.blank(rules, index, start_n, state_size)
+        ledger = DurableState.blank(rules, index, start_n, state_size)
         ledger.seated(*seats_of(setup.circle, b"" if course is None else course.client))
         for data in recovered.entries:
             ledger.apply(entry_of(data, rules.start_weight))
@@ -241,7 +241,7 @@ def node_of(
         ledger.s_k, ledger.fresh = start_n.new_zeros(state_size), True
     weight_max = WEIGHT_MAX if setup.keeps or setup.federation.learning.weights == "samples" else 1.0
 
-    def course_of(group: str, council: PeerCouncil) -> Course:
+    def course_of(group: str, council: PeerCouncil) -> AlgorithmSpec:
         if council.index_D is None:
             assert course is not None, "an algorithm with a server has one"
             return course

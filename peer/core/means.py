@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fedpeer.algorithms.updates import Fault
 from fedpeer.peer.core import course
-from fedpeer.peer.core.course import Course
-from fedpeer.peer.core.events import Conclude, Concluded
+from fedpeer.peer.core.course import AlgorithmSpec
+from fedpeer.peer.core.events import AggregateUpdates, UpdatesAggregated
 from fedpeer.peer.core.framing import raw
 
 _WEIGHT = Struct("<d")
@@ -51,17 +51,17 @@ def values_of(content: bytes, length: int) -> Tensor:
     return torch.from_numpy(np.frombuffer(content[-length * _VALUES.itemsize :], _VALUES).astype(np.float32))
 
 
-def concluded(job: Conclude) -> Concluded:
+def concluded(job: AggregateUpdates) -> UpdatesAggregated:
     """The end of a round: the mean of the updates that came, of numbers like them since it lies between them."""
     return course.concluded(job, mean_of(tuple(job.updates.values())), sound=True)
 
 
-def course_of(value_D: Tensor, *, weight_max: float, patience: float) -> Course:
+def course_of(value_D: Tensor, *, weight_max: float, patience: float) -> AlgorithmSpec:
     """What a node must know of a group whose values (D,) this peer starts with.
 
     Args:
         weight_max: the most that one member's weight may be.
-        patience: see `Course`.
+        patience: see `AlgorithmSpec`.
     """
     size = len(value_D) * _VALUES.itemsize
 
@@ -72,7 +72,7 @@ def course_of(value_D: Tensor, *, weight_max: float, patience: float) -> Course:
         missing = value_D.size - int(np.isfinite(value_D).sum())
         return Fault("not_finite", f"{missing} of {value_D.size} numbers are NaN or infinite") if missing else None
 
-    return Course(
+    return AlgorithmSpec(
         server_bytes=size,
         update_bytes=_WEIGHT.size + size,
         server=bytes(raw(value_D)),

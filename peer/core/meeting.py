@@ -22,7 +22,7 @@ from fedpeer.peer.core.doors import note_roster
 from fedpeer.peer.core.entries import Acked, Left, Met, Returned, Revoked
 from fedpeer.peer.core.events import Enrol, Heard, Stop
 from fedpeer.peer.core.json_text import parsed
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.messages import Contract, Hello, LaneState, RosterNews
 from fedpeer.peer.core.reminders import is_its_own, own_signature, remind, unproven
 from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
@@ -33,7 +33,7 @@ from fedpeer.slicing.models import SlicingError
 from fedpeer.topology.graphs import TopologyError
 
 
-def greet(life: Life) -> None:
+def greet(life: NodeState) -> None:
     """Say Hello to all with whom there is reason to compare, each in its time.
 
     Who has finished still has what a peer needs that was away; one that was met has nothing more to compare.
@@ -47,7 +47,7 @@ def greet(life: Life) -> None:
             say_hello(life, peer, answer=False)
 
 
-def say_hello(life: Life, peer: str, *, answer: bool) -> None:
+def say_hello(life: NodeState, peer: str, *, answer: bool) -> None:
     """What this peer is, and what it remembers of its lanes with that one."""
     ledger, setup = life.ledger, life.setup
     shared = [group for group in life.circle.groups.values() if peer in group.members]
@@ -87,7 +87,7 @@ def say_hello(life: Life, peer: str, *, answer: bool) -> None:
     )
 
 
-def _known_life(life: Life, peer: str) -> int:
+def _known_life(life: NodeState, peer: str) -> int:
     """Return the life to tell that peer as its own.
 
     One that has to be reminded of an earlier life is told a later number, so that it does not go on before it has seen
@@ -98,7 +98,7 @@ def _known_life(life: Life, peer: str) -> int:
     return other.life
 
 
-def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
+def hear_hello(life: NodeState, heard: Heard, hello: Hello) -> bool:
     """Compare; whether the two have met now."""
     peer, ledger = heard.sender, life.ledger
     other = life.others[peer]
@@ -170,12 +170,12 @@ def hear_hello(life: Life, heard: Heard, hello: Hello) -> bool:
     return other.met and not met
 
 
-def _councils(life: Life, peer: str) -> set[str]:
+def _councils(life: NodeState, peer: str) -> set[str]:
     """In which both are."""
     return {id for id, council in life.circle.councils.items() if peer in council.members}
 
 
-def _take_back(life: Life, peer: str, hello: Hello) -> None:
+def _take_back(life: NodeState, peer: str, hello: Hello) -> None:
     """It has left, and said for good what it has taken: what is still under way to it stays here."""
     for lane in hello.lanes:
         holding = life.ledger.groups.get(lane.group)
@@ -184,7 +184,7 @@ def _take_back(life: Life, peer: str, hello: Hello) -> None:
     life.changed()
 
 
-def _agree(life: Life, peer: str, hello: Hello) -> None:
+def _agree(life: NodeState, peer: str, hello: Hello) -> None:
     """In which groups the two may average; where their contracts differ, each tells the other its own, once."""
     other = life.others[peer]
     other.said = hello.contract, dict(hello.groups)
@@ -206,12 +206,12 @@ def _agree(life: Life, peer: str, hello: Hello) -> None:
         )
 
 
-def _together(life: Life, peer: str) -> set[str]:
+def _together(life: NodeState, peer: str) -> set[str]:
     """Groups and councils in which both are."""
     return {id for id, group in life.circle.groups.items() if peer in group.members} | _councils(life, peer)
 
 
-def _agreed(life: Life, peer: str, group: str) -> bool:
+def _agreed(life: NodeState, peer: str, group: str) -> bool:
     """Whether the two see the same scalars in a group, under contracts that say the same about it."""
     other = life.others[peer]
     contract, groups = other.said
@@ -225,7 +225,7 @@ def _agreed(life: Life, peer: str, group: str) -> bool:
     )
 
 
-def _tell_contract(life: Life, peer: str) -> None:
+def _tell_contract(life: NodeState, peer: str) -> None:
     """By which contract this peer goes, to every process of another once."""
     other = life.others[peer]
     if other.told != (other.life, other.nonce):
@@ -233,7 +233,7 @@ def _tell_contract(life: Life, peer: str) -> None:
         life.send(peer, Contract(text=life.setup.held.text))
 
 
-def hear_contract(life: Life, peer: str, contract: Contract) -> None:
+def hear_contract(life: NodeState, peer: str, contract: Contract) -> None:
     """Name all differences between the two contracts, and average where they say the same."""
     other, mine, text = life.others[peer], life.setup.held.text, contract.text
     if text.startswith(BEGINNING):
@@ -263,7 +263,7 @@ def hear_contract(life: Life, peer: str, contract: Contract) -> None:
         )
 
 
-def hear_roster(life: Life, peer: str, news: RosterNews) -> Roster | None:
+def hear_roster(life: NodeState, peer: str, news: RosterNews) -> Roster | None:
     """The roster, if it is a later one by the same authority.
 
     Who passes on another authority's, or one of another number than it said, pays for it: whoever goes by a roster has
@@ -272,7 +272,7 @@ def hear_roster(life: Life, peer: str, news: RosterNews) -> Roster | None:
     return read_news(life, peer, news) if news.number > life.circle.roster.number else None
 
 
-def read_news(life: Life, peer: str, news: RosterNews) -> Roster | None:
+def read_news(life: NodeState, peer: str, news: RosterNews) -> Roster | None:
     """The roster that somebody passes on, later or earlier than ours; None where it is refused."""
     try:
         roster = from_bytes(news.text, life.circle.roster.authority)
@@ -285,7 +285,7 @@ def read_news(life: Life, peer: str, news: RosterNews) -> Roster | None:
     return roster
 
 
-def close_books(life: Life, anew: Collection[str] = ()) -> None:
+def close_books(life: NodeState, anew: Collection[str] = ()) -> None:
     """With whoever is not in the roster any more: what is open to it comes back, what it has is written off by name.
 
     So with whoever came in again with another key: those in `anew`, and those whose signature of when they were met is
@@ -312,7 +312,7 @@ def close_books(life: Life, anew: Collection[str] = ()) -> None:
             life.note("warning", "written_off", text, group=group, peer=peer, lost=lost)
 
 
-def _rekeyed(life: Life, peer: str) -> bool:
+def _rekeyed(life: NodeState, peer: str) -> bool:
     """Whether this peer was met when it had another key."""
     number, nonce, signature = life.ledger.met_as.get(peer, (0, 0, b""))
     if not signature:
@@ -321,7 +321,7 @@ def _rekeyed(life: Life, peer: str) -> bool:
     return not life.verify(peer, life_text(life.circle.roster.federation_id, peer, *numbers), signature)
 
 
-def enrol(life: Life, roster: Roster) -> None:
+def enrol(life: NodeState, roster: Roster) -> None:
     """Go by a later roster: who is new is greeted, who is gone is not spoken to, and the groups are what it says."""
     before, keys = set(life.circle.peers), {entry.id: entry.key for entry in life.circle.roster.entries}
     anew = {each.id for each in roster.entries if keys.get(each.id, each.key) != each.key and each.id != life.me}

@@ -204,7 +204,7 @@ class Reminder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ballot:
+class ConsensusMessage:
     """One statement of the election of a group's coordinator, or about a decree of it.
 
     The signatures that a mandate or a certificate is made of travel in the tail; all else in the metadata.
@@ -268,7 +268,7 @@ Message = (
     | Value
     | RosterNews
     | Refused
-    | Ballot
+    | ConsensusMessage
     | Update
     | Wanted
     | Model

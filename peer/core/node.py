@@ -1,10 +1,10 @@
 """One whole peer as a machine: `Node.step(event)` gives the effects that follow, in a binding order.
 
 No socket, file, clock or thread is in it, and no draw that was not handed in, so a real process, a simulated one and
-a test run the same code. What must survive is in the `Ledger`; each change of it is persisted before anything that
-follows from it is said. The rest may be forgotten and is in `Life` and beside it: what others say (`hearing.py`), who
-has been met (`meeting.py`), what is open on the lanes and for how long (`lanes.py`), where the rounds stand
-(`rounds.py`), who is there (`company.py`), how the peer comes and goes (`passages.py`).
+a test run the same code. What must survive is in the `DurableState`; each change of it is persisted before anything
+that follows from it is said. The rest may be forgotten and is in `NodeState` and beside it: what others say
+(`hearing.py`), who has been met (`meeting.py`), what is open on the lanes and for how long (`lanes.py`), where the
+rounds stand (`rounds.py`), who is there (`company.py`), how the peer comes and goes (`passages.py`).
 
 A step takes the event in and then goes on as far as it can.
 
@@ -26,16 +26,16 @@ import numpy as np
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Claim, Membership
 from fedpeer.peer.core import electors
-from fedpeer.peer.core.acquaintance import Acquaintance
+from fedpeer.peer.core.acquaintance import Neighbor
 from fedpeer.peer.core.amending import goes_over, gone_over, take_over
-from fedpeer.peer.core.client import Client
+from fedpeer.peer.core.client import RoundClient
 from fedpeer.peer.core.company import attend
-from fedpeer.peer.core.council import Council
-from fedpeer.peer.core.course import Course
+from fedpeer.peer.core.council import RoundConsensus
+from fedpeer.peer.core.course import AlgorithmSpec
 from fedpeer.peer.core.doors import gate_of
 from fedpeer.peer.core.events import (
     Asked,
-    Concluded,
+    ClientTrained,
     Effect,
     Evaluated,
     Event,
@@ -43,21 +43,21 @@ from fedpeer.peer.core.events import (
     NewContract,
     NewRoster,
     NobodyListens,
-    Practised,
     RefusedAtDoor,
-    Settled,
+    RoundFinished,
     Tick,
     Trained,
+    UpdatesAggregated,
 )
-from fedpeer.peer.core.fellow import Fellow
-from fedpeer.peer.core.gate import Gate
+from fedpeer.peer.core.fellow import GroupAverager
+from fedpeer.peer.core.gate import MessagePolicy
 from fedpeer.peer.core.hearing import Hearing
 from fedpeer.peer.core.lanes import say_again
-from fedpeer.peer.core.ledger import Ledger
-from fedpeer.peer.core.life import Circle, Life, Phase, Setup
+from fedpeer.peer.core.ledger import DurableState
+from fedpeer.peer.core.life import NodeState, PeerGroups, Phase, Setup
 from fedpeer.peer.core.meeting import close_books, enrol, greet
 from fedpeer.peer.core.messages import Message, Ping, PingRequest, Pong
-from fedpeer.peer.core.passages import Passage, Work, gather, join, leave, linger
+from fedpeer.peer.core.passages import Lifecycle, Work, gather, join, leave, linger
 from fedpeer.peer.core.reminders import born_again
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.roster import Roster
@@ -75,8 +75,8 @@ LIFE_LEAP = 2**31
 class Moment:
     """What a node goes on from (`Node.again`): its ledger and circle, and whether it had begun."""
 
-    ledger: Ledger
-    circle: Circle
+    ledger: DurableState
+    circle: PeerGroups
     awake: bool
 
 
@@ -95,7 +95,7 @@ class Node:
     def __init__(
         self,
         setup: Setup,
-        ledger: Ledger,
+        ledger: DurableState,
         *,
         blank: bool,
         draws: np.random.Generator,
@@ -103,7 +103,7 @@ class Node:
         verify: Verify,
         forgot: bool = False,
         renews: bool = False,
-        course_of: Callable[[str, PeerCouncil], Course],
+        course_of: Callable[[str, PeerCouncil], AlgorithmSpec],
     ) -> None:
         self.setup = setup
         self._course_of, self._draws, self._sign, self._verify = course_of, draws, sign, verify
@@ -130,22 +130,24 @@ class Node:
         )
         late = 0 if not setup.seeds else SEEDS_FIRST_TICKS
         others = {
-            peer: Acquaintance(hello_at=0 if peer in setup.seeds else late)
+            peer: Neighbor(hello_at=0 if peer in setup.seeds else late)
             for peer in setup.circle.peers
             if peer != setup.me
         }
-        self.life = Life(
+        self.life = NodeState(
             setup, ledger, membership, setup.circle, others, sign, verify, new=ledger.life == 0, signed=setup.signed
         )
         self.repeats = Repeats()
         self.rounds = Rounds()
-        self.work = Work(self.life, self.rounds, self.repeats, Passage(), self._begin)
-        self.councils: dict[str, Council] = {}
+        self.work = Work(self.life, self.rounds, self.repeats, Lifecycle(), self._begin)
+        self.councils: dict[str, RoundConsensus] = {}
         self._seat()
-        self.part: Client | Fellow | None = None
+        self.part: RoundClient | GroupAverager | None = None
         if setup.part is not None:
             fellow = setup.part == "fellow"
-            self.part = Fellow(self.life, self.councils) if fellow else Client(self.life, self.councils[EVERYONE])
+            self.part = (
+                GroupAverager(self.life, self.councils) if fellow else RoundClient(self.life, self.councils[EVERYONE])
+            )
         self._hearing = Hearing(self.work, self.councils, self._enrol)
         self._awake = False
         self._reacquainted = False
@@ -155,7 +157,7 @@ class Node:
         return self.life.phase
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> DurableState:
         return self.life.ledger
 
     def outlived(self, sender: str, message: Message) -> tuple[Claim, ...]:
@@ -170,7 +172,7 @@ class Node:
         known = (said.advert.life, said.advert.nonce)
         return (said,) if any((advert.life, advert.nonce) < known for advert in own) else ()
 
-    def gate(self, other: str | None) -> Gate:
+    def gate(self, other: str | None) -> MessagePolicy:
         """What a message from this other peer (None: not known without certificates) is held against now."""
         if other not in self.life.gates:
             self.life.gates[other] = gate_of(self.life, other)
@@ -213,7 +215,7 @@ class Node:
                         council.tick()
             case Heard():
                 self._hearing.hear(event)
-            case Trained() if isinstance(self.part, Fellow):
+            case Trained() if isinstance(self.part, GroupAverager):
                 self.part.trained(event)
             case Trained():
                 trained(life, self.rounds, event)
@@ -225,7 +227,7 @@ class Node:
                     text += f"; the server's model: score {event.server[0]:.4f}, loss {event.server[1]:.4f}"
                     fields |= {"server_score": event.server[0], "server_loss": event.server[1]}
                 life.note("info", "evaluated", text, **fields)
-            case Practised() | Concluded() | Settled():
+            case ClientTrained() | UpdatesAggregated() | RoundFinished():
                 self._studied(event)
             case RefusedAtDoor():
                 life.charge(event.code, event.sender)
@@ -250,7 +252,7 @@ class Node:
 
     # ------------------------------------------------------------------------------------------------- begin and end
 
-    def _number(self, ledger: Ledger) -> int:
+    def _number(self, ledger: DurableState) -> int:
         """Of this life. Where promises are made a peer that finds an empty disk begins with a drawn number, so that who
         answers its Hello tells whether it heard from this process or from an earlier one."""
         leap = self.setup.nonce % LIFE_LEAP if ledger.life == 0 and self.setup.circle.councils else 0
@@ -364,13 +366,13 @@ class Node:
             self._reacquainted = over or not expected
         return not self._reacquainted
 
-    def _studied(self, event: Practised | Concluded | Settled) -> None:
-        if isinstance(event, Concluded):
+    def _studied(self, event: ClientTrained | UpdatesAggregated | RoundFinished) -> None:
+        if isinstance(event, UpdatesAggregated):
             if event.group in self.councils:
                 self.councils[event.group].concluded(event)
             return
-        assert isinstance(self.part, Client), "who is no client asks for no such work"
-        if isinstance(event, Practised):
+        assert isinstance(self.part, RoundClient), "who is no client asks for no such work"
+        if isinstance(event, ClientTrained):
             self.part.practised(event)
         else:
             self.part.settled(event)
@@ -384,7 +386,7 @@ class Node:
         enrol(life, roster)
         for peer in life.circle.peers:
             if peer != life.me:
-                life.others.setdefault(peer, Acquaintance())
+                life.others.setdefault(peer, Neighbor())
         self._seat()
         for council in self.councils.values():
             electors.enrol(council, roster)
@@ -399,4 +401,4 @@ class Node:
         for group, peer_council in life.circle.councils.items():
             if group not in self.councils:
                 course = life.courses[group] = self._course_of(group, peer_council)
-                self.councils[group] = Council(life, group, course, self._draws, self._sign, self._verify)
+                self.councils[group] = RoundConsensus(life, group, course, self._draws, self._sign, self._verify)

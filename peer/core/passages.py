@@ -12,7 +12,7 @@ from fedpeer.gossip.transfers import Outgoing, resting
 from fedpeer.gossip.veil import Veil
 from fedpeer.peer.core.entries import Adopted, Left, Opened
 from fedpeer.peer.core.lanes import fitting, ship
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.meeting import say_hello
 from fedpeer.peer.core.messages import Fetch
 from fedpeer.peer.core.repeats import Repeats
@@ -39,7 +39,7 @@ ASKED_FOR_VALUE = 3
 
 
 @dataclass
-class Passage:
+class Lifecycle:
     """What is remembered while coming or going.
 
     values, asked_at        of a late joiner: what members gave, by group and peer, and when they were asked
@@ -68,10 +68,10 @@ class Passage:
 class Work:
     """A node's parts, each with its own business."""
 
-    life: Life
+    life: NodeState
     rounds: Rounds
     repeats: Repeats
-    passage: Passage
+    passage: Lifecycle
     begin: Callable[[int], None]  # this round
 
 
@@ -139,7 +139,7 @@ def join(work: Work) -> None:
     life.advertise()
 
 
-def lingering(life: Life) -> int:
+def lingering(life: NodeState) -> int:
     """Return for how many ticks a finished peer stays while no other one comes further."""
     gossip = life.setup.federation.gossip
     return life.setup.ticks(max(LINGER_DEADLINES * gossip.deadline, gossip.gather))

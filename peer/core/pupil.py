@@ -24,8 +24,15 @@ from fedpeer.algorithms.updates import Fault, fault
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.peer.core.assembly import Coordinated, Loader, coordinated, left_out, optimizer_of
 from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.course import Course, concluded, practised
-from fedpeer.peer.core.events import Conclude, Concluded, Practise, Practised, Settle, Settled
+from fedpeer.peer.core.course import AlgorithmSpec, concluded, practised
+from fedpeer.peer.core.events import (
+    AggregateUpdates,
+    ClientTrained,
+    FinishRound,
+    RoundFinished,
+    TrainClient,
+    UpdatesAggregated,
+)
 from fedpeer.peer.core.leaf_bytes import LeafForm
 from fedpeer.peer.core.learner import Learner
 
@@ -43,7 +50,7 @@ class Pupil:
     server: LeafForm
     client: LeafForm
     update: LeafForm
-    course: Course
+    course: AlgorithmSpec
 
     @classmethod
     def of(
@@ -109,7 +116,7 @@ class Pupil:
         def number(data: bytes) -> int | None:
             return int(forms[2].leaf(data, algorithm.numbered)) if algorithm.numbered else None
 
-        course = Course(
+        course = AlgorithmSpec(
             server_bytes=forms[0].size,
             update_bytes=forms[2].size,
             server=forms[0].written(server),
@@ -125,17 +132,19 @@ class Pupil:
         )
         return cls(learner, algorithm, among, *forms, course)
 
-    def work(self, job: Practise | Conclude | Settle) -> Practised | Concluded | Settled:
+    def work(
+        self, job: TrainClient | AggregateUpdates | FinishRound
+    ) -> ClientTrained | UpdatesAggregated | RoundFinished:
         """Do one job."""
         match job:
-            case Practise():
+            case TrainClient():
                 return self._practise(job)
-            case Conclude():
+            case AggregateUpdates():
                 return self._conclude(job)
-            case Settle():
+            case FinishRound():
                 return self._settle(job)
 
-    def _practise(self, job: Practise) -> Practised:
+    def _practise(self, job: TrainClient) -> ClientTrained:
         algorithm = self.among(len(job.clients))
         broadcast = algorithm.open(self._read(self.server, job.server), job.round)
         batches = _batches(self.learner, job.clients, job.round)
@@ -143,7 +152,7 @@ class Pupil:
         trained, update = algorithm.train(self._read(self.client, job.client), broadcast, batches, keys)
         return practised(job, self.client.written(trained), self.update.written(update), self.course)
 
-    def _conclude(self, job: Conclude) -> Concluded:
+    def _conclude(self, job: AggregateUpdates) -> UpdatesAggregated:
         algorithm, before = self.among(len(job.clients)), self._read(self.server, job.server)
         updates = stacked([self._read(self.update, each) for each in job.updates.values()])
         found = left_out(algorithm, self.learner.assembly.federation.learning, before, updates, job.round)
@@ -154,14 +163,14 @@ class Pupil:
         sound = self.course.sound(server) and self.course.server_fault(server) is None
         return concluded(job, server, sound=sound, out=out)
 
-    def _settle(self, job: Settle) -> Settled:
+    def _settle(self, job: FinishRound) -> RoundFinished:
         server, client = self._read(self.server, job.server), self._read(self.client, job.before)
         if job.trained is not None:
             counted = torch.tensor(job.counted, device=self.learner.device)
             client = self.algorithm.settle(client, self._read(self.client, job.trained), server, counted)
         server_n = self.algorithm.server_model(server)
         x_n = self.algorithm.personal_model(client).cpu()
-        return Settled(job.round, self.client.written(client), x_n, None if server_n is None else server_n.cpu())
+        return RoundFinished(job.round, self.client.written(client), x_n, None if server_n is None else server_n.cpu())
 
     def _read(self, form: LeafForm, data: bytes) -> Any:
         return mapped(lambda leaf: leaf.to(self.learner.device), form.read(data))

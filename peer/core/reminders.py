@@ -16,7 +16,7 @@ from fedpeer.gossip.proofs import LIFE_AHEAD_MAX, LaneProof, LifeProof, Signed, 
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.core.entries import Reborn
 from fedpeer.peer.core.events import Heard, Refuse
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.messages import Hello, LaneState, Reminder
 
 #: Lanes of which a reminder says something; one is enough to find out.
@@ -25,7 +25,7 @@ LANES_MAX = 2
 # ------------------------------------------------------------------------------------------------------------- to sign
 
 
-def own_signature(life: Life) -> bytes:
+def own_signature(life: NodeState) -> bytes:
     """(64 bytes) of what this peer is now."""
     ledger = life.ledger
     now = ledger.incarnation, ledger.life, life.setup.nonce
@@ -34,7 +34,7 @@ def own_signature(life: Life) -> bytes:
     return life.signed_as[1]
 
 
-def lane_signature(life: Life, peer: str, group: str, way: Way, number: int, weight: float) -> bytes:
+def lane_signature(life: NodeState, peer: str, group: str, way: Way, number: int, weight: float) -> bytes:
     """(64 bytes) of how far this peer is on a lane to or from that one; nothing for who could not read it."""
     if life.version_of(peer) < 2:
         return b""
@@ -43,7 +43,7 @@ def lane_signature(life: Life, peer: str, group: str, way: Way, number: int, wei
     return life.sign(lane_text(_federation(life), group, *ends, way, number, weight))
 
 
-def is_signed(life: Life, peer: str, group: str, way: Way, signed: Signed) -> bool:
+def is_signed(life: NodeState, peer: str, group: str, way: Way, signed: Signed) -> bool:
     """Whether that peer signed this of a lane between the two, as they know each other now."""
     ledger = life.ledger
     ends = (peer, ledger.met.get(peer, 0)), (life.me, ledger.incarnation)
@@ -52,20 +52,20 @@ def is_signed(life: Life, peer: str, group: str, way: Way, signed: Signed) -> bo
     )
 
 
-def is_its_own(life: Life, heard: Heard, hello: Hello) -> bool:
+def is_its_own(life: NodeState, heard: Heard, hello: Hello) -> bool:
     """Whether the numbers of a Hello are signed by its sender; one of an older version of the wire is not signed."""
     text = life_text(_federation(life), heard.sender, heard.incarnation, hello.life, hello.nonce)
     return not hello.signature or life.verify(heard.sender, text, hello.signature)
 
 
-def _federation(life: Life) -> bytes:
+def _federation(life: NodeState) -> bytes:
     return life.circle.roster.federation_id
 
 
 # ----------------------------------------------------------------------------------------------------------- to remind
 
 
-def remind(life: Life, heard: Heard, hello: Hello) -> None:
+def remind(life: NodeState, heard: Heard, hello: Hello) -> None:
     """Show the sender of a Hello what it signed and does not say any more.
 
     Where promises are made, a process that knows nobody, of a peer that was met before as another process, has lost its
@@ -84,7 +84,7 @@ def remind(life: Life, heard: Heard, hello: Hello) -> None:
         life.send(peer, Reminder(life=shown if earlier or stranger else None, lanes=lanes))
 
 
-def _remembered(life: Life, peer: str) -> LifeProof | None:
+def _remembered(life: NodeState, peer: str) -> LifeProof | None:
     """The last start that this peer signed: of those heard of in this life, else of the one that it was met as."""
     other, ledger = life.others[peer], life.ledger
     if other.proof is not None:
@@ -95,7 +95,7 @@ def _remembered(life: Life, peer: str) -> LifeProof | None:
     return LifeProof(incarnation=ledger.met[peer], life=number, nonce=nonce, signature=signature)
 
 
-def _lanes(life: Life, heard: Heard, hello: Hello) -> tuple[LaneProof, ...]:
+def _lanes(life: NodeState, heard: Heard, hello: Hello) -> tuple[LaneProof, ...]:
     peer, ledger = heard.sender, life.ledger
     if heard.incarnation != ledger.met.get(peer) or heard.to_incarnation not in (0, ledger.incarnation):
         return ()
@@ -122,7 +122,7 @@ def _proof(group: str, way: Way, signed: Signed) -> LaneProof:
 # ------------------------------------------------------------------------------------------------------ to be reminded
 
 
-def hear_reminder(life: Life, heard: Heard, reminder: Reminder) -> None:
+def hear_reminder(life: NodeState, heard: Heard, reminder: Reminder) -> None:
     """Something that this peer is said to have signed: what follows from it, if it has."""
     shown = reminder.life
     if shown is not None:
@@ -154,7 +154,7 @@ def hear_reminder(life: Life, heard: Heard, reminder: Reminder) -> None:
             return
 
 
-def _forgot(life: Life, heard: Heard, proof: LaneProof) -> bool:
+def _forgot(life: NodeState, heard: Heard, proof: LaneProof) -> bool:
     """Whether this peer does not know what it signed of a lane."""
     holding = life.ledger.groups[proof.group]
     out, into = holding.out.get(heard.sender, Outgoing()), holding.into.get(heard.sender, Incoming())
@@ -165,7 +165,7 @@ def _forgot(life: Life, heard: Heard, proof: LaneProof) -> bool:
     return proof.number > out.made or (proof.number > out.acked and proof.weight != out.weight_until(proof.number))
 
 
-def other_self(life: Life, sender: str, incarnation: int, number: int, nonce: int) -> None:
+def other_self(life: NodeState, sender: str, incarnation: int, number: int, nonce: int) -> None:
     """This peer signed that it is this incarnation in the start of this number, which it may not know. `sender` shows
     it, or nobody in particular ("").
 
@@ -196,7 +196,7 @@ def other_self(life: Life, sender: str, incarnation: int, number: int, nonce: in
         life.advertise()
 
 
-def born_again(life: Life, incarnation: int, why: str) -> None:
+def born_again(life: NodeState, incarnation: int, why: str) -> None:
     """This peer lost memory: a new incarnation, which everybody has to meet anew."""
     life.write(Reborn(incarnation=incarnation))
     life.note("warning", "reborn", f"memory was lost: {why}; going on as incarnation {incarnation}")
@@ -206,7 +206,7 @@ def born_again(life: Life, incarnation: int, why: str) -> None:
         other.met, other.hello_at = False, life.now
 
 
-def unproven(life: Life, heard: Heard, hello: Hello) -> str | None:
+def unproven(life: NodeState, heard: Heard, hello: Hello) -> str | None:
     """What a Hello says of this peer that only this peer's own signature could show; None: nothing."""
     ledger = life.ledger
     if heard.to_incarnation > ledger.incarnation:
@@ -221,7 +221,7 @@ def unproven(life: Life, heard: Heard, hello: Hello) -> str | None:
     return None
 
 
-def _says_more(life: Life, peer: str, lane: LaneState) -> bool:
+def _says_more(life: NodeState, peer: str, lane: LaneState) -> bool:
     holding = life.ledger.groups[lane.group]
     out, into = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
     other_sum = lane.taken > out.acked and out.weight_until(lane.taken) != lane.taken_weight

@@ -19,12 +19,12 @@ from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, r
 from fedpeer.gossip.veil import Veil
 from fedpeer.gossip.waking import moved
 from fedpeer.peer.core.amending import goes_over
-from fedpeer.peer.core.entries import Began, Closed, Learnt, Opened
+from fedpeer.peer.core.entries import Began, Closed, LocalTrained, Opened
 from fedpeer.peer.core.evaluating import models_of
 from fedpeer.peer.core.events import Evaluate, Train, Trained
 from fedpeer.peer.core.lanes import fitting, ship
-from fedpeer.peer.core.ledger import Holding
-from fedpeer.peer.core.life import DOUBT_TICKS, Life
+from fedpeer.peer.core.ledger import GroupState
+from fedpeer.peer.core.life import DOUBT_TICKS, NodeState
 from fedpeer.peer.core.repeats import Repeats
 from fedpeer.peer.core.skew import ahead, behind, finished_without, furthest, in_step, lead, may_begin, mutual
 from fedpeer.topology.repair import repaired
@@ -77,16 +77,16 @@ class Rounds:
     said_stalled: bool = False
     astray: set[str] = field(default_factory=set)
 
-    def alone_for(self, life: Life) -> int:
+    def alone_for(self, life: NodeState) -> int:
         """Return the ticks for which this peer has been alone in its round; 0 where it is not, or for a moment only."""
         return life.ran - self.alone_since if self.alone_since is not None and self.said_alone else 0
 
-    def stalled_for(self, life: Life) -> int:
+    def stalled_for(self, life: NodeState) -> int:
         """Return the ticks for which the averaging of this round lasts; 0 until that is remarkable."""
         return life.ran - self.trained_at if self.trained_at is not None and self.said_stalled else 0
 
 
-def begin(life: Life, rounds: Rounds, round: int) -> None:
+def begin(life: NodeState, rounds: Rounds, round: int) -> None:
     """The next round: what was averaged goes into the parameters, is evaluated if due, and is trained on."""
     ledger, learning = life.ledger, life.setup.federation.learning
     life.write(Began(round=round))
@@ -120,7 +120,7 @@ def begin(life: Life, rounds: Rounds, round: int) -> None:
     train(life, rounds)
 
 
-def _watch_weights(life: Life, rounds: Rounds, weights: Mapping[str, float]) -> None:
+def _watch_weights(life: NodeState, rounds: Rounds, weights: Mapping[str, float]) -> None:
     """Say when far too little or too much weight is held here at the end of a round, and when that is over."""
     start_weight = life.ledger.rules.start_weight
     for group, weight in weights.items():
@@ -135,7 +135,7 @@ def _watch_weights(life: Life, rounds: Rounds, weights: Mapping[str, float]) -> 
             life.note("warning", "weight_astray", text, group=group, weight=weight)
 
 
-def watch(life: Life, rounds: Rounds) -> None:
+def watch(life: NodeState, rounds: Rounds) -> None:
     """Say when the averaging of a synchronous round lasts for longer than a deadline or two can explain."""
     if rounds.trained_at is None or rounds.said_stalled or rounds.said_alone or not life.synchronous:
         return
@@ -149,7 +149,7 @@ def watch(life: Life, rounds: Rounds) -> None:
     life.note("warning", "rounds_stalled", text, round=life.ledger.round)
 
 
-def train(life: Life, rounds: Rounds) -> None:
+def train(life: NodeState, rounds: Rounds) -> None:
     """Have the steps of this round taken; again after a restart, since a `Train` that was under way is forgotten."""
     ledger = life.ledger
     if goes_over(life):
@@ -158,7 +158,7 @@ def train(life: Life, rounds: Rounds) -> None:
     life.effects.append(Train(ledger.round, ledger.round + rounds.alone, ledger.x_n, ledger.s_k, ledger.fresh))
 
 
-def stay(life: Life, rounds: Rounds) -> bool:
+def stay(life: NodeState, rounds: Rounds) -> bool:
     """Return whether this peer has to stay in its round because nobody else has come as far (`skew.py`).
 
     It then trains on under the same number, up to `learning.alone_rounds` times, once that lasts. After
@@ -188,7 +188,7 @@ def stay(life: Life, rounds: Rounds) -> bool:
     return True
 
 
-def trained(life: Life, rounds: Rounds, event: Trained) -> None:
+def trained(life: NodeState, rounds: Rounds, event: Trained) -> None:
     """The steps are taken. They are booked under the round in which the others are, if this peer fell behind."""
     if not rounds.training or event.round != life.ledger.round:
         return
@@ -199,7 +199,7 @@ def trained(life: Life, rounds: Rounds, event: Trained) -> None:
         round = min(furthest(life) + 1, life.setup.federation.learning.rounds)
         text = f"behind: round {life.ledger.round} counts as round {round}, to which the others come next"
         life.note("info", "caught_up", text, round=round)
-    life.write(Learnt(round=round, x_n=event.x_n, s_k=event.s_k))
+    life.write(LocalTrained(round=round, x_n=event.x_n, s_k=event.s_k))
     rounds.trained_at = life.ran if rounds.trained_at is None else rounds.trained_at
     rounds.news |= set(life.ledger.groups)
     rounds.pushed_D = {group: (before_D, count + 1) for group, (before_D, count) in rounds.pushed_D.items()}
@@ -208,13 +208,13 @@ def trained(life: Life, rounds: Rounds, event: Trained) -> None:
 # ------------------------------------------------------------------------------------------------- synchronous rounds
 
 
-def average(life: Life, rounds: Rounds, repeats: Repeats) -> bool:
+def average(life: NodeState, rounds: Rounds, repeats: Repeats) -> bool:
     """Take every group as far as it can go; whether the averaging of this round is over in all of them."""
     over = [_average(life, rounds, repeats, group) for group in life.ledger.groups]  # all of them go on, not the first
     return all(over)
 
 
-def _average(life: Life, rounds: Rounds, repeats: Repeats, group: str) -> bool:
+def _average(life: NodeState, rounds: Rounds, repeats: Repeats, group: str) -> bool:
     policy, round = life.circle.averaging[group], life.ledger.round
     if not policy.due(round - 1):
         return True
@@ -246,7 +246,7 @@ def _average(life: Life, rounds: Rounds, repeats: Repeats, group: str) -> bool:
         rounds.silent[group] = dict.fromkeys(gone, since) | rounds.silent.get(group, {})
 
 
-def _awaited(life: Life, rounds: Rounds, group: str, peer: str) -> bool:
+def _awaited(life: NodeState, rounds: Rounds, group: str, peer: str) -> bool:
     """Whether a missing share may still come in time: not from who is gone, was late already, or is past this."""
     holding = life.ledger.groups[group]
     if peer in rounds.late or not life.expected(peer, group):
@@ -263,7 +263,7 @@ def _awaited(life: Life, rounds: Rounds, group: str, peer: str) -> bool:
     return holding.into.get(peer, Incoming()).place <= holding.at
 
 
-def _overdue(life: Life, rounds: Rounds, group: str, behind: Sequence[str] = ()) -> bool:
+def _overdue(life: NodeState, rounds: Rounds, group: str, behind: Sequence[str] = ()) -> bool:
     """Whether this wait has lasted as long as any may.
 
     For those who are in earlier rounds it begins again with each round that they reach: a peer that was alone for a
@@ -275,7 +275,7 @@ def _overdue(life: Life, rounds: Rounds, group: str, behind: Sequence[str] = ())
     return life.now - since >= life.setup.ticks(life.setup.federation.gossip.deadline)
 
 
-def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: int) -> bool:
+def _open(life: NodeState, rounds: Rounds, repeats: Repeats, group: str, exchange: int) -> bool:
     """Begin an exchange, if the lanes are free; for an acknowledgement that is still under way it waits a little."""
     round, holding = life.ledger.round, life.ledger.groups[group]
     policy = among_the_living(life, group)
@@ -317,7 +317,7 @@ def _open(life: Life, rounds: Rounds, repeats: Repeats, group: str, exchange: in
     return True
 
 
-def _give_late(life: Life, rounds: Rounds, repeats: Repeats, group: str) -> None:
+def _give_late(life: NodeState, rounds: Rounds, repeats: Repeats, group: str) -> None:
     """Give a share of the open exchange to neighbours that could not be reached when it was opened, and now can.
 
     Such a neighbour may wait for a share of this exchange or of an earlier one. Without a share of this one it would
@@ -349,13 +349,13 @@ def _give_late(life: Life, rounds: Rounds, repeats: Repeats, group: str) -> None
     ship(life, repeats, group, life.write(opened))
 
 
-def _turn(life: Life, policy: Averaging, exchange: int) -> Turn:
+def _turn(life: NodeState, policy: Averaging, exchange: int) -> Turn:
     """Return what this peer does in an exchange of its round; one without others keeps everything."""
     alone = len(policy.overlay.members) == 1
     return Turn((), 1.0, ()) if alone else turn(policy, life.me, life.ledger.round - 1, exchange)
 
 
-def _silent(life: Life, rounds: Rounds, group: str) -> dict[str, int]:
+def _silent(life: NodeState, rounds: Rounds, group: str) -> dict[str, int]:
     """Return whose share did not come, and since when they were waited for, until they acknowledge ours."""
     holding = life.ledger.groups[group]
     silent = rounds.silent.get(group, {})
@@ -363,7 +363,7 @@ def _silent(life: Life, rounds: Rounds, group: str) -> dict[str, int]:
     return rounds.silent[group]
 
 
-def _beyond(life: Life, rounds: Rounds, group: str, peers: Collection[str]) -> set[str]:
+def _beyond(life: NodeState, rounds: Rounds, group: str, peers: Collection[str]) -> set[str]:
     """Return those who get no share now: they may be beyond a cut, or are not in step with this peer.
 
     Between us and who is silent there may be a cut, for hours, and what is under way to the other side is missed on
@@ -374,7 +374,7 @@ def _beyond(life: Life, rounds: Rounds, group: str, peers: Collection[str]) -> s
     return {p for p in peers if p in silent or not life.heard_since(p, since) or not in_step(life, group, p)}
 
 
-def _awake(holding: Holding, exchange: int, drift: float) -> bool:
+def _awake(holding: GroupState, exchange: int, drift: float) -> bool:
     """Whether this peer gives in an exchange: it has moved since it last averaged, or was woken in this averaging. Who
     does not know what it had then gives."""
     if exchange > 0 or holding.settled_D is None:
@@ -382,7 +382,7 @@ def _awake(holding: Holding, exchange: int, drift: float) -> bool:
     return bool(moved(holding.held.estimate_D, holding.settled_D.to(holding.held.value_D.dtype), drift))
 
 
-def _noise(life: Life, policy: Averaging, group: str, exchange: int, cut: Collection[str]) -> dict[str, Any]:
+def _noise(life: NodeState, policy: Averaging, group: str, exchange: int, cut: Collection[str]) -> dict[str, Any]:
     """Fields of an `Opened` by which its shares are made up; none where true ones may be given.
 
     They may when the phase of noise is over for all, and this peer has told as many as it was to: of those whom it can
@@ -398,7 +398,7 @@ def _noise(life: Life, policy: Averaging, group: str, exchange: int, cut: Collec
     return life.made_up(group, round, exchange, noise.scale)
 
 
-def _begins_with(life: Life, group: str) -> float | None:
+def _begins_with(life: NodeState, group: str) -> float | None:
     """The weight with which each averaging of this group begins; None where weights are carried on."""
     ledger, keeps = life.ledger, life.setup.keeps
     if keeps is not None and not ledger.fresh:
@@ -408,7 +408,7 @@ def _begins_with(life: Life, group: str) -> float | None:
     return ledger.rules.start_weight if life.setup.federation.learning.weights == "samples" else None
 
 
-def among_the_living(life: Life, group: str) -> Averaging:
+def among_the_living(life: NodeState, group: str) -> Averaging:
     """The group's averaging among those who are there, by the overlay repaired; the group's own if all of them are."""
     policy = life.circle.averaging[group]
     if group not in life.living:
@@ -418,7 +418,7 @@ def among_the_living(life: Life, group: str) -> Averaging:
     return life.living[group]
 
 
-def _measure(life: Life, rounds: Rounds, group: str, *, last: bool) -> None:
+def _measure(life: NodeState, rounds: Rounds, group: str, *, last: bool) -> None:
     """How far the neighbours are from this peer, relative to its norm, as their last shares show it."""
     holding = life.ledger.groups[group]
     if not last:
@@ -434,7 +434,7 @@ def _measure(life: Life, rounds: Rounds, group: str, *, last: bool) -> None:
 # ------------------------------------------------------------------------------------------------------- asynchronous
 
 
-def push(life: Life, rounds: Rounds, repeats: Repeats) -> None:
+def push(life: NodeState, rounds: Rounds, repeats: Repeats) -> None:
     """Give shares to all neighbours whose lanes are free, where there is news and the last push is a while ago. By
     drift, there is news where a group has moved, by training or by what came, since it was last pushed."""
     for group in sorted(rounds.news):
@@ -461,7 +461,7 @@ def push(life: Life, rounds: Rounds, repeats: Repeats) -> None:
         rounds.news.discard(group)
 
 
-def _worth_telling(life: Life, rounds: Rounds, group: str, drift: float) -> bool:
+def _worth_telling(life: NodeState, rounds: Rounds, group: str, drift: float) -> bool:
     """Whether a group has moved since it was last pushed, or that is long ago, or was in another life."""
     before_D, trainings = rounds.pushed_D.get(group, (None, 0))
     if before_D is None or trainings >= QUIET_TRAININGS:

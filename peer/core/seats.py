@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedpeer.gossip.ballots import Holding
-from fedpeer.peer.core.chamber import Chamber
-from fedpeer.peer.core.life import Circle
+from fedpeer.gossip.ballots import CommitState
+from fedpeer.peer.core.chamber import ConsensusState
+from fedpeer.peer.core.life import PeerGroups
 
 
-def seats_of(circle: Circle, client: bytes) -> tuple[dict[str, Tensor], dict[str, Chamber]]:
+def seats_of(circle: PeerGroups, client: bytes) -> tuple[dict[str, Tensor], dict[str, ConsensusState]]:
     """For `Ledger.seated`; `client` is the state with which this peer's client starts, where there is a server."""
     places = {id: council.index_D for id, council in circle.councils.items() if council.index_D is not None}
     chambers = {}
     for id, council in circle.councils.items():
         everybody = council.electorate(circle.roster)
-        chambers[id] = Chamber(client, Holding(everybody.number), {everybody.number: everybody})
+        chambers[id] = ConsensusState(client, CommitState(everybody.number), {everybody.number: everybody})
     return places, chambers

@@ -28,14 +28,14 @@ from collections.abc import Iterable
 
 import networkx as nx
 
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import NodeState
 
 #: Rounds by which the news of a peer may be late along directed phases and matchings, where an exchange does not go
 #: both ways: a peer without a partner in one round has one in the next.
 ONE_WAY_ROUNDS = 2
 
 
-def may_begin(life: Life, round: int) -> bool:
+def may_begin(life: NodeState, round: int) -> bool:
     """Return whether this peer may go on to this round, by what it has seen of the others.
 
     Peers that have finished or left are no longer waited for: whoever is the last one goes on alone.
@@ -49,13 +49,13 @@ def may_begin(life: Life, round: int) -> bool:
     return round <= latest(map(life.round_of, life.mates), slack * life.setup.federation.gossip.every)
 
 
-def furthest(life: Life) -> int:
+def furthest(life: NodeState) -> int:
     """Return the round that at least two of the others have reached, or the only other one that is there."""
     there = [peer for peer, other in life.others.items() if other.met and _there(life, peer)]
     return min(followed(map(life.round_of, there)), life.setup.federation.learning.rounds)
 
 
-def finished_without(life: Life) -> bool:
+def finished_without(life: NodeState) -> bool:
     """Return whether the others that are there have finished, and this peer is too far behind to have been in step."""
     if not life.synchronous or life.ledger.round + lead(life) >= life.setup.federation.learning.rounds:
         return False
@@ -74,11 +74,11 @@ def followed(others: Iterable[int]) -> int:
     return rounds[min(1, len(rounds) - 1)] if rounds else 0
 
 
-def _there(life: Life, peer: str) -> bool:
+def _there(life: NodeState, peer: str) -> bool:
     return life.membership.standing(peer) not in ("dead", "left", "unknown")
 
 
-def in_step(life: Life, group: str, peer: str) -> bool:
+def in_step(life: NodeState, group: str, peer: str) -> bool:
     """Return whether this peer and that one can exchange shares of this peer's round.
 
     A neighbour that is further behind than anybody in step can be has to catch up first. Where every exchange goes both
@@ -88,13 +88,13 @@ def in_step(life: Life, group: str, peer: str) -> bool:
     return not (later or behind(life, group, peer))
 
 
-def behind(life: Life, group: str, peer: str) -> bool:
+def behind(life: NodeState, group: str, peer: str) -> bool:
     """Return whether a neighbour is further behind than anybody in step can be. Along phases and matchings that is not
     known: a neighbour may not have been met in an exchange for many rounds."""
     return mutual(life, group) and life.round_of(peer) + ahead(life) < life.ledger.round
 
 
-def ahead(life: Life) -> int:
+def ahead(life: NodeState) -> int:
     """Return how many rounds a neighbour can be ahead of a peer that is not late at all.
 
     Where each exchange goes both ways with all neighbours, those up to the next averaging. Along directed phases and
@@ -104,7 +104,7 @@ def ahead(life: Life) -> int:
     return averagings * life.setup.federation.gossip.every
 
 
-def lead(life: Life) -> int:
+def lead(life: NodeState) -> int:
     """Return how many rounds anybody can be ahead of a peer that has just trained, and goes on without nobody.
 
     Where each exchange goes both ways, a peer that is k steps away cannot close exchange k - 1 before this peer opens
@@ -124,13 +124,13 @@ def lead(life: Life) -> int:
     return max(leads) * every + every - 1
 
 
-def mutual(life: Life, group: str) -> bool:
+def mutual(life: NodeState, group: str) -> bool:
     """Return whether every exchange goes both ways with all neighbours, so that they keep step."""
     policy = life.circle.averaging[group]
     whole = len(policy.overlay.phases) == 1 and not policy.overlay.union.is_directed()
     return not policy.exchanges or (whole and policy.protocol != "push-pull")
 
 
-def _detour(life: Life, group: str) -> int:
+def _detour(life: NodeState, group: str) -> int:
     """Return the rounds until what a peer sends may come back to it, along phases and matchings."""
     return 1 + math.ceil(len(life.circle.groups[group].members) / life.circle.averaging[group].exchanges)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedpeer.gossip.ballots import Electorate
+from fedpeer.gossip.ballots import VoterSet
 from fedpeer.peer.core.roster import Roster
 
 #: The council of an algorithm with a server: all peers of the roster.
@@ -26,13 +26,13 @@ class PeerCouncil:
 
     members: Set[str]
     digest: bytes
-    electorate: Callable[[Roster], Electorate]
+    electorate: Callable[[Roster], VoterSet]
     index_D: Tensor | None = None
 
 
-def electorate(roster: Roster, among: Collection[str] | None = None) -> Electorate:
+def electorate(roster: Roster, among: Collection[str] | None = None) -> VoterSet:
     """All peers of the roster, or those of a group, and those of them who count for majorities: all where none is a
     voter."""
     members = frozenset(roster.by_id if among is None else roster.by_id.keys() & set(among))
     voters = frozenset(entry.id for entry in roster.entries if entry.voter and entry.id in members)
-    return Electorate(roster.number, voters or members, members)
+    return VoterSet(roster.number, voters or members, members)

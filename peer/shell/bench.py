@@ -9,12 +9,12 @@ from typing import assert_never
 
 from fedpeer.peer import models
 from fedpeer.peer.core.events import (
-    Conclude,
+    AggregateUpdates,
     Evaluate,
     Evaluated,
-    Practise,
-    Settle,
+    FinishRound,
     Train,
+    TrainClient,
     Trained,
     Work,
     Worked,
@@ -24,7 +24,7 @@ from fedpeer.peer.shell.prepared import Prepared
 from fedpeer.peer.shell.status import Status, Timed
 
 
-class Bench:
+class JobRunner:
     """A peer's learner, its work under an algorithm with a server, and the folder of its last evaluated model."""
 
     def __init__(self, prepared: Prepared, folder: Path, status: Status, unsaved: Callable[[str], None]) -> None:
@@ -55,13 +55,13 @@ class Bench:
                 except OSError as problem:
                     self._unsaved(f"the model of round {job.round} is not kept for use: {problem.strerror}")
                 return Evaluated(job.round, score, loss, server), "evaluate"
-            case Conclude() if self._pupil is None:
-                return concluded(job), _TIMED[Conclude]
-            case Practise() | Conclude() | Settle():
+            case AggregateUpdates() if self._pupil is None:
+                return concluded(job), _TIMED[AggregateUpdates]
+            case TrainClient() | AggregateUpdates() | FinishRound():
                 assert self._pupil is not None, "only an algorithm with a server asks for this"
                 return self._pupil.work(job), _TIMED[type(job)]
             case _:
                 assert_never(job)
 
 
-_TIMED: dict[type[Work], Timed] = {Practise: "train", Conclude: "close", Settle: "settle"}
+_TIMED: dict[type[Work], Timed] = {TrainClient: "train", AggregateUpdates: "close", FinishRound: "settle"}

@@ -9,7 +9,7 @@ from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import Event, Heard, NobodyListens, Note, Send
 from fedpeer.peer.core.messages import (
     Ack,
-    Ballot,
+    ConsensusMessage,
     Envelope,
     Model,
     Refused,
@@ -28,7 +28,7 @@ from fedpeer.peer.shell.rows import Rows
 from fedpeer.peer.shell.status import Status
 
 #: What belongs to averaging, or to coordinated rounds.
-_COUNTED = Transfer | Ack | Ballot | Update | Wanted | Model
+_COUNTED = Transfer | Ack | ConsensusMessage | Update | Wanted | Model
 
 
 class Post:
@@ -67,7 +67,7 @@ class Post:
         size = len(head) + len(tail)
         self._status.sent(size, send.message.group if isinstance(send.message, Transfer | Update | Model) else "")
         self._rows.sent(size, counts=isinstance(send.message, _COUNTED))
-        self._links.send(send.to, address, head, tail, urgent=isinstance(send.message, Ballot))
+        self._links.send(send.to, address, head, tail, urgent=isinstance(send.message, ConsensusMessage))
 
     def heard(self, peer: str) -> None:
         """A message came from this peer."""

@@ -23,30 +23,30 @@ from typing import Any, TypeVar
 
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import (
+    AggregateUpdates,
     Amend,
     Asked,
-    Conclude,
     Effect,
     Enrol,
     Evaluate,
     Evaluated,
     Event,
+    FinishRound,
     Heard,
     NewContract,
     NewRoster,
     Note,
     Persist,
-    Practise,
     Refuse,
     RefusedAtDoor,
     Send,
-    Settle,
     Stop,
     Tick,
     Train,
+    TrainClient,
     Worked,
 )
-from fedpeer.peer.core.gate import Gate
+from fedpeer.peer.core.gate import MessagePolicy
 from fedpeer.peer.core.making import disk_bytes, node_of, rules_of, setup_of
 from fedpeer.peer.core.messages import Envelope, Message, Model, RosterNews, Transfer, Update
 from fedpeer.peer.core.node import Node
@@ -55,7 +55,7 @@ from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import AUTHORITY, RosterError, to_bytes
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.steps import Steps
-from fedpeer.peer.shell.bench import Bench
+from fedpeer.peer.shell.bench import JobRunner
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.contract_file import ContractFile, contract_file
 from fedpeer.peer.shell.dashboard.access import listener
@@ -114,7 +114,7 @@ class Process:
         self._members = RosterFile(Path(file.roster), prepared.roster)
         self._contract = ContractFile(contract_file(Path(file.roster)), prepared.going.signed)
         self.status = status_of(prepared)
-        self._bench = Bench(prepared, self._folder, self.status, self._unsaved)
+        self._bench = JobRunner(prepared, self._folder, self.status, self._unsaved)
         self._quiet = quiet
         self._store: Store | None = None
         self._stopped: Stop | None = None
@@ -438,7 +438,7 @@ class Process:
     def _listens(self, peer: str) -> bool:
         return peer == AUTHORITY or self._node.life.listens(peer)
 
-    def _gate(self, other: str | None) -> Gate:
+    def _gate(self, other: str | None) -> MessagePolicy:
         return self._node.gate(other)
 
     def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> Rejected | None:
@@ -473,7 +473,7 @@ class Process:
                 effect.do()
             case Send():
                 self._post.send(effect)
-            case Train() | Evaluate() | Practise() | Conclude() | Settle():
+            case Train() | Evaluate() | TrainClient() | AggregateUpdates() | FinishRound():
                 self._trainer.submit(effect)
             case Note() | Refuse():
                 self._say(effect)

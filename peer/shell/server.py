@@ -25,8 +25,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from fedpeer.gossip.transfers import WINDOW
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.gate import Gate, Opening
-from fedpeer.peer.core.messages import Ballot, Envelope, Message, Model, RosterNews, Transfer, Update
+from fedpeer.peer.core.gate import MessagePolicy, ParsedMetadata
+from fedpeer.peer.core.messages import ConsensusMessage, Envelope, Message, Model, RosterNews, Transfer, Update
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.limits import READ_AHEAD_BYTES, Allowance, Limits, pace
@@ -72,7 +72,7 @@ class Host:
 
     identify: Callable[[bytes | None], str | Rejected]
     listens: Callable[[str], bool]
-    gate: Callable[[str | None], Gate]
+    gate: Callable[[str | None], MessagePolicy]
     deliver: Callable[[str, Envelope, Message, Lease], Rejected | None]
     refused: Callable[[str, str, str], None]
     broken: Callable[[Exception, str], None]
@@ -211,7 +211,7 @@ class PeerServer:
         self._at_once[sender] += 1
         visit.entered = True
 
-    async def _read(self, visit: _Visit, body: _Body, length: int, gate: Gate) -> None:
+    async def _read(self, visit: _Visit, body: _Body, length: int, gate: MessagePolicy) -> None:
         head = _good(codec.parse_head(await body.exactly(min(codec.HEAD_BYTES, length)), length))
         visit.version = head.version
         opening = _good(codec.parse_metadata(head, await body.exactly(head.metadata_bytes), gate))
@@ -235,14 +235,14 @@ class PeerServer:
             lease.release()
             raise
 
-    def _lease(self, sender: str, opening: Opening) -> Lease:
+    def _lease(self, sender: str, opening: ParsedMetadata) -> Lease:
         """A buffer for the tail. Those of transfers are kept: they come again and again, all of one length."""
         limits, length = self._limits, opening.tail_bytes
         if opening.kind is Transfer:
             lease = self._pool.lease(sender, opening.group, length, most=WINDOW + 1, kept=True)
         elif length:
             lane = f"{opening.kind.__name__} {opening.group}"
-            most = limits.ballots_waiting if opening.kind is Ballot else limits.large_waiting
+            most = limits.ballots_waiting if opening.kind is ConsensusMessage else limits.large_waiting
             lease = self._pool.lease(sender, lane, length, most=most, kept=False)
         else:
             lease = self._pool.lease(sender, "", 0, most=limits.small_waiting, kept=False)
@@ -276,7 +276,7 @@ def _certificate(transport: asyncio.BaseTransport) -> bytes | None:
     return None if tls is None else tls.getpeercert(binary_form=True)
 
 
-def _checked(request: web.BaseRequest, gate: Gate) -> int:
+def _checked(request: web.BaseRequest, gate: MessagePolicy) -> int:
     """The length of the body, from a request that is what peers send."""
     asked = request.method, request.raw_path, request.headers.get("Content-Type")
     if asked != ("POST", ROUTE, CONTENT_TYPE):

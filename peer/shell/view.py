@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedpeer.peer.core.council import Council
-from fedpeer.peer.core.ledger import Holding
+from fedpeer.peer.core.council import RoundConsensus
+from fedpeer.peer.core.ledger import GroupState
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.rounds import among_the_living
 from fedpeer.peer.shell.status import CouncilView, GroupView, PeerState, PeerView, State, View
@@ -94,7 +94,7 @@ def _group(node: Node, id: str) -> GroupView:
     )
 
 
-def _council(node: Node, council: Council) -> CouncilView:
+def _council(node: Node, council: RoundConsensus) -> CouncilView:
     life, decrees = node.life, council.decrees
     electorate, counted = decrees.election.electorate, council.in_force()[0]
     # Who was put out votes until a round decrees the later roster, but nobody hears of it any more.
@@ -115,7 +115,7 @@ def _council(node: Node, council: Council) -> CouncilView:
     )
 
 
-def audit(holding: Holding) -> float:
+def audit(holding: GroupState) -> float:
     """Error of this peer's own account of weight in one group, relative to what was put in."""
     taken = sum(lane.taken_weight for lane in holding.into.values())
     given = sum(lane.weight_until(lane.made) for lane in holding.out.values())

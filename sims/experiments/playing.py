@@ -20,7 +20,7 @@ from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import simulate
 
 if TYPE_CHECKING:
-    from fedpeer.sims.ray.errand import Errand
+    from fedpeer.sims.ray.errand import RemoteRun
     from fedpeer.sims.ray.sweep import Sweep
 
 Tell = Callable[[Told], None]
@@ -67,7 +67,7 @@ class Where:
     command: str
 
 
-class Venue(Protocol):
+class Executor(Protocol):
     """Who plays runs.
 
     free       whether a cell should be looked at for more of them
@@ -86,7 +86,7 @@ class Venue(Protocol):
         """Wait for some, and give their folders by digest; none if none is under way any more, or all were stopped."""
 
 
-class Here:
+class LocalExecutor:
     """In this process, in the order in which they are begun."""
 
     at_once = 1
@@ -123,19 +123,19 @@ class Here:
         self._tell(OfRun(run=wanted.name, event=event))
 
 
-class Abroad:
+class RayExecutor:
     """On a cluster. What is ready is handed over at once."""
 
     free = True
 
-    def __init__(self, where: Where, sweep: Sweep, at_once: int, heard: Callable[[Errand, Event], None]) -> None:
+    def __init__(self, where: Where, sweep: Sweep, at_once: int, heard: Callable[[RemoteRun, Event], None]) -> None:
         self._where, self._sweep, self.at_once, self._heard = where, sweep, at_once, heard
 
     def begin(self, wanted: Wanted) -> None:
-        from fedpeer.sims.ray.errand import Errand
+        from fedpeer.sims.ray.errand import RemoteRun
 
         self._sweep.begin(
-            Errand(
+            RemoteRun(
                 key=wanted.digest,
                 name=wanted.name,
                 request=replace(wanted.request, device="cpu", workers=self._where.workers or 1),
@@ -157,19 +157,19 @@ class Abroad:
 
 
 @contextmanager
-def venue(where: Where, tell: Tell, stop: threading.Event) -> Iterator[Venue]:
+def venue(where: Where, tell: Tell, stop: threading.Event) -> Iterator[Executor]:
     """Ray is imported only if it is asked for.
 
     Raises:
         ChoiceError: there is no such cluster, or none that has the CPUs.
     """
     if where.cluster is None:
-        yield Here(where, tell, stop)
+        yield LocalExecutor(where, tell, stop)
         return
     from fedpeer.sims.ray.cluster import joined
     from fedpeer.sims.ray.sweep import Sweep
 
-    def heard(errand: Errand, event: Event) -> None:
+    def heard(errand: RemoteRun, event: Event) -> None:
         tell(OfRun(run=errand.name, event=event))
 
     cpus = where.workers or 1
@@ -177,4 +177,4 @@ def venue(where: Where, tell: Tell, stop: threading.Event) -> Iterator[Venue]:
         joined(where.cluster, None, lambda text: tell(Remark(text=text))) as cluster,
         Sweep(cluster, cpus, heard, stop) as sweep,
     ):
-        yield Abroad(where, sweep, cluster.places // cpus, heard)
+        yield RayExecutor(where, sweep, cluster.places // cpus, heard)

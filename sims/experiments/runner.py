@@ -32,7 +32,7 @@ from fedpeer.runs.index import folders
 from fedpeer.sims.experiments.events import Begun, CellDone
 from fedpeer.sims.experiments.experiment import Cell, Experiment, Size, SizeName, stem
 from fedpeer.sims.experiments.moments import read_at
-from fedpeer.sims.experiments.playing import Tell, Venue, Wanted, Where, venue
+from fedpeer.sims.experiments.playing import Executor, Tell, Wanted, Where, venue
 from fedpeer.sims.experiments.results import Measured, Results, validation_score
 from fedpeer.sims.experiments.table import page_data
 from fedpeer.sims.ray.asked import check_ray
@@ -204,7 +204,7 @@ class _Player:
             self.tell(Begun(runs=len(runs), finished=finished, at_once=players.at_once))
             return self._play({cell.label: cell for cell in cells}, players)
 
-    def _play(self, left: dict[str, Cell], players: Venue) -> bool:
+    def _play(self, left: dict[str, Cell], players: Executor) -> bool:
         """All runs of these cells: of each first those that choose a variant, then that variant's own."""
         awaited: dict[str, set[str]] = {}
         begun: set[str] = set()

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from fedpeer.gossip.incarnations import reopened
 from fedpeer.gossip.transfers import Incoming, acknowledged
-from fedpeer.peer.core.entries import Took
+from fedpeer.peer.core.entries import ShareApplied
 from fedpeer.peer.core.events import Effect, Persist
-from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.ledger import DurableState
 
 
-def weights(ledgers: Mapping[str, Ledger]) -> dict[str, tuple[float, float]]:
+def weights(ledgers: Mapping[str, DurableState]) -> dict[str, tuple[float, float]]:
     """Of each group: the push-sum weight that is there, and what was put in less what was written off.
 
     The ledgers of all peers at one moment: of the living as they are, of the others as they are on disk. While somebody
@@ -34,7 +34,7 @@ def weights(ledgers: Mapping[str, Ledger]) -> dict[str, tuple[float, float]]:
     return found
 
 
-def values(ledgers: Mapping[str, Ledger]) -> dict[str, Tensor]:
+def values(ledgers: Mapping[str, DurableState]) -> dict[str, Tensor]:
     """Of each group: the sum (D,) float64 of all values that are held, wait or are under way."""
     found: dict[str, Tensor] = {}
     for sender, ledger in ledgers.items():
@@ -49,7 +49,7 @@ def values(ledgers: Mapping[str, Ledger]) -> dict[str, Tensor]:
     return found
 
 
-def _taken(ledgers: Mapping[str, Ledger], sender: str, receiver: str, group: str) -> int:
+def _taken(ledgers: Mapping[str, DurableState], sender: str, receiver: str, group: str) -> int:
     """The last number on this lane that the receiver has; none where either does not know the other's incarnation, for
     then what is open comes back to the sender."""
     one, other = ledgers[sender], ledgers[receiver]
@@ -61,6 +61,6 @@ def _taken(ledgers: Mapping[str, Ledger], sender: str, receiver: str, group: str
 def took(peer: str, effect: Effect) -> tuple[str, tuple[str, str], int] | None:
     """The fact ("took", lane, number) for the history, if it is one. For runs in which nobody loses memory."""
     match effect:
-        case Persist(content=Took(group=group, sender=sender, parcel=parcel)):
+        case Persist(content=ShareApplied(group=group, sender=sender, parcel=parcel)):
             return "took", (group, sender), parcel.seq
     return None

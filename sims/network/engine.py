@@ -22,9 +22,9 @@ from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.events import Effect, Evaluate, Evaluated, Note, Stop
 from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.network.faults import Faults, over
-from fedpeer.sims.network.residents import Residents
+from fedpeer.sims.network.residents import NodeFactory
 from fedpeer.sims.network.timeline import Timeline
-from fedpeer.sims.network.town import Town
+from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.vector.engine import RoundTimes
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World
@@ -72,8 +72,8 @@ class NetworkEngine:
         world = _impatient(world)
         self._world, self._plan = world, plan
         self._stop = stop or threading.Event()
-        residents = Residents.of(world, method, dict(faults.paces) if faults else {})
-        self._town = Town(world.peers, residents.craft(self._evaluated), faults)
+        residents = NodeFactory.of(world, method, dict(faults.paces) if faults else {})
+        self._town = Simulator(world.peers, residents.craft(self._evaluated), faults)
         self._town.said = self._said
         self._seen = {peer: _Seen() for peer in world.peers}
         self.timeline = Timeline(world.federation.gossip.tick, faults or Faults())
@@ -188,7 +188,7 @@ class NetworkEngine:
     def _progress(self) -> int:
         return sum(seen.done for seen in self._seen.values())
 
-    def _limit(self, residents: Residents) -> float:
+    def _limit(self, residents: NodeFactory) -> float:
         """Ticks in which some peer finishes a round, if any ever will."""
         gossip = self._world.federation.gossip
         exchanges = max((each.exchanges for each in residents.averaging()), default=0)

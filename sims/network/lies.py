@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from fedpeer.gossip import ballots
-from fedpeer.gossip.ballots import Answer, Canvass, Follow, Lead, Mandate, Progress
+from fedpeer.gossip.ballots import Heartbeat, HeartbeatReply, LeaderCertificate, Progress, VoteReply, VoteRequest
 from fedpeer.gossip.claims import Claim, State, claim_text
 from fedpeer.gossip.election import Election
 from fedpeer.gossip.proofs import lane_text
@@ -24,7 +24,7 @@ from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
 from fedpeer.peer.core.events import Send
 from fedpeer.peer.core.messages import (
     Ack,
-    Ballot,
+    ConsensusMessage,
     Contract,
     Hello,
     LaneState,
@@ -226,25 +226,27 @@ Said = Callable[[Election, int], Iterator[ballots.Message]]
 def rising(election: Election, number: int) -> Iterator[ballots.Message]:
     """Higher terms without a signature."""
     term = election.stand.term + 1 + number % 40
-    yield Follow(term, Progress())
-    yield Answer(term, bool(number % 2), False, b"")
+    yield HeartbeatReply(term, Progress())
+    yield VoteReply(term, bool(number % 2), False, b"")
 
 
 def standing(election: Election, number: int) -> Iterator[ballots.Message]:
     """It stands, one term higher each time."""
-    yield Canvass(election.stand.term + 1 + number % 15, False, election.electorate.number, FAR)
+    yield VoteRequest(election.stand.term + 1 + number % 15, False, election.electorate.number, FAR)
 
 
 def promising(election: Election, number: int) -> Iterator[ballots.Message]:
     """It promises its vote to whoever may ask, and then refuses it."""
-    yield Answer(election.stand.term + 1, True, True, b"")
-    yield Answer(election.stand.term, False, False, b"")
+    yield VoteReply(election.stand.term + 1, True, True, b"")
+    yield VoteReply(election.stand.term, False, False, b"")
 
 
 def crowned(election: Election, number: int) -> Iterator[ballots.Message]:
     """It coordinates by its own vote."""
     me = election.me
-    yield Lead(Mandate(election.stand.term + 1, me, election.electorate.number, ((me, bytes(64)),)), Progress())
+    yield Heartbeat(
+        LeaderCertificate(election.stand.term + 1, me, election.electorate.number, ((me, bytes(64)),)), Progress()
+    )
 
 
 TERMS: tuple[Said, ...] = (rising, standing, promising, crowned)
@@ -257,7 +259,7 @@ def terms(me: Node, to: Node, number: int) -> Iterator[Send]:
         if to.life.me in election.electorate.members:
             for said in TERMS:
                 for message in said(election, number):
-                    yield _send(me, to, Ballot(group=group, said=message))
+                    yield _send(me, to, ConsensusMessage(group=group, said=message))
 
 
 # ----------------------------------------------------------------------------------------------------------- by name

@@ -22,25 +22,25 @@ from fedpeer.peer.core import codec
 from fedpeer.peer.core.capability import Capability
 from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.contract import Held
-from fedpeer.peer.core.course import Course
+from fedpeer.peer.core.course import AlgorithmSpec
 from fedpeer.peer.core.events import (
-    Conclude,
-    Concluded,
+    AggregateUpdates,
+    ClientTrained,
     Effect,
     Evaluate,
     Evaluated,
     Event,
+    FinishRound,
     Heard,
     NobodyListens,
     Persist,
-    Practise,
-    Practised,
     RefusedAtDoor,
+    RoundFinished,
     Send,
-    Settle,
-    Settled,
     Train,
+    TrainClient,
     Trained,
+    UpdatesAggregated,
     Work,
     Worked,
 )
@@ -86,12 +86,14 @@ class Studies(Protocol):
     """What a resident needs of a `Pupil`."""
 
     @property
-    def course(self) -> Course: ...
-    def work(self, job: Practise | Conclude | Settle) -> Practised | Concluded | Settled: ...
+    def course(self) -> AlgorithmSpec: ...
+    def work(
+        self, job: TrainClient | AggregateUpdates | FinishRound
+    ) -> ClientTrained | UpdatesAggregated | RoundFinished: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Residents:
+class NodeFactory:
     """All peers of a world under one method.
 
     pupils  the work of each under an algorithm with a server; None where peers are equals
@@ -117,7 +119,7 @@ class Residents:
     keys: dict[str, bytes] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, world: World, method: Choice, pace: dict[str, float] | None = None) -> Residents:
+    def of(cls, world: World, method: Choice, pace: dict[str, float] | None = None) -> NodeFactory:
         entries = (Entry(id=peer, key=_key(world, peer), address=f"https://{peer}:7500") for peer in world.peers)
         roster = Roster(federation=world.federation.name, authority=_key(world, ""), number=1, entries=tuple(entries))
         setups = {peer: setup_of(world, roster, peer, nonce=0, method=method) for peer in world.peers}
@@ -161,7 +163,7 @@ class Residents:
                     event = Evaluated(effect.round, *learner.evaluate(effect.x_n), server)
                     evaluated(peer, event)
                     return event
-                case Conclude() if self.pupils is None:
+                case AggregateUpdates() if self.pupils is None:
                     return concluded(effect)
                 case _:
                     assert self.pupils is not None, "only an algorithm with a server asks for this"
@@ -223,7 +225,7 @@ class Residents:
         return world
 
     def _work_ticks(self, peer: str, effect: Work) -> float:
-        return self._ticks(peer, self.learners[peer].steps if isinstance(effect, Train | Practise) else 1)
+        return self._ticks(peer, self.learners[peer].steps if isinstance(effect, Train | TrainClient) else 1)
 
     def _ticks(self, peer: str, steps: int) -> float:
         return steps * STEP_S * self.pace.get(peer, 1.0) / self.world.federation.gossip.tick

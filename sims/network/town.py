@@ -17,22 +17,22 @@ from numpy.typing import NDArray
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.core.events import (
+    AggregateUpdates,
     Amend,
-    Conclude,
     Effect,
     Enrol,
     Evaluate,
     Event,
+    FinishRound,
     Heard,
     Note,
     Persist,
-    Practise,
     Refuse,
     Send,
-    Settle,
     Stop,
     Tick,
     Train,
+    TrainClient,
     Work,
 )
 from fedpeer.peer.core.saving import Recovered
@@ -57,7 +57,7 @@ AGAIN_TICKS = 4.0
 BACKUP_TICKS = 200.0
 
 
-class Town:
+class Simulator:
     """Peers, and everything between them. `start` them, then `run`.
 
     Attributes:
@@ -316,7 +316,7 @@ class Town:
                 size = 0 if self._withholds(peer, effect) else self._post(peer, effect)
                 self._note("said", peer, type(effect.message).__name__, effect.to, size)
                 return
-            case Train() | Evaluate() | Practise() | Conclude() | Settle():
+            case Train() | Evaluate() | TrainClient() | AggregateUpdates() | FinishRound():
                 begin = max(self.now, process.busy_until)
                 process.busy_until = begin + self._craft.work_ticks(peer, effect)
                 self.agenda.at(process.busy_until, partial(self._worked, peer, process, effect))

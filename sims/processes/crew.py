@@ -24,7 +24,7 @@ LINES_KEPT = 40
 PAUSE_S = 15.0
 
 
-class Crew:
+class ProcessPool:
     """The peers that one command runs."""
 
     def __init__(self, files: Mapping[str, Path], threads: int) -> None:

@@ -27,7 +27,7 @@ from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.groups import averaging_of
 from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.ends import how_ended
-from fedpeer.sims.processes.crew import Crew
+from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.settling import settle
 from fedpeer.sims.processes.watch import Watched, slowest
 from fedpeer.sims.request import cores
@@ -83,7 +83,7 @@ class ProcessesEngine:
         self._world, self._plan, self._method, self._device = world, plan, method, device
         self._folder, self._logs, self._remark, self._replaced = folder, logs, remark, replaced
         self._stop = stop or threading.Event()
-        self._crews: list[Crew] = []
+        self._crews: list[ProcessPool] = []
         self._watched: list[Watched] = []
         self._files: dict[str, Path] = {}
         self._deaths: Counter[str] = Counter()
@@ -197,7 +197,7 @@ class ProcessesEngine:
     def _start(self, files: dict[str, Path]) -> None:
         self._files = files
         self._watched = [Watched(peer, file.parent / f"{peer}-state") for peer, file in files.items()]
-        self._crews = [Crew(files, self._threads)]
+        self._crews = [ProcessPool(files, self._threads)]
 
     def _end(self) -> None:
         """Pause all peers."""
@@ -235,7 +235,7 @@ class ProcessesEngine:
             if peer not in finished:
                 self._died(crew, peer, code)
 
-    def _died(self, crew: Crew, peer: str, code: int) -> None:
+    def _died(self, crew: ProcessPool, peer: str, code: int) -> None:
         """A peer ended before its time: start it again, if that makes sense."""
         if "cannot be listened on" in crew.words:
             raise PortTakenError(crew.words)
@@ -243,7 +243,7 @@ class ProcessesEngine:
         if code in (EXIT_OURS, EXIT_USERS) or self._deaths[peer] > DEATHS_MAX:
             raise EngineError(f"{peer} ended with {how_ended(code)}: {crew.words or 'it said nothing'}")
         self._replaced(peer, how_ended(code))
-        self._crews.append(Crew({peer: self._files[peer]}, self._threads))
+        self._crews.append(ProcessPool({peer: self._files[peer]}, self._threads))
 
     def _progress(self) -> int:
         return sum(watched.done + watched.listening for watched in self._watched)

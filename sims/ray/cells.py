@@ -17,7 +17,7 @@ from fedpeer.runs.index import folders
 from fedpeer.sims.events import Event, MethodDone, Remark, SimulationStarted
 from fedpeer.sims.prepare import Simulation
 from fedpeer.sims.ray.cluster import Cluster
-from fedpeer.sims.ray.errand import Errand
+from fedpeer.sims.ray.errand import RemoteRun
 from fedpeer.sims.ray.sweep import Sweep
 from fedpeer.sims.simulate import CELLS
 
@@ -48,7 +48,7 @@ def play_cells(
     # Cells say much alike: what a split repaired, what an algorithm's settings mean.
     said = {*simulation.world.split.remarks}
 
-    def heard(errand: Errand, event: Event) -> None:
+    def heard(errand: RemoteRun, event: Event) -> None:
         match event:
             case SimulationStarted():
                 return
@@ -74,7 +74,7 @@ def play_cells(
         for method, seed in left:
             part = parts.get((method, seed))
             sweep.begin(
-                Errand(
+                RemoteRun(
                     key=f"{method} {seed}",
                     name=f"{method}, seed {seed}",
                     request=simulation.request.alone(parse(method), seed),

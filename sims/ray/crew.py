@@ -71,7 +71,7 @@ def crew_of(
     blocks: Sequence[Block],
     replaced: Callable[[str, str], None],
     stop: threading.Event,
-) -> Crew:
+) -> RayWorkerPool:
     """The crew of a job, on as many shards as were asked for or can be used; `workspace` has all but memory."""
     peers = dealt(job, cluster.shards(asked))
     told, data, inputs = ray.put(job), ray.put(packed(workspace)), cluster.hold(workspace.x_NF.numpy())
@@ -79,10 +79,10 @@ def crew_of(
     memory |= workspace.leaves
     sizes = {name: (tuple(each.shape), each.dtype) for name, each in memory.items()}
     shards = Shards(cluster, [(told, data, inputs, each, sizes) for each in peers], replaced, stop)
-    return Crew(job, workspace, peers, blocks, shards)
+    return RayWorkerPool(job, workspace, peers, blocks, shards)
 
 
-class Crew:
+class RayWorkerPool:
     """Shards that do the tasks of one job. Use as a context manager.
 
     The object store holds `rows` of the parcels after the last averaging, by parcel and shard, and what each shard has

@@ -20,7 +20,7 @@ from fedpeer.algorithms.leaves import leaves
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.sims.memory import Start
 from fedpeer.sims.ray.cluster import Cluster
-from fedpeer.sims.ray.crew import Crew, crew_of
+from fedpeer.sims.ray.crew import RayWorkerPool, crew_of
 from fedpeer.sims.ray.shard import Rows, room
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine, cut
 from fedpeer.sims.vector.workspace import Job, Workspace
@@ -55,7 +55,7 @@ class RayEngine(VectorEngine):
         self._blocks = cut(self._job, range(len(self._job.peers)))
         self._mixes, self._keeps = self._cut_columns()
         made = crew_of(self._cluster, self._asked, self._job, self.workspace, self._mixes, self._replaced, self._stop)
-        self._crew: Crew = self._stack.enter_context(made)
+        self._crew: RayWorkerPool = self._stack.enter_context(made)
         self._pool = self._crew
         self._crew.begin([ray.put(self._first(peers)) for peers in self._crew.peers])
         return self

@@ -34,7 +34,7 @@ Files = tuple[str, Mapping[str, bytes]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errand:
+class RemoteRun:
     """A run of one method and one seed, for whoever has the CPUs.
 
     key        by which the leader knows it
@@ -54,7 +54,9 @@ class Errand:
     models: bool = True
 
 
-def play(version: str, board: Any, room: str, attempt: int, errand: Errand, objects: Mapping[str, Any] | None) -> Files:
+def play(
+    version: str, board: Any, room: str, attempt: int, errand: RemoteRun, objects: Mapping[str, Any] | None
+) -> Files:
     """Play it, or the rest of it, and give back its folder: finished, or interrupted because the board said so.
 
     `room` names a folder of this machine, which an attempt before may have left. `objects` are data and network, where

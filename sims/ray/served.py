@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.sims.ray.cluster import Cluster
-from fedpeer.sims.ray.crew import Crew, crew_of
+from fedpeer.sims.ray.crew import RayWorkerPool, crew_of
 from fedpeer.sims.ray.shard import Array, Rows, replaced_rows, room
 from fedpeer.sims.ray.shards import Call
 from fedpeer.sims.vector.engine import RoundTimes
@@ -44,7 +44,7 @@ class RayServedEngine(ServedEngine):
     def __enter__(self) -> Self:
         plain = self._prepared(self._job.stepper())
         made = crew_of(self._cluster, self._asked, self._job, plain, (), self._replaced, self._stop)
-        self._crew: Crew = self._stack.enter_context(made)
+        self._crew: RayWorkerPool = self._stack.enter_context(made)
         self._pool = self._crew
         # Here are updates only, until somebody asks for all; what is not written takes no room.
         x_Pn = room(plain.x[0].shape, plain.x[0].dtype)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.sims.vector.clients import rows_of, shared, write_rows
-from fedpeer.sims.vector.tasks import Bench, Mix, Mixing, Spread, Task, mix, spread
+from fedpeer.sims.vector.tasks import Mix, Mixing, Spread, Task, Worker, mix, spread
 from fedpeer.sims.vector.workspace import Job, Workspace, allocate, mapped, tensor
 
 Array: TypeAlias = NDArray[Any]
@@ -139,7 +139,7 @@ class Shard:
         memory = {name: room(*size) for name, size in sizes.items()}
         x, s = ((memory.pop(f"{name} 0"), memory.pop(f"{name} 1")) for name in ("x", "s"))
         workspace = Workspace(x=x, s=s, x_NF=tensor(inputs), leaves=memory, **fields)
-        self._bench, self._peers = Bench(job, workspace, job.stepper()), peers
+        self._bench, self._peers = Worker(job, workspace, job.stepper()), peers
         return os.getpid()
 
     def do(self, tasks: Sequence[Task]) -> list[Any]:

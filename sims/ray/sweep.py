@@ -25,7 +25,7 @@ from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, Run
 from fedpeer.sims.ray.board import Board
 from fedpeer.sims.ray.cluster import Cluster
 from fedpeer.sims.ray.deaths import PATIENCE_SECONDS, reason_of, words_of
-from fedpeer.sims.ray.errand import Errand, Files, play
+from fedpeer.sims.ray.errand import Files, RemoteRun, play
 from fedpeer.sims.vector.pool import DEATHS_PER_TASK_MAX, EngineError
 
 #: How long the end of a sweep waits for runs that were let go.
@@ -37,7 +37,7 @@ _DEAD = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
 class _Attempt:
     """An errand that Ray has, for the first time or again. `round` is the last heard of, None before any."""
 
-    errand: Errand
+    errand: RemoteRun
     deaths: int
     round: int | None = None
 
@@ -58,7 +58,7 @@ class Sweep:
         self,
         cluster: Cluster,
         cpus: int,
-        tell: Callable[[Errand, Event], None],
+        tell: Callable[[RemoteRun, Event], None],
         stop: threading.Event,
         objects: Mapping[str, Any] | None = None,
     ) -> None:
@@ -89,12 +89,12 @@ class Sweep:
                 ray.wait(self._let_go, num_returns=len(self._let_go), timeout=TIDYING_SECONDS)
             ray.kill(self._board)
 
-    def begin(self, errand: Errand) -> None:
+    def begin(self, errand: RemoteRun) -> None:
         """Hand it to Ray, which starts it when there are CPUs."""
         self._rooms[errand.key] = secrets.token_hex(8)
         self._send(_Attempt(errand, 0))
 
-    def finished(self) -> list[tuple[Errand, Files]]:
+    def finished(self) -> list[tuple[RemoteRun, Files]]:
         """Wait for some, and give back their folders; nothing if none is under way.
 
         After `stop` these may be folders of runs that were interrupted. What had not begun by then is let go.
@@ -158,7 +158,7 @@ class Sweep:
             free = f"{self._cpus} free CPU{'s' * (self._cpus > 1)}"
             self._cluster.remark(f"waiting for a process to start; it needs {free} on one machine of the cluster")
 
-    def _result(self, task: Any) -> tuple[Errand, Files] | None:
+    def _result(self, task: Any) -> tuple[RemoteRun, Files] | None:
         """What came of it; None if its process died, and it is under way again."""
         attempt = self._attempts.pop(self._under_way.pop(task))
         errand = attempt.errand

@@ -35,7 +35,7 @@ from fedpeer.sims.vector.drifting import Drifting
 from fedpeer.sims.vector.equals import Advance, Appraise, states
 from fedpeer.sims.vector.pool import Hands, Pool, Stopped
 from fedpeer.sims.vector.resident import given_back
-from fedpeer.sims.vector.tasks import Bench, Evaluate, Keep, Mix, Mixing, Spread, Task, Train
+from fedpeer.sims.vector.tasks import Evaluate, Keep, Mix, Mixing, Spread, Task, Train, Worker
 from fedpeer.sims.vector.workspace import Job, Keeping, Workspace, WorkspaceHandles, on_disk
 from fedpeer.slicing.plan import Group, Plan
 
@@ -120,7 +120,7 @@ class VectorEngine:
             workers = max(1, min(self._workers, max(len(self._blocks), len(self._mixes))))
             self._pool = self._stack.enter_context(Pool(job, self._handles, workers, self._replaced, self._stop))
         else:
-            self._bench = Bench(job, self.workspace, stepper)
+            self._bench = Worker(job, self.workspace, stepper)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -52,7 +52,7 @@ from fedpeer.sims.vector.clients import (
 from fedpeer.sims.vector.engine import RoundTimes, cut
 from fedpeer.sims.vector.pool import Hands, Pool, Stopped
 from fedpeer.sims.vector.resident import given_back
-from fedpeer.sims.vector.tasks import Bench, Several, Task
+from fedpeer.sims.vector.tasks import Several, Task, Worker
 from fedpeer.sims.vector.workspace import Job, Served, Workspace, WorkspaceHandles, on_disk
 
 #: Messages by which a phase's tasks are handed out: enough for the workers to end together.
@@ -112,7 +112,7 @@ class ServedEngine:
             self._pool = self._stack.enter_context(Pool(self._job, self._handles, workers, self._replaced, self._stop))
         else:
             self.workspace = plain
-        self._bench = Bench(self._job, self.workspace, stepper)
+        self._bench = Worker(self._job, self.workspace, stepper)
         first_P = self._first_rows(self.workspace)
         self.workspace.leaves["first"].copy_(torch.tensor(first_P))
         example = {kind: peer for peer, kind in enumerate(first_P)}

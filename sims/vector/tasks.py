@@ -89,7 +89,7 @@ Mixing: TypeAlias = NDArray[np.float64] | csr_array
 
 
 @dataclass
-class Bench:
+class Worker:
     """A worker's own things: the job, the memory, the way to train, and the mixing matrices it was last told."""
 
     job: Job

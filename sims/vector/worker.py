@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from fedpeer.sims.vector.resident import given_back
-from fedpeer.sims.vector.tasks import Bench
+from fedpeer.sims.vector.tasks import Worker
 from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
 
 
@@ -20,7 +20,7 @@ def main(pipe: Connection, job: Job, handles: WorkspaceHandles) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     workspace = handles.open()
     with given_back(workspace):
-        serve(pipe, Bench(job, workspace, job.stepper()))
+        serve(pipe, Worker(job, workspace, job.stepper()))
 
 
 def _keep_freed_memory() -> None:
@@ -30,7 +30,7 @@ def _keep_freed_memory() -> None:
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
-def serve(pipe: Connection, bench: Bench) -> None:
+def serve(pipe: Connection, bench: Worker) -> None:
     """Take a task, do it, answer. What a task raises is sent back whole, for the leading process to show."""
     while True:
         try:

@@ -31,7 +31,7 @@ from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.network.engine import NetworkEngine
-from fedpeer.sims.network.town import Town
+from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.processes.watch import JsonLines
 from fedpeer.sims.world import World, build, plan_of
 from tests.docs.machines import Machines
@@ -283,7 +283,7 @@ def _world(peers: int, gossip: dict[str, object], rounds: int = 3) -> World:
     return build(federation, load_dataset(federation.simulation.dataset), federation.seed)
 
 
-def _averaging(town: Town) -> list[int]:
+def _averaging(town: Simulator) -> list[int]:
     """Bytes of shares and acknowledgements that each peer sent since it was asked last."""
     found = dict.fromkeys(town.peers, 0)
     for row in town.rows:

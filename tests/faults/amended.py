@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedpeer.peer.core.contract import contract_of, text_of
-from fedpeer.peer.core.events import Conclude, Effect, NewContract, NewRoster, Send, Train
+from fedpeer.peer.core.events import AggregateUpdates, Effect, NewContract, NewRoster, Send, Train
 from fedpeer.peer.core.making import setup_of
 from fedpeer.peer.core.messages import Update
 from fedpeer.peer.core.node import Node
@@ -20,11 +20,11 @@ from fedpeer.peer.core.wire_forms import succeeding
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules, partition
-from fedpeer.sims.network.residents import Residents
+from fedpeer.sims.network.residents import NodeFactory
 from fedpeer.sims.world import World
-from tests.faults.guild import Guild
+from tests.faults.guild import GroupCluster
 from tests.faults.guild import world as groups_world
-from tests.faults.village import AUTHORITY, Village, world
+from tests.faults.village import AUTHORITY, PeerCluster, world
 
 #: What changes, from these settings to those.
 CHANGES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
@@ -44,7 +44,7 @@ CHANGES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 STARTS, OVER_TICKS = 5, 2000.0
 
 
-def signed_contract(residents: Residents, before: World, after: World) -> SignedContract:
+def signed_contract(residents: NodeFactory, before: World, after: World) -> SignedContract:
     """The next contract, signed; whoever goes over to it lives in that world."""
     text = text_of(succeeding(contract_of(before.asked), contract_of(after.asked)), str(residents.method))
     public = AUTHORITY.public_key().public_bytes_raw()
@@ -52,7 +52,7 @@ def signed_contract(residents: Residents, before: World, after: World) -> Signed
     return sign_contract(SignedContract(authority=public, number=1, starts=STARTS, text=text), AUTHORITY)
 
 
-class Amended(Village):
+class Amended(PeerCluster):
     """One run.
 
     Attributes:
@@ -177,7 +177,7 @@ def amended_groups(seed: int) -> None:
     victim = f"peer{1 + seed % 5}"
     rest = [peer for peer in before.peers if peer != victim]
     cuts = partition(CUT, CUT + 10 * AWAY, [victim], rest) if seed % 4 == 3 else ()
-    guild = Guild(before, Faults(seed=seed, links=links, cuts=cuts, heal=1200.0), roster=before.peers)
+    guild = GroupCluster(before, Faults(seed=seed, links=links, cuts=cuts, heal=1200.0), roster=before.peers)
     town = guild.town
     contract = signed_contract(guild.residents, before, after)
     told: dict[str, list[int]] = {peer: [] for peer in before.peers}
@@ -197,7 +197,7 @@ def amended_groups(seed: int) -> None:
         match effect:
             case Send(message=Update(group=group, round=round, content=content)):
                 under.setdefault((peer, group, round, content), set()).add(guild.nodes()[peer].setup.held.number)
-            case Conclude(group=group, round=round, updates=updates) if seed % 2:
+            case AggregateUpdates(group=group, round=round, updates=updates) if seed % 2:
                 mine = guild.nodes()[peer].setup.held.number
                 for sender in updates.keys() - {peer}:
                     if mine not in under[sender, group, round, updates[sender]]:

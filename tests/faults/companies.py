@@ -1,6 +1,6 @@
 """What goes wrong where groups average through coordinators, and what has to be true all the same.
 
-Each is a scenario like those of `scenarios.py`, of peers that a `Guild` looks at.
+Each is a scenario like those of `scenarios.py`, of peers that a `GroupCluster` looks at.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from fedpeer.peer.core.events import NewRoster
 from fedpeer.sims.network.faults import Act, Faults, drawn
 from fedpeer.sims.network.lies import promising, rising, standing
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.guild import Guild, world
+from tests.faults.guild import GroupCluster, world
 from tests.faults.parliament import LED_TICKS
 from tests.faults.pretenders import pretend
 
@@ -28,7 +28,7 @@ ROUND = 105
 def group_coordinator_killed(effects: int) -> None:
     """P5, P6: killed after any effect of a round, the coordinator of a group is soon replaced in it; no round of any
     group is lost, done twice or has two means; the groups in which it has no part go on; back again, it does too."""
-    guild = Guild(world(), Faults(seed=effects, links=QUICK))
+    guild = GroupCluster(world(), Faults(seed=effects, links=QUICK))
     town, group = guild.town, sorted(guild.groups)[effects % 3]
     town.start()
     assert guild.reach(2, CALM), {each: guild.rounds(each) for each in guild.groups}
@@ -58,7 +58,7 @@ def groups_coordinated(seed: int) -> None:
         acts=tuple(replace(act, tick=act.tick + CALM) for act in faults.acts),
         heal=CALM + STORM,
     )
-    guild = Guild(made, faults)
+    guild = GroupCluster(made, faults)
     guild.town.start()
     guild.settle_down()
 
@@ -71,7 +71,7 @@ def group_minority(seed: int) -> None:
     group, other = (("left", "right"), ("right", "left"))[seed % 2]
     begin = CALM + seed % 50
     acts = tuple(Act(begin, "kill", peer, away) for peer in pair)
-    guild = Guild(made, Faults(seed=seed, links=QUICK, acts=acts, heal=begin + away))
+    guild = GroupCluster(made, Faults(seed=seed, links=QUICK, acts=acts, heal=begin + away))
     town = guild.town
     town.start()
     guild.run(begin + 100.0)
@@ -93,7 +93,7 @@ def group_minority(seed: int) -> None:
 def group_terms_lied_about(seed: int) -> None:
     """P5: one member says higher terms in all of its groups, or stands in them, at each tick from the first one on:
     each group has a coordinator whom nobody deposes, and goes on."""
-    guild = Guild(world(gossip__gather=2.0), Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3)))
+    guild = GroupCluster(world(gossip__gather=2.0), Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3)))
     liar = f"peer{1 + seed // 3 % 5}"
     guild.town.start()
     pretend(guild.town, guild.residents.craft(), {liar: [(rising, standing, promising)[seed % 3]]}, 10_000.0)
@@ -112,7 +112,7 @@ def groups_end(seed: int) -> None:
     made = world(learning__rounds=rounds, gossip__deadline=10.0)
     links = LinkRules(delay=0.2, jitter=float(seed % 4), loss=0.1 * (seed % 4), repeat=0.1)
     acts = (Act(60.0 + 5 * seed % 40, "kill", f"peer{1 + seed % 5}", 60.0),) if seed % 2 else ()
-    guild = Guild(made, Faults(seed=seed, links=links, acts=acts))
+    guild = GroupCluster(made, Faults(seed=seed, links=links, acts=acts))
     town = guild.town
     town.start()
     assert guild.run(6000.0, lambda: len(town.stopped) == 5), {each: guild.rounds(each) for each in guild.groups}
@@ -131,7 +131,7 @@ def group_members_change(seed: int) -> None:
     that has two members only now begins, and comes up to the others; one that has lost a member goes on."""
     made = world()
     first = (["peer1", "peer3", "peer4", "peer5"], ["peer3", "peer4", "peer5"])[seed % 2]
-    guild = Guild(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3)), roster=first)
+    guild = GroupCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3)), roster=first)
     town = guild.town
     assert ("left" in guild.groups) == ("peer1" in first)
     town.start(*first)
@@ -153,7 +153,7 @@ def group_members_change(seed: int) -> None:
     guild.judge(strangers=["peer2", "peer4"])
 
 
-def _all_go_on(guild: Guild, number: int) -> None:
+def _all_go_on(guild: GroupCluster, number: int) -> None:
     """All members of all groups come to go by this roster, and three rounds further."""
 
     def there() -> bool:

@@ -18,7 +18,7 @@ from fedpeer.peer.core.events import Effect, Send
 from fedpeer.peer.core.messages import Transfer
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
-from tests.faults.village import Still, Village, world
+from tests.faults.village import PeerCluster, Still, world
 
 #: The threshold, and what a training moves, in lengths of what is moved.
 DRIFT, FAST, SLOW = 0.05, 0.02, 0.002
@@ -40,7 +40,7 @@ class Wanderer(Still):
         return x_n + self.step_n, s_k
 
 
-class Drifting(Village):
+class Drifting(PeerCluster):
     """One run.
 
     Attributes:

@@ -4,7 +4,7 @@ Training adds numbers that no two trainings have in common, so bytes that are ma
 round there may be one mean; it is that of the updates of which it says that they count, one of each peer; and it is
 what every peer of the group that took it over has in the place of its own values.
 
-A `Guild` looks at every effect that is carried out, and at every node after each of its steps.
+A `GroupCluster` looks at every effect that is carried out, and at every node after each of its steps.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.gossip.ballots import Accept, Commit, Lead
+from fedpeer.gossip.ballots import Accept, Commit, Heartbeat
 from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.events import Conclude, Effect, Send
+from fedpeer.peer.core.events import AggregateUpdates, Effect, Send
 from fedpeer.peer.core.leaf_bytes import parted
 from fedpeer.peer.core.making import setup_of
-from fedpeer.peer.core.messages import Ballot, Update
+from fedpeer.peer.core.messages import ConsensusMessage, Update
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster, sign
@@ -33,8 +33,8 @@ from fedpeer.sims.network import history
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import Faults
-from fedpeer.sims.network.residents import Residents
-from fedpeer.sims.network.town import Town
+from fedpeer.sims.network.residents import NodeFactory
+from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.world import World
 from tests.faults.village import AUTHORITY, ENDLESS, STEPS
 from tests.sims import worlds
@@ -120,12 +120,12 @@ class Seen:
     wrong: list[str] = field(default_factory=list)
 
 
-class Guild:
+class GroupCluster:
     """One run."""
 
     def __init__(self, made: World, faults: Faults, *, roster: Sequence[str] | None = None) -> None:
         self.made = made
-        residents = Residents.of(made, parse("partial-averaging"))
+        residents = NodeFactory.of(made, parse("partial-averaging"))
         restless = {peer: Restless(peer, learner.start()) for peer, learner in residents.learners.items()}
         self.residents, self.everybody = replace(residents, learners=restless), residents.roster
         self.admitted = made.peers
@@ -133,7 +133,7 @@ class Guild:
             first = self.signed(1, roster)
             self.residents = replace(self.residents, roster=first)
             self.admit(first, roster)
-        self.town = Town(made.peers, self.residents.craft(), faults, DiskRules())
+        self.town = Simulator(made.peers, self.residents.craft(), faults, DiskRules())
         self.town.stepped, self.town.said = self._stepped, self._said
         self.seen = Seen()
         self._last: dict[tuple[str, str], tuple[Node, int]] = {}
@@ -241,16 +241,16 @@ class Guild:
         match effect:
             case Send(message=Update() as update):
                 seen.sent.setdefault((peer, (update.group, update.round)), set()).add(update.content)
-            case Conclude():
+            case AggregateUpdates():
                 seen.closed.setdefault((effect.group, effect.round), []).append(dict(effect.updates))
                 for sender, content in effect.updates.items():
                     if sender == peer:
                         seen.sent.setdefault((peer, (effect.group, effect.round)), set()).add(content)
                     elif content not in seen.sent.get((sender, (effect.group, effect.round)), ()):
                         seen.wrong.append(f"{peer} counts what {sender} did not send for {effect.group} {effect.round}")
-            case Send(message=Ballot(group=group, said=Accept(term, round))):
+            case Send(message=ConsensusMessage(group=group, said=Accept(term, round))):
                 seen.accepted.add((peer, group, term, round))
-            case Send(message=Ballot(group=group, said=Commit(certificate))):
+            case Send(message=ConsensusMessage(group=group, said=Commit(certificate))):
                 decree, authors = certificate.decree, [author for author, _ in certificate.acceptances]
                 silent = [a for a in authors if (a, group, decree.term, decree.round) not in seen.accepted]
                 voters = self.nodes()[peer].ledger.chambers[group].electorates[decree.roster].voters
@@ -258,7 +258,7 @@ class Guild:
                     seen.wrong.append(f"round {decree.round} of {group} is in force by {authors}")
                 if len(silent) > 1:  # the coordinator's own is never said
                     seen.wrong.append(f"round {decree.round} of {group}: {silent} did not accept it")
-            case Send(message=Ballot(group=group, said=Lead(mandate))):
+            case Send(message=ConsensusMessage(group=group, said=Heartbeat(mandate))):
                 seen.leads.setdefault((group, mandate.term), set()).add(peer)
 
     # ---- judgement

@@ -16,9 +16,9 @@ from fedpeer.peer.core.events import Effect, Note
 from fedpeer.peer.core.node import Node
 from fedpeer.sims.network.faults import Faults, asked
 from fedpeer.sims.network.links import LinkRules
-from fedpeer.sims.network.town import Town
+from fedpeer.sims.network.town import Simulator
 from tests.faults import guild as guilds
-from tests.faults.village import Village, world
+from tests.faults.village import PeerCluster, world
 
 #: Tick at which the fault begins, and ticks before it in which the undisturbed rate is measured.
 BEGIN, MEASURED = 400.0, 250.0
@@ -45,7 +45,7 @@ COORDINATED = tuple(product(KINDS[:5], SECONDS, DEADLINES))
 class Watch:
     """The rounds that peers finish, and the weights that they have then."""
 
-    town: Town
+    town: Simulator
     rounds: list[tuple[float, str, int, Mapping[str, float]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ def isolate(kind: str, seconds: float, exchanges: int, deadline: float, graph: s
         gossip__deadline=deadline,
         gossip__topology=graph,
     )
-    village = Village(made, faults_of(kind, seconds, made.peers, seed))
+    village = PeerCluster(made, faults_of(kind, seconds, made.peers, seed))
     watch = Watch(village.town)
     village.town.start()
     village.run(BEGIN)
@@ -114,7 +114,7 @@ def isolated_coordinated(seed: int) -> None:
     """The same where groups average through coordinators: who is alone pauses, and the others do not wait for it."""
     kind, seconds, deadline = COORDINATED[seed % len(COORDINATED)]
     made = guilds.world(gossip__deadline=deadline)
-    guild = guilds.Guild(made, faults_of(kind, seconds, made.peers, seed))
+    guild = guilds.GroupCluster(made, faults_of(kind, seconds, made.peers, seed))
     watch = Watch(guild.town)
     guild.town.start()
     guild.run(BEGIN)
@@ -126,7 +126,7 @@ def isolated_coordinated(seed: int) -> None:
     guild.judge()
 
 
-def _as_before(town: Town, watch: Watch, run: Callable[[float], bool]) -> float:
+def _as_before(town: Simulator, watch: Watch, run: Callable[[float], bool]) -> float:
     """The tick at which all has to be as before; the rate of rounds from then on is held against that before."""
     usual = watch.rate(BEGIN - MEASURED, BEGIN)
     since = town.now + max(BACK_S * SECOND, 2 / usual)

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedpeer.gossip.transfers import Incoming
-from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.ledger import DurableState
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.faults import Faults, Lying
 from fedpeer.sims.network.lies import LIES
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.guild import Guild
+from tests.faults.guild import GroupCluster
 from tests.faults.guild import world as guild_world
 from tests.faults.isolation import Watch
-from tests.faults.village import EXACT, Village, world
+from tests.faults.village import EXACT, PeerCluster, world
 
 #: Ticks of an undisturbed run before which nothing is measured, and at which lies begin; of lies, half as many among
 #: eight.
@@ -52,7 +52,7 @@ def liars(seed: int) -> None:
     links = LinkRules(delay=0.2, jitter=0.2 + seed % 5 / 4, loss=0.05 * (seed % 3))
     end = BEGIN + (LIED / 2 if big else LIED)
     lying = tuple(Lying(BEGIN, end, peer, lies) for peer in false)
-    village = Village(made, Faults(seed=seed, links=links, liars=lying), forgetful=True)
+    village = PeerCluster(made, Faults(seed=seed, links=links, liars=lying), forgetful=True)
     thought, watch = village.standings(), Watch(village.town)
     village.town.start()
     village.run(BEGIN)
@@ -79,7 +79,7 @@ def liars(seed: int) -> None:
     _judge(village, honest, unlike, poisoned="value" in lies)
 
 
-def _judge(village: Village, honest: Sequence[str], unlike: Sequence[str], *, poisoned: bool) -> None:
+def _judge(village: PeerCluster, honest: Sequence[str], unlike: Sequence[str], *, poisoned: bool) -> None:
     rows = [row for row in village.town.rows if row[1] != "refused" or {row[2], row[-1]} <= {*honest, ""}]
     took = [each for each in history.durable(rows) if each[1] in honest and each[2][1][1] in honest]
     history.judged(
@@ -91,13 +91,13 @@ def _judge(village: Village, honest: Sequence[str], unlike: Sequence[str], *, po
     )
 
 
-def _closed(village: Village, honest: Sequence[str]) -> set[tuple[str, str]]:
+def _closed(village: PeerCluster, honest: Sequence[str]) -> set[tuple[str, str]]:
     """(who, whom): each of the honest, and those to whom it does not listen now."""
     lives = {peer: node.life for peer, node in village.nodes().items() if peer in honest}
     return {(one, other) for one, life in lives.items() for other in village.made.peers if not life.listens(other)}
 
 
-def _far(ledgers: Mapping[str, Ledger], false: Sequence[str]) -> list[float]:
+def _far(ledgers: Mapping[str, DurableState], false: Sequence[str]) -> list[float]:
     """By group, the part of the weight among these that is missing, or twice, when what each of them gave to those who
     lie, less what it took of them, is counted by name."""
     found = []
@@ -107,13 +107,13 @@ def _far(ledgers: Mapping[str, Ledger], false: Sequence[str]) -> list[float]:
     return found
 
 
-def _given(ledger: Ledger, group: str, liar: str) -> float:
+def _given(ledger: DurableState, group: str, liar: str) -> float:
     holding = ledger.groups[group]
     out = holding.out[liar].weight_until(holding.out[liar].made) if liar in holding.out else 0.0
     return out - holding.into.get(liar, Incoming()).taken_weight
 
 
-def _waiting(ledger: Ledger) -> int:
+def _waiting(ledger: DurableState) -> int:
     """The most shares of one neighbour that wait in one group."""
     kept = [
         sum(place[2] == peer for place in (*holding.waiting, *holding.nothing))
@@ -128,7 +128,7 @@ def _about_terms(seed: int) -> None:
     made = guild_world(gossip__gather=2.0)
     liar = made.peers[seed % 5]
     lying = (Lying(0.0, 10_000.0, liar, ("term",)),)
-    guild = Guild(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3), liars=lying))
+    guild = GroupCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3), liars=lying))
     guild.town.start()
 
     def reach(goal: int) -> bool:
@@ -143,7 +143,7 @@ def _about_terms(seed: int) -> None:
     guild.judge(strangers=[liar])
 
 
-def _rounds(guild: Guild, liar: str) -> dict[tuple[str, str], int]:
+def _rounds(guild: GroupCluster, liar: str) -> dict[tuple[str, str], int]:
     """By group and honest peer."""
     return {
         (group, peer): round for group in guild.groups for peer, round in guild.rounds(group).items() if peer != liar

@@ -4,7 +4,7 @@ The server holds a total, and each client one of its own; a round adds to both w
 keeps what the server counted, and nothing else, the server's total is the sum of the clients' (so do SCAFFOLD's control
 variates). No two trainings give the same update, not even of one round, so bytes that are made again are noticed.
 
-A `Parliament` looks at every effect that is carried out, and at every node after each of its steps.
+A `ServerCluster` looks at every effect that is carried out, and at every node after each of its steps.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ import torch
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.updates import Fault
-from fedpeer.gossip.ballots import Accept, Commit, Lead
+from fedpeer.gossip.ballots import Accept, Commit, Heartbeat
 from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.course import Course, concluded, practised
+from fedpeer.peer.core.course import AlgorithmSpec, concluded, practised
 from fedpeer.peer.core.events import (
-    Conclude,
-    Concluded,
+    AggregateUpdates,
+    ClientTrained,
     Effect,
-    Practise,
-    Practised,
+    FinishRound,
     Refuse,
+    RoundFinished,
     Send,
-    Settle,
-    Settled,
+    TrainClient,
+    UpdatesAggregated,
 )
 from fedpeer.peer.core.leaf_bytes import parted
 from fedpeer.peer.core.making import setup_of
-from fedpeer.peer.core.messages import Ballot, Update
+from fedpeer.peer.core.messages import ConsensusMessage, Update
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster, sign
@@ -45,8 +45,8 @@ from fedpeer.sims.network import history
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import Faults
-from fedpeer.sims.network.residents import Residents
-from fedpeer.sims.network.town import Town
+from fedpeer.sims.network.residents import NodeFactory
+from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.world import World
 from tests.faults.village import AUTHORITY, ENDLESS, Still
 from tests.sims import worlds
@@ -99,8 +99,8 @@ class Clerk:
     fixed: bool = False
 
     @property
-    def course(self) -> Course:
-        return Course(
+    def course(self) -> AlgorithmSpec:
+        return AlgorithmSpec(
             server_bytes=BYTES,
             update_bytes=BYTES,
             server=bytes(BYTES),
@@ -118,9 +118,11 @@ class Clerk:
         drawn = Draws(1).numpy("part", round=round).choice(len(among), count, replace=False)
         return tuple(among[number] for number in sorted(drawn))
 
-    def work(self, job: Practise | Conclude | Settle) -> Practised | Concluded | Settled:
+    def work(
+        self, job: TrainClient | AggregateUpdates | FinishRound
+    ) -> ClientTrained | UpdatesAggregated | RoundFinished:
         match job:
-            case Practise():
+            case TrainClient():
                 self.trainings += 1
                 drawn = Draws(self.trainings).numpy("change", self.me, job.round)
                 value, change = drawn.random(2)
@@ -129,16 +131,16 @@ class Clerk:
                     value = np.nan
                 update = np.array([pair(job.server)[0] + value, change]).tobytes()
                 return practised(job, np.array([total + change, trained + 1]).tobytes(), update, self.course)
-            case Conclude():
+            case AggregateUpdates():
                 values, changes = np.array([pair(each) for each in job.updates.values()]).T
                 server = np.array([values.mean(), pair(job.server)[1] + changes.sum()])
                 return concluded(job, server.tobytes(), sound=self.course.sound(server.tobytes()))
-            case Settle():
+            case FinishRound():
                 client = job.before
                 if job.trained is not None:
                     (total, _), (more, trained) = pair(job.before), pair(job.trained)
                     client = np.array([more if job.counted else total, trained]).tobytes()
-                return Settled(job.round, client, torch.tensor(pair(client)), torch.tensor(pair(job.server)))
+                return RoundFinished(job.round, client, torch.tensor(pair(client)), torch.tensor(pair(job.server)))
 
 
 def round_half_up(number: float) -> int:
@@ -164,7 +166,7 @@ class Seen:
     wrong: list[str] = field(default_factory=list)
 
 
-class Parliament:
+class ServerCluster:
     """One run."""
 
     def __init__(
@@ -181,7 +183,7 @@ class Parliament:
         self.made = made
         self.voters = {1: len(made.peers)}
         self.clerks = {peer: Clerk(peer, share, liar=(liars or {}).get(peer, frozenset())) for peer in made.peers}
-        residents = Residents.of(made, parse("fedavg"), dict(pace or {}))
+        residents = NodeFactory.of(made, parse("fedavg"), dict(pace or {}))
         still = {peer: Still(learner.start()) for peer, learner in residents.learners.items()}
         self.residents = replace(residents, learners=still, pupils=self.clerks)
         self.everybody = residents.roster
@@ -189,7 +191,7 @@ class Parliament:
             first = self.signed(1, roster)
             self.residents = replace(self.residents, roster=first)
             self.admit(first, roster)
-        self.town = Town(made.peers, self.residents.craft(), faults or Faults(), disk)
+        self.town = Simulator(made.peers, self.residents.craft(), faults or Faults(), disk)
         self.town.stepped, self.town.said = self._stepped, self._said
         self.seen = Seen()
         self._last: dict[str, tuple[Node, int]] = {}
@@ -254,16 +256,16 @@ class Parliament:
         match effect:
             case Send(message=Update() as update):
                 seen.sent.setdefault((peer, update.round), set()).add(update.content)
-            case Send(message=Ballot(said=Accept(term, round))):
+            case Send(message=ConsensusMessage(said=Accept(term, round))):
                 seen.accepted.add((peer, term, round))
-            case Send(message=Ballot(said=Commit(certificate))):
+            case Send(message=ConsensusMessage(said=Commit(certificate))):
                 decree, authors = certificate.decree, [author for author, _ in certificate.acceptances]
                 if 2 * len(authors) <= self.voters[decree.roster]:
                     seen.wrong.append(f"round {decree.round} is in force by {len(authors)} acceptances")
                 silent = [a for a in authors if (a, decree.term, decree.round) not in seen.accepted]
                 if len(silent) > 1:  # the coordinator's own is never said
                     seen.wrong.append(f"round {decree.round}: {silent} did not accept it")
-            case Send(message=Ballot(said=Lead(mandate))):
+            case Send(message=ConsensusMessage(said=Heartbeat(mandate))):
                 if not seen.leads or seen.leads[-1][1:] != (mandate.term, peer):
                     seen.leads.append((self.town.now, mandate.term, peer))
             case Refuse():

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fedpeer.peer.core.events import Send
-from fedpeer.peer.core.messages import Ballot
+from fedpeer.peer.core.messages import ConsensusMessage
 from fedpeer.peer.core.node import Node
 from fedpeer.sims.network.craft import Craft
 from fedpeer.sims.network.lies import Said
-from fedpeer.sims.network.town import Town
+from fedpeer.sims.network.town import Simulator
 
 
-def pretend(town: Town, craft: Craft, liars: dict[str, Collection[Said]], until: float) -> None:
+def pretend(town: Simulator, craft: Craft, liars: dict[str, Collection[Said]], until: float) -> None:
     """From now on these say so to everybody, in each group of theirs, at each tick until this one."""
     for peer, lies in liars.items():
         machine = town.machines().get(peer)
@@ -27,7 +27,7 @@ def pretend(town: Town, craft: Craft, liars: dict[str, Collection[Said]], until:
             for to in sorted(council.decrees.election.electorate.members - {peer}):
                 for lie in lies:
                     for said in lie(council.decrees.election, int(town.now)):
-                        ballot = Ballot(group=group, said=said)
+                        ballot = ConsensusMessage(group=group, said=said)
                         send = Send(to, ballot, life.ledger.incarnation, life.ledger.met.get(to, 0))
                         town._travel(peer, to, craft.encode(peer, send), town._arrived)
     if town.now + 1 < until:

@@ -9,7 +9,7 @@ from fedpeer.peer.core.events import NewRoster
 from fedpeer.peer.core.roster import Roster, sign
 from fedpeer.sims.network.faults import Act, Faults, Kind
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.village import AUTHORITY, BACK_TICKS, Village, world
+from tests.faults.village import AUTHORITY, BACK_TICKS, PeerCluster, world
 
 #: Ticks at which it goes, in which the others hear of the roster without it, and at which it comes again.
 GOES, HEARD, COMES = 200.0, 150.0, 300.0
@@ -25,7 +25,7 @@ def readmitted(seed: int) -> None:
         acts.append(Act(GOES - 5.0, "kill", "peer3", COMES - 20.0))
     links = LinkRules(delay=0.2, jitter=0.3 * (seed % 4), loss=0.05 * (seed % 3))
     faults = Faults(seed=seed, links=links, acts=tuple(acts), heal=GOES + COMES)
-    village = Village(made, faults, forgetful=True, roster=made.peers)
+    village = PeerCluster(made, faults, forgetful=True, roster=made.peers)
     town = village.town
     town.start()
     village.run(GOES + 10.0)
@@ -48,7 +48,7 @@ def readmitted(seed: int) -> None:
     assert village.disagreement() <= 1e-6
 
 
-def _tell(village: Village, roster: Roster, peers: Sequence[str]) -> None:
+def _tell(village: PeerCluster, roster: Roster, peers: Sequence[str]) -> None:
     village.admit(roster, peers)
     for peer in peers:
         if peer in village.town.machines():

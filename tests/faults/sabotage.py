@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from fedpeer.gossip import reductions, transfers
-from fedpeer.gossip.decree import Decrees
+from fedpeer.gossip.decree import RoundCommit
 from fedpeer.gossip.election import Election
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.weight_limits import WeightLimits
 from fedpeer.peer.core import lanes, meeting, node, reminders, rounds
-from fedpeer.peer.core.chamber import Chamber
+from fedpeer.peer.core.chamber import ConsensusState
 from fedpeer.peer.core.codec import decode
-from fedpeer.peer.core.entries import ChamberEntry, Entry, Kept, Studied
+from fedpeer.peer.core.entries import ChamberEntry, ClientStateSaved, Entry, UpdateMade
 from fedpeer.peer.core.events import Effect, Event, Heard, Persist, Send
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.messages import Ack, Hello, Transfer
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import Rejected
@@ -122,33 +122,33 @@ def skip_the_finite_check(patch: Patch) -> None:
 
 
 def apply_without_a_majority(patch: Patch) -> None:
-    patch.setattr(Decrees, "_carried", lambda self, decree, by: True)
+    patch.setattr(RoundCommit, "_carried", lambda self, decree, by: True)
 
 
 def forget_the_update_that_was_sent(patch: Patch) -> None:
     """What training gave is not kept before it is sent."""
-    write = Life.write
+    write = NodeState.write
 
-    def forgetful(self: Life, entry: Entry) -> dict[str, transfers.Parcel]:
-        return self.ledger.apply(entry) if isinstance(entry, Studied) else write(self, entry)
+    def forgetful(self: NodeState, entry: Entry) -> dict[str, transfers.Parcel]:
+        return self.ledger.apply(entry) if isinstance(entry, UpdateMade) else write(self, entry)
 
-    patch.setattr(Life, "write", forgetful)
+    patch.setattr(NodeState, "write", forgetful)
 
 
 def settle_a_round_twice(patch: Patch) -> None:
     """What was settled waits to be settled again."""
-    changed = Chamber.changed
+    changed = ConsensusState.changed
 
-    def again(self: Chamber, entry: ChamberEntry) -> Chamber:
+    def again(self: ConsensusState, entry: ChamberEntry) -> ConsensusState:
         found = changed(self, entry)
-        return replace(found, study=self.study) if isinstance(entry, Kept) else found
+        return replace(found, study=self.study) if isinstance(entry, ClientStateSaved) else found
 
-    patch.setattr(Chamber, "changed", again)
+    patch.setattr(ConsensusState, "changed", again)
 
 
 def vote_without_a_memory(patch: Patch) -> None:
     """Who lost its disk votes as if nothing had been on it."""
-    patch.setattr(Chamber, "votes", property(lambda self: True))
+    patch.setattr(ConsensusState, "votes", property(lambda self: True))
 
 
 def listen_to_everybody(patch: Patch) -> None:
@@ -160,7 +160,7 @@ def believe_any_hello(patch: Patch) -> None:
     patch.setattr(meeting, "unproven", _born_again_at_once)
 
 
-def _born_again_at_once(life: Life, heard: Heard, hello: Hello) -> None:
+def _born_again_at_once(life: NodeState, heard: Heard, hello: Hello) -> None:
     if heard.to_incarnation > life.ledger.incarnation:
         reminders.born_again(life, heard.to_incarnation + 1, "somebody says so")
 

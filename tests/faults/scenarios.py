@@ -27,7 +27,7 @@ from tests.faults.readmitted import READMITTED
 from tests.faults.sessions import SESSIONS
 from tests.faults.trusting import Trust, judge
 from tests.faults.veiled import Veiled, veiled_world
-from tests.faults.village import Village, world
+from tests.faults.village import PeerCluster, world
 
 #: Ticks in which all meet and begin; messages are lost, repeated and late from the first one on.
 CALM = 150.0
@@ -52,7 +52,7 @@ def truth(seed: int) -> None:
     """P1, P2: nothing is lost at any step, and after heal the average is the true one."""
     wire = list(FIGURES)[seed % len(FIGURES)]
     made = world(4 + seed % 3, gossip__wire=wire)
-    village = Village(made, stormy(seed, made.peers, ("kill", "flip", "pause", "step", "full")))
+    village = PeerCluster(made, stormy(seed, made.peers, ("kill", "flip", "pause", "step", "full")))
     village.town.start()
     village.healed()
     village.exchange(2 * village.predicted(FIGURES[wire]))
@@ -69,7 +69,7 @@ BACK = 200.0
 
 def killed(effects: int) -> None:
     """P3: killed after this effect and started again, a peer loses nothing and is soon back in gossip."""
-    village = Village(world(3), Faults(seed=effects, links=LinkRules(delay=0.2, jitter=0.2)))
+    village = PeerCluster(world(3), Faults(seed=effects, links=LinkRules(delay=0.2, jitter=0.2)))
     town, away = village.town, 20.0
     town.kill_after("peer2", effects, ticks=away)
     town.start()
@@ -89,10 +89,10 @@ def neighbours_killed(seed: int) -> None:
     made = world(5)
     draws = Draws(seed).numpy("two neighbours")
     at, one, other = CALM + float(draws.uniform(0, 100)), *sorted(map(float, draws.uniform(1, 300, 2)))
-    village = Village(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.1)))
+    village = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.1)))
     pair = sorted(village.all_edges())[int(draws.integers(0, 10))]
     acts = (Act(at, "kill", pair[0], one), Act(at, "kill", pair[1], other))
-    village = Village(made, Faults(seed=seed, links=village.town.faults.links, acts=acts, heal=at + 300.0))
+    village = PeerCluster(made, Faults(seed=seed, links=village.town.faults.links, acts=acts, heal=at + 300.0))
     village.town.start()
     village.healed()
     village.exchange(2 * village.predicted(1e-6))
@@ -119,7 +119,7 @@ def forgotten(seed: int) -> None:
         acts=(Act(at, kind, "peer2", float(draws.uniform(1, 10 if slow else 300))),),
         heal=at + 300.0,
     )
-    village = Village(made, faults, forgetful=True)
+    village = PeerCluster(made, faults, forgetful=True)
     village.town.start()
     village.run(at)
     assert {node.phase for node in village.nodes().values()} == {"learning"}
@@ -153,7 +153,7 @@ def cut(seed: int) -> None:
     if seed % 3 == 2:
         cuts = cuts[:1]
     links = LinkRules(delay=0.2, jitter=float(draws.uniform(0, 1)), loss=float(draws.uniform(0, 0.1)))
-    village = Village(made, Faults(seed=seed, links=links, cuts=cuts, heal=end))
+    village = PeerCluster(made, Faults(seed=seed, links=links, cuts=cuts, heal=end))
     village.town.start()
     village.run(begin)
     before = {peer: node.ledger.round for peer, node in village.nodes().items()}
@@ -189,7 +189,7 @@ def stumbling(seed: int) -> None:
     delay, (deadline, ticks) = (10, 8, 6, 4)[seed % 4], ((5.0, 300), (2.0, 120), (2.0, 300))[seed // 4 % 3]
     act = Act(800.0 + seed // 12, "pause", "peer2", ticks)
     made = world(6, gossip__deadline=deadline)
-    village = Village(made, Faults(seed=seed, links=LinkRules(delay=delay), acts=(act,)))
+    village = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=delay), acts=(act,)))
     village.town.start()
     village.run(act.tick + act.ticks)
     assert village.notes("went_on_without", since=act.tick)
@@ -284,7 +284,7 @@ def leaving_slowly(seed: int) -> None:
     at = CALM + 150.0 + 7 * (seed // 8)
     gone = [made.peers[(seed // 8 + step) % 4] for step in (0, 1 + seed // 4 % 3)][: 1 + both]
     acts = tuple(Act(at + 3.0 * (seed // 4 % 2), "pause", peer, 250.0) for peer in gone if still)
-    village = Village(made, Faults(seed=seed, links=links, acts=acts, heal=at + 1000.0))
+    village = PeerCluster(made, Faults(seed=seed, links=links, acts=acts, heal=at + 1000.0))
     town = village.town
     town.start()
     village.run(at)
@@ -300,7 +300,7 @@ def leaving_slowly(seed: int) -> None:
     village.judge()
 
 
-def _under_way(village: Village, peers: Sequence[str]) -> float:
+def _under_way(village: PeerCluster, peers: Sequence[str]) -> float:
     """Weight in transfers between these that nobody has taken."""
     (group,) = village.groups
     there, _ = audit.weights(village.ledgers())[group]
@@ -312,7 +312,7 @@ def joining(seed: int) -> None:
     made = world(4, gossip__gather=2.0)
     links = LinkRules(delay=0.3, jitter=0.5, loss=0.1 * (seed % 3))
     begin = CALM + 300.0 + seed % 100
-    village = Village(made, Faults(seed=seed, links=links, heal=begin + BACK), forgetful=True)
+    village = PeerCluster(made, Faults(seed=seed, links=links, heal=begin + BACK), forgetful=True)
     town, (*early, late) = village.town, made.peers
     town.start(*early)
     village.run(begin)
@@ -338,7 +338,7 @@ def slow_asynchronous(seed: int) -> None:
 
     def rounds(pace: dict[str, float]) -> dict[str, int]:
         # Who has met others later than they began comes late: it takes over their value.
-        village = Village(made, Faults(seed=seed, links=links), pace=pace, joining=True)
+        village = PeerCluster(made, Faults(seed=seed, links=links), pace=pace, joining=True)
         village.town.start()
         village.run(800.0)  # some 75 rounds of who is not slow
         village.judge()
@@ -356,7 +356,7 @@ def slow_synchronous(seed: int) -> None:
     """Who is later than the deadline is gone on without, with one line in each round, and takes part in a later one."""
     made = world(4, gossip__deadline=1.0)
     slow = made.peers[seed % 4]
-    village = Village(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5)), pace={slow: 10.0})
+    village = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5)), pace={slow: 10.0})
     village.town.start()
     village.run(2000.0)
     village.judge()
@@ -374,7 +374,7 @@ def roster_changes(seed: int) -> None:
     made = world(5)
     *first, new = made.peers
     gone = first[seed % 4]
-    village = Village(
+    village = PeerCluster(
         made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.1)), roster=first, forgetful=True
     )
     town = village.town
@@ -411,7 +411,7 @@ def revoked(seed: int) -> None:
     nothing is open to it, and what those who stay hold is what they put in less what they wrote off, exactly."""
     made = world(5, gossip__topology=("ring", "complete")[seed % 2], gossip__wire=("float32", "int8")[seed // 2 % 2])
     faults = stormy(seed, made.peers, ("kill", "pause", "full"))
-    village = Village(made, faults, forgetful=True, roster=made.peers)
+    village = PeerCluster(made, faults, forgetful=True, roster=made.peers)
     town, gone = village.town, made.peers[seed % 5]
     rest = [peer for peer in made.peers if peer != gone]
     town.start()
@@ -433,7 +433,7 @@ def revoked(seed: int) -> None:
     village.judge(strangers=[gone])
 
 
-def _closed(village: Village, rest: Sequence[str], gone: str, since: float) -> bool:
+def _closed(village: PeerCluster, rest: Sequence[str], gone: str, since: float) -> bool:
     """Whether faults are over, all go by the later roster, and nobody has an end of a lane with who is put out."""
     if village.town.now < since or not set(rest) <= village.town.machines().keys():
         return False
@@ -456,7 +456,7 @@ def detection(seed: int) -> None:
     links = LinkRules(delay=0.2, jitter=float(Draws(seed).numpy("detection").uniform(0, 1)), loss=loss)
     paces = dict.fromkeys(made.peers, 5.0)  # so that most of what is said is membership's
     # At 30 % some are met so late that they join with the values of the others, and not with their own.
-    village = Village(made, Faults(seed=seed, links=links), pace=paces, forgetful=loss > 0.1)
+    village = PeerCluster(made, Faults(seed=seed, links=links), pace=paces, forgetful=loss > 0.1)
     town, said = village.town, village.standings()
     town.start()
     assert village.run(CALM, lambda: said.count("alive") == 8 * 7), "all meet"
@@ -472,7 +472,7 @@ def detection(seed: int) -> None:
 def played(seed: int) -> str:
     """The digest of one stormy run."""
     made = world(4)
-    village = Village(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
+    village = PeerCluster(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
     village.town.start()
     village.run(CALM + STORM)
     return history.digest(village.town.rows)
@@ -484,11 +484,11 @@ def replayed(seed: int) -> None:
     assert played(seed) != played(seed + 1)
 
 
-def calm(seed: int) -> tuple[Village, np.random.Generator]:
+def calm(seed: int) -> tuple[PeerCluster, np.random.Generator]:
     """Four peers on links that lose and delay a little, and draws for what is done to them."""
     draws = Draws(seed).numpy("calm")
     links = LinkRules(delay=0.2, jitter=float(draws.uniform(0, 1)), loss=float(draws.uniform(0, 0.15)))
-    village = Village(world(4), Faults(seed=seed, links=links, heal=CALM + 100.0))
+    village = PeerCluster(world(4), Faults(seed=seed, links=links, heal=CALM + 100.0))
     village.town.start()
     return village, draws
 

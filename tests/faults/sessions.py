@@ -1,6 +1,6 @@
 """What goes wrong in coordinated rounds, and what has to be true all the same: one function a promise, of a seed.
 
-Each is a scenario like those of `scenarios.py`, of peers that a `Parliament` looks at.
+Each is a scenario like those of `scenarios.py`, of peers that a `ServerCluster` looks at.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import NEVER, Act, Faults, drawn, stalls
 from fedpeer.sims.network.lies import TERMS, Said
 from fedpeer.sims.network.links import LinkRules, partition
-from tests.faults.parliament import LED_TICKS, Parliament, world
+from tests.faults.parliament import LED_TICKS, ServerCluster, world
 from tests.faults.pretenders import pretend
 
 #: Ticks in which all meet, elect and begin.
@@ -33,7 +33,7 @@ ROUND = 60
 def coordinator_killed(effects: int) -> None:
     """P5, P6: killed after any effect of a round, the coordinator is soon replaced; no round is lost, done twice or has
     two results; back again, it goes on with the others."""
-    parliament = Parliament(world(3), Faults(seed=effects, links=QUICK))
+    parliament = ServerCluster(world(3), Faults(seed=effects, links=QUICK))
     town = parliament.town
     town.start()
     assert parliament.reach(2, CALM), parliament.rounds()
@@ -53,7 +53,7 @@ def coordinator_killed(effects: int) -> None:
 def client_killed(effects: int) -> None:
     """Killed after any effect and started again at once, a peer sends the bytes that it sent before, and keeps what the
     server counted."""
-    parliament = Parliament(world(3), Faults(seed=effects, links=QUICK))
+    parliament = ServerCluster(world(3), Faults(seed=effects, links=QUICK))
     town, victim = parliament.town, "peer3"
     town.kill_after(victim, 1 + effects, ticks=5.0)
     town.start()
@@ -72,7 +72,7 @@ def coordinated(seed: int) -> None:
         acts=tuple(replace(act, tick=act.tick + CALM) for act in faults.acts),
         heal=CALM + STORM,
     )
-    parliament = Parliament(made, faults, share=(1.0, 0.6)[seed % 2])
+    parliament = ServerCluster(made, faults, share=(1.0, 0.6)[seed % 2])
     parliament.town.start()
     parliament.settle_down()
 
@@ -84,7 +84,7 @@ def minority(seed: int) -> None:
     many = [peer for peer in made.peers if peer not in few]
     begin, end = CALM, CALM + 800.0
     faults = Faults(seed=seed, links=QUICK, cuts=partition(begin, end, few, many), heal=end)
-    parliament = Parliament(made, faults)
+    parliament = ServerCluster(made, faults)
     town = parliament.town
     town.start()
     parliament.run(begin + 400.0)
@@ -106,7 +106,7 @@ def disk_lost(seed: int) -> None:
     made = world(5)
     victim = f"peer{1 + seed % 5}"
     lost = Act(CALM + 10.0 + seed % 7, "lose", victim, 20.0 + 200.0 * (seed % 2))
-    parliament = Parliament(made, Faults(seed=seed, links=QUICK, acts=(lost,), heal=CALM + 400.0))
+    parliament = ServerCluster(made, Faults(seed=seed, links=QUICK, acts=(lost,), heal=CALM + 400.0))
     town = parliament.town
     town.start()
     parliament.run(lost.tick + 1)
@@ -133,7 +133,7 @@ def voters_change(seed: int) -> None:
     *first, new = made.peers
     gone = first[seed % 4]
     links = LinkRules(delay=0.2, jitter=0.3, loss=0.1 * (seed % 2))
-    parliament = Parliament(made, Faults(seed=seed, links=links), roster=first)
+    parliament = ServerCluster(made, Faults(seed=seed, links=links), roster=first)
     town = parliament.town
     town.start(*first)
     assert parliament.reach(2, 2 * CALM), parliament.rounds()
@@ -158,7 +158,7 @@ def voters_change(seed: int) -> None:
     parliament.judge(strangers=[gone, new])
 
 
-def _counts(parliament: Parliament, peer: str, since: int) -> bool:
+def _counts(parliament: ServerCluster, peer: str, since: int) -> bool:
     """Whether this peer has accepted anything from this round on."""
     return any(who == peer and round >= since for who, _, round in parliament.seen.accepted)
 
@@ -166,7 +166,7 @@ def _counts(parliament: Parliament, peer: str, since: int) -> bool:
 def coordinator_leaves(seed: int) -> None:
     """Who leaves, or pauses, while it coordinates is replaced; back again it goes on where the others are."""
     made = world(5)
-    parliament = Parliament(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3, loss=0.05 * (seed % 3))))
+    parliament = ServerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3, loss=0.05 * (seed % 3))))
     town = parliament.town
     town.start()
     assert parliament.reach(3, 2 * CALM)
@@ -187,7 +187,7 @@ def ending(seed: int) -> None:
     made = world(4, learning__rounds=rounds)
     links = LinkRules(delay=0.2, jitter=float(seed % 4), loss=0.1 * (seed % 4), repeat=0.1)
     acts = (Act(60.0 + 5 * seed % 40, "kill", f"peer{1 + seed % 4}", 60.0),) if seed % 2 else ()
-    parliament = Parliament(made, Faults(seed=seed, links=links, acts=acts))
+    parliament = ServerCluster(made, Faults(seed=seed, links=links, acts=acts))
     town = parliament.town
     town.start()
     assert parliament.run(6000.0, lambda: len(town.stopped) == 4), parliament.rounds()
@@ -228,7 +228,7 @@ def starved(seed: int, ticks: float = STARVED) -> None:
     every, longest, save, pace = STARVATIONS[seed % len(STARVATIONS)]
     faults = stalls(seed, made.peers, CALM + ticks + STARVED_AFTER, every, longest)
     paces = dict.fromkeys(made.peers, pace)
-    parliament = Parliament(made, faults, pace=paces, disk=DiskRules(longest=save))
+    parliament = ServerCluster(made, faults, pace=paces, disk=DiskRules(longest=save))
     town, training = parliament.town, parliament.residents.longest_ticks()
     town.start()
     assert parliament.run(town.now + 600.0 + 10 * save, lambda: parliament.leading() is not None)
@@ -261,7 +261,7 @@ def terms_lied_about(seed: int) -> None:
     liars: dict[str, Collection[Said]] = {
         peer: [TERMS[(seed + n) % len(TERMS)]] for n, peer in enumerate(mixed[: len(mixed) // 4])
     }
-    parliament = Parliament(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.05 * (seed % 2))))
+    parliament = ServerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.05 * (seed % 2))))
     town, honest = parliament.town, mixed[len(liars) :]
     town.start()
     pretend(town, parliament.residents.craft(), liars, 10_000.0)
@@ -282,18 +282,18 @@ def terms_lied_about(seed: int) -> None:
     parliament.judge(strangers=list(liars))
 
 
-def _honest(parliament: Parliament, peers: Sequence[str]) -> int:
+def _honest(parliament: ServerCluster, peers: Sequence[str]) -> int:
     """The round in which all of these are."""
     rounds = parliament.rounds()
     return min(rounds[peer] for peer in peers)
 
 
-def _in_force(parliament: Parliament, number: int) -> list[str]:
+def _in_force(parliament: ServerCluster, number: int) -> list[str]:
     chambers = {peer: node.ledger.chambers[EVERYONE] for peer, node in parliament.nodes().items()}
     return [peer for peer, chamber in chambers.items() if chamber.holding.roster == number]
 
 
-def _as_far(parliament: Parliament) -> bool:
+def _as_far(parliament: ServerCluster) -> bool:
     rounds = parliament.rounds()
     return len(rounds) == len(parliament.made.peers) and min(rounds.values()) >= 24
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.peer.core.entries import Learnt
+from fedpeer.peer.core.entries import LocalTrained
 from fedpeer.peer.core.events import Effect, Evaluate, Persist
 from fedpeer.peer.core.keeps import Keeps
 from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
-from tests.faults.village import HULL_SLACK, Still, Village
+from tests.faults.village import HULL_SLACK, PeerCluster, Still
 
 METHOD = "pfedvem-gossip"
 #: What a peer predicts with, less what it puts in: models of their own are not the estimates.
@@ -57,7 +57,7 @@ def weight_of(drawn: float, place_D: Tensor) -> float:
     return drawn if int(place_D[0]) == 0 else 30.0 / drawn
 
 
-class Trust(Village):
+class Trust(PeerCluster):
     """One run of such peers.
 
     Attributes:
@@ -109,7 +109,7 @@ class Trust(Village):
 
 
 def _fact(peer: str, effect: Effect) -> object:
-    if isinstance(effect, Persist) and isinstance(effect.content, Learnt):
+    if isinstance(effect, Persist) and isinstance(effect.content, LocalTrained):
         return "learnt", int(_state(effect.content.s_k)[1])
     return audit.took(peer, effect)
 

@@ -17,7 +17,7 @@ from fedpeer.peer.core.events import Effect, Evaluate, Send
 from fedpeer.peer.core.messages import Transfer
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
-from tests.faults.village import HULL_SLACK, Village, world
+from tests.faults.village import HULL_SLACK, PeerCluster, world
 
 #: As large as what the values are apart.
 NOISE = "noise,pushes=2,scale=1.0"
@@ -44,7 +44,7 @@ class Said:
     estimate_D: Tensor
 
 
-class Veiled(Village):
+class Veiled(PeerCluster):
     """One run.
 
     Attributes:

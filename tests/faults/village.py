@@ -1,7 +1,7 @@
 """Whole peers that learn nothing, in a simulated town: what they average is known, so the truth is a closed form.
 
 Every peer begins with values of its own and training leaves them as they are (or adds a known drift), so each group's
-true average is the mean of what its members began with, and all that is ever there is what they put in. A `Village`
+true average is the mean of what its members began with, and all that is ever there is what they put in. A `PeerCluster`
 looks at all ledgers after every step in which one has changed: of the living as they are in memory, of the dead as
 they are on disk.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.events import Effect, Note
-from fedpeer.peer.core.ledger import Holding, Ledger
+from fedpeer.peer.core.ledger import DurableState, GroupState
 from fedpeer.peer.core.making import setup_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
@@ -29,8 +29,8 @@ from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import Faults
-from fedpeer.sims.network.residents import Residents
-from fedpeer.sims.network.town import Town
+from fedpeer.sims.network.residents import NodeFactory
+from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.world import World
 from fedpeer.topology.prediction import predicted_rounds
 from tests.sims import worlds
@@ -120,7 +120,7 @@ class Standings:
         return [ticks for *pair, ticks in dead if among is None or set(pair) <= set(among)]
 
 
-class Village:
+class PeerCluster:
     """One run.
 
     Attributes:
@@ -146,7 +146,7 @@ class Village:
         joining: bool = False,
     ) -> None:
         self.made, self.seed, self.forgetful = made, faults.seed if seed is None else seed, forgetful
-        residents = Residents.of(made, parse(method), dict(pace or {}))
+        residents = NodeFactory.of(made, parse(method), dict(pace or {}))
         self.everybody = residents.roster
         self.start = {peer: self._drawn(peer, learner.start()) for peer, learner in residents.learners.items()}
         still = {peer: self._learner(peer, Still(start_n, drift)) for peer, start_n in self.start.items()}
@@ -155,14 +155,14 @@ class Village:
             first = self.signed(1, roster)
             self.residents = replace(self.residents, roster=first)
             self.admit(first, roster)
-        self.town = Town(made.peers, self.residents.craft(fact=fact), faults, DiskRules())
+        self.town = Simulator(made.peers, self.residents.craft(fact=fact), faults, DiskRules())
         self.town.stepped = self._stepped
         self.wrong: list[str] = []
         self.far = 0.0
         self.outside: list[str] = []
         self._drifts = drift != 0.0 or joining
-        self._seen: dict[str, tuple[Holding, ...]] = {}
-        self._dead: dict[str, Ledger] = {}
+        self._seen: dict[str, tuple[GroupState, ...]] = {}
+        self._dead: dict[str, DurableState] = {}
         groups = self.residents.setups[made.peers[0]].circle.groups
         self.groups = tuple(groups)
         began_MD = {
@@ -210,7 +210,7 @@ class Village:
     def nodes(self) -> dict[str, Node]:
         return {peer: self.node(peer) for peer in self.town.machines()}
 
-    def ledgers(self) -> dict[str, Ledger]:
+    def ledgers(self) -> dict[str, DurableState]:
         """Of the living as they are, of the others as they are on disk."""
         living = self.town.machines()
         for peer in self.town.peers:
@@ -248,7 +248,7 @@ class Village:
         if not far <= EXACT:
             self.wrong.append(f"tick {self.town.now:.1f}: {far:.3g} of the {what} in {group} is not there, or twice")
 
-    def _stay_inside(self, peer: str, ledger: Ledger) -> None:
+    def _stay_inside(self, peer: str, ledger: DurableState) -> None:
         """No element of an estimate leaves the hull of what the members began with."""
         for group, (least_D, most_D) in self._hull.items():
             estimate_D = ledger.estimate_D(group)

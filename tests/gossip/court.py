@@ -16,22 +16,22 @@ import numpy as np
 
 from fedpeer.gossip.ballots import (
     Accept,
-    Answer,
     Apply,
     Certificate,
+    CommitState,
     Decree,
-    Electorate,
     Fetch,
-    Holding,
+    HardState,
+    LeaderChanged,
     Message,
     Out,
     Persist,
     Say,
     Scope,
-    Stand,
-    Turn,
+    VoteReply,
+    VoterSet,
 )
-from fedpeer.gossip.decree import Decrees
+from fedpeer.gossip.decree import RoundCommit
 from fedpeer.gossip.election import Election
 from fedpeer.gossip.outcomes import Refusal
 from tests.gossip.swim import FEDERATION, ids, signature, verify
@@ -45,8 +45,8 @@ ROUND = 6
 class Disk:
     """What survives a kill."""
 
-    holding: Holding
-    stand: Stand = field(default_factory=Stand)
+    holding: CommitState
+    stand: HardState = field(default_factory=HardState)
     models: set[bytes] = field(default_factory=set)
 
 
@@ -64,18 +64,18 @@ class Saved:
 
     when: int
     peer: str
-    what: Stand | Holding
+    what: HardState | CommitState
 
 
 def machine(
     me: str,
-    electorates: Collection[Electorate],
+    electorates: Collection[VoterSet],
     disk: Disk,
     rng: np.random.Generator,
     *,
     patience: float = 0.5,
-    kind: type[Decrees] = Decrees,
-) -> Decrees:
+    kind: type[RoundCommit] = RoundCommit,
+) -> RoundCommit:
     """A peer as it begins from its disk."""
 
     def sign(text: bytes) -> bytes:
@@ -97,10 +97,10 @@ def machine(
 
 
 #: What a member that lies says at a tick, and to whom.
-Lie = Callable[["Court", str], Iterable[tuple[str, Message]]]
+Lie = Callable[["ConsensusCluster", str], Iterable[tuple[str, Message]]]
 
 
-class Court:
+class ConsensusCluster:
     """Peers and the links between them.
 
     loss, repeat   chance of each message to be lost, or to arrive twice
@@ -118,8 +118,8 @@ class Court:
         loss: float = 0.0,
         repeat: float = 0.0,
         delay: int = 4,
-        kind: type[Decrees] = Decrees,
-        electorates: Collection[Electorate] = (),
+        kind: type[RoundCommit] = RoundCommit,
+        electorates: Collection[VoterSet] = (),
         liars: Mapping[str, Lie] | None = None,
     ) -> None:
         self.liars = dict(liars or {})
@@ -127,15 +127,15 @@ class Court:
         self.loss, self.repeat, self.delay, self.kind = loss, repeat, delay, kind
         self.peers = list(ids(count))
         everyone = frozenset(self.peers)
-        self.electorates = list(electorates) or [Electorate(1, everyone, everyone)]
+        self.electorates = list(electorates) or [VoterSet(1, everyone, everyone)]
         first = min(each.number for each in self.electorates)
-        self.disks = {peer: Disk(Holding(first)) for peer in self.peers}
-        self.alive: dict[str, Decrees] = {}
+        self.disks = {peer: Disk(CommitState(first)) for peer in self.peers}
+        self.alive: dict[str, RoundCommit] = {}
         self.began: dict[str, int] = {}
         self.apart: frozenset[tuple[str, str]] = frozenset()
         self.doomed: tuple[str, int] | None = None
         self.history: list[Saved] = []
-        self.turns: list[tuple[int, str, Turn]] = []
+        self.turns: list[tuple[int, str, LeaderChanged]] = []
         self.applied: list[tuple[int, str, Decree]] = []
         self.refused: Counter[str] = Counter()
         self.rash: list[tuple[int, str, Message]] = []  # said before it was durable
@@ -227,10 +227,10 @@ class Court:
 
     def _do(self, peer: str, output: Out) -> None:
         match output:
-            case Persist(Stand() as stand):
+            case Persist(HardState() as stand):
                 self.disks[peer].stand = stand
                 self.history.append(Saved(self.now, peer, stand))
-            case Persist(Holding() as holding):
+            case Persist(CommitState() as holding):
                 self.disks[peer].holding = holding
                 self.history.append(Saved(self.now, peer, holding))
             case Say(to, message):
@@ -241,7 +241,7 @@ class Court:
                 self._post(peer, holder, Wanted(digest, found=False))
             case Apply(decree):
                 self.applied.append((self.now, peer, decree))
-            case Turn():
+            case LeaderChanged():
                 self.turns.append((self.now, peer, output))
             case Refusal(code):
                 self.refused[code] += 1
@@ -250,8 +250,8 @@ class Court:
         """Whether a vote or an acceptance is on the disk of who says it, with the model that it is about."""
         disk = self.disks[peer]
         match message:
-            case Answer(term, False, True):
-                return disk.stand == Stand(term, to)
+            case VoteReply(term, False, True):
+                return disk.stand == HardState(term, to)
             case Accept(term, round_):
                 held = disk.holding.accepted
                 return held is not None and (held.term, held.round) == (term, round_) and held.digest in disk.models
@@ -283,7 +283,7 @@ def effects(count: int) -> int:
     return 4 * count + 4
 
 
-def bereaved(court: Court, outputs: int) -> tuple[str, int | None]:
+def bereaved(court: ConsensusCluster, outputs: int) -> tuple[str, int | None]:
     """The coordinator is killed after so many more outputs; who it was, and ticks until somebody else coordinates."""
     assert court.run(400, lambda: court.rounds >= 1), "a court begins"
     court.run(int(court.rng.integers(2 * ROUND)))
@@ -304,7 +304,7 @@ def applications(history: Iterable[Saved]) -> list[tuple[Saved, Certificate]]:
     """Each time that a round became durable on a disk as applied."""
     found, last = [], dict[str, Certificate | None]()
     for saved in history:
-        if isinstance(saved.what, Holding):
+        if isinstance(saved.what, CommitState):
             applied = saved.what.applied
             if applied is not None and applied != last.get(saved.peer):
                 found.append((saved, applied))
@@ -331,13 +331,13 @@ def doubles(history: Iterable[Saved]) -> list[tuple[str, int]]:
     return found
 
 
-def unsupported(history: Iterable[Saved], electorates: Mapping[int, Electorate]) -> list[int]:
+def unsupported(history: Iterable[Saved], electorates: Mapping[int, VoterSet]) -> list[int]:
     """Rounds that somebody applied before a majority had accepted that very decree, durably."""
     accepted: dict[Decree, set[str]] = {}
     last: dict[str, Certificate | None] = {}
     found = []
     for saved in history:
-        if not isinstance(saved.what, Holding):
+        if not isinstance(saved.what, CommitState):
             continue
         if saved.what.accepted is not None:
             accepted.setdefault(saved.what.accepted, set()).add(saved.peer)
@@ -352,11 +352,11 @@ def unsupported(history: Iterable[Saved], electorates: Mapping[int, Electorate])
 
 def perjuries(history: Iterable[Saved]) -> list[str]:
     """Peers whose term went back, or that had two votes in one term."""
-    last: dict[str, Stand] = {}
+    last: dict[str, HardState] = {}
     found = []
     for saved in history:
-        if isinstance(saved.what, Stand):
-            before = last.get(saved.peer, Stand())
+        if isinstance(saved.what, HardState):
+            before = last.get(saved.peer, HardState())
             fickle = saved.what.term == before.term and before.voted not in ("", saved.what.voted)
             if saved.what.term < before.term or fickle:
                 found.append(saved.peer)
@@ -364,7 +364,7 @@ def perjuries(history: Iterable[Saved]) -> list[str]:
     return found
 
 
-def rivals(turns: Iterable[tuple[int, str, Turn]]) -> list[int]:
+def rivals(turns: Iterable[tuple[int, str, LeaderChanged]]) -> list[int]:
     """Terms in which two peers coordinated."""
     seen: dict[int, set[str]] = {}
     for _, peer, turn in turns:
@@ -373,7 +373,7 @@ def rivals(turns: Iterable[tuple[int, str, Turn]]) -> list[int]:
     return [term for term, peers in seen.items() if len(peers) > 1]
 
 
-def judge(court: Court) -> dict[str, object]:
+def judge(court: ConsensusCluster) -> dict[str, object]:
     """What is wrong with a history; empty if nothing."""
     electorates = {each.number: each for each in court.electorates}
     findings: dict[str, object] = {

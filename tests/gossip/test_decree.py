@@ -10,44 +10,44 @@ import pytest
 
 from fedpeer.gossip.ballots import (
     Accept,
-    Answer,
     Apply,
-    Canvass,
     Certificate,
     Commit,
+    CommitState,
     Decree,
-    Electorate,
     Fetch,
-    Holding,
-    Lead,
-    Mandate,
+    HardState,
+    Heartbeat,
+    LeaderCertificate,
     Message,
     Out,
     Persist,
     Progress,
     Propose,
     Say,
-    Stand,
     Take,
+    VoteReply,
+    VoteRequest,
+    VoterSet,
     acceptance_text,
     vote_text,
 )
-from fedpeer.gossip.decree import Decrees
+from fedpeer.gossip.decree import RoundCommit
 from fedpeer.gossip.election import TERM_JUMP_MAX
 from fedpeer.gossip.outcomes import Refusal
-from tests.gossip.court import SCOPE, Court, Disk, applications, bereaved, effects, judge, machine
+from tests.gossip.court import SCOPE, ConsensusCluster, Disk, applications, bereaved, effects, judge, machine
 from tests.gossip.swim import ids, signature
 
 # ----------------------------------------------------------------------------------------------- one model a round (P6)
 
 
-def storm(seed: int, kind: type[Decrees] = Decrees) -> Court:
+def storm(seed: int, kind: type[RoundCommit] = RoundCommit) -> ConsensusCluster:
     """900 ticks of kills (of the coordinator, mostly), restarts and cuts; then nothing is wrong any more.
 
     In every third storm the electorate changes with each round.
     """
     count = 3 + seed % 5
-    court = Court(seed, count, kind=kind, electorates=changing(ids(count)) if seed % 3 == 0 else ())
+    court = ConsensusCluster(seed, count, kind=kind, electorates=changing(ids(count)) if seed % 3 == 0 else ())
     rng = court.rng
     court.loss, court.repeat, court.delay = 0.3 * rng.random(), 0.3 * rng.random(), int(rng.integers(1, 13))
     back: dict[str, int] = {}
@@ -77,11 +77,11 @@ def cut(peers: list[str], rng: np.random.Generator) -> frozenset[tuple[str, str]
     return frozenset(apart if one_way else apart | {(q, p) for p, q in apart})
 
 
-def changing(peers: tuple[str, ...]) -> list[Electorate]:
+def changing(peers: tuple[str, ...]) -> list[VoterSet]:
     """Two to begin with; then all others come in, one by one; then the first go, until three are left; and again."""
     steps = [peers[:n] for n in range(2, len(peers))] + [peers[n:] for n in range(len(peers) - 2)]
     voters = [*steps, *steps[::-1], *steps]
-    return [Electorate(number, frozenset(who), frozenset(peers)) for number, who in enumerate(voters, 1)]
+    return [VoterSet(number, frozenset(who), frozenset(peers)) for number, who in enumerate(voters, 1)]
 
 
 def weather(seed: int) -> tuple[int, dict[str, object]]:
@@ -107,9 +107,9 @@ def test_many_storms(storms: int) -> None:
     )
 
 
-def widowed(count: int, seed: int, outputs: int, kind: type[Decrees] = Decrees) -> Court:
+def widowed(count: int, seed: int, outputs: int, kind: type[RoundCommit] = RoundCommit) -> ConsensusCluster:
     """A coordinator killed after each of its outputs, with nobody else disturbed; later it comes back from its disk."""
-    court = Court(seed, count, loss=0.2 * (seed % 2), repeat=0.1, kind=kind)
+    court = ConsensusCluster(seed, count, loss=0.2 * (seed % 2), repeat=0.1, kind=kind)
     victim, _ = bereaved(court, outputs)
     newest = max(decrees.holding.round for decrees in court.alive.values())
     court.run(300, lambda: court.rounds > newest)
@@ -131,26 +131,26 @@ def test_a_coordinator_killed_after_any_output_never_forks_a_round(count: int) -
 # ----------------------------------------------------------------------------------- each rule, switched off, is seen
 
 
-class WithoutMajority(Decrees):
+class WithoutMajority(RoundCommit):
     def _carried(self, decree: Decree, by: Iterable[str]) -> bool:
         return True
 
 
-class Forgetful(Decrees):
+class Forgetful(RoundCommit):
     """A new coordinator that ignores what was accepted before."""
 
     def _finish(self, term: int) -> list[Out]:
         return []
 
 
-class Rash(Decrees):
+class Rash(RoundCommit):
     """Speaks before it saves."""
 
     def heard(self, sender: str, message: Message) -> list[Out]:
         return sorted(super().heard(sender, message), key=lambda output: isinstance(output, Persist))
 
 
-def findings(kind: type[Decrees]) -> set[str]:
+def findings(kind: type[RoundCommit]) -> set[str]:
     return {name for outputs in range(1, effects(3) + 1) for name in judge(widowed(3, outputs, outputs, kind))}
 
 
@@ -166,10 +166,10 @@ def test_speaking_before_the_save_is_seen() -> None:
     assert "rash" in findings(Rash)
 
 
-def overtaken(seed: int) -> Court:
+def overtaken(seed: int) -> ConsensusCluster:
     """One of three hears nothing for a while; then the coordinator dies as soon as it has applied a round that the
     third has accepted only. Later it comes back."""
-    court = Court(seed, 3)
+    court = ConsensusCluster(seed, 3)
     assert court.run(200, lambda: court.rounds >= 1)
     first = court.coordinator
     assert first is not None
@@ -195,16 +195,16 @@ def test_votes_for_candidates_that_are_behind_are_seen(monkeypatch: pytest.Monke
 # ------------------------------------------------------------------------------------------- electorates, late joiners
 
 
-def rosters(*memberships: str) -> list[Electorate]:
+def rosters(*memberships: str) -> list[VoterSet]:
     """Numbered rosters of voters, one letter a peer; everybody is a member of each."""
     everyone = frozenset(ids(max(ord(letter) for each in memberships for letter in each) - 64))
     voters = (frozenset(ids(26)[ord(letter) - 65] for letter in each) for each in memberships)
-    return [Electorate(number, who, everyone) for number, who in enumerate(voters, 1)]
+    return [VoterSet(number, who, everyone) for number, who in enumerate(voters, 1)]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_electorates_change_by_one_voter_at_a_time(seed: int) -> None:
-    court = Court(seed, 5, loss=0.1, electorates=rosters("ABC", "ABCD", "ABCDE", "BCDE"))
+    court = ConsensusCluster(seed, 5, loss=0.1, electorates=rosters("ABC", "ABCD", "ABCDE", "BCDE"))
     assert court.run(400, lambda: court.rounds >= 5)
     by_round = {certificate.decree.round: certificate.decree.roster for _, certificate in applications(court.history)}
     assert [by_round[round_] for round_ in range(1, 5)] == [2, 3, 4, 4], "the next with each round"
@@ -218,13 +218,13 @@ def test_electorates_change_by_one_voter_at_a_time(seed: int) -> None:
 
 
 def test_electorates_that_differ_by_two_voters_are_not_decreed() -> None:
-    court = Court(1, 5, electorates=rosters("ABC", "ABCDE"))
+    court = ConsensusCluster(1, 5, electorates=rosters("ABC", "ABCDE"))
     assert court.run(200, lambda: court.rounds >= 3)
     assert {certificate.decree.roster for _, certificate in applications(court.history)} == {1}
 
 
 def test_who_comes_late_goes_on_from_the_newest_round() -> None:
-    court = Court(2, 4)
+    court = ConsensusCluster(2, 4)
     late = court.peers[3]
     court.kill(late)
     assert court.run(400, lambda: court.rounds >= 10)
@@ -239,13 +239,13 @@ def test_who_comes_late_goes_on_from_the_newest_round() -> None:
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 A, B, C = ids(3)
-ALL = Electorate(1, frozenset((A, B, C)), frozenset((A, B, C)))
+ALL = VoterSet(1, frozenset((A, B, C)), frozenset((A, B, C)))
 X, Y = bytes([1]) * 32, bytes([2]) * 32
 
 
-def mandate(candidate: str, term: int) -> Mandate:
+def mandate(candidate: str, term: int) -> LeaderCertificate:
     votes = ((who, signature(who, vote_text(SCOPE, who, term, 1, candidate))) for who in (A, B))
-    return Mandate(term, candidate, 1, tuple(votes))
+    return LeaderCertificate(term, candidate, 1, tuple(votes))
 
 
 def certificate(decree: Decree, *who: str) -> Certificate:
@@ -255,25 +255,25 @@ def certificate(decree: Decree, *who: str) -> Certificate:
 FIRST = certificate(Decree(4, 1, 1, X), A, B)
 
 
-def follower(holding: Holding | None = None) -> Decrees:
+def follower(holding: CommitState | None = None) -> RoundCommit:
     """C, who follows A in term 5 and has applied round 1; it has the models X and Y."""
-    decrees = machine(C, [ALL], Disk(holding or Holding(1, None, FIRST), Stand(4, A)), np.random.default_rng(0))
-    decrees.heard(A, Lead(mandate(A, 5), Progress(1, 1, 4)))
+    decrees = machine(C, [ALL], Disk(holding or CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
+    decrees.heard(A, Heartbeat(mandate(A, 5), Progress(1, 1, 4)))
     decrees.holds(Y)
     return decrees
 
 
-def coordinator() -> Decrees:
+def coordinator() -> RoundCommit:
     """B, who coordinates round 2 in term 5."""
-    decrees = machine(B, [ALL], Disk(Holding(1, None, FIRST), Stand(4, A)), np.random.default_rng(0))
+    decrees = machine(B, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
     now = 0
     while not decrees.election.leading:
         out = decrees.tick(now := now + 1, ())
         for said in out:
-            if isinstance(said, Say) and isinstance(said.message, Canvass):
+            if isinstance(said, Say) and isinstance(said.message, VoteRequest):
                 pre = said.message.pre
                 text = vote_text(SCOPE, A, 5, 1, B)
-                decrees.heard(A, Answer(5, pre, True, b"" if pre else signature(A, text)))
+                decrees.heard(A, VoteReply(5, pre, True, b"" if pre else signature(A, text)))
                 break
     return decrees
 
@@ -286,11 +286,11 @@ def first_refusal(out: list[Out]) -> str | None:
     ("sender", "message", "code"),
     [
         (A, Propose(Decree(4, 2, 1, Y)), "stale_term"),
-        (A, Lead(mandate(A, 4), Progress()), "stale_term"),
+        (A, Heartbeat(mandate(A, 4), Progress()), "stale_term"),
         (A, Propose(Decree(5 + TERM_JUMP_MAX + 1, 2, 1, Y)), "term_jump"),
         (A, Commit(certificate(Decree(5 + TERM_JUMP_MAX + 1, 2, 1, Y), A, B)), "term_jump"),
         (B, Propose(Decree(5, 2, 1, Y)), "two_coordinators"),
-        (B, Lead(mandate(B, 5), Progress()), "two_coordinators"),
+        (B, Heartbeat(mandate(B, 5), Progress()), "two_coordinators"),
         (A, Propose(Decree(5, 1, 1, Y)), "already_applied"),
         (A, Propose(Decree(5, 3, 1, Y)), "round_gap"),
         (A, Propose(Decree(5, 2, 7, Y)), "round_gap"),
@@ -314,13 +314,13 @@ def test_what_cannot_be_is_refused_by_name_and_changes_nothing(sender: str, mess
 def test_another_decree_in_the_same_term_is_refused_and_in_a_later_one_it_counts() -> None:
     decrees = follower()
     out = decrees.heard(A, Propose(Decree(5, 2, 1, Y)))
-    assert out[0] == Persist(Holding(1, Decree(5, 2, 1, Y), FIRST))
+    assert out[0] == Persist(CommitState(1, Decree(5, 2, 1, Y), FIRST))
     assert out[1] == Say(A, Accept(5, 2, signature(C, acceptance_text(SCOPE, C, Decree(5, 2, 1, Y)))))
     assert decrees.heard(A, Propose(Decree(5, 2, 1, Y))) == out[1:], "said again, saved once"
     for message in (Propose(Decree(5, 2, 1, X)), Commit(certificate(Decree(5, 2, 1, X), A, B))):
         assert first_refusal(decrees.heard(A, message)) == "digest_mismatch"
-    decrees.heard(B, Lead(mandate(B, 6), Progress(1, 1, 4)))
-    assert decrees.heard(B, Propose(Decree(6, 2, 1, X)))[0] == Persist(Holding(1, Decree(6, 2, 1, X), FIRST))
+    decrees.heard(B, Heartbeat(mandate(B, 6), Progress(1, 1, 4)))
+    assert decrees.heard(B, Propose(Decree(6, 2, 1, X)))[0] == Persist(CommitState(1, Decree(6, 2, 1, X), FIRST))
 
 
 def test_who_proposes_a_round_that_is_over_is_handed_the_certificate() -> None:
@@ -332,11 +332,11 @@ def test_nothing_is_accepted_or_applied_before_its_model_is_durable() -> None:
     decrees = follower()
     assert decrees.heard(A, Propose(Decree(5, 2, 1, new))) == [Fetch(A, new)]
     accepted = decrees.holds(new)
-    assert accepted[0] == Persist(Holding(1, Decree(5, 2, 1, new), FIRST))
+    assert accepted[0] == Persist(CommitState(1, Decree(5, 2, 1, new), FIRST))
     decrees = follower()
     proof = certificate(Decree(5, 2, 1, new), A, B)
     assert decrees.heard(B, Commit(proof)) == [Fetch(B, new)]
-    assert decrees.holds(new) == [Persist(Holding(1, None, proof)), Apply(proof.decree)]
+    assert decrees.holds(new) == [Persist(CommitState(1, None, proof)), Apply(proof.decree)]
     assert decrees.heard(B, Commit(proof)) == [], "once"
 
 
@@ -352,7 +352,7 @@ def test_acceptances_count_once_for_their_own_term_and_with_their_own_signature(
     assert first_refusal(decrees.heard("stranger", Accept(5, 2, good))) == "unknown_peer"
     assert decrees.heard(A, Accept(4, 2, good)) == []
     out = decrees.heard(A, Accept(5, 2, good))
-    assert out[:2] == [Persist(Holding(1, None, certificate(decree, A, B))), Apply(decree)]
+    assert out[:2] == [Persist(CommitState(1, None, certificate(decree, A, B))), Apply(decree)]
     assert out[2:] == [Say(peer, Commit(certificate(decree, A, B))) for peer in (A, C)]
 
 
@@ -374,16 +374,16 @@ def test_updates_count_once_for_the_round_under_way() -> None:
 
 def test_a_new_coordinator_proposes_again_what_it_accepted_before_anything_else() -> None:
     unfinished = Decree(4, 2, 1, Y)
-    decrees = machine(B, [ALL], Disk(Holding(1, unfinished, FIRST), Stand(4, A)), np.random.default_rng(0))
+    decrees = machine(B, [ALL], Disk(CommitState(1, unfinished, FIRST), HardState(4, A)), np.random.default_rng(0))
     now, out = 0, list[Out]()
     while not decrees.election.leading:
         for said in decrees.tick(now := now + 1, ()):
-            if isinstance(said, Say) and isinstance(said.message, Canvass):
+            if isinstance(said, Say) and isinstance(said.message, VoteRequest):
                 pre = said.message.pre
-                answer = Answer(5, pre, True, b"" if pre else signature(A, vote_text(SCOPE, A, 5, 1, B)))
+                answer = VoteReply(5, pre, True, b"" if pre else signature(A, vote_text(SCOPE, A, 5, 1, B)))
                 out = decrees.heard(A, answer)
                 break
-    assert Persist(Holding(1, replace(unfinished, term=5), FIRST)) in out
+    assert Persist(CommitState(1, replace(unfinished, term=5), FIRST)) in out
     assert [o.message for o in out if isinstance(o, Say) and isinstance(o.message, Propose)] == [
         Propose(replace(unfinished, term=5))
     ] * 2

@@ -11,51 +11,51 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.gossip.ballots import (
-    Answer,
-    Canvass,
+    CommitState,
     Decree,
-    Electorate,
-    Follow,
-    Holding,
-    Lead,
-    Mandate,
+    HardState,
+    Heartbeat,
+    HeartbeatReply,
+    LeaderCertificate,
+    LeaderChanged,
     Message,
     Out,
     Persist,
     Progress,
     Say,
     Scope,
-    Stand,
-    Turn,
+    VoteReply,
+    VoteRequest,
+    VoterSet,
     acceptance_text,
     vote_text,
 )
 from fedpeer.gossip.election import RAISE_MAX, TERM_JUMP_MAX, Election
 from fedpeer.gossip.outcomes import Refusal
 from fedpeer.gossip.polls import Timing
-from tests.gossip.court import SCOPE, Court, Disk, Lie, bereaved, effects, judge, machine
+from tests.gossip.court import SCOPE, ConsensusCluster, Disk, Lie, bereaved, effects, judge, machine
 from tests.gossip.swim import ids, signature
 
 A, B, C, D, E = ids(5)
 TIMING = Timing()
 
 
-def electorate(*voters: str, number: int = 1) -> Electorate:
-    return Electorate(number, frozenset(voters), frozenset(voters))
+def electorate(*voters: str, number: int = 1) -> VoterSet:
+    return VoterSet(number, frozenset(voters), frozenset(voters))
 
 
-def voter(me: str = B, among: Iterable[str] = (A, B, C, D, E), stand: Stand | None = None) -> Election:
+def voter(me: str = B, among: Iterable[str] = (A, B, C, D, E), stand: HardState | None = None) -> Election:
     """A machine whose lease for whoever it may have heard before it began is over."""
-    disk = Disk(Holding(1), stand or Stand(3))
+    disk = Disk(CommitState(1), stand or HardState(3))
     election = machine(me, [electorate(*among)], disk, np.random.default_rng(0)).election
     for now in range(TIMING.shortest + 1):
         election.tick(now, ())
     return election
 
 
-def mandate(candidate: str, term: int, votes: Iterable[str], roster: int = 1) -> Mandate:
+def mandate(candidate: str, term: int, votes: Iterable[str], roster: int = 1) -> LeaderCertificate:
     signed = ((author, signature(author, vote_text(SCOPE, author, term, roster, candidate))) for author in votes)
-    return Mandate(term, candidate, roster, tuple(signed))
+    return LeaderCertificate(term, candidate, roster, tuple(signed))
 
 
 def said(out: Iterable[Out]) -> list[object]:
@@ -66,8 +66,8 @@ def refused(out: Iterable[Out]) -> list[str]:
     return [output.code for output in out if isinstance(output, Refusal)]
 
 
-def canvass(term: int, *, pre: bool = False, progress: Progress | None = None) -> Canvass:
-    return Canvass(term, pre, 1, progress or Progress())
+def canvass(term: int, *, pre: bool = False, progress: Progress | None = None) -> VoteRequest:
+    return VoteRequest(term, pre, 1, progress or Progress())
 
 
 # ---------------------------------------------------------------------------------------------- another one leads (P5)
@@ -78,7 +78,7 @@ def late(count: int, loss: float, seeds: Iterable[int]) -> np.ndarray:
     waits = []
     for outputs in range(1, effects(count) + 1):
         for seed in seeds:
-            court = Court(1000 * seed + outputs, count, loss=loss, repeat=0.1)
+            court = ConsensusCluster(1000 * seed + outputs, count, loss=loss, repeat=0.1)
             _, ticks = bereaved(court, outputs)
             assert ticks is not None, f"replay with seed={1000 * seed + outputs}"
             assert not judge(court), f"replay with seed={1000 * seed + outputs}"
@@ -108,7 +108,7 @@ def test_another_peer_leads_soon_whatever_the_coordinator_did_last(count: int, s
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_peer_that_speaks_but_hears_nothing_keeps_nobody_from_being_elected(seed: int) -> None:
-    court = Court(seed, 5)
+    court = ConsensusCluster(seed, 5)
     assert court.run(200, lambda: court.rounds >= 1)
     victim = court.coordinator
     assert victim is not None
@@ -124,7 +124,7 @@ def test_a_peer_that_speaks_but_hears_nothing_keeps_nobody_from_being_elected(se
 def test_a_capable_peer_coordinates_first_but_need_not() -> None:
     firsts = []
     for seed in range(20):
-        court = Court(seed, 5)  # patience grows with the place in the roster
+        court = ConsensusCluster(seed, 5)  # patience grows with the place in the roster
         court.run(TIMING.shortest + TIMING.spread + TIMING.jitter + 20)
         firsts.append(court.turns[0][2].coordinator)
     assert sum(first in (A, B) for first in firsts) >= 15
@@ -139,13 +139,13 @@ def test_a_capable_peer_coordinates_first_but_need_not() -> None:
 def test_a_vote_is_durable_before_it_is_said_and_there_is_one_a_term() -> None:
     election = voter()
     out = election.heard_canvass(A, canvass(4))
-    assert out[0] == Persist(Stand(4, A))
+    assert out[0] == Persist(HardState(4, A))
     (answer,) = said(out[1:])
-    assert answer == Answer(4, False, True, signature(B, vote_text(SCOPE, B, 4, 1, A)))
-    assert said(election.heard_canvass(C, canvass(4))) == [Answer(4, False, False, b"")]
+    assert answer == VoteReply(4, False, True, signature(B, vote_text(SCOPE, B, 4, 1, A)))
+    assert said(election.heard_canvass(C, canvass(4))) == [VoteReply(4, False, False, b"")]
     assert said(election.heard_canvass(A, canvass(4))) == [answer]
-    again = voter(stand=Stand(4, A))
-    assert said(again.heard_canvass(C, canvass(4))) == [Answer(4, False, False, b"")], "a restart forgets no vote"
+    again = voter(stand=HardState(4, A))
+    assert said(again.heard_canvass(C, canvass(4))) == [VoteReply(4, False, False, b"")], "a restart forgets no vote"
 
 
 def test_who_is_behind_gets_no_vote_and_raises_no_term() -> None:
@@ -158,31 +158,31 @@ def test_who_is_behind_gets_no_vote_and_raises_no_term() -> None:
         election = voter()
         election.progress = mine
         out = election.heard_canvass(A, canvass(4, progress=theirs))
-        assert (Persist(Stand(4, A)) in out) is granted
-        assert election.stand == (Stand(4, A) if granted else Stand(3))
-        assert [m.granted for m in said(out) if isinstance(m, Answer)] == [granted]
+        assert (Persist(HardState(4, A)) in out) is granted
+        assert election.stand == (HardState(4, A) if granted else HardState(3))
+        assert [m.granted for m in said(out) if isinstance(m, VoteReply)] == [granted]
 
 
 def test_a_promise_changes_nothing_that_survives() -> None:
     election = voter()
-    assert election.heard_canvass(A, canvass(4, pre=True)) == [Say(A, Answer(4, True, True, b""))]
-    assert election.stand == Stand(3)
+    assert election.heard_canvass(A, canvass(4, pre=True)) == [Say(A, VoteReply(4, True, True, b""))]
+    assert election.stand == HardState(3)
 
 
 def test_who_has_heard_the_coordinator_lately_promises_and_votes_nothing() -> None:
     election = voter()
     election.heard_lead(A, mandate(A, 4, (A, B, C)))
     for pre in (True, False):
-        assert election.heard_canvass(C, canvass(5, pre=pre)) == [Say(C, Answer(4, pre, False, b""))]
+        assert election.heard_canvass(C, canvass(5, pre=pre)) == [Say(C, VoteReply(4, pre, False, b""))]
     for now in range(TIMING.shortest + 1, 2 * TIMING.shortest + 2):
         election.tick(now, ())
     assert said(election.heard_canvass(C, canvass(5))) == [
-        Answer(5, False, True, signature(B, vote_text(SCOPE, B, 5, 1, C)))
+        VoteReply(5, False, True, signature(B, vote_text(SCOPE, B, 5, 1, C)))
     ]
 
 
 def test_a_peer_that_was_cut_off_disturbs_nobody_when_it_comes_back() -> None:
-    court = Court(4, 5)
+    court = ConsensusCluster(4, 5)
     court.run(200, lambda: court.rounds >= 2)
     away = next(peer for peer in court.peers if peer != court.coordinator)
     term = court.alive[away].election.stand.term
@@ -195,7 +195,7 @@ def test_a_peer_that_was_cut_off_disturbs_nobody_when_it_comes_back() -> None:
 
 
 def test_a_coordinator_without_a_majority_steps_down_and_a_minority_opens_no_round() -> None:
-    court = Court(5, 5)
+    court = ConsensusCluster(5, 5)
     court.run(200, lambda: court.rounds >= 2)
     first = court.coordinator
     assert first is not None
@@ -225,10 +225,10 @@ def test_ticks_that_come_in_bursts_are_no_silence_of_the_coordinator() -> None:
     now = TIMING.shortest
     for _ in range(6):
         now += 8
-        assert all(isinstance(each, Follow) for each in said(election.tick(now, ()))), "it asks for no votes"
+        assert all(isinstance(each, HeartbeatReply) for each in said(election.tick(now, ()))), "it asks for no votes"
     assert election.coordinator == A
     election.heard_lead(A, mandate(A, 4, (A, B, C)))
-    assert said(election.heard_canvass(C, canvass(5, pre=True))) == [Answer(4, True, False, b"")]
+    assert said(election.heard_canvass(C, canvass(5, pre=True))) == [VoteReply(4, True, False, b"")]
 
 
 def test_who_was_silent_and_lived_is_waited_for_longer() -> None:
@@ -274,14 +274,14 @@ def test_a_coordinator_whose_machine_refuses_connections_is_replaced_at_once_how
     heard = now
     election.nobody_listens(C)
     election.nobody_listens(A)
-    assert said(election.heard_canvass(C, canvass(5, pre=True))) == [Answer(4, True, False, b"")], "just heard"
+    assert said(election.heard_canvass(C, canvass(5, pre=True))) == [VoteReply(4, True, False, b"")], "just heard"
     while now < heard + TIMING.refused - 1:
         election.tick(now := now + 1, ())
-    assert said(election.heard_canvass(C, canvass(5, pre=True))) == [Answer(4, True, False, b"")], "one may be late"
+    assert said(election.heard_canvass(C, canvass(5, pre=True))) == [VoteReply(4, True, False, b"")], "one may be late"
     while election.coordinator is not None:
         election.tick(now := now + 1, ())
     assert TIMING.refused <= now - heard <= TIMING.refused + TIMING.spread + TIMING.jitter
-    assert said(election.heard_canvass(A, canvass(5, pre=True))) == [Answer(5, True, True, b"")], "nobody leads it"
+    assert said(election.heard_canvass(A, canvass(5, pre=True))) == [VoteReply(5, True, True, b"")], "nobody leads it"
 
 
 def test_a_coordinator_waits_for_nobodys_update_whose_process_has_ended() -> None:
@@ -291,7 +291,7 @@ def test_a_coordinator_waits_for_nobodys_update_whose_process_has_ended() -> Non
     assert not election.silent(C)
     election.nobody_listens(C)
     assert election.silent(C)
-    election.heard_follow(C, Follow(4, Progress()))
+    election.heard_follow(C, HeartbeatReply(4, Progress()))
     assert not election.silent(C), "it is back"
 
 
@@ -317,15 +317,15 @@ def until_it_asks(election: Election, now: int) -> int:
     """Let time pass until it asks who would vote for it; the tick at which it does."""
     while True:
         now += 1
-        if any(isinstance(each, Canvass) and each.pre for each in said(election.tick(now, ()))):
+        if any(isinstance(each, VoteRequest) and each.pre for each in said(election.tick(now, ()))):
             return now
 
 
 def promise(election: Election, term: int) -> None:
     """Two of four others would vote for it."""
     for peer in (C, D):
-        election.heard_answer(peer, Answer(term, True, True, b""))
-    assert election.stand == Stand(term, B)
+        election.heard_answer(peer, VoteReply(term, True, True, b""))
+    assert election.stand == HardState(term, B)
 
 
 def test_votes_that_come_when_the_poll_is_over_count_in_their_term() -> None:
@@ -333,10 +333,10 @@ def test_votes_that_come_when_the_poll_is_over_count_in_their_term() -> None:
     election = voter()
     now = until_it_asks(election, TIMING.shortest)
     promise(election, 4)
-    votes = {peer: Answer(4, False, True, signature(peer, vote_text(SCOPE, peer, 4, 1, B))) for peer in (C, D)}
+    votes = {peer: VoteReply(4, False, True, signature(peer, vote_text(SCOPE, peer, 4, 1, B))) for peer in (C, D)}
     election.heard_answer(C, votes[C])
     until_it_asks(election, now)
-    assert election.stand == Stand(4, B)
+    assert election.stand == HardState(4, B)
     election.heard_answer(D, votes[D])
     assert election.leading
     assert election.stand.term == 4
@@ -349,7 +349,7 @@ def test_votes_of_a_term_that_is_over_elect_nobody() -> None:
     until_it_asks(election, now)
     election.heard_canvass(E, canvass(5))
     for peer in (C, D):
-        election.heard_answer(peer, Answer(4, False, True, signature(peer, vote_text(SCOPE, peer, 4, 1, B))))
+        election.heard_answer(peer, VoteReply(4, False, True, signature(peer, vote_text(SCOPE, peer, 4, 1, B))))
     assert not election.leading
 
 
@@ -382,7 +382,7 @@ def leading() -> tuple[Election, int]:
     for pre in (True, False):
         for peer in (C, D):
             vote = b"" if pre else signature(peer, vote_text(SCOPE, peer, 4, 1, B))
-            election.heard_answer(peer, Answer(4, pre, True, vote))
+            election.heard_answer(peer, VoteReply(4, pre, True, vote))
     assert election.leading
     return election, now
 
@@ -394,8 +394,8 @@ def test_what_a_peer_says_of_its_own_term_raises_nobodys() -> None:
         before = election.stand, election.coordinator
         for term in range(5, 40):
             for pre in (True, False):
-                assert election.heard_answer(E, Answer(term, pre, False, b"")) == []
-            assert election.heard_follow(E, Follow(term, Progress())) == []
+                assert election.heard_answer(E, VoteReply(term, pre, False, b"")) == []
+            assert election.heard_follow(E, HeartbeatReply(term, Progress())) == []
         assert (election.stand, election.coordinator) == before
     assert coordinating.leading
 
@@ -439,13 +439,13 @@ def test_no_term_far_ahead_is_believed_by_one_peers_word() -> None:
     for pre in (True, False):
         election = voter()
         out = election.heard_canvass(A, canvass(3 + RAISE_MAX + 1, pre=pre))
-        assert said(out) == [Answer(3, pre, False, b"")]
-        assert election.stand == Stand(3)
-    assert voter().heard_lead(A, mandate(A, 3 + RAISE_MAX + 1, (A, B, C)))[0] == Persist(Stand(3 + RAISE_MAX + 1, A)), (
-        "it is proven"
-    )
+        assert said(out) == [VoteReply(3, pre, False, b"")]
+        assert election.stand == HardState(3)
+    assert voter().heard_lead(A, mandate(A, 3 + RAISE_MAX + 1, (A, B, C)))[0] == Persist(
+        HardState(3 + RAISE_MAX + 1, A)
+    ), "it is proven"
     election = voter()
-    assert election.decreed(3 + RAISE_MAX + 1) == [Persist(Stand(3 + RAISE_MAX + 1, ""))], (
+    assert election.decreed(3 + RAISE_MAX + 1) == [Persist(HardState(3 + RAISE_MAX + 1, ""))], (
         "a majority has accepted its decree"
     )
 
@@ -457,23 +457,23 @@ def test_a_candidate_asks_for_the_lowest_term_in_which_a_majority_can_vote() -> 
         pass
     assert canvass(4, pre=True) in said(out)
     for peer, term in ((A, 9), (C, 15), (D, 7)):
-        election.heard_answer(peer, Answer(term, True, False, b""))
+        election.heard_answer(peer, VoteReply(term, True, False, b""))
     asked = set[object]()
     for _ in range(TIMING.answer + 1):
         asked.update(said(election.tick(now := now + 1, ())))
     assert asked == {canvass(4, pre=True), canvass(10, pre=True)}
-    assert election.stand == Stand(3), "asking is no standing"
+    assert election.stand == HardState(3), "asking is no standing"
     for peer in (A, D):
-        election.heard_answer(peer, Answer(10, True, True, b""))
-    assert election.stand == Stand(10, B)
+        election.heard_answer(peer, VoteReply(10, True, True, b""))
+    assert election.stand == HardState(10, B)
 
 
 def test_who_voted_for_nobody_that_won_goes_by_the_coordinator_of_an_earlier_term() -> None:
     """It deposes nobody, and gets no lease by it: it may stand, and promise its vote."""
     election = voter()
     election.heard_canvass(E, canvass(6))
-    assert election.stand == Stand(6, E)
-    assert election.heard_lead(A, mandate(A, 4, (A, B, C))) == [Say(A, Follow(6, Progress()))]
+    assert election.stand == HardState(6, E)
+    assert election.heard_lead(A, mandate(A, 4, (A, B, C))) == [Say(A, HeartbeatReply(6, Progress()))]
     assert (election.coordinator, election.followed) == (None, (A, 4))
     assert refused(election.heard_lead(D, mandate(A, 4, (A, B, C)))) == ["stale_term"]
     assert refused(election.heard_lead(D, mandate(D, 5, (D, E)))) == ["stale_term"]
@@ -491,40 +491,40 @@ def test_who_voted_for_nobody_that_won_goes_by_the_coordinator_of_an_earlier_ter
 # ---------------------------------------------------------------------------------------------- members that lie (B6)
 
 
-def numbers(court: Court, liar: str) -> Iterator[tuple[str, Message]]:
+def numbers(court: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """Higher terms, unsigned, to all, at each tick."""
     for to in court.alive:
         term = court.alive[to].election.stand.term + 1 + court.now % 50
-        yield to, Follow(term, Progress())
-        yield to, Answer(term, bool(court.now % 2), False, b"")
+        yield to, HeartbeatReply(term, Progress())
+        yield to, VoteReply(term, bool(court.now % 2), False, b"")
 
 
-def canvasses(court: Court, liar: str) -> Iterator[tuple[str, Message]]:
+def canvasses(court: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It stands at each tick, one term higher each time."""
     newest = max(decrees.election.stand.term for decrees in court.alive.values())
     for to in court.alive:
-        yield to, Canvass(newest + 1, False, 1, Progress(10**6, 10**6, 10**6))
+        yield to, VoteRequest(newest + 1, False, 1, Progress(10**6, 10**6, 10**6))
 
 
-def promises(court: Court, liar: str) -> Iterator[tuple[str, Message]]:
+def promises(court: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It promises its vote to whoever may ask, and then says no."""
     for to in court.alive:
         term = court.alive[to].election.stand.term
-        yield to, Answer(term + 1, True, True, b"")
-        yield to, Answer(term, False, False, b"")
+        yield to, VoteReply(term + 1, True, True, b"")
+        yield to, VoteReply(term, False, False, b"")
 
 
-def mandates(court: Court, liar: str) -> Iterator[tuple[str, Message]]:
+def mandates(court: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It coordinates by its own vote."""
     for to in court.alive:
-        yield to, Lead(mandate(liar, court.alive[to].election.stand.term + 1, (liar,)), Progress())
+        yield to, Heartbeat(mandate(liar, court.alive[to].election.stand.term + 1, (liar,)), Progress())
 
 
-def wins(court: Court, liar: str) -> Iterator[tuple[str, Message]]:
+def wins(court: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It stands as often as the others let it, and once elected does nothing."""
     newest = max(decrees.election.stand.term for decrees in court.alive.values())
     for to in court.alive:
-        yield to, Canvass(newest + 1, court.now % 9 < 6, 1, Progress(10**6, 10**6, 10**6))
+        yield to, VoteRequest(newest + 1, court.now % 9 < 6, 1, Progress(10**6, 10**6, 10**6))
 
 
 LIES = (numbers, canvasses, promises, mandates, wins)
@@ -532,7 +532,9 @@ LIES = (numbers, canvasses, promises, mandates, wins)
 
 def lied_to(seed: int, count: int, lies: Mapping[int, Lie]) -> None:
     """However members lie, a coordinator is elected, stays until it dies, and another one follows."""
-    court = Court(seed, count, loss=(0.0, 0.1)[seed % 2], liars={f"peer{n:03}": lie for n, lie in lies.items()})
+    court = ConsensusCluster(
+        seed, count, loss=(0.0, 0.1)[seed % 2], liars={f"peer{n:03}": lie for n, lie in lies.items()}
+    )
     assert court.run(1000, lambda: court.rounds >= 2), "a court begins"
     first, term, rounds = court.coordinator, court.term, court.rounds
     court.run(400)
@@ -564,7 +566,7 @@ def test_two_of_eight_that_lie_depose_nobody(seed: int) -> None:
 def replaced(seed: int, lie: Lie | None) -> int:
     """Ticks from the death of a coordinator of five until two more rounds are in force, where one member lies."""
     liars = {} if lie is None else {f"peer{1 + seed % 5:03}": lie}
-    court = Court(seed, 5, loss=(0.0, 0.1)[seed % 2], liars=liars)
+    court = ConsensusCluster(seed, 5, loss=(0.0, 0.1)[seed % 2], liars=liars)
     assert court.run(1000, lambda: court.rounds >= 2), "a court begins"
     court.run(100)
     assert court.coordinator is not None
@@ -589,7 +591,7 @@ def test_what_it_costs_the_others_that_one_of_five_only_stands() -> None:
 
 
 def test_of_two_the_lower_living_id_stands_and_without_the_other_nothing_is_decided() -> None:
-    court = Court(1, 2)
+    court = ConsensusCluster(1, 2)
     assert court.run(200, lambda: court.rounds >= 2)
     assert court.coordinator == A
     assert not court.alive[A].election.failover
@@ -602,7 +604,7 @@ def test_of_two_the_lower_living_id_stands_and_without_the_other_nothing_is_deci
 
 
 def test_one_voter_decides_alone() -> None:
-    court = Court(1, 1)
+    court = ConsensusCluster(1, 1)
     assert court.run(100, lambda: court.rounds >= 3)
     assert not judge(court)
 
@@ -612,18 +614,18 @@ def test_one_voter_decides_alone() -> None:
 
 def test_a_coordinator_needs_a_majority_of_signed_votes_for_itself() -> None:
     good = mandate(A, 4, (A, B, C))
-    other_term = Mandate(5, A, 1, good.votes)
+    other_term = LeaderCertificate(5, A, 1, good.votes)
     for sender, forged in [
         (A, mandate(A, 4, (A, B))),
         (A, mandate(A, 4, (A, "stranger", "other"))),
         (C, good),
         (A, other_term),
-        (A, Mandate(4, A, 1, ((A, b""), *good.votes[1:]))),
-        (A, Mandate(4, A, 1, good.votes[:1] * 3)),
+        (A, LeaderCertificate(4, A, 1, ((A, b""), *good.votes[1:]))),
+        (A, LeaderCertificate(4, A, 1, good.votes[:1] * 3)),
     ]:
         election = voter()
         assert refused(election.heard_lead(sender, forged)) == ["bad_signature"]
-        assert (election.stand, election.coordinator) == (Stand(3), None)
+        assert (election.stand, election.coordinator) == (HardState(3), None)
     assert refused(voter().heard_lead(A, mandate(A, 4, (A, B, C), roster=9))) == ["round_gap"]
 
 
@@ -631,14 +633,14 @@ def test_an_old_term_and_a_leap_are_refused_by_name_and_change_nothing() -> None
     election = led(4)
     out = election.heard_lead(C, mandate(C, 3, (C, D, E)))
     assert refused(out) == ["stale_term"]
-    assert said(out) == [Follow(4, Progress())]
+    assert said(out) == [HeartbeatReply(4, Progress())]
     election = voter()
     far = 3 + TERM_JUMP_MAX + 1
     assert refused(election.heard_lead(A, mandate(A, far, (A, B, C)))) == ["term_jump"]
     assert refused(election.heard_canvass(A, canvass(far))) == ["term_jump"]
-    assert refused(election.heard_answer(A, Answer(far, False, False, b""))) == ["term_jump"]
-    assert refused(election.heard_follow(A, Follow(far, Progress()))) == ["term_jump"]
-    assert (election.stand, election.coordinator) == (Stand(3), None)
+    assert refused(election.heard_answer(A, VoteReply(far, False, False, b""))) == ["term_jump"]
+    assert refused(election.heard_follow(A, HeartbeatReply(far, Progress()))) == ["term_jump"]
+    assert (election.stand, election.coordinator) == (HardState(3), None)
     assert refused(election.heard_canvass("stranger", canvass(4))) == ["unknown_peer"]
 
 
@@ -647,7 +649,7 @@ def test_two_coordinators_of_a_term_end_it_and_who_voted_twice_is_named() -> Non
     election.heard_lead(A, mandate(A, 4, (A, B, C)))
     out = election.heard_lead(D, mandate(D, 4, (C, D, E)))
     assert [(o.code, o.sender) for o in out if isinstance(o, Refusal)] == [("two_coordinators", D), ("double_vote", C)]
-    assert out[-1] == Turn(4, None)
+    assert out[-1] == LeaderChanged(4, None)
     for sender, votes in ((A, (A, B, C)), (D, (C, D, E))):
         assert refused(election.heard_lead(sender, mandate(sender, 4, votes))) == ["stale_term"]
     out = []
@@ -662,12 +664,12 @@ def test_a_vote_for_somebody_else_in_a_term_that_is_under_way_is_named() -> None
     while not (out := election.tick(now := now + 1, ())):
         pass
     assert said(out) == [canvass(4, pre=True)] * 4
-    election.heard_answer(C, Answer(4, True, True, b""))
-    out = election.heard_answer(D, Answer(4, True, True, b""))
-    assert out[0] == Persist(Stand(4, B))
-    assert refused(election.heard_answer(C, Answer(4, False, True, bytes(64)))) == ["bad_signature"]
+    election.heard_answer(C, VoteReply(4, True, True, b""))
+    out = election.heard_answer(D, VoteReply(4, True, True, b""))
+    assert out[0] == Persist(HardState(4, B))
+    assert refused(election.heard_answer(C, VoteReply(4, False, True, bytes(64)))) == ["bad_signature"]
     vote = signature(C, vote_text(SCOPE, C, 4, 1, B))
-    assert election.heard_answer(C, Answer(4, False, True, vote)) == []
+    assert election.heard_answer(C, VoteReply(4, False, True, vote)) == []
     out = election.heard_lead(A, mandate(A, 4, (A, C, E)))
     assert [(o.code, o.sender) for o in out if isinstance(o, Refusal)] == [("double_vote", C)]
     assert election.coordinator == A
@@ -699,5 +701,5 @@ def test_no_two_statements_share_a_text() -> None:
 def test_a_heartbeat_is_answered_and_known_mandates_are_not_verified_again() -> None:
     election = voter()
     first = election.heard_lead(A, mandate(A, 4, (A, B, C)))
-    assert first == [Persist(Stand(4, A)), Turn(4, A), Say(A, Follow(4, Progress()))]
-    assert election.heard_lead(A, Mandate(4, A, 1, ())) == [Say(A, Follow(4, Progress()))]
+    assert first == [Persist(HardState(4, A)), LeaderChanged(4, A), Say(A, HeartbeatReply(4, Progress()))]
+    assert election.heard_lead(A, LeaderCertificate(4, A, 1, ())) == [Say(A, HeartbeatReply(4, Progress()))]

@@ -9,15 +9,15 @@ from __future__ import annotations
 import torch
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.gossip.ballots import Certificate, Decree, Electorate, Stand
-from fedpeer.gossip.ballots import Holding as Bounds
+from fedpeer.gossip.ballots import Certificate, Decree, HardState, VoterSet
+from fedpeer.gossip.ballots import CommitState as Bounds
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import FORMS
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
 from fedpeer.peer.core import entries
-from fedpeer.peer.core.chamber import Chamber, Study
+from fedpeer.peer.core.chamber import ConsensusState, PendingUpdate
 from fedpeer.peer.core.journal import entry_bytes, snapshot_bytes
-from fedpeer.peer.core.ledger import Holding, Ledger, Rules
+from fedpeer.peer.core.ledger import DurableState, GroupState, Rules
 
 PARCEL = Parcel(seq=3, round=5, exchange=1, weight=0.25, form="float32", payload=torch.tensor([1.5, -0.0, 2e-40]))
 SPARSE = Parcel(seq=4, round=6, exchange=0, weight=0.5, form="top-k", payload=torch.tensor([7, 9], dtype=torch.uint8))
@@ -27,7 +27,7 @@ OWNER = {"peer": "ann", "federation": "00ff", "contract": "abcd"}
 ENTRIES: dict[str, entries.Entry] = {
     "Started": entries.Started(life=7),
     "Began": entries.Began(round=5),
-    "Learnt": entries.Learnt(round=5, x_n=torch.tensor([0.5, -2.0]), s_k=torch.tensor([1, 2], dtype=torch.uint8)),
+    "Learnt": entries.LocalTrained(round=5, x_n=torch.tensor([0.5, -2.0]), s_k=torch.tensor([1, 2], dtype=torch.uint8)),
     "Opened": entries.Opened(
         group="all",
         round=5,
@@ -42,7 +42,7 @@ ENTRIES: dict[str, entries.Entry] = {
         asleep=True,
     ),
     "Closed": entries.Closed(group="all", without=("bob",)),
-    "Took": entries.Took(group="all", sender="bob", parcel=PARCEL, at_once=True),
+    "Took": entries.ShareApplied(group="all", sender="bob", parcel=PARCEL, at_once=True),
     "Acked": entries.Acked(group="all", peer="bob", taken=3),
     "Met": entries.Met(peer="bob", incarnation=2, life=4, nonce=99),
     "Reborn": entries.Reborn(incarnation=3),
@@ -50,23 +50,25 @@ ENTRIES: dict[str, entries.Entry] = {
     "Returned": entries.Returned(group="all", peer="bob"),
     "Revoked": entries.Revoked(peer="bob"),
     "Left": entries.Left(),
-    "Stood": entries.Stood(group="all", term=6, voted="bob"),
-    "Bound": entries.Bound(
+    "Stood": entries.TermChanged(group="all", term=6, voted="bob"),
+    "Bound": entries.CommitStateChanged(
         group="all", roster=2, accepted=(6, 9, 2, DIGEST), applied=((5, 8, 1, DIGEST), (("ann", SIGNATURE),))
     ),
-    "Stored": entries.Stored(group="all", digest=DIGEST, content=b"content"),
-    "Studied": entries.Studied(group="all", round=9, update=b"update", client=b"client"),
-    "Kept": entries.Kept(group="all", round=8, client=b"client", x_n=torch.tensor([0.25])),
+    "Stored": entries.ModelStored(group="all", digest=DIGEST, content=b"content"),
+    "Studied": entries.UpdateMade(group="all", round=9, update=b"update", client=b"client"),
+    "Kept": entries.ClientStateSaved(group="all", round=8, client=b"client", x_n=torch.tensor([0.25])),
     "Averaged": entries.Averaged(group="all", round=8),
-    "Called": entries.Called(group="all", number=2, voters=("ann", "bob"), members=("ann", "bob", "cas"), text=b"{}"),
-    "Sworn": entries.Sworn(group="all", lost=1),
+    "Called": entries.VoterSetKnown(
+        group="all", number=2, voters=("ann", "bob"), members=("ann", "bob", "cas"), text=b"{}"
+    ),
+    "Sworn": entries.VotingAllowed(group="all", lost=1),
 }
 
 
-def ledger() -> Ledger:
+def ledger() -> DurableState:
     """A ledger in which nothing is as it begins."""
     reference_D = torch.tensor([9.0, 8.0, 7.0])
-    holding = Holding(
+    holding = GroupState(
         Mass.of(torch.tensor([1.0, 2.0, 3.0]), 0.75),
         {(5, 1, "bob"): Mass.of(torch.tensor([4.0, 5.0, 6.0]), 0.125)},
         {"bob": Outgoing(4, (PARCEL, SPARSE), 0.5, reference_D)},
@@ -80,19 +82,19 @@ def ledger() -> Ledger:
         put=2.0,
         written_off=0.375,
     )
-    chamber = Chamber(
+    chamber = ConsensusState(
         client=b"client",
         holding=Bounds(2, Decree(6, 9, 2, DIGEST), Certificate(Decree(5, 8, 1, DIGEST), (("ann", SIGNATURE),))),
-        electorates={2: Electorate(2, frozenset({"ann", "bob"}), frozenset({"ann", "bob", "cas"}))},
-        stand=Stand(6, "bob"),
+        electorates={2: VoterSet(2, frozenset({"ann", "bob"}), frozenset({"ann", "bob", "cas"}))},
+        stand=HardState(6, "bob"),
         models={DIGEST: b"content"},
         settled=8,
-        study=Study(9, b"update", b"client"),
+        study=PendingUpdate(9, b"update", b"client"),
         sworn=True,
         lost=1,
         rosters={2: b"{}"},
     )
-    return Ledger(
+    return DurableState(
         Rules("ann", Draws(0), FORMS["float32"]()),
         {"all": torch.tensor([0, 1, 2])},
         torch.tensor([1.0, 2.0, 3.0, 4.0]),

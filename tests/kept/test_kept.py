@@ -17,7 +17,7 @@ from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
 from fedpeer.peer.core import ballot_bytes, fields, tags
 from fedpeer.peer.core.entries import Began, Entry
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
-from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.ledger import DurableState
 from fedpeer.peer.core.messages import Message
 from fedpeer.peer.core.versions import NEWEST
 from fedpeer.peer.shell.prepared import prepare
@@ -43,9 +43,7 @@ ENTRY_TAGS = (
     "Stood Bound Stored Studied Kept Averaged Called Sworn"
 )
 BALLOT_TAGS = "canvass answer lead follow propose accept commit"
-KIND_NUMBERS = (
-    "Hello Contract Transfer Ack Ping PingRequest Pong Fetch Value RosterNews Refused Ballot Update Wanted Model"
-)
+KIND_NUMBERS = "Hello Contract Transfer Ack Ping PingRequest Pong Fetch Value RosterNews Refused ConsensusMessage Update Wanted Model"
 
 
 def test_the_tags_of_entries_stay_and_each_kind_has_one() -> None:
@@ -97,9 +95,9 @@ def test_a_snapshot_of_the_release_is_read_to_the_last_field() -> None:
 # ------------------------------------------------------------------------------------------------------------ states
 
 
-def resumed(folder: Path, peer: str) -> Ledger:
+def resumed(folder: Path, peer: str) -> DurableState:
     """The ledger of a peer that is started on its kept state."""
-    found: list[Ledger] = []
+    found: list[DurableState] = []
     config = load_peer(folder / peer / f"{peer}.yaml")
     with whole(prepare(config.file, config.federation)) as running:
         found.append(running.inside(running.life.ledger.copy))

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from fedpeer.cli.peer_config import load_peer
 from fedpeer.peer.core.journal import ledger_of
-from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.ledger import DurableState
 from fedpeer.peer.core.making import owner_of, rules_of, setup_of
 from fedpeer.peer.shell.prepared import prepare
 from fedpeer.peer.shell.store import Store
 from fedpeer.sims.network import audit
 
 
-def ledger_in(file: Path) -> Ledger:
+def ledger_in(file: Path) -> DurableState:
     """The ledger of the peer with this file, as it is on its disk."""
     loaded = load_peer(file, "")
     prepared = prepare(loaded.file, loaded.federation)

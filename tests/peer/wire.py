@@ -6,16 +6,16 @@ import torch
 
 from fedpeer.gossip.ballots import (
     Accept,
-    Answer,
-    Canvass,
     Certificate,
     Commit,
     Decree,
-    Follow,
-    Lead,
-    Mandate,
+    Heartbeat,
+    HeartbeatReply,
+    LeaderCertificate,
     Progress,
     Propose,
+    VoteReply,
+    VoteRequest,
 )
 from fedpeer.gossip.ballots import Message as Said
 from fedpeer.gossip.claims import Advert, Claim
@@ -23,10 +23,10 @@ from fedpeer.gossip.proofs import LaneProof, LifeProof
 from fedpeer.gossip.reductions import FORMS, Form
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.codec import encode
-from fedpeer.peer.core.gate import CouncilSpec, Gate, GroupSpec
+from fedpeer.peer.core.gate import CouncilSpec, GroupSpec, MessagePolicy
 from fedpeer.peer.core.messages import (
     Ack,
-    Ballot,
+    ConsensusMessage,
     Contract,
     Envelope,
     Fetch,
@@ -62,7 +62,7 @@ def spec(**changed: object) -> GroupSpec:
 
 
 #: bob hears ann.
-GATE = Gate(
+GATE = MessagePolicy(
     federation=FEDERATION,
     me="bob",
     incarnation=3,
@@ -144,10 +144,12 @@ _DECREE = Decree(term=5, round=12, roster=2, digest=b"m" * 32)
 _SIGNED = (("ann", b"a" * 64), ("cas", b"c" * 64), ("dot", b"d" * 64))
 #: One of everything that is said in an election and about a decree.
 SAYINGS: tuple[Said, ...] = (
-    Canvass(term=5, pre=True, roster=2, progress=Progress(applied=11, round=12, term=4)),
-    Answer(term=5, pre=False, granted=True, signature=b"v" * 64),
-    Lead(mandate=Mandate(term=5, candidate="ann", roster=2, votes=_SIGNED), progress=Progress(11, 12, 4)),
-    Follow(term=5, progress=Progress(11, 11, 4)),
+    VoteRequest(term=5, pre=True, roster=2, progress=Progress(applied=11, round=12, term=4)),
+    VoteReply(term=5, pre=False, granted=True, signature=b"v" * 64),
+    Heartbeat(
+        mandate=LeaderCertificate(term=5, candidate="ann", roster=2, votes=_SIGNED), progress=Progress(11, 12, 4)
+    ),
+    HeartbeatReply(term=5, progress=Progress(11, 11, 4)),
     Propose(decree=_DECREE),
     Accept(term=5, round=12, signature=b"y" * 64),
     Commit(certificate=Certificate(decree=_DECREE, acceptances=_SIGNED)),
@@ -209,7 +211,7 @@ MESSAGES: dict[str, Message] = {
         lanes=(LaneProof(group="all", way="made", number=9, weight=1.5, signature=b"p" * 64),),
     ),
     "refused": Refused(code="sequence_jump", group="all", seq=9, text="Transfers are numbered one by one."),
-    **{f"ballot-{type(said).__name__.lower()}": Ballot(group="all", said=said) for said in SAYINGS},
+    **{f"ballot-{type(said).__name__.lower()}": ConsensusMessage(group="all", said=said) for said in SAYINGS},
     "update": update(_CONTENT),
     "update-sparse": update(bytes(8) + _CONTENT[8:16] + bytes(8) + _CONTENT[24:]),
     "wanted": Wanted(group="all", digest=b"m" * 32),

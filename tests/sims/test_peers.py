@@ -16,7 +16,7 @@ from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.memory import job_of, start_of, workspace_of
 from fedpeer.sims.peers import learners
-from fedpeer.sims.vector.tasks import Bench, Evaluate, Train
+from fedpeer.sims.vector.tasks import Evaluate, Train, Worker
 from fedpeer.sims.world import World, build, plan_of
 from tests.sims.worlds import federation, relative
 
@@ -53,7 +53,7 @@ WORLDS: dict[str, tuple[Dataset, dict[str, Any]]] = {
 }
 
 
-def bench(made: World) -> Bench:
+def bench(made: World) -> Worker:
     """The vector engine's own hands, on plain tensors."""
     job = job_of(made, "cpu")
     stepper = job.stepper()
@@ -61,7 +61,7 @@ def bench(made: World) -> Bench:
     workspace.x = (torch.zeros(workspace.x[0].shape), torch.zeros(workspace.x[1].shape))
     workspace.s = (torch.zeros(workspace.s[0].shape), torch.zeros(workspace.s[1].shape))
     start_of(made)(workspace.x[0])
-    return Bench(job, workspace, stepper)
+    return Worker(job, workspace, stepper)
 
 
 def two_rounds(learner: Learner) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fedpeer.peer.core.events import Conclude, Effect, NewContract, Note
+from fedpeer.peer.core.events import AggregateUpdates, Effect, NewContract, Note
 from fedpeer.sims.network.faults import Faults
 from tests.faults.amended import OVER_TICKS, STARTS, Amended
-from tests.faults.guild import Guild
+from tests.faults.guild import GroupCluster
 from tests.faults.guild import world as groups_world
 from tests.faults.village import world
 
@@ -30,7 +30,7 @@ def test_the_evaluation_of_the_round_before_is_taken_by_the_process_that_goes_on
 
 def test_no_mean_counts_an_update_by_a_contract_that_says_otherwise_of_the_group() -> None:
     """So a decree needs no number of a contract: whoever decides on it goes by what is the same for its group."""
-    guild = Guild(groups_world(), Faults())
+    guild = GroupCluster(groups_world(), Faults())
     guild.town.start()
     assert guild.reach(3, OVER_TICKS)
     coordinator = guild.leading("everyone")
@@ -42,7 +42,7 @@ def test_no_mean_counts_an_update_by_a_contract_that_says_otherwise_of_the_group
 
     def concluded(peer: str, effect: Effect) -> None:
         said(peer, effect)
-        if isinstance(effect, Conclude) and effect.group == "everyone" and peer == coordinator:
+        if isinstance(effect, AggregateUpdates) and effect.group == "everyone" and peer == coordinator:
             counted.append(frozenset(effect.updates))
 
     guild.town.said = concluded

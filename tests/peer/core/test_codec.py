@@ -32,7 +32,7 @@ from fedpeer.peer.core.codec import (
     parse_metadata,
     refused,
 )
-from fedpeer.peer.core.gate import CONTRACT_BYTES_MAX, Gate, Opening
+from fedpeer.peer.core.gate import CONTRACT_BYTES_MAX, MessagePolicy, ParsedMetadata
 from fedpeer.peer.core.messages import (
     Ack,
     Contract,
@@ -65,12 +65,12 @@ GOLDEN = {
 }
 
 
-def refusal_of(frame: bytes, gate: Gate = GATE) -> str:
+def refusal_of(frame: bytes, gate: MessagePolicy = GATE) -> str:
     found = decode(frame, gate)
     return found.code if isinstance(found, Rejected) else f"taken: {found[1]}"
 
 
-def message_of(frame: bytes, gate: Gate = GATE) -> Message:
+def message_of(frame: bytes, gate: MessagePolicy = GATE) -> Message:
     found = decode(frame, gate)
     assert not isinstance(found, Rejected), found
     return found[1]
@@ -141,7 +141,7 @@ def test_a_tensor_is_neither_copied_when_sent_nor_when_received() -> None:
     found = parse_head(head[:HEAD_BYTES])
     assert isinstance(found, Head)
     opening = parse_metadata(found, head[HEAD_BYTES:], GATE)
-    assert isinstance(opening, Opening)
+    assert isinstance(opening, ParsedMetadata)
     message = finish(opening, memoryview(received))
     assert isinstance(message, Transfer)
     assert message.parcel.payload.data_ptr() == np.frombuffer(received, np.uint8).ctypes.data
@@ -322,7 +322,7 @@ def test_no_form_lets_nan_or_infinity_in(name: str, dtype: torch.dtype, bad: flo
     assert refusal_of(framed(message)) == "not_finite"
 
 
-def zstd_gate(length: int) -> Gate:
+def zstd_gate(length: int) -> MessagePolicy:
     form = Zstd(FORMS["float32"](), 1)
     return replace(GATE, groups={"all": spec(length=length, forms=PLAIN | {form.name: form})})
 
@@ -370,7 +370,7 @@ def test_lengths_are_refused_before_anything_is_read_and_however_they_arrive() -
     head = parse_head(good[:HEAD_BYTES], len(good))
     assert isinstance(head, Head)
     opening = parse_metadata(head, good[HEAD_BYTES : HEAD_BYTES + head.metadata_bytes], GATE)
-    assert isinstance(opening, Opening)
+    assert isinstance(opening, ParsedMetadata)
     for tail, code in ((bytes(4 * LENGTH + 1), "trailing_bytes"), (bytes(4 * LENGTH - 1), "tail_length_wrong")):
         end = finish(opening, memoryview(tail))
         assert isinstance(end, Rejected)

@@ -17,24 +17,35 @@ from fedpeer.gossip.polls import Timing
 from fedpeer.peer.core import council
 from fedpeer.peer.core.asking import AGAIN_MAX, Asked
 from fedpeer.peer.core.codec import decode
-from fedpeer.peer.core.course import Course, concluded
+from fedpeer.peer.core.course import AlgorithmSpec, concluded
 from fedpeer.peer.core.events import (
-    Conclude,
-    Concluded,
+    AggregateUpdates,
+    ClientTrained,
     Effect,
     Event,
+    FinishRound,
     Heard,
     NewRoster,
     Note,
-    Practise,
-    Practised,
     Refuse,
+    RoundFinished,
     Send,
-    Settle,
-    Settled,
     Tick,
+    TrainClient,
+    UpdatesAggregated,
 )
-from fedpeer.peer.core.messages import Ack, Ballot, Envelope, Hello, Message, Model, Refused, Update, Wanted, digest_of
+from fedpeer.peer.core.messages import (
+    Ack,
+    ConsensusMessage,
+    Envelope,
+    Hello,
+    Message,
+    Model,
+    Refused,
+    Update,
+    Wanted,
+    digest_of,
+)
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.saving import Recovered
@@ -42,7 +53,7 @@ from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults import parliament
-from tests.faults.parliament import BYTES, Clerk, Parliament, world
+from tests.faults.parliament import BYTES, Clerk, ServerCluster, world
 from tests.peer.wire import framed
 
 QUICK = LinkRules(delay=0.2, jitter=0.2)
@@ -52,9 +63,9 @@ SENT = ("said", "Update")
 CALM = 200.0
 
 
-def sat(peers: int = 3, round: int = 2, **settings: object) -> Parliament:
+def sat(peers: int = 3, round: int = 2, **settings: object) -> ServerCluster:
     """Peers that have come to this round."""
-    parliament = Parliament(world(peers), Faults(links=QUICK), **settings)  # type: ignore[arg-type]
+    parliament = ServerCluster(world(peers), Faults(links=QUICK), **settings)  # type: ignore[arg-type]
     parliament.town.start()
     assert parliament.reach(round, 1000.0), parliament.rounds()
     return parliament
@@ -81,7 +92,7 @@ def read(node: Node, sender: str, message: Message) -> Message | Rejected:
     return found if isinstance(found, Rejected) else found[1]
 
 
-def leader_of(parliament: Parliament) -> Node:
+def leader_of(parliament: ServerCluster) -> Node:
     leader = parliament.leading()
     assert leader is not None
     return parliament.node(leader)
@@ -190,7 +201,7 @@ def test_a_round_goes_on_without_who_sends_nonsense_and_it_is_told_once_a_round(
 
 def test_a_coordinator_whose_own_training_fails_goes_on() -> None:
     first = leader_of(sat()).life.me
-    parliament = Parliament(world(3), Faults(links=QUICK), liars={first: frozenset({3})})
+    parliament = ServerCluster(world(3), Faults(links=QUICK), liars={first: frozenset({3})})
     notes: list[str] = []
     said = parliament.town.said
 
@@ -222,7 +233,7 @@ def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None
 def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -> None:
     """Who answers no heartbeat is not waited for, and first of all not who was deposed for that; what membership would
     say of it, and the 200 ticks in which that may be false, do not matter."""
-    parliament = Parliament(world(5, gossip__deadline=30.0), Faults(seed=seed, links=QUICK))
+    parliament = ServerCluster(world(5, gossip__deadline=30.0), Faults(seed=seed, links=QUICK))
     town = parliament.town
     town.start()
     assert parliament.reach(3, 1000.0)
@@ -230,7 +241,7 @@ def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -
     victim, before = parliament.leading(), max(parliament.seen.models)
     assert victim is not None
     town.kill(victim)
-    training = parliament.residents.craft().work_ticks("peer1", Practise(1, b"", b"", ()))
+    training = parliament.residents.craft().work_ticks("peer1", TrainClient(1, b"", b"", ()))
     bound = 3 * Timing().shortest + training
     assert parliament.run(town.now + bound, lambda: max(parliament.seen.models) > before), "no round without it"
     again = parliament.run(town.now + bound, lambda: max(parliament.seen.models) > before + 2)
@@ -241,7 +252,7 @@ def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -
 
 def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
     """Of those who take part nobody is there: after the deadline the next round has others."""
-    parliament = Parliament(world(5), Faults(links=QUICK), share=0.2)
+    parliament = ServerCluster(world(5), Faults(links=QUICK), share=0.2)
     alone = parliament.clerks["peer1"]
     town = parliament.town
     town.start()
@@ -269,7 +280,7 @@ def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(signer: str, 
     signed = (*(each for each in applied.acceptances if each[0] != signer), ("peer1", bytes(64)), (signer, bytes(64)))
     signed = tuple(dict(signed).items())
     decree = replace(applied.decree, round=applied.decree.round + 1)
-    effects = told(node, sender, Ballot(group=EVERYONE, said=Commit(Certificate(decree, signed))))
+    effects = told(node, sender, ConsensusMessage(group=EVERYONE, said=Commit(Certificate(decree, signed))))
     assert [each.code for each in effects if isinstance(each, Refuse)] == [code]
 
 
@@ -327,26 +338,32 @@ def test_whose_update_is_left_out_of_a_round_is_told() -> None:
     seat, town = node.councils[EVERYONE], parliament.town
     assert parliament.run(town.now + 50.0, lambda: seat._gathering.closed and seat.decrees.gathering)
     sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
-    job = Conclude(seat.decrees.election.stand.term, seat.applied + 1, bytes(BYTES), {}, {sender: b""}, seat.clients)
+    job = AggregateUpdates(
+        seat.decrees.election.stand.term, seat.applied + 1, bytes(BYTES), {}, {sender: b""}, seat.clients
+    )
     far = Fault("too_far", "it moved by 9")
     effects = node.step(concluded(job, bytes(BYTES), sound=True, out={sender: far, node.life.me: far}))
     assert refusals(effects) == ["too_far"]
     notes = [each.text for each in effects if isinstance(each, Note) and each.what == "update_void"]
     assert notes == ["this peer's own update does not count: it moved by 9"]
-    assert [each for each in effects if isinstance(each, Send) and isinstance(each.message, Ballot)], "it is proposed"
+    assert [each for each in effects if isinstance(each, Send) and isinstance(each.message, ConsensusMessage)], (
+        "it is proposed"
+    )
 
 
 def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
     """On all peers alike, without a start."""
     made = world(4)
     *first, new = made.peers
-    parliament = Parliament(made, Faults(links=QUICK), roster=first)
+    parliament = ServerCluster(made, Faults(links=QUICK), roster=first)
     asked: dict[int, set[tuple[str, ...]]] = {}
     last: dict[str, tuple[str, ...]] = {}
     work = Clerk.work
 
-    def worked(clerk: Clerk, job: Practise | Conclude | Settle) -> Practised | Concluded | Settled:
-        if not isinstance(job, Settle):
+    def worked(
+        clerk: Clerk, job: TrainClient | AggregateUpdates | FinishRound
+    ) -> ClientTrained | UpdatesAggregated | RoundFinished:
+        if not isinstance(job, FinishRound):
             last[clerk.me] = job.clients
             if clerk.me != new or job.round > 2:  # it trains for the first round before it hears that this is over
                 asked.setdefault(job.round, set()).add(job.clients)
@@ -370,7 +387,7 @@ def test_where_the_server_has_a_place_for_each_client_another_roster_ends_the_ro
     """All alike, who say so; and so do they at their next start."""
     made = world(4)
     *first, _ = made.peers
-    parliament = Parliament(made, Faults(links=QUICK), roster=first)
+    parliament = ServerCluster(made, Faults(links=QUICK), roster=first)
     for clerk in parliament.clerks.values():
         clerk.fixed = True
     town = parliament.town
@@ -428,7 +445,7 @@ def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.Monke
 
 def test_nobody_votes_before_most_others_know_its_process() -> None:
     """Of the voters whom a peer met before it promised anything, one at least is among more than half of the others."""
-    parliament = Parliament(world(5, gossip__gather=1.0), Faults(links=QUICK))
+    parliament = ServerCluster(world(5, gossip__gather=1.0), Faults(links=QUICK))
     town, (*few, fourth, _) = parliament.town, parliament.made.peers
     town.start(*few)
     parliament.run(400.0)
@@ -443,7 +460,7 @@ def test_nobody_votes_before_most_others_know_its_process() -> None:
 
 def test_a_hello_of_who_has_not_heard_from_this_process_proves_nothing() -> None:
     """It may know an earlier one, which promised something."""
-    parliament = Parliament(world(3, gossip__gather=1.0))
+    parliament = ServerCluster(world(3, gossip__gather=1.0))
     node = parliament.residents.node("peer1", Recovered(snapshot=None, entries=()))
     node.step(Tick(0))
 
@@ -483,5 +500,5 @@ def test_what_is_not_answered_is_said_again_more_and_more_seldom() -> None:
 
 
 def test_a_course_says_how_long_states_are() -> None:
-    course: Course = Parliament(world(3)).clerks["peer1"].course
+    course: AlgorithmSpec = ServerCluster(world(3)).clerks["peer1"].course
     assert (course.server_bytes, course.update_bytes, len(course.server), len(course.client)) == (BYTES,) * 4

@@ -19,26 +19,26 @@ from hypothesis import strategies as st
 
 from fedpeer.gossip.ballots import (
     Accept,
-    Answer,
     Apply,
-    Canvass,
     Certificate,
     Commit,
+    CommitState,
     Decree,
-    Electorate,
-    Follow,
-    Holding,
-    Lead,
-    Mandate,
+    HardState,
+    Heartbeat,
+    HeartbeatReply,
+    LeaderCertificate,
     Persist,
     Progress,
     Propose,
     Say,
-    Stand,
+    VoteReply,
+    VoteRequest,
+    VoterSet,
     acceptance_text,
     vote_text,
 )
-from fedpeer.gossip.decree import Decrees
+from fedpeer.gossip.decree import RoundCommit
 from fedpeer.gossip.election import TERM_JUMP_MAX
 from fedpeer.gossip.outcomes import Refusal
 from fedpeer.peer.core.ballot_bytes import SIGNATURES_BYTES
@@ -46,7 +46,7 @@ from fedpeer.peer.core.capacity import METADATA_BYTES_MAX, NAME_LETTERS_MAX, SIG
 from fedpeer.peer.core.codec import HEAD_BYTES, decode, frame_bytes_max
 from fedpeer.peer.core.fields import KINDS
 from fedpeer.peer.core.gate import CouncilSpec
-from fedpeer.peer.core.messages import Ballot, Envelope, Message, Model, Update, Wanted, digest_of
+from fedpeer.peer.core.messages import ConsensusMessage, Envelope, Message, Model, Update, Wanted, digest_of
 from fedpeer.peer.core.readers import NUMBER_MAX
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.sparse_words import packed, wire_bytes
@@ -58,7 +58,7 @@ from tests.peer.wire import ENVELOPE, FEDERATION, GATE, MESSAGES, MODEL_BYTES, P
 #: A frame put together by hand is one of the first version.
 ONE = replace(ENVELOPE, version=1)
 _NUMBER_OF = {kind: number for number, kind in KINDS.items()}
-BALLOT, UPDATE, WANTED, MODEL = (_NUMBER_OF[kind] for kind in (Ballot, Update, Wanted, Model))
+BALLOT, UPDATE, WANTED, MODEL = (_NUMBER_OF[kind] for kind in (ConsensusMessage, Update, Wanted, Model))
 DIGEST = b"m" * 32
 Builder = Callable[[Party], bytes]
 CONTENT = bytes(range(1, UPDATE_BYTES + 1))
@@ -79,19 +79,19 @@ ROLLS = st.dictionaries(NAMES, SIGNED, min_size=1, max_size=5).map(lambda each: 
 PROGRESS = st.builds(Progress, SOME, SOME, SOME)
 DECREES = st.builds(Decree, TERMS, TERMS, TERMS, st.binary(min_size=32, max_size=32))
 SAYINGS = st.one_of(
-    st.builds(Canvass, TERMS, st.booleans(), TERMS, PROGRESS),
-    st.builds(Answer, SOME, st.just(False), st.just(True), SIGNED),
-    st.builds(Answer, SOME, st.booleans(), st.just(False), st.just(b"")),
-    st.builds(Answer, SOME, st.just(True), st.just(True), st.just(b"")),
-    st.builds(Lead, st.builds(Mandate, TERMS, NAMES, TERMS, ROLLS), PROGRESS),
-    st.builds(Follow, SOME, PROGRESS),
+    st.builds(VoteRequest, TERMS, st.booleans(), TERMS, PROGRESS),
+    st.builds(VoteReply, SOME, st.just(False), st.just(True), SIGNED),
+    st.builds(VoteReply, SOME, st.booleans(), st.just(False), st.just(b"")),
+    st.builds(VoteReply, SOME, st.just(True), st.just(True), st.just(b"")),
+    st.builds(Heartbeat, st.builds(LeaderCertificate, TERMS, NAMES, TERMS, ROLLS), PROGRESS),
+    st.builds(HeartbeatReply, SOME, PROGRESS),
     st.builds(Propose, DECREES),
     st.builds(Accept, TERMS, TERMS, SIGNED),
     st.builds(Commit, st.builds(Certificate, DECREES, ROLLS)),
 )
 CONTENTS = st.lists(st.sampled_from([bytes(4), b"\0\0\x80\x3f", b"\xff\0\0\1"]), min_size=5, max_size=7).map(b"".join)
 SENT = st.one_of(
-    st.builds(Ballot, group=st.just("all"), said=SAYINGS),
+    st.builds(ConsensusMessage, group=st.just("all"), said=SAYINGS),
     CONTENTS.map(lambda content: Update(group="all", term=1, round=2, digest=digest_of(content), content=content)),
 )
 
@@ -132,15 +132,15 @@ def test_an_update_takes_the_bytes_that_are_counted_without_a_network() -> None:
 def test_as_many_voters_as_there_may_be_with_the_longest_names_fit() -> None:
     names = sorted(f"{number:04}".rjust(NAME_LETTERS_MAX, "🂡") for number in range(SIGNATURES_MAX))
     votes = tuple((name, bytes(64)) for name in names)
-    mandate = Mandate(NUMBER_MAX, names[0], NUMBER_MAX, votes)
-    told = Ballot(group="all", said=Lead(mandate, Progress(NUMBER_MAX, NUMBER_MAX, NUMBER_MAX)))
+    mandate = LeaderCertificate(NUMBER_MAX, names[0], NUMBER_MAX, votes)
+    told = ConsensusMessage(group="all", said=Heartbeat(mandate, Progress(NUMBER_MAX, NUMBER_MAX, NUMBER_MAX)))
     frame = framed(told)
     assert message_of(frame) == told
     metadata = int.from_bytes(frame[8:12], "little")
     assert metadata < METADATA_BYTES_MAX / 2
     assert len(frame) - HEAD_BYTES - metadata < SIGNATURES_BYTES[1]
     more = replace(mandate, votes=(*votes, ("🃏", bytes(64))))
-    assert refusal_of(framed(replace(told, said=Lead(more, Progress())))) == "bad_metadata"
+    assert refusal_of(framed(replace(told, said=Heartbeat(more, Progress())))) == "bad_metadata"
 
 
 def test_the_longest_frame_follows_from_the_councils_of_both() -> None:
@@ -287,13 +287,13 @@ def test_where_equals_average_there_is_no_council() -> None:
 # ------------------------------------------------------------------------------- what only who remembers can tell
 
 A, B, C, D, E = ids(5)
-ALL = Electorate(1, frozenset((A, B, C, D, E)), frozenset((A, B, C, D, E)))
+ALL = VoterSet(1, frozenset((A, B, C, D, E)), frozenset((A, B, C, D, E)))
 X, Y = bytes([1]) * 32, b"y" * 32
 
 
-def mandate(candidate: str, term: int, *voters: str) -> Mandate:
+def mandate(candidate: str, term: int, *voters: str) -> LeaderCertificate:
     votes = ((who, signature(who, vote_text(SCOPE, who, term, 1, candidate))) for who in voters)
-    return Mandate(term, candidate, 1, tuple(votes))
+    return LeaderCertificate(term, candidate, 1, tuple(votes))
 
 
 def certificate(decree: Decree, *who: str) -> Certificate:
@@ -304,38 +304,38 @@ def certificate(decree: Decree, *who: str) -> Certificate:
 FIRST = certificate(Decree(4, 1, 1, X), A, B, C)
 
 
-def follower() -> Decrees:
+def follower() -> RoundCommit:
     """E, who follows A in term 5 and has applied round 1; it has the models X and Y."""
-    decrees = machine(E, [ALL], Disk(Holding(1, None, FIRST), Stand(4, A)), np.random.default_rng(0))
-    decrees.heard(A, Lead(mandate(A, 5, A, B, C), Progress(1, 1, 4)))
+    decrees = machine(E, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
+    decrees.heard(A, Heartbeat(mandate(A, 5, A, B, C), Progress(1, 1, 4)))
     decrees.holds(Y)
     return decrees
 
 
-def coordinator() -> Decrees:
+def coordinator() -> RoundCommit:
     """E, who coordinates round 2 in term 5, and has the update X of A."""
-    decrees = machine(E, [ALL], Disk(Holding(1, None, FIRST), Stand(4, A)), np.random.default_rng(0))
+    decrees = machine(E, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
     now = 0
     while not decrees.election.leading:
         now += 1
         for said in decrees.tick(now, ()):
-            if isinstance(said, Say) and isinstance(said.message, Canvass) and not decrees.election.leading:
+            if isinstance(said, Say) and isinstance(said.message, VoteRequest) and not decrees.election.leading:
                 pre, vote = said.message.pre, vote_text(SCOPE, said.to, 5, 1, E)
-                decrees.heard(said.to, Answer(5, pre, True, b"" if pre else signature(said.to, vote)))
+                decrees.heard(said.to, VoteReply(5, pre, True, b"" if pre else signature(said.to, vote)))
     decrees.heard_update(A, 5, 2, X)
     return decrees
 
 
-def proposing() -> Decrees:
+def proposing() -> RoundCommit:
     decrees = coordinator()
     decrees.propose(Y)
     return decrees
 
 
-def stood_against() -> Decrees:
+def stood_against() -> RoundCommit:
     """B has just stood, and while A coordinates."""
     decrees = follower()
-    assert not any(isinstance(each, Refusal) for each in decrees.heard(B, Canvass(6, False, 1, Progress())))
+    assert not any(isinstance(each, Refusal) for each in decrees.heard(B, VoteRequest(6, False, 1, Progress())))
     return decrees
 
 
@@ -345,13 +345,13 @@ class Wrong:
 
     id: str
     code: str
-    to: Callable[[], Decrees]
+    to: Callable[[], RoundCommit]
     sender: str
     message: Message
 
 
-def said(message: Any) -> Ballot:
-    return Ballot(group="everyone", said=message)
+def said(message: Any) -> ConsensusMessage:
+    return ConsensusMessage(group="everyone", said=message)
 
 
 def trained(term: int, round: int, content: bytes) -> Update:
@@ -361,17 +361,17 @@ def trained(term: int, round: int, content: bytes) -> Update:
 SECOND = certificate(Decree(5, 2, 1, Y), A, B, C)
 FAR = 5 + TERM_JUMP_MAX + 1
 WRONG = (
-    Wrong("R04", "double_vote", follower, D, said(Lead(mandate(D, 5, C, D, E), Progress()))),
-    Wrong("R05-lead", "two_coordinators", follower, B, said(Lead(mandate(B, 5, B, C, D), Progress()))),
+    Wrong("R04", "double_vote", follower, D, said(Heartbeat(mandate(D, 5, C, D, E), Progress()))),
+    Wrong("R05-lead", "two_coordinators", follower, B, said(Heartbeat(mandate(B, 5, B, C, D), Progress()))),
     Wrong("R05-propose", "two_coordinators", follower, B, said(Propose(Decree(5, 2, 1, Y)))),
-    Wrong("R06-lead", "stale_term", follower, B, said(Lead(mandate(B, 4, B, C, D), Progress()))),
+    Wrong("R06-lead", "stale_term", follower, B, said(Heartbeat(mandate(B, 4, B, C, D), Progress()))),
     Wrong("R06-propose", "stale_term", follower, A, said(Propose(Decree(4, 2, 1, Y)))),
     Wrong("R06-update", "stale_term", coordinator, B, trained(4, 2, b"new")),
     Wrong("R06-update-to-another", "stale_term", follower, B, trained(5, 2, b"new")),
-    Wrong("R07-lead", "term_jump", follower, B, said(Lead(mandate(B, FAR, B, C, D), Progress()))),
-    Wrong("R07-canvass", "term_jump", follower, B, said(Canvass(FAR, True, 1, Progress()))),
-    Wrong("R07-answer", "term_jump", follower, B, said(Answer(FAR, False, False, b""))),
-    Wrong("R07-follow", "term_jump", follower, B, said(Follow(FAR, Progress()))),
+    Wrong("R07-lead", "term_jump", follower, B, said(Heartbeat(mandate(B, FAR, B, C, D), Progress()))),
+    Wrong("R07-canvass", "term_jump", follower, B, said(VoteRequest(FAR, True, 1, Progress()))),
+    Wrong("R07-answer", "term_jump", follower, B, said(VoteReply(FAR, False, False, b""))),
+    Wrong("R07-follow", "term_jump", follower, B, said(HeartbeatReply(FAR, Progress()))),
     Wrong("R07-propose", "term_jump", follower, A, said(Propose(Decree(FAR, 2, 1, Y)))),
     Wrong("R07-commit", "term_jump", follower, A, said(Commit(certificate(Decree(FAR, 2, 1, Y), A, B, C)))),
     Wrong("R08", "already_applied", follower, A, said(Propose(Decree(5, 1, 1, Y)))),
@@ -383,14 +383,16 @@ WRONG = (
     Wrong("R11-before", "round_closed", coordinator, B, trained(5, 1, b"new")),
     Wrong("R11-proposed", "round_closed", proposing, B, trained(5, 2, b"new")),
     Wrong("R12", "second_update", coordinator, A, trained(5, 2, b"new")),
-    Wrong("R19", "too_many_terms", stood_against, B, said(Canvass(7, False, 1, Progress()))),
-    Wrong("E07-vote", "bad_signature", follower, B, said(Lead(replace(mandate(B, 6, B, C, D), term=7), Progress()))),
+    Wrong("R19", "too_many_terms", stood_against, B, said(VoteRequest(7, False, 1, Progress()))),
+    Wrong(
+        "E07-vote", "bad_signature", follower, B, said(Heartbeat(replace(mandate(B, 6, B, C, D), term=7), Progress()))
+    ),
     Wrong("E07-decree", "bad_signature", follower, A, said(Commit(replace(SECOND, decree=Decree(5, 2, 1, X))))),
     Wrong("E07-acceptance", "bad_signature", proposing, B, said(Accept(5, 2, bytes(64)))),
 )  # fmt: skip
 
 
-def heard(decrees: Decrees, sender: str, message: Message) -> list[str]:
+def heard(decrees: RoundCommit, sender: str, message: Message) -> list[str]:
     """The refusals of a message that comes as bytes."""
     spec = CouncilSpec(members=ALL.members, update_bytes=(0, 64), model_bytes=(0, 64))
     gate = replace(GATE, me=E, other=sender, peers=ALL.members, groups={}, councils={"everyone": spec})
@@ -401,7 +403,7 @@ def heard(decrees: Decrees, sender: str, message: Message) -> list[str]:
     if isinstance(told, Update):
         out = decrees.heard_update(sender, told.term, told.round, told.digest)
     else:
-        assert isinstance(told, Ballot)
+        assert isinstance(told, ConsensusMessage)
         out = decrees.heard(sender, told.said)
     assert not any(isinstance(each, Persist | Apply) for each in out)
     return [each.code for each in out if isinstance(each, Refusal)]
@@ -417,11 +419,11 @@ def test_what_only_memory_can_tell_is_refused_by_name_and_changes_nothing(case: 
 
 
 def test_the_good_messages_of_which_the_wrong_ones_are_variants_are_taken() -> None:
-    def taken(decrees: Decrees, sender: str, message: Any) -> bool:
+    def taken(decrees: RoundCommit, sender: str, message: Any) -> bool:
         return not any(isinstance(each, Refusal) for each in decrees.heard(sender, message))
 
-    assert taken(follower(), A, Lead(mandate(A, 5, A, B, C), Progress()))
-    assert taken(follower(), B, Lead(mandate(B, 6, B, C, D), Progress()))
+    assert taken(follower(), A, Heartbeat(mandate(A, 5, A, B, C), Progress()))
+    assert taken(follower(), B, Heartbeat(mandate(B, 6, B, C, D), Progress()))
     assert taken(follower(), A, Propose(Decree(5, 2, 1, Y)))
     assert taken(follower(), A, Commit(SECOND))
     assert heard(coordinator(), B, trained(5, 2, b"new")) == []

@@ -24,9 +24,9 @@ from fedpeer.gossip.transfers import (
     take,
 )
 from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.gate import Gate
+from fedpeer.peer.core.gate import MessagePolicy
 from fedpeer.peer.core.journal import ledger_of, snapshot_bytes
-from fedpeer.peer.core.ledger import Holding
+from fedpeer.peer.core.ledger import GroupState
 from fedpeer.peer.core.messages import Transfer
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.rounds import QUIET_TRAININGS, _awake
@@ -113,7 +113,7 @@ def test_what_it_remembers_outlives_the_process() -> None:
 def test_who_sleeps_and_who_wakes() -> None:
     settled_D = torch.ones(4)
     still, far = (Mass.of(settled_D * scale) for scale in (1.0, 1.2))
-    asleep = Holding(still, settled_D=settled_D)
+    asleep = GroupState(still, settled_D=settled_D)
     assert not _awake(asleep, 0, 0.1)
     assert _awake(replace(asleep, held=far), 0, 0.1)
     assert not _awake(replace(asleep, held=far), 0, 0.3)
@@ -138,7 +138,7 @@ NOTHINGS = replace(GATE, groups={"all": spec(forms=PLAIN | {NOTHING.name: NOTHIN
     ids=["not by drift", "some weight", "no number", "a tail", "numbers without weight"],
 )
 def test_nothing_is_taken_only_where_averages_go_by_drift_and_only_as_nothing(
-    change: dict[str, Any], gate: Gate, code: str
+    change: dict[str, Any], gate: MessagePolicy, code: str
 ) -> None:
     said = {
         "seq": 1,

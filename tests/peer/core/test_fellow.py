@@ -9,7 +9,7 @@ import pytest
 
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.entries import Averaged, Began, Learnt, Studied
+from fedpeer.peer.core.entries import Averaged, Began, LocalTrained, UpdateMade
 from fedpeer.peer.core.events import Effect, Note, Persist, Send, Train
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.making import group_electorate
@@ -20,7 +20,7 @@ from fedpeer.peer.core.roster import Entry, Roster
 from fedpeer.peer.shell.view import view_of
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.guild import MODELS, Guild, world
+from tests.faults.guild import MODELS, GroupCluster, world
 
 QUICK = LinkRules(delay=0.2, jitter=0.2)
 
@@ -30,9 +30,9 @@ TRAINED: dict[str, list[int]] = {}
 
 
 @pytest.fixture(scope="module")
-def guild() -> Guild:
+def guild() -> GroupCluster:
     """Five peers in three groups that have come to round 3."""
-    made = Guild(world(), Faults(links=QUICK))
+    made = GroupCluster(world(), Faults(links=QUICK))
     said = made.town.said
 
     def hear(peer: str, effect: Effect) -> None:
@@ -46,7 +46,7 @@ def guild() -> Guild:
     return made
 
 
-def test_a_round_is_one_training_and_a_mean_in_each_group(guild: Guild) -> None:
+def test_a_round_is_one_training_and_a_mean_in_each_group(guild: GroupCluster) -> None:
     for peer, node in guild.nodes().items():
         assert TRAINED[peer] == list(range(1, len(TRAINED[peer]) + 1))
         assert len(TRAINED[peer]) in (node.ledger.round, node.ledger.round - 1)
@@ -54,12 +54,12 @@ def test_a_round_is_one_training_and_a_mean_in_each_group(guild: Guild) -> None:
 
 
 def test_an_update_is_kept_before_it_is_sent() -> None:
-    made = Guild(world(), Faults(links=QUICK))
+    made = GroupCluster(world(), Faults(links=QUICK))
     kept: set[tuple[str, str, int, bytes]] = set()
     save = made.residents.craft().save
 
     def saving(peer: str, persist: Persist) -> bytes:
-        if isinstance(persist.content, Studied):
+        if isinstance(persist.content, UpdateMade):
             place = peer, persist.content.group, persist.content.round
             assert place not in {each[:3] for each in kept}, "what is kept for a round is made once"
             kept.add((*place, persist.content.update))
@@ -84,13 +84,13 @@ def test_an_update_is_kept_before_it_is_sent() -> None:
     assert sent >= 2 * 8, "in each round all but the coordinators of their groups"
 
 
-def test_among_equals_not_one_peer_coordinates_everything(guild: Guild) -> None:
+def test_among_equals_not_one_peer_coordinates_everything(guild: GroupCluster) -> None:
     leading = {group: guild.leading(group) for group in guild.groups}
     assert all(leader in guild.groups[group] for group, leader in leading.items())
     assert len(set(leading.values())) > 1
 
 
-def test_what_is_kept_gives_the_same_peer_again(guild: Guild) -> None:
+def test_what_is_kept_gives_the_same_peer_again(guild: GroupCluster) -> None:
     """To the last bit, from what is on its disk."""
     for peer, node in guild.nodes().items():
         guild.run(guild.town.now + 1.0)
@@ -100,7 +100,7 @@ def test_what_is_kept_gives_the_same_peer_again(guild: Guild) -> None:
             assert again.x_n.equal(node.ledger.x_n)
 
 
-def test_each_council_is_seen(guild: Guild) -> None:
+def test_each_council_is_seen(guild: GroupCluster) -> None:
     node = guild.nodes()["peer3"]
     view = view_of(node, {})
     assert [council.id for council in view.councils] == ["everyone", "left", "right"]
@@ -109,7 +109,7 @@ def test_each_council_is_seen(guild: Guild) -> None:
     assert view.groups == ()
 
 
-def test_only_members_speak_in_a_council(guild: Guild) -> None:
+def test_only_members_speak_in_a_council(guild: GroupCluster) -> None:
     """Who has no part in a group is told so, and so is a member who speaks to one who has none."""
     receiver = guild.nodes()["peer4"]
     for group, code in (("left", "group_not_shared"), ("nothing", "unknown_group")):
@@ -155,7 +155,7 @@ def test_a_groups_voters_are_those_of_its_models() -> None:
 
 @pytest.mark.slow
 def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
-    made = Guild(world(), Faults(links=QUICK))
+    made = GroupCluster(world(), Faults(links=QUICK))
     town, entries, notes = made.town, list[object](), list[str]()
     town.start()
     assert made.reach(2, 400.0)
@@ -172,7 +172,7 @@ def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
     save = town._craft.save
 
     def saving(peer: str, persist: Persist) -> bytes:
-        if peer == "peer2" and isinstance(persist.content, Averaged | Began | Learnt):
+        if peer == "peer2" and isinstance(persist.content, Averaged | Began | LocalTrained):
             entries.append(persist.content)
         return save(peer, persist)
 
@@ -189,7 +189,7 @@ def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
 @pytest.mark.slow
 def test_who_is_alone_pauses_in_all_groups() -> None:
     """It does not train round after round by itself."""
-    made = Guild(world(), Faults(links=QUICK))
+    made = GroupCluster(world(), Faults(links=QUICK))
     town = made.town
     town.start()
     assert made.reach(2, 400.0)

@@ -14,11 +14,11 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.entries import Began, Entry, Learnt, Opened
+from fedpeer.peer.core.entries import Began, Entry, LocalTrained, Opened
 from fedpeer.peer.core.framing import FrameError, frame
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.core.keeper import Keeper
-from fedpeer.peer.core.ledger import Ledger, Rules
+from fedpeer.peer.core.ledger import DurableState, Rules
 from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.peers import learners
 from fedpeer.sims.world import plan_of
@@ -76,9 +76,9 @@ def test_a_ledger_holds_it_through_a_journal_and_a_snapshot() -> None:
     one = keeper()
     x_n, s_k, _ = two_rounds(one)
     rules, index = Rules("peer2", Draws(0), FLOAT32), {"everyone": torch.arange(len(x_n))}
-    ledger = Ledger.blank(rules, index, one.start(), one.state_size)
+    ledger = DurableState.blank(rules, index, one.start(), one.state_size)
     blank = snapshot_bytes(ledger, {})
-    entries: list[Entry] = [Began(round=1), Learnt(round=1, x_n=x_n, s_k=s_k)]
+    entries: list[Entry] = [Began(round=1), LocalTrained(round=1, x_n=x_n, s_k=s_k)]
     entries.append(
         Opened(group="everyone", round=1, exchange=0, to=("peer1",), expect=(), fraction=0.25, start_weight=30.0)
     )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fedpeer.peer.core.events import Heard, Refuse, Stop
 from fedpeer.peer.core.messages import Hello, LaneState, Refused
-from tests.faults.village import Village
+from tests.faults.village import PeerCluster
 from tests.peer.core.test_node import met
 
 #: Numbers of lives and incarnations beyond what the victim knows of itself.
@@ -29,7 +29,7 @@ class Victim:
     """A peer in the middle of a run, and one member who lies to it."""
 
     def __init__(self, known: bool) -> None:
-        self.village: Village
+        self.village: PeerCluster
         self.village, self.node, self.liar = met()
         self.before = self.numbers()
         for other in self.node.life.others.values():

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.core.capability import Capability
-from fedpeer.peer.core.events import Conclude
+from fedpeer.peer.core.events import AggregateUpdates
 from fedpeer.peer.core.leaf_bytes import parted
 from fedpeer.peer.core.means import concluded, course_of, mean_of, patience_in, update_of, values_of
 from fedpeer.peer.core.messages import digest_of
@@ -68,7 +68,7 @@ def test_it_is_what_the_matrix_of_a_coordinator_gives() -> None:
 
 def test_a_round_ends_with_its_mean_and_who_counted() -> None:
     updates = {"a": update_of(1.0, torch.tensor([1.0])), "c": update_of(1.0, torch.tensor([2.0]))}
-    done = concluded(Conclude(3, 7, b"", {"a": 6, "b": 5}, updates, ("a", "b", "c"), group="left"))
+    done = concluded(AggregateUpdates(3, 7, b"", {"a": 6, "b": 5}, updates, ("a", "b", "c"), group="left"))
     assert (done.term, done.round, done.group) == (3, 7, "left")
     assert done.content is not None
     assert done.digest == digest_of(done.content)

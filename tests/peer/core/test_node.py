@@ -25,12 +25,12 @@ from fedpeer.peer.core.roster import to_bytes
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.scenarios import CALM, stormy
-from tests.faults.village import ENDLESS, Village, world
+from tests.faults.village import ENDLESS, PeerCluster, world
 
 
-def met() -> tuple[Village, Node, str]:
+def met() -> tuple[PeerCluster, Node, str]:
     """A run in its third round or so; one node, and a neighbour of it that has given to it."""
-    village = Village(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
+    village = PeerCluster(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
     village.town.start()
     village.run(80.0)
     other, me = sorted(village.all_edges())[0]
@@ -38,12 +38,12 @@ def met() -> tuple[Village, Node, str]:
 
 
 @pytest.fixture(scope="module")
-def running() -> tuple[Village, Node, str]:
+def running() -> tuple[PeerCluster, Node, str]:
     """Such a run for all who are refused, which changes nothing."""
     return met()
 
 
-def given(village: Village, node: Node, other: str, **changed: Any) -> Transfer:
+def given(village: PeerCluster, node: Node, other: str, **changed: Any) -> Transfer:
     """What this neighbour could give next, with anything changed; `ahead` numbers further on."""
     group = village.groups[0]
     lane = node.ledger.groups[group].into[other]
@@ -93,7 +93,7 @@ def test_what_could_be_given_next_is_taken() -> None:
     ],
 )
 def test_out_of_order_is_refused_by_name(
-    running: tuple[Village, Node, str], code: str, changed: dict[str, Any]
+    running: tuple[PeerCluster, Node, str], code: str, changed: dict[str, Any]
 ) -> None:
     village, node, other = running
     assert heard(node, other, given(village, node, other, **changed)) == [code]
@@ -146,7 +146,7 @@ def test_another_plan_is_refused() -> None:  # S03
         pytest.param("incarnation_jump", INCARNATION_AHEAD_MAX + 2, id="E13"),
     ],
 )
-def test_incarnations_are_fenced(running: tuple[Village, Node, str], code: str, incarnation: int) -> None:
+def test_incarnations_are_fenced(running: tuple[PeerCluster, Node, str], code: str, incarnation: int) -> None:
     _, node, other = running
     life = node.life.others[other]
     hello = Hello(
@@ -172,7 +172,7 @@ def test_who_is_known_to_all_yields_to_a_later_process_and_who_has_just_come_may
         assert (node.ledger.life > mine.advert.life + 1) is not stops
 
 
-def test_who_is_no_neighbour_gives_nothing(running: tuple[Village, Node, str]) -> None:  # S12
+def test_who_is_no_neighbour_gives_nothing(running: tuple[PeerCluster, Node, str]) -> None:  # S12
     village, node, other = running
     (stranger,) = (
         peer for peer in village.town.peers if peer != node.life.me and (peer, node.life.me) not in village.all_edges()
@@ -195,7 +195,7 @@ def test_who_is_no_neighbour_gives_nothing(running: tuple[Village, Node, str]) -
 def test_what_is_read_from_the_disk_is_what_was_in_memory(seed: int) -> None:
     """To the last bit, after any run: a ledger is its snapshot and the entries after it."""
     made = world(4)
-    village = Village(made, stormy(seed, made.peers, ("pause", "full", "kill")))
+    village = PeerCluster(made, stormy(seed, made.peers, ("pause", "full", "kill")))
     village.town.start()
     village.run(CALM + 400.0)
     nodes = village.nodes()
@@ -212,7 +212,7 @@ def test_what_is_read_from_the_disk_is_what_was_in_memory(seed: int) -> None:
 @pytest.mark.slow
 def test_who_hears_the_roster_that_puts_it_out_stops_with_a_sentence() -> None:
     made = world(4)
-    village = Village(made, Faults(seed=1), roster=made.peers)
+    village = PeerCluster(made, Faults(seed=1), roster=made.peers)
     village.town.start()
     village.run(CALM)
     node = village.node("peer1")

@@ -13,10 +13,10 @@ from fedpeer.peer.core.passages import JOIN_S
 from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules, partition
-from tests.faults.parliament import Parliament
+from tests.faults.parliament import ServerCluster
 from tests.faults.parliament import world as clients
 from tests.faults.scenarios import CALM
-from tests.faults.village import Village, world
+from tests.faults.village import PeerCluster, world
 
 #: Ticks of the 5 s in which somebody may take what a leaver holds, and of its farewell.
 PATIENCE, FAREWELL = 200, 13
@@ -29,7 +29,7 @@ SAME = 1e-4
 def test_one_liar_moves_no_late_joiner(count: int, times: float) -> None:
     """It answers first with any value; where only one other member is there, the joiner's own value is the third."""
     made = world(count, gossip__gather=2.0)
-    village = Village(made, Faults(seed=1, links=LinkRules(delay=0.2)), forgetful=True)
+    village = PeerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2)), forgetful=True)
     town, (liar, *others, late) = village.town, made.peers
     (group,) = village.groups
     town.start(liar, *others)
@@ -56,7 +56,7 @@ def test_one_liar_moves_no_late_joiner(count: int, times: float) -> None:
 
 
 def test_who_leaves_alone_says_that_nobody_took_it() -> None:
-    village = Village(world(2), Faults(seed=1, links=LinkRules(delay=0.2)))
+    village = PeerCluster(world(2), Faults(seed=1, links=LinkRules(delay=0.2)))
     town = village.town
     town.start()
     village.run(CALM)
@@ -70,7 +70,7 @@ def test_who_leaves_alone_says_that_nobody_took_it() -> None:
 
 
 def test_who_finds_takers_goes_before_its_time_and_says_so() -> None:
-    village = Village(world(2), Faults(seed=1, links=LinkRules(delay=0.2)))
+    village = PeerCluster(world(2), Faults(seed=1, links=LinkRules(delay=0.2)))
     town = village.town
     town.start()
     village.run(CALM)
@@ -85,7 +85,7 @@ def test_who_finds_takers_goes_before_its_time_and_says_so() -> None:
 def test_who_leaves_and_is_not_heard_loses_no_more_than_its_own() -> None:
     """The others go on giving to it, since they cannot know; it takes nothing of that."""
     (mute, _) = partition(CALM, CALM + 2 * PATIENCE, ["peer1"], ["peer2"])
-    village = Village(world(2), Faults(seed=1, links=LinkRules(delay=0.2), cuts=(mute,)))
+    village = PeerCluster(world(2), Faults(seed=1, links=LinkRules(delay=0.2), cuts=(mute,)))
     town = village.town
     town.start()
     village.run(CALM)
@@ -113,17 +113,17 @@ UNDER_WAY, HALF_A_MINUTE, GATHER = 300.0, 1200.0, 2400.0
 FETCHED, OWING = 200.0, 200.0
 
 
-def ending(rounds: int = 40, **settings: Any) -> Village:
+def ending(rounds: int = 40, **settings: Any) -> PeerCluster:
     """Four peers of 40 rounds, which take some 700 ticks; the first is cut off before the end for half a minute."""
     made = world(4, learning__rounds=rounds, **settings)
     cut = partition(UNDER_WAY, UNDER_WAY + HALF_A_MINUTE, made.peers[:1], made.peers[1:])
-    village = Village(made, Faults(seed=1, links=LinkRules(delay=0.2, jitter=0.3), cuts=cut), drift=1e-3)
+    village = PeerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2, jitter=0.3), cuts=cut), drift=1e-3)
     village.town.start()
     village.run(UNDER_WAY)
     return village
 
 
-def by_name(village: Village) -> dict[str, tuple[float, dict[str, float]]]:
+def by_name(village: PeerCluster) -> dict[str, tuple[float, dict[str, float]]]:
     """By peer, what it holds, and what is open to whom."""
     (group,) = village.groups
     return {
@@ -135,12 +135,12 @@ def by_name(village: Village) -> dict[str, tuple[float, dict[str, float]]]:
     }
 
 
-def results(village: Village) -> Tensor:
+def results(village: PeerCluster) -> Tensor:
     """x_Pn: the models that peers ended with."""
     return torch.stack([ledger.x_n for ledger in village.ledgers().values()])
 
 
-def finish(village: Village) -> None:
+def finish(village: PeerCluster) -> None:
     """From the heal on: the one that was cut off finishes, then all end, and no weight is missing."""
     town, (lone, *_) = village.town, village.town.peers
     assert village.run(town.now + FETCHED, lambda: village.node(lone).phase == "finished"), village.phases()
@@ -209,7 +209,7 @@ def test_who_comes_back_after_the_end_has_the_model_of_the_others() -> None:
 def test_a_client_that_is_cut_off_over_the_end_has_the_last_model_of_the_server() -> None:
     made = clients(4, learning__rounds=8)
     cut = partition(80.0, 80.0 + HALF_A_MINUTE, made.peers[:1], made.peers[1:])
-    parliament = Parliament(made, Faults(seed=1, links=LinkRules(delay=0.2, jitter=0.3), cuts=cut))
+    parliament = ServerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2, jitter=0.3), cuts=cut))
     town = parliament.town
     town.start()
     parliament.run(80.0 + HALF_A_MINUTE)

@@ -17,7 +17,7 @@ from fedpeer.algorithms.updates import Fault
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.code import imported
 from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.events import Conclude, Concluded, Practise, Practised
+from fedpeer.peer.core.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
 from fedpeer.peer.core.leaf_bytes import content_of, parted
 from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.refusals import REFUSALS
@@ -63,19 +63,19 @@ def task(method: str) -> Pupil:
 
 
 def update_of(one: Pupil, clients: tuple[str, ...] = SIX) -> bytes:
-    done = one.work(Practise(1, one.course.client, one.course.server, clients))
-    assert isinstance(done, Practised)
+    done = one.work(TrainClient(1, one.course.client, one.course.server, clients))
+    assert isinstance(done, ClientTrained)
     assert done.fault is None
     return done.update
 
 
-def closed(one: Pupil, updates: dict[str, bytes], clients: tuple[str, ...] = SIX) -> Concluded:
-    done = one.work(Conclude(4, 1, one.course.server, {"peer6": 0}, updates, clients))
-    assert isinstance(done, Concluded)
+def closed(one: Pupil, updates: dict[str, bytes], clients: tuple[str, ...] = SIX) -> UpdatesAggregated:
+    done = one.work(AggregateUpdates(4, 1, one.course.server, {"peer6": 0}, updates, clients))
+    assert isinstance(done, UpdatesAggregated)
     return done
 
 
-def server_of(one: Pupil, done: Concluded) -> tuple[dict[str, int], dict[str, Tensor]]:
+def server_of(one: Pupil, done: UpdatesAggregated) -> tuple[dict[str, int], dict[str, Tensor]]:
     """Whose update counted when, and the server's leaves."""
     assert done.content is not None
     found = parted(done.content, one.course.server_bytes)

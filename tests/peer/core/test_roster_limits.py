@@ -17,7 +17,7 @@ from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.scenarios import CALM
-from tests.faults.village import Village, world
+from tests.faults.village import PeerCluster, world
 
 PEERS = world(6).peers
 #: Who is left, and of them two: the one goes by the smaller roster, the other not yet.
@@ -25,9 +25,9 @@ REST = PEERS[:3]
 ONE, OTHER = REST[:2]
 
 
-def smaller() -> tuple[Village, Node]:
+def smaller() -> tuple[PeerCluster, Node]:
     """A run of six, and one of them after it has heard that three are put out."""
-    village = Village(
+    village = PeerCluster(
         world(6, gossip__topology="complete"),
         Faults(seed=1, links=LinkRules(delay=0.2)),
         forgetful=True,
@@ -41,7 +41,7 @@ def smaller() -> tuple[Village, Node]:
     return village, node
 
 
-def share(village: Village, node: Node, weight: float, ahead: int = 0, exchange: int | None = None) -> Transfer:
+def share(village: PeerCluster, node: Node, weight: float, ahead: int = 0, exchange: int | None = None) -> Transfer:
     """What the other one gives next, as heavy as this."""
     (group,) = village.groups
     lane = node.ledger.groups[group].into.get(OTHER, Incoming())
@@ -61,7 +61,7 @@ def refusals(node: Node, message: Transfer | Hello, incarnation: int = 1) -> lis
     return [effect.code for effect in effects if isinstance(effect, Refuse)]
 
 
-def meets_again(village: Village, node: Node, made: int) -> None:
+def meets_again(village: PeerCluster, node: Node, made: int) -> None:
     """The other one says Hello by the smaller roster, and that it has made so many transfers."""
     other = village.node(OTHER)
     other.step(NewRoster(village.signed(2, REST)))

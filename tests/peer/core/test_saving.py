@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.gossip.ballots import Follow, Progress
+from fedpeer.gossip.ballots import HeartbeatReply, Progress
 from fedpeer.peer.core.events import Effect, Note, Persist, Send
-from fedpeer.peer.core.messages import Ballot
+from fedpeer.peer.core.messages import ConsensusMessage
 from fedpeer.peer.core.saving import WAITING_MAX, Outbox
 
 
@@ -80,7 +80,11 @@ def test_an_outbox_is_full_in_time() -> None:
 
 def beat(round: int, term: int = 1, to: str = "peer2", incarnation: int = 1) -> Send:
     return Send(
-        to, Ballot(group="g", said=Follow(term, Progress(round))), incarnation, 1, stays_true=("g", "lead", term)
+        to,
+        ConsensusMessage(group="g", said=HeartbeatReply(term, Progress(round))),
+        incarnation,
+        1,
+        stays_true=("g", "lead", term),
     )
 
 

@@ -16,7 +16,7 @@ from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import hearing
 from fedpeer.peer.core.events import Heard, Persist, Refuse, Send, Stop, Tick, Trained
 from fedpeer.peer.core.journal import snapshot_bytes
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.messages import Ack, Hello, Refused, RosterNews, Transfer
 from fedpeer.peer.core.node import Moment, Node
 from fedpeer.peer.core.roster import to_bytes
@@ -24,7 +24,7 @@ from fedpeer.peer.core.standing import SUSPICIOUS_MAX
 from fedpeer.peer.core.steps import Steps
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.village import Village, world
+from tests.faults.village import PeerCluster, world
 
 pytestmark = pytest.mark.slow
 
@@ -33,16 +33,16 @@ class Broken(Exception):  # noqa: N818
     """What stands for any mistake of ours."""
 
 
-def running() -> tuple[Village, Node, str]:
+def running() -> tuple[PeerCluster, Node, str]:
     """A run in its third round or so; one node, and a neighbour of it that has given to it."""
-    village = Village(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
+    village = PeerCluster(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
     village.town.start()
     village.run(80.0)
     other, me = sorted(village.all_edges())[0]
     return village, village.node(me), other
 
 
-def share(village: Village, node: Node, other: str) -> Transfer:
+def share(village: PeerCluster, node: Node, other: str) -> Transfer:
     """What this neighbour can give next."""
     group = village.groups[0]
     lane = node.ledger.groups[group].into[other]
@@ -52,7 +52,7 @@ def share(village: Village, node: Node, other: str) -> Transfer:
     return Transfer(group=group, parcel=parcel)
 
 
-def hello(village: Village, node: Node, other: str) -> Hello:
+def hello(village: PeerCluster, node: Node, other: str) -> Hello:
     """What this neighbour says when it is greeted."""
     there, group = village.node(other), village.groups[0]
     return Hello(
@@ -103,7 +103,9 @@ def mending(broken: pytest.MonkeyPatch) -> Callable[[Node, Moment], Node]:
 
 
 @pytest.mark.parametrize(
-    ("place", "name"), [(hearing, "hear_transfer"), (Life, "write"), (Node, "_proceed")], ids=lambda each: str(each)
+    ("place", "name"),
+    [(hearing, "hear_transfer"), (NodeState, "write"), (Node, "_proceed")],
+    ids=lambda each: str(each),
 )
 def test_nothing_of_a_message_stays_on_which_we_fail(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
     village, node, other = running()

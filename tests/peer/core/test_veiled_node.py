@@ -13,12 +13,12 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.cli.checks import between_peers, contradictions
 from fedpeer.gossip.noise import NoiseError
 from fedpeer.gossip.reductions import FLOAT32
-from fedpeer.peer.core.entries import Acked, Entry, Learnt, Met, Opened, Reborn, Returned
+from fedpeer.peer.core.entries import Acked, Entry, LocalTrained, Met, Opened, Reborn, Returned
 from fedpeer.peer.core.events import Asked, Heard, Send
 from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import averaging_among
 from fedpeer.peer.core.journal import entry_bytes, ledger_of, snapshot_bytes
-from fedpeer.peer.core.ledger import Ledger, Rules
+from fedpeer.peer.core.ledger import DurableState, Rules
 from fedpeer.peer.core.messages import Fetch, Value
 from fedpeer.peer.core.rounds import _noise, among_the_living
 from fedpeer.sims.network import history
@@ -138,8 +138,10 @@ def test_honest_noise_is_plausible_and_what_nobody_makes_up_is_not() -> None:
     assert reach.refusal(torch.full((85,), 1e3), torch.ones(85), noise=1.0)
 
 
-def ledger() -> Ledger:
-    return Ledger.blank(Rules("peer1", Draws(0), FLOAT32, veiled=True), {"all": torch.arange(50)}, torch.ones(50), 0)
+def ledger() -> DurableState:
+    return DurableState.blank(
+        Rules("peer1", Draws(0), FLOAT32, veiled=True), {"all": torch.arange(50)}, torch.ones(50), 0
+    )
 
 
 def test_the_same_entry_makes_the_same_shares_and_another_key_others() -> None:
@@ -197,7 +199,7 @@ def test_whose_noise_came_back_was_told_nothing(gone: Entry) -> None:
 def test_who_lost_memory_comes_back_with_its_model_and_not_with_noise(trained: bool, comes_back_with: float) -> None:
     one = ledger()
     if trained:
-        one.apply(Learnt(round=1, x_n=torch.full((50,), 3.0), s_k=torch.zeros(0)))
+        one.apply(LocalTrained(round=1, x_n=torch.full((50,), 3.0), s_k=torch.zeros(0)))
         asked: dict[str, Any] = {
             "group": "all",
             "round": 1,

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from fedpeer.gossip.claims import Advert, Claim, claim_text
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.gate import Gate
+from fedpeer.peer.core.gate import MessagePolicy
 from fedpeer.peer.core.messages import Envelope, Hello, Message, Ping, Refused
 from fedpeer.peer.core.peer_file import PeerFile
 from fedpeer.peer.core.refusals import REFUSALS
@@ -285,7 +285,7 @@ def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] =
         yield bob
 
 
-def _gate_of(other: str, gate: Gate) -> Gate:
+def _gate_of(other: str, gate: MessagePolicy) -> MessagePolicy:
     """Of one of the others, who takes anything from bob."""
     groups = {id: replace(spec, neighbours=spec.members) for id, spec in gate.groups.items()}
     return replace(gate, me=other, incarnation=INCARNATIONS[other], groups=groups)

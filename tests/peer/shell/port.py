@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.gate import Gate
+from fedpeer.peer.core.gate import MessagePolicy
 from fedpeer.peer.core.messages import Envelope, Message, Refused, RosterNews
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.shell.buffers import Lease, Pool
@@ -27,7 +27,7 @@ PATIENCE = 10.0
 class Port:
     """What the server told its host so far. With `keep`, leases are the test's to release."""
 
-    gate: Gate = field(default_factory=lambda: replace(GATE, other=None))
+    gate: MessagePolicy = field(default_factory=lambda: replace(GATE, other=None))
     owner: str | Rejected = "ann"
     listens: bool = True
     keep: bool = False

@@ -30,7 +30,7 @@ from fedpeer.peer import models
 from fedpeer.peer.core.events import Enrol, Evaluate, Work, Worked
 from fedpeer.peer.core.messages import Ack, Pong
 from fedpeer.peer.shell import blocks
-from fedpeer.peer.shell.bench import Bench
+from fedpeer.peer.shell.bench import JobRunner
 from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.prepared import prepare
 from fedpeer.peer.shell.roster_file import RosterFile
@@ -96,14 +96,14 @@ def test_a_model_that_cannot_be_kept_ends_no_peer(file: Path, number: int, monke
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["D03-training-full", "D03-training-failing"])
 def test_training_waits_for_its_disk(file: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where numba finds no room for what it compiled, or data cannot be read."""
-    tries, work = itertools.count(), Bench.work
+    tries, work = itertools.count(), JobRunner.work
 
-    def reluctant(self: Bench, job: Work) -> Worked:
+    def reluctant(self: JobRunner, job: Work) -> Worked:
         if next(tries) < 2:
             raise OSError(number, os.strerror(number))
         return work(self, job)
 
-    monkeypatch.setattr(Bench, "work", reluctant)
+    monkeypatch.setattr(JobRunner, "work", reluctant)
     with started(file) as peer:
         x_n = peer.life.ledger.x_n
         peer.inside(lambda: peer.process._carry_out(Evaluate(1, x_n)))

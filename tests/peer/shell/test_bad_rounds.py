@@ -19,24 +19,24 @@ import torch
 from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.gossip.ballots import (
     Accept,
-    Answer,
-    Canvass,
     Certificate,
     Commit,
     Decree,
-    Follow,
-    Lead,
-    Mandate,
+    Heartbeat,
+    HeartbeatReply,
+    LeaderCertificate,
     Progress,
     Propose,
+    VoteReply,
+    VoteRequest,
     acceptance_text,
     vote_text,
 )
 from fedpeer.gossip.election import TERM_JUMP_MAX
-from fedpeer.peer.core.council import Council
+from fedpeer.peer.core.council import RoundConsensus
 from fedpeer.peer.core.events import Tick
 from fedpeer.peer.core.leaf_bytes import content_of, parted
-from fedpeer.peer.core.messages import Ack, Ballot, Message, Model, Refused, RosterNews, Update, digest_of
+from fedpeer.peer.core.messages import Ack, ConsensusMessage, Message, Model, Refused, RosterNews, Update, digest_of
 from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.roster import sign, sign_statement, to_bytes
 from fedpeer.peer.core.voters import EVERYONE
@@ -57,7 +57,7 @@ class Councillor(Bob):
     """bob in the council of all, and what the others can sign."""
 
     @property
-    def council(self) -> Council:
+    def council(self) -> RoundConsensus:
         return self.peer.process._node.councils[EVERYONE]
 
     @property
@@ -74,22 +74,24 @@ class Councillor(Bob):
         """It is taken by his door."""
         assert self.say(self.framed(message, sender), sender) is None
 
-    def ballot(self, said: Any) -> Ballot:
-        return Ballot(group=EVERYONE, said=said)
+    def ballot(self, said: Any) -> ConsensusMessage:
+        return ConsensusMessage(group=EVERYONE, said=said)
 
     def signed_by(self, who: str, text: bytes) -> bytes:
         return sign_statement(self.keys[who].key, "claim", self.people.roster.federation_id, text)
 
-    def lead(self, candidate: str, term: int, *voters: str, signed: int = 0) -> Ballot:
+    def lead(self, candidate: str, term: int, *voters: str, signed: int = 0) -> ConsensusMessage:
         """That one coordinates by these votes; `signed`: that they are for another term."""
         scope, number = self.council.decrees.election.scope, self.people.roster.number
         votes = {who: self.signed_by(who, vote_text(scope, who, signed or term, number, candidate)) for who in voters}
-        return self.ballot(Lead(Mandate(term, candidate, number, tuple(sorted(votes.items()))), Progress()))
+        return self.ballot(
+            Heartbeat(LeaderCertificate(term, candidate, number, tuple(sorted(votes.items()))), Progress())
+        )
 
     def decree(self, term: int, round: int, digest: bytes) -> Decree:
         return Decree(term, round, self.people.roster.number, digest)
 
-    def commit(self, decree: Decree, *, signed: Decree | None = None) -> Ballot:
+    def commit(self, decree: Decree, *, signed: Decree | None = None) -> ConsensusMessage:
         """That this is in force by three of five; `signed`: that they accepted another one."""
         scope = self.council.decrees.election.scope
         by = {who: self.signed_by(who, acceptance_text(scope, who, signed or decree)) for who in OTHERS}
@@ -128,9 +130,9 @@ class Councillor(Bob):
             for who in ("ann", "cas"):
                 text = vote_text(election.scope, who, poll.term, self.people.roster.number, "bob")
                 vote = b"" if poll.pre else self.signed_by(who, text)
-                self.hears(self.ballot(Answer(poll.term, poll.pre, True, vote)), who)
+                self.hears(self.ballot(VoteReply(poll.term, poll.pre, True, vote)), who)
         for who in OTHERS:
-            self.hears(self.ballot(Follow(self.term, Progress())), who)
+            self.hears(self.ballot(HeartbeatReply(self.term, Progress())), who)
         self.waits(lambda: self.council._gathering.updates.keys() >= {"bob"})
 
     def waits(self, done: Callable[[], bool]) -> None:
@@ -265,7 +267,7 @@ def heard(code: str, said: Callable[[Councillor, int], Any], sender: str = "ann"
     return case
 
 
-def proposed(round: int, term: int = 0) -> Callable[[Councillor, int], Ballot]:
+def proposed(round: int, term: int = 0) -> Callable[[Councillor, int], ConsensusMessage]:
     return lambda bob, now: bob.ballot(Propose(bob.decree(now + term, round, NOBODYS)))
 
 
@@ -278,7 +280,9 @@ FOLLOWING: dict[str, Case] = {
     "R06-propose": heard("stale_term", proposed(2, -1)),
     "R06-update-to-a-follower": told("stale_term", lambda bob: replace(bob.update(), term=bob.follows())),
     "R07-lead": heard("term_jump", lambda bob, term: bob.lead("cas", term + TERM_JUMP_MAX + 1, *OTHERS), "cas"),
-    "R07-follow": heard("term_jump", lambda bob, term: bob.ballot(Follow(term + TERM_JUMP_MAX + 1, Progress()))),
+    "R07-follow": heard(
+        "term_jump", lambda bob, term: bob.ballot(HeartbeatReply(term + TERM_JUMP_MAX + 1, Progress()))
+    ),
     "R19": heard("too_many_terms", lambda bob, term: _again(bob, term)),
     "R08": heard("already_applied", proposed(1)),
     "R09-propose": heard("round_gap", proposed(3)),
@@ -296,18 +300,18 @@ FOLLOWING: dict[str, Case] = {
 }
 
 
-def _by_a_stranger(bob: Councillor, term: int) -> Ballot:
+def _by_a_stranger(bob: Councillor, term: int) -> ConsensusMessage:
     """Of the votes for cas one is by somebody who has a key of the authority's and is in no roster: it does not count,
     and may be of a roster that he has not heard of."""
     bob.keys = {**bob.keys, "fay": bob.people.identity("fay", admitted=False)}
     return bob.lead("cas", term, "cas", "eve", "fay")
 
 
-def _again(bob: Councillor, term: int) -> Ballot:
+def _again(bob: Councillor, term: int) -> ConsensusMessage:
     """What ann says who has just stood, and stands again."""
     bob.peer.inside(bob.council.decrees.election._ambitions.begin_anew)
-    bob.hears(bob.ballot(Canvass(term + 1, False, bob.people.roster.number, Progress())))
-    return bob.ballot(Canvass(term + 2, False, bob.people.roster.number, Progress()))
+    bob.hears(bob.ballot(VoteRequest(term + 1, False, bob.people.roster.number, Progress())))
+    return bob.ballot(VoteRequest(term + 2, False, bob.people.roster.number, Progress()))
 
 
 def _model(bob: Councillor, value: float) -> Model:
@@ -328,9 +332,9 @@ def test_numbers_depose_nobody(council: Councillor) -> None:
     number = council.people.roster.number
     for more in range(1, 9):
         for pre in (True, False):
-            council.hears(council.ballot(Answer(term + more, pre, False, b"")), "dan")
-            council.hears(council.ballot(Canvass(term + more, pre, number, Progress())), "dan")
-        council.hears(council.ballot(Follow(term + more, Progress())), "dan")
+            council.hears(council.ballot(VoteReply(term + more, pre, False, b"")), "dan")
+            council.hears(council.ballot(VoteRequest(term + more, pre, number, Progress())), "dan")
+        council.hears(council.ballot(HeartbeatReply(term + more, Progress())), "dan")
         council.hears(council.lead("ann", term, "ann", "cas", "eve"))
         assert (council.term, council.peer.inside(lambda: election.coordinator)) == (term, "ann")
     council.pardon()

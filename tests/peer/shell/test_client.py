@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedpeer.gossip.ballots import Certificate, Commit, Decree, Follow, Progress
+from fedpeer.gossip.ballots import Certificate, Commit, Decree, HeartbeatReply, Progress
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.codec import encode
-from fedpeer.peer.core.messages import Ack, Ballot, Message, Refused, RosterNews, Transfer
+from fedpeer.peer.core.messages import Ack, ConsensusMessage, Message, Refused, RosterNews, Transfer
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import expel, to_bytes
 from fedpeer.peer.shell.client import BULK_BYTES, LinkDown, Links, Outcome, Taken
@@ -168,7 +168,7 @@ async def test_small_messages_overtake_bulk() -> None:
 
 async def test_a_ballot_does_not_wait_behind_a_model_however_many_signatures_it_has() -> None:
     roll = tuple((f"peer{number:03}", bytes(64)) for number in range(100))
-    ballot = Ballot(group="all", said=Commit(Certificate(Decree(2, 3, 1, b"m" * 32), roll)))
+    ballot = ConsensusMessage(group="all", said=Commit(Certificate(Decree(2, 3, 1, b"m" * 32), roll)))
     head, tail = encode(ENVELOPE, ballot)
     assert BULK_BYTES < len(tail) < 10_000
     async with somebody(small_only) as url, links_of_ann() as (links, reports):
@@ -179,7 +179,7 @@ async def test_a_ballot_does_not_wait_behind_a_model_however_many_signatures_it_
 
 async def test_a_heartbeat_goes_before_all_that_waits() -> None:
     """Where there is no time to send everything, what waits is old before it leaves."""
-    head, tail = encode(ENVELOPE, Ballot(group="all", said=Follow(3, Progress())))
+    head, tail = encode(ENVELOPE, ConsensusMessage(group="all", said=HeartbeatReply(3, Progress())))
     async with somebody(small_only) as url, links_of_ann() as (links, reports):
         for taken in range(60):
             send(links, url, Ack(group="all", taken=1000 + taken, round=1))

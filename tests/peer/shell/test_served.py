@@ -18,13 +18,22 @@ from fedpeer.algorithms.private import Private
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own.code import imported
 from fedpeer.peer import models
-from fedpeer.peer.core.events import Conclude, Concluded, Evaluate, Evaluated, Practise, Practised, Settle, Settled
+from fedpeer.peer.core.events import (
+    AggregateUpdates,
+    ClientTrained,
+    Evaluate,
+    Evaluated,
+    FinishRound,
+    RoundFinished,
+    TrainClient,
+    UpdatesAggregated,
+)
 from fedpeer.peer.core.leaf_bytes import parted
 from fedpeer.peer.core.making import VOTERS_MAX, setup_of
 from fedpeer.peer.core.peer_file import PeerFile
 from fedpeer.peer.core.roster import RosterError, to_bytes
 from fedpeer.peer.device import memory_of
-from fedpeer.peer.shell.bench import Bench
+from fedpeer.peer.shell.bench import JobRunner
 from fedpeer.peer.shell.prepared import Prepared, prepare, status_of
 from fedpeer.peer.shell.secret import SECRET_BYTES, keep, secret_in
 from fedpeer.peer.shell.store import StateError
@@ -104,20 +113,20 @@ def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepa
     assert ann.pupil is not None
     course, status = ann.pupil.course, status_of(ann)
     (tmp_path / "state").mkdir()
-    bench = Bench(ann, tmp_path / "state", status, pytest.fail)
+    bench = JobRunner(ann, tmp_path / "state", status, pytest.fail)
     clients = ("ann", "bob", "cas")
-    practised = bench.work(Practise(1, course.client, course.server, clients))
-    assert isinstance(practised, Practised)
+    practised = bench.work(TrainClient(1, course.client, course.server, clients))
+    assert isinstance(practised, ClientTrained)
     assert practised.client != course.client
-    concluded = bench.work(Conclude(1, 1, course.server, {}, {"ann": practised.update}, clients))
-    assert isinstance(concluded, Concluded)
+    concluded = bench.work(AggregateUpdates(1, 1, course.server, {}, {"ann": practised.update}, clients))
+    assert isinstance(concluded, UpdatesAggregated)
     assert concluded.content is not None
     found = parted(concluded.content, course.server_bytes)
     assert found is not None
     assert found[0] == {"ann": 1}
     assert found[1] != course.server
-    settled = bench.work(Settle(1, course.client, practised.client, found[1], True))
-    assert isinstance(settled, Settled)
+    settled = bench.work(FinishRound(1, course.client, practised.client, found[1], True))
+    assert isinstance(settled, RoundFinished)
     evaluated = bench.work(Evaluate(1, settled.x_n, ann.outfit.learner.start()))
     assert isinstance(evaluated, Evaluated)
     assert (evaluated.score, evaluated.loss) == ann.outfit.learner.evaluate(settled.x_n)
@@ -149,8 +158,8 @@ def test_the_noise_of_a_peer_comes_from_a_secret_that_it_keeps(prepared: Prepare
     def update(ann: Prepared) -> bytes:
         assert ann.pupil is not None
         course = ann.pupil.course
-        done = ann.pupil.work(Practise(1, course.client, course.server, ("ann", "bob", "cas")))
-        assert isinstance(done, Practised)
+        done = ann.pupil.work(TrainClient(1, course.client, course.server, ("ann", "bob", "cas")))
+        assert isinstance(done, ClientTrained)
         return done.update
 
     assert isinstance(again.pupil and again.pupil.algorithm, Private)

@@ -15,7 +15,7 @@ import torch
 
 from fedpeer.gossip.transfers import WINDOW, Parcel
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.gate import CouncilSpec, Opening
+from fedpeer.peer.core.gate import CouncilSpec, ParsedMetadata
 from fedpeer.peer.core.messages import Message, Model, Refused, RosterNews, Transfer, digest_of
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.roster import expel, to_bytes
@@ -76,7 +76,7 @@ async def test_a_large_model_is_hashed_beside_the_loop(monkeypatch: pytest.Monke
     port = Port(gate=replace(GATE, councils={"all": council}))
     threads, finish = list[threading.Thread](), codec.finish
 
-    def noted(opening: Opening, tail: memoryview) -> Message | Rejected:
+    def noted(opening: ParsedMetadata, tail: memoryview) -> Message | Rejected:
         if opening.kind is Model:
             threads.append(threading.current_thread())
         return finish(opening, tail)

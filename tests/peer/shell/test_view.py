@@ -14,18 +14,18 @@ from fedpeer.peer.shell.status import COUNTED, View
 from fedpeer.peer.shell.view import audit, view_of
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.faults import Faults, asked, drawn
-from fedpeer.sims.network.residents import Residents
-from fedpeer.sims.network.town import Town
+from fedpeer.sims.network.residents import NodeFactory
+from fedpeer.sims.network.town import Simulator
 from tests.sims import worlds
 
 #: A run without faults takes some hundred ticks; with them it may take several deadlines.
 TICKS_MAX = 20_000.0
 
 
-def town(faults: Faults | None = None, rounds: int = 3) -> Town:
+def town(faults: Faults | None = None, rounds: int = 3) -> Simulator:
     """Six peers that are started."""
     made = worlds.world(worlds.federation(learning__rounds=rounds))
-    found = Town(made.peers, Residents.of(made, parse("partial-averaging")).craft(), faults)
+    found = Simulator(made.peers, NodeFactory.of(made, parse("partial-averaging")).craft(), faults)
     found.start()
     return found
 

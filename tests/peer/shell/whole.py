@@ -19,8 +19,8 @@ import pytest
 
 from fedpeer.peer.core.events import Asked
 from fedpeer.peer.core.journal import snapshot_bytes
-from fedpeer.peer.core.ledger import Ledger
-from fedpeer.peer.core.life import Life
+from fedpeer.peer.core.ledger import DurableState
+from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.shell import process
 from fedpeer.peer.shell.buffers import Pool
 from fedpeer.peer.shell.limits import Limits
@@ -45,7 +45,7 @@ class Whole:
     told: threading.Condition = field(default_factory=threading.Condition)
 
     @property
-    def life(self) -> Life:
+    def life(self) -> NodeState:
         return self.process._node.life
 
     def wait(self, done: Awaitable[T]) -> T:
@@ -96,7 +96,7 @@ class Whole:
         """The ledger's bytes; other values may stand in for some of it."""
 
         def taken() -> bytes:
-            ledger: Ledger = self.life.ledger.copy()
+            ledger: DurableState = self.life.ledger.copy()
             for name, value in changed.items():
                 setattr(ledger, name, value)
             return snapshot_bytes(ledger, {})

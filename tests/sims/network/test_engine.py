@@ -12,7 +12,7 @@ from _pytest.mark.structures import ParameterSet
 
 from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.ledger import Ledger
+from fedpeer.peer.core.ledger import DurableState
 from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
@@ -21,8 +21,8 @@ from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.engine import ALONE_S, SECONDS, NetworkEngine
 from fedpeer.sims.network.faults import Act, Faults, asked, drawn
 from fedpeer.sims.network.links import LinkRules
-from fedpeer.sims.network.residents import Residents
-from fedpeer.sims.network.town import Town
+from fedpeer.sims.network.residents import NodeFactory
+from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World, plan_of
 from tests.sims import worlds
@@ -248,16 +248,16 @@ class Watched:
     """A town of nodes whose masses are looked at every few ticks."""
 
     def __init__(self, made: World, faults: Faults) -> None:
-        self.residents = Residents.of(made, parse(METHOD))
-        self.town = Town(made.peers, self.residents.craft(fact=audit.took), faults)
-        self.last: dict[str, Ledger] = {}
+        self.residents = NodeFactory.of(made, parse(METHOD))
+        self.town = Simulator(made.peers, self.residents.craft(fact=audit.took), faults)
+        self.last: dict[str, DurableState] = {}
         self.town.stepped = self._note
 
     def _note(self, peer: str, machine: Machine) -> None:
         assert isinstance(machine, Node)
         self.last[peer] = machine.ledger
 
-    def ledgers(self) -> dict[str, Ledger]:
+    def ledgers(self) -> dict[str, DurableState]:
         living = self.town.machines()
         kept = {}
         for peer in self.town.peers:

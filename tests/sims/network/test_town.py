@@ -25,14 +25,14 @@ from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import Act, Faults, drawn
 from fedpeer.sims.network.links import LinkRules, partition
-from fedpeer.sims.network.town import Town
+from fedpeer.sims.network.town import Simulator
 from tests.sims.network import bank
 from tests.sims.network.bank import COINS, Bank
 
 PEERS = ("p1", "p2", "p3", "p4")
 
 
-def banks(town: Town) -> list[Bank]:
+def banks(town: Simulator) -> list[Bank]:
     """Everybody's state: of the living as they are, of the others as it stands on their disks."""
     living = town.machines()
     found = []
@@ -43,7 +43,7 @@ def banks(town: Town) -> list[Bank]:
     return found
 
 
-def checked(town: Town) -> None:
+def checked(town: Simulator) -> None:
     """Let every step be followed by a row with the sum of all coins."""
 
     def count(peer: str, machine: Machine) -> None:
@@ -53,7 +53,7 @@ def checked(town: Town) -> None:
     town.stepped = count
 
 
-def judge(town: Town) -> None:
+def judge(town: Simulator) -> None:
     history.judged(
         history.saved_before_said(town.rows),
         history.taken_once_and_in_order(history.durable(town.rows)),
@@ -70,7 +70,7 @@ def sweep(count: int, usual: range) -> list[ParameterSet]:
 @pytest.mark.parametrize("seed", sweep(30, range(2, 30, 6)))
 def test_coins_are_kept_whatever_happens(seed: int) -> None:
     faults = drawn(seed, PEERS, heal=150.0, kinds=("kill", "pause", "step", "full", "flip"))
-    town = Town(PEERS, bank.craft(PEERS), faults)
+    town = Simulator(PEERS, bank.craft(PEERS), faults)
     checked(town)
     town.start()
     town.run(200.0)
@@ -85,7 +85,7 @@ def test_coins_are_kept_whatever_happens(seed: int) -> None:
 
 @pytest.mark.parametrize("effects", sweep(60, range(1, 60, 4)))
 def test_killed_after_each_effect_nothing_is_lost(effects: int) -> None:
-    town = Town(PEERS, bank.craft(PEERS), Faults(links=LinkRules(delay=0.3), seed=effects))
+    town = Simulator(PEERS, bank.craft(PEERS), Faults(links=LinkRules(delay=0.3), seed=effects))
     checked(town)
     town.kill_after("p2", effects, ticks=5.0)
     town.start()
@@ -98,7 +98,7 @@ def test_killed_after_each_effect_nothing_is_lost(effects: int) -> None:
 def test_speaking_before_the_save_is_found_and_costs_coins() -> None:
     lost = 0
     for effects in range(1, 60, 4):
-        town = Town(PEERS, bank.craft(PEERS, hasty=True), Faults(links=LinkRules(delay=0.05), seed=effects))
+        town = Simulator(PEERS, bank.craft(PEERS, hasty=True), Faults(links=LinkRules(delay=0.05), seed=effects))
         checked(town)
         town.kill_after("p2", effects, ticks=1.0)
         town.start()
@@ -110,7 +110,7 @@ def test_speaking_before_the_save_is_found_and_costs_coins() -> None:
 
 def test_a_run_is_its_seed() -> None:
     def played(seed: int) -> str:
-        town = Town(PEERS, bank.craft(PEERS), drawn(seed, PEERS, heal=60.0, kinds=("kill", "pause", "full")))
+        town = Simulator(PEERS, bank.craft(PEERS), drawn(seed, PEERS, heal=60.0, kinds=("kill", "pause", "full")))
         town.start()
         town.run(80.0)
         return history.digest(town.rows)
@@ -123,7 +123,7 @@ def test_lost_memory_is_lost() -> None:
     """An empty or an older disk is what the fault says."""
     for kind in ("lose", "old"):
         acts = (Act(450.0, kind, "p2", 2.0),)
-        town = Town(PEERS, bank.craft(PEERS), Faults(links=LinkRules(jitter=1.0), acts=acts, heal=500.0))
+        town = Simulator(PEERS, bank.craft(PEERS), Faults(links=LinkRules(jitter=1.0), acts=acts, heal=500.0))
         checked(town)
         town.start()
         town.run(449.0)
@@ -138,7 +138,7 @@ def test_lost_memory_is_lost() -> None:
 
 def test_a_cut_edge_carries_nothing_until_it_heals() -> None:
     faults = Faults(cuts=partition(10.0, 30.0, ("p1", "p2"), ("p3", "p4")), heal=1e9)
-    town = Town(PEERS, bank.craft(PEERS), faults)
+    town = Simulator(PEERS, bank.craft(PEERS), faults)
     town.start()
     town.run(60.0)
     across = {
@@ -152,7 +152,7 @@ def test_a_cut_edge_carries_nothing_until_it_heals() -> None:
 
 
 def test_who_stands_still_says_nothing_and_hears_all_afterwards() -> None:
-    town = Town(PEERS, bank.craft(PEERS), Faults(acts=(Act(10.0, "pause", "p1", 20.0),), heal=1e9))
+    town = Simulator(PEERS, bank.craft(PEERS), Faults(acts=(Act(10.0, "pause", "p1", 20.0),), heal=1e9))
     checked(town)
     town.start()
     town.run(50.0)
@@ -169,7 +169,7 @@ def test_who_had_no_time_is_told_the_time_before_it_has_read_what_arrived() -> N
     craft = bank.craft(("p1", "p2"))
     started = {"start": lambda peer, kept: machines[peer], "encode": lambda sender, send: b"nonsense"}
     craft = type(craft)(**{**vars(craft), **started})
-    town = Town(("p1", "p2"), craft, Faults(acts=(Act(10.5, "stall", "p1", 20.0),), heal=1e9))
+    town = Simulator(("p1", "p2"), craft, Faults(acts=(Act(10.5, "stall", "p1", 20.0),), heal=1e9))
     town.start()
     town.run(60.0)
     heard = machines["p1"].heard
@@ -180,7 +180,7 @@ def test_who_had_no_time_is_told_the_time_before_it_has_read_what_arrived() -> N
 
 
 def test_a_full_disk_silences_a_peer_and_no_other() -> None:
-    town = Town(PEERS, bank.craft(PEERS), Faults(acts=(Act(10.0, "full", "p1", 20.0),), heal=1e9))
+    town = Simulator(PEERS, bank.craft(PEERS), Faults(acts=(Act(10.0, "full", "p1", 20.0),), heal=1e9))
     checked(town)
     town.start()
     town.run(60.0)
@@ -203,11 +203,11 @@ class Script:
         return self.effects.pop(0) if self.effects and isinstance(event, Tick) else []
 
 
-def scripted(*effects: list[Effect], faults: Faults | None = None, **changes: object) -> tuple[Town, Script]:
+def scripted(*effects: list[Effect], faults: Faults | None = None, **changes: object) -> tuple[Simulator, Script]:
     script = Script(list(effects))
     craft = bank.craft(("p1",))
     craft = type(craft)(**{**vars(craft), "start": lambda peer, kept: script, **changes})
-    town = Town(("p1",), craft, faults, DiskRules(flush=1.0, bytes_per_tick=1e9))
+    town = Simulator(("p1",), craft, faults, DiskRules(flush=1.0, bytes_per_tick=1e9))
     town.start()
     return town, script
 
@@ -258,7 +258,7 @@ def test_what_is_refused_is_counted_and_answered() -> None:
         "encode": lambda sender, send: b"nonsense",
         "answered": lambda sender, machine, receiver, data: Asked("pause") if data == b"refused" else None,
     })  # fmt: skip
-    town = Town(peers, craft)
+    town = Simulator(peers, craft)
     town.start()
     town.run(5.0)
     assert history.refused(town.rows) == {"not_fedpeer": 1}

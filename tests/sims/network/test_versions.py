@@ -14,20 +14,20 @@ from fedpeer.peer.core.messages import Refused
 from fedpeer.peer.core.versions import NEWEST, OLDEST
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.village import Village, world
+from tests.faults.village import PeerCluster, world
 
 PEERS = world(4).peers
 
 
-def village(seed: int, *old: str, links: LinkRules | None = None, heal: float = 0.0) -> Village:
+def village(seed: int, *old: str, links: LinkRules | None = None, heal: float = 0.0) -> PeerCluster:
     """One in which these have the older release."""
-    made = Village(world(4), Faults(seed=seed, links=links or LinkRules(delay=0.2, jitter=1.0), heal=heal))
+    made = PeerCluster(world(4), Faults(seed=seed, links=links or LinkRules(delay=0.2, jitter=1.0), heal=heal))
     made.residents.speaks.update(dict.fromkeys(old, OLDEST))
     made.town.start()
     return made
 
 
-def spoken(made: Village) -> dict[tuple[str, str], int]:
+def spoken(made: PeerCluster) -> dict[tuple[str, str], int]:
     """In which version each speaks to each that it has met."""
     return {
         (one, other): known.version

@@ -30,7 +30,7 @@ from unittest import mock
 from fedpeer.gossip.polls import Timing
 from fedpeer.peer.core.choice import parse
 from fedpeer.sims.processes import settling
-from fedpeer.sims.processes.crew import Crew
+from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.settling import settle
 from fedpeer.sims.processes.watch import JsonLines
 from tests.sims import worlds
@@ -220,10 +220,10 @@ def starve(folder: Path, *, minutes: float, load: int, kills: int) -> Found:
             time.sleep(LOOK_S)
 
     with ExitStack() as stack:
-        crews: dict[str, Crew] = {}
+        crews: dict[str, ProcessPool] = {}
         stack.callback(_end, crews)
         stack.enter_context(busy(load))  # ended before the peers are, so that these can pause in time
-        crews.update({peer: Crew({peer: file}, 1) for peer, file in files.items()})
+        crews.update({peer: ProcessPool({peer: file}, 1) for peer, file in files.items()})
         wait(lambda: min(logs.rounds.values()) >= 2, "they do not begin")
         began, before, first = time.time(), max(logs.rounds.values()), logs.mandates()[-1]
         wait(lambda: False, longest=60 * minutes)
@@ -241,13 +241,13 @@ def starve(folder: Path, *, minutes: float, load: int, kills: int) -> Found:
             wait(goes_on)
             crews[victim].wait()
             round = max(logs.rounds.values())
-            crews[victim] = Crew({victim: files[victim]}, 1)
+            crews[victim] = ProcessPool({victim: files[victim]}, 1)
             wait(lambda victim=victim, round=round: logs.rounds[victim] > round, f"{victim} is not back")  # type: ignore[misc]
             found.kills.append(Kill.read(logs, victim, killed, term))
     return found
 
 
-def _end(crews: dict[str, Crew]) -> None:
+def _end(crews: dict[str, ProcessPool]) -> None:
     for crew in crews.values():
         crew.pause()
     for crew in crews.values():

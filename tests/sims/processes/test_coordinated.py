@@ -21,13 +21,13 @@ import pytest
 from torch import Tensor
 
 from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.entries import Bound, Entry, Kept
+from fedpeer.peer.core.entries import ClientStateSaved, CommitStateChanged, Entry
 from fedpeer.peer.core.framing import unframe
 from fedpeer.peer.core.journal import entry_of
 from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.shell import blocks
 from fedpeer.sims.processes import engine as module
-from fedpeer.sims.processes.crew import Crew
+from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.processes.settling import settle, tick_of
 from fedpeer.sims.processes.watch import Watched
@@ -88,13 +88,15 @@ def entries(state: Path) -> Iterator[Entry]:
 
 def in_force(state: Path) -> list[tuple[int, str]]:
     """(round, digest) of the decrees that were put in force at this peer, in order."""
-    found = [each.applied[0] for each in entries(state) if isinstance(each, Bound) and each.applied is not None]
+    found = [
+        each.applied[0] for each in entries(state) if isinstance(each, CommitStateChanged) and each.applied is not None
+    ]
     told = [(round, digest.hex()) for _, round, _, digest in found]
     return [each for number, each in enumerate(told) if number == 0 or each != told[number - 1]]
 
 
 def settled(state: Path) -> list[int]:
-    return [each.round for each in entries(state) if isinstance(each, Kept)]
+    return [each.round for each in entries(state) if isinstance(each, ClientStateSaved)]
 
 
 def server_of(state: Path) -> bytes:
@@ -267,10 +269,10 @@ def test_who_comes_late_takes_the_newest_model_over(tmp_path: Path) -> None:
         watched[peer].look()
         return watched[peer].done
 
-    crews = [Crew({peer: files[peer] for peer in ("peer1", "peer2", "peer3")}, 1)]
+    crews = [ProcessPool({peer: files[peer] for peer in ("peer1", "peer2", "peer3")}, 1)]
     try:
         wait_for(lambda: done("peer1") >= 3, "three of four are a majority")
-        crews.append(Crew({"peer4": files["peer4"]}, 1))
+        crews.append(ProcessPool({"peer4": files["peer4"]}, 1))
         wait_for(lambda: done("peer4") and len(watched["peer4"].rows) >= 3, "it learns too")
     finally:
         for crew in crews:

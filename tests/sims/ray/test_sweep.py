@@ -205,7 +205,7 @@ def test_an_experiment_has_the_same_numbers_and_goes_on_after_a_stop(machines: M
 
 
 def test_what_a_run_cannot_have_is_told_as_the_users_mistake(machines: Machines) -> None:
-    from fedpeer.sims.ray.errand import Errand
+    from fedpeer.sims.ray.errand import RemoteRun
     from fedpeer.sims.ray.sweep import Sweep
 
     most, stop = machines.cluster.widest, threading.Event()
@@ -214,7 +214,7 @@ def test_what_a_run_cannot_have_is_told_as_the_users_mistake(machines: Machines)
     missing = federation(simulation__dataset="csv:/nowhere.csv,label=y", simulation__split=None)
     asked = SimulationRequest(federation=missing, methods=(parse("local"),))
     with Sweep(machines.cluster, 1, lambda errand, event: None, stop) as sweep:
-        sweep.begin(Errand(key="one", name="local, seed 0", request=asked))
+        sweep.begin(RemoteRun(key="one", name="local, seed 0", request=asked))
         with pytest.raises(DataError, match=r"^on .* a machine of the Ray cluster: .*/nowhere.csv"):
             sweep.finished()
 
