@@ -584,7 +584,7 @@ def test_what_it_costs_the_others_that_one_of_five_only_stands() -> None:
     for name, found in {"no liar": usual, "stands": canvassed, "stands and is elected": won}.items():
         print(f"{name}: median {np.median(found):.0f} ticks, at most {max(found)}")
     assert max(usual) <= 100
-    assert max(*canvassed, *won) <= 300
+    assert max(*canvassed, *won) <= 400, "polls last longer each time that nobody is elected"
 
 
 # ---------------------------------------------------------------------------------------------- fewer than three voters

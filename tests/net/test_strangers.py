@@ -199,7 +199,7 @@ def test_who_fills_all_places_keeps_no_member_out(town: Town) -> None:
 
 
 def test_of_two_processes_with_one_identity_the_earlier_stops(town: Town) -> None:
-    """On one folder the second does not start: the first has the port of the dashboard, which listens first."""
+    """On one folder the second does not start: it names the first."""
     north, _, _ = town.learning("north", "east", "south")
     hosts = town.hosts
     copy = north.folder.parent / "copy"
@@ -208,8 +208,8 @@ def test_of_two_processes_with_one_identity_the_earlier_stops(town: Town) -> Non
     text = twin.file.read_text().replace(hosts.address["north"], hosts.address["guest"])
     twin.file.write_text(text)
     again = north.run("start", "--config", "north.yaml")
-    assert again.returncode == 75
-    assert "another process has the port" in again.stderr
+    assert again.returncode == 2
+    assert "already runs this peer" in again.stderr
     assert north.runs
     twin.start()
     assert north.ended() == 2
