@@ -43,7 +43,10 @@ ENTRY_TAGS = (
     "Stood Bound Stored Studied Kept Averaged Called Sworn"
 )
 BALLOT_TAGS = "canvass answer lead follow propose accept commit"
-KIND_NUMBERS = "Hello Contract Transfer Ack Ping PingRequest Pong Fetch Value RosterNews Refused ConsensusMessage Update Wanted Model"
+KIND_NUMBERS = (
+    "Hello Contract Transfer Ack Ping PingRequest Pong Fetch Value RosterNews Refused "
+    "ConsensusMessage Update Wanted Model"
+)
 
 
 def test_the_tags_of_entries_stay_and_each_kind_has_one() -> None:
