@@ -15,7 +15,7 @@ from fedpeer.slicing.plan import Plan
 
 @dataclass(frozen=True)
 class Sending:
-    """Of one peer in one averaging, over all its groups: shares, and bytes with what each costs beside its values."""
+    """Traffic of one peer in one averaging, over all its groups: shares, and bytes including the overhead of each."""
 
     messages: int
     bytes: int

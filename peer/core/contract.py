@@ -309,7 +309,7 @@ class Held:
 
 
 def remembered(held: Held) -> dict[str, Any]:
-    """What a contract keeps of those before it."""
+    """Return what a contract carries of the contracts before it."""
     contract = json.loads(held.text)
     return {EARLIER: contract[EARLIER]} if EARLIER in contract else {}
 

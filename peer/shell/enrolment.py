@@ -65,30 +65,29 @@ async def listening(
     """
     over, late = asyncio.Event(), Late()
 
-    async def join(asking: web.Request) -> web.Response:
+    async def body_of(asking: web.Request) -> bytes:
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                body = await asking.read()
+                return await asking.read()
         except TimeoutError:
-            return web.Response(status=408)
-        answer = invitation.answer(body, clock(), asking.remote or "")
+            raise web.HTTPRequestTimeout from None
+
+    async def deny(denied: Denied) -> web.Response:
+        await late.wait(denied.after)
+        return web.json_response({"text": denied.text}, status=denied.status)
+
+    async def join(asking: web.Request) -> web.Response:
+        answer = invitation.answer(await body_of(asking), clock(), asking.remote or "")
         if invitation.taken is not None:
             over.set()
         if isinstance(answer, Denied):
-            await late.wait(answer.after)
-            return web.json_response({"text": answer.text}, status=answer.status)
+            return await deny(answer)
         return web.Response(body=answer, content_type="application/json")
 
     async def model(asking: web.Request) -> web.StreamResponse:
-        try:
-            async with asyncio.timeout(REQUEST_SECONDS):
-                body = await asking.read()
-        except TimeoutError:
-            return web.Response(status=408)
-        answer = invitation.model(body, clock(), asking.remote or "")
+        answer = invitation.model(await body_of(asking), clock(), asking.remote or "")
         if isinstance(answer, Denied):
-            await late.wait(answer.after)
-            return web.json_response({"text": answer.text}, status=answer.status)
+            return await deny(answer)
         return web.Response(status=204) if answer is None else web.FileResponse(answer)
 
     app = web.Application(client_max_size=REQUEST_BYTES_MAX)

@@ -83,7 +83,7 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a peer gets that was let in; `contract`: the newest that the authority signed, where it has signed one."""
+    """An admission as the joining peer receives it; `contract`: the newest that the authority signed, if any."""
 
     certificate: x509.Certificate
     authority: x509.Certificate

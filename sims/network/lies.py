@@ -1,8 +1,8 @@
-"""What a peer that lies says, beside what it says as any peer: by name, each with its own key over its own connections.
+"""Lies by name: messages that a lying peer sends beside its regular ones, with its own key over its own connections.
 
 A lie is a function of the liar's node, the node to which it lies, and a number that rises each time; it gives messages.
-Of the other it uses what acknowledgements and Hellos tell it, and no more. What is said goes the way of all messages:
-as bytes, through the codec and the gate of whoever hears it.
+It uses what acknowledgements and Hellos tell it of the other node, and no more. Its messages take the way of all
+messages: as bytes, through the codec and the admission policy of the recipient.
 """
 
 from __future__ import annotations

@@ -169,8 +169,8 @@ def amended_killed(seed: int) -> None:
 
 
 def amended_groups(seed: int) -> None:
-    """The same where a coordinator leads each group: each round has one mean, no peer is left behind, and where the
-    contracts differ in what concerns a group, no mean is of updates that were sent under both."""
+    """Change the contract where a coordinator leads each group: each round has one mean, no peer is left behind, and
+    where the contracts differ in what concerns a group, no mean is of updates that were sent under both."""
     changed = ({"learning__batch_size": 4}, {"gossip__exchanges": 3})[seed % 2]
     before, after = groups_world(), groups_world(**changed)
     links = LinkRules(delay=0.2, jitter=0.3 * (seed % 3), loss=0.05 * (seed % 4))

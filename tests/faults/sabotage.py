@@ -156,7 +156,7 @@ def listen_to_everybody(patch: Patch) -> None:
 
 
 def believe_any_hello(patch: Patch) -> None:
-    """What others say that this peer was is taken as what it was."""
+    """Believe whatever others say about this peer's past."""
     patch.setattr(meeting, "unproven", _born_again_at_once)
 
 

@@ -124,7 +124,7 @@ def test_liars_load_others_up_to_the_bound_and_honest_peers_stay_right_among_the
 
 @pytest.mark.parametrize("seed", range(3))
 def test_liars_that_are_born_again_and_again_load_others_no_more_than_others(seed: int) -> None:
-    """What came of all incarnations of a liar counts; without `before` it grows with each birth."""
+    """Weight from all incarnations of a liar counts; without `before` it would grow with each birth."""
     town = Lying(seed, peers=4)
     town.liars = frozenset(town.peers[:1])
     (liar,), honest = town.peers[:1], town.peers[1:]

@@ -164,8 +164,9 @@ def test_an_interrupted_run_of_the_release_ends_with_the_numbers_of_an_uninterru
 
 
 def bytes_now(row: dict[str, Any]) -> list[int]:
-    """What this release counts for a row of the release before, which counted a share's head as it counted all others,
-    and no acknowledgement."""
+    """Return the bytes that this release counts for a row of the release before.
+
+    That one counted a share's head as any other, and no acknowledgement."""
     more = SHARE_EXTRA_BYTES - MESSAGE_HEAD_BYTES
     return [size + more * shares for size, shares in zip(row["bytes_sent"], row["messages_sent"], strict=True)]
 
