@@ -27,7 +27,7 @@ from tests.faults.readmitted import READMITTED
 from tests.faults.sessions import SESSIONS
 from tests.faults.trusting import Trust, judge
 from tests.faults.veiled import Veiled, veiled_world
-from tests.faults.village import PeerCluster, world
+from tests.faults.village import HULL_SLACK, PeerCluster, world
 
 #: Ticks in which all meet and begin; messages are lost, repeated and late from the first one on.
 CALM = 150.0
@@ -316,14 +316,17 @@ def joining(seed: int) -> None:
     town, (*early, late) = village.town, made.peers
     town.start(*early)
     village.run(begin)
-    value_D = village.node(early[0]).ledger.estimate_D(village.groups[0])
+    group = village.groups[0]
+    value_PD = torch.stack([village.node(peer).ledger.estimate_D(group) for peer in early])
     assert village.node(early[0]).phase == "learning", "they begin without it"
     round = min(village.node(peer).ledger.round for peer in early)
     town.start(late)
     assert village.run(town.now + BACK, lambda: bool(village.notes("joined"))), village.phases()
     assert [peer for _, peer in village.notes("joined")] == [late]
     assert village.node(late).ledger.round >= round > 2
-    assert float((village.node(late).ledger.estimate_D(village.groups[0]) - value_D).abs().max()) <= 1e-4
+    # What the early peers hold may not have come together yet, and stays between the least and the most of it.
+    taken_D = village.node(late).ledger.estimate_D(group)
+    assert bool(((taken_D >= value_PD.amin(0) - HULL_SLACK) & (taken_D <= value_PD.amax(0) + HULL_SLACK)).all())
     village.healed()
     village.exchange(2 * village.predicted(1e-6))
     village.look()
