@@ -202,6 +202,7 @@ class Membership:
         because: dict[str, str] = {}
         out: list[Out] = []
         badly: dict[str, None] = {}
+        roster = max((claim.advert.roster for claim in claims if claim.advert is not None), default=0)
         for claim in claims:
             if claim.about == self.me:
                 found, right = self._answer(sender, claim)
@@ -216,7 +217,7 @@ class Membership:
                         right = False
                     case "stale_incarnation" | "bad_signature" | "unknown_peer" | "false_accuser" as code:
                         right = code != "stale_incarnation"
-                        out.append(Refusal(code, sender, _described(claim)))
+                        out.append(Refusal(code, sender, _described(claim), roster))
                         if code == "false_accuser":
                             out += self._pass_on(claim)
             if not right:

@@ -38,12 +38,14 @@ class Change:
 class Refusal:
     """A claim was not taken (bad_signature, unknown_peer, stale_incarnation) or was answered (refuted).
 
-    `sender` handed it to us, and need not have made it.
+    `sender` handed it to us, and need not have made it. `roster`: the latest by which somebody goes, as the claims say
+    that came with it; 0: they do not say.
     """
 
     code: str
     sender: str
     text: str
+    roster: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ def attend(life: NodeState, outs: list[Out]) -> None:
                 life.send(out.to, Pong(number=out.number, target=out.target, heard=out.heard, claims=out.claims))
             case Change():
                 _changed(life, out)
-            case Refusal(code="unknown_peer" | "bad_signature") if _goes_by_another_roster(life, out.sender):
+            case Refusal(code="unknown_peer" | "bad_signature") if _goes_by_another_roster(life, out):
                 life.note("debug", "other_roster", out.text, peer=out.sender)
             case Refusal():
                 life.count(out.code, out.sender, out.text)
@@ -47,8 +47,15 @@ def _changed(life: NodeState, change: Change) -> None:
     life.changed()
 
 
-def _goes_by_another_roster(life: NodeState, sender: str) -> bool:
-    """Whether it may speak in good faith of somebody who is put out, not let in yet, or let in with another key by the
-    roster held here: it goes by another one, or did when it spoke, for words may overtake one another."""
+def _goes_by_another_roster(life: NodeState, refused: Refusal) -> bool:
+    """Return whether a claim may be passed on in good faith about a peer that the roster held here does not name, or
+    names with another key.
+
+    Its sender goes by another roster, or did when it sent it, for messages may overtake one another; or whoever the
+    claims are about goes by a later one, of which the sender has heard and this peer has not.
+    """
     new = life.enrolled_at is not None and life.now - life.enrolled_at < DOUBT_TICKS
-    return sender in life.others and (new or life.others[sender].roster != life.circle.roster.number)
+    mine = life.circle.roster.number
+    return refused.sender in life.others and (
+        new or refused.roster > mine or life.others[refused.sender].roster != mine
+    )

@@ -31,6 +31,9 @@ from fedpeer.topology.repair import repaired
 
 #: The part of the deadline for which a share is waited for whose sender is in the next round already.
 AHEAD_PARTS = 10
+#: The part of the deadline for which an acknowledgement is waited for. Others wait for this peer's share meanwhile, a
+#: deadline at most: if it waited as long, whoever acknowledges nothing would make it late for all.
+ACK_PARTS = 2
 #: Ticks between two pushes of an asynchronous peer: an answer takes a few, and a lane rests until it is there.
 PUSH_EVERY = 4
 #: Deadlines for which the averaging of one round may last before it is said that rounds have stalled.
@@ -199,7 +202,10 @@ def trained(life: NodeState, rounds: Rounds, event: Trained) -> None:
         round = min(furthest(life) + 1, life.setup.federation.learning.rounds)
         text = f"behind: round {life.ledger.round} counts as round {round}, to which the others come next"
         life.note("info", "caught_up", text, round=round)
+    leapt = round > life.ledger.round
     life.write(LocalTrained(round=round, x_n=event.x_n, s_k=event.s_k))
+    if leapt:  # peers that leap at the same moment would otherwise each think the others behind, and give them nothing
+        life.advertise()
     rounds.trained_at = life.ran if rounds.trained_at is None else rounds.trained_at
     rounds.news |= set(life.ledger.groups)
     rounds.pushed_D = {group: (before_D, count + 1) for group, (before_D, count) in rounds.pushed_D.items()}
@@ -263,8 +269,8 @@ def _awaited(life: NodeState, rounds: Rounds, group: str, peer: str) -> bool:
     return holding.into.get(peer, Incoming()).place <= holding.at
 
 
-def _overdue(life: NodeState, rounds: Rounds, group: str, behind: Sequence[str] = ()) -> bool:
-    """Whether this wait has lasted as long as any may.
+def _overdue(life: NodeState, rounds: Rounds, group: str, behind: Sequence[str] = (), parts: int = 1) -> bool:
+    """Whether this wait has lasted as long as any may: a deadline, or one of so many parts of it.
 
     For those who are in earlier rounds it begins again with each round that they reach: a peer that was alone for a
     while is ahead of all, and would stay so for good if it went on at every deadline.
@@ -272,7 +278,7 @@ def _overdue(life: NodeState, rounds: Rounds, group: str, behind: Sequence[str] 
     since = rounds.opened_at.setdefault(group, life.now)
     others = (life.others[peer] for peer in behind)
     since = max([since, *(other.round_at for other in others if other.round < life.ledger.round)])
-    return life.now - since >= life.setup.ticks(life.setup.federation.gossip.deadline)
+    return life.now - since >= life.setup.ticks(life.setup.federation.gossip.deadline / parts)
 
 
 def _open(life: NodeState, rounds: Rounds, repeats: Repeats, group: str, exchange: int) -> bool:
@@ -292,7 +298,7 @@ def _open(life: NodeState, rounds: Rounds, repeats: Repeats, group: str, exchang
     # that would leave it waiting, and make another average than the matrices say.
     slow = [peer for peer, lane in lanes.items() if resting(lane) and peer not in rounds.late]
     if slow:
-        if not _overdue(life, rounds, group, slow):
+        if not _overdue(life, rounds, group, slow, ACK_PARTS):
             return False
         rounds.late.update(dict.fromkeys(slow, life.now))
     to, fraction = tuple(p for p, lane in lanes.items() if not resting(lane)), plan.fraction

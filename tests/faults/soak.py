@@ -30,6 +30,7 @@ OTHERWISE = {
     "group_minority": 60,
     "isolated": 120,
     "isolated_coordinated": 60,
+    "amended_killed": 60,
     "liars": 1100,
 }
 #: A thousand messages each.

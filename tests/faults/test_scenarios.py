@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from tests.faults.scenarios import LATER, SCENARIOS, played
 from tests.faults.sessions import ROUND, starved
 
 #: By scenario: seeds at once, and seeds with the slow tests, a few of each kind; `make soak` plays hundreds of each.
-SEEDS: dict[str, tuple[range, range]] = {
+SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "truth": (range(1), range(1, 2)),
     "killed": (range(111, 112), range(3, LATER, 48)),
     "neighbours_killed": (range(0), range(1)),
@@ -39,7 +40,8 @@ SEEDS: dict[str, tuple[range, range]] = {
     "joining": (range(0), range(1, 2)),
     "slow_asynchronous": (range(0), range(1)),
     "slow_synchronous": (range(0), range(1)),
-    "roster_changes": (range(0), range(1)),
+    # One hears of the new member before it hears of the roster.
+    "roster_changes": (range(0), (0, 30)),
     "revoked": (range(1), range(1, 4)),
     "detection": (range(0), range(1, 2)),
     "replayed": (range(0), range(1)),
@@ -62,8 +64,9 @@ SEEDS: dict[str, tuple[range, range]] = {
     # A peer alone for 30 s with 10 exchanges and a deadline of 30 s; one that hears nothing of the others.
     "isolated": (range(0), range(22, 91, 68)),
     "isolated_coordinated": (range(0), range(3, 15, 11)),
-    # One of four with all lies at once, and two of eight whose transfers weigh 1.
-    "liars": (range(0), range(9, 14, 4)),
+    # One of four with all lies at once; two of eight whose transfers weigh 1, whose exchanges rise, and who acknowledge
+    # nothing.
+    "liars": (range(0), (9, 13, 36, 41)),
     "amended": (range(1, 2), range(len(CHANGES))),
     "readmitted": (range(1), range(6)),
     # One that was behind when the others went over; kills before, in and after the going over.
