@@ -55,9 +55,9 @@ def measured(line: Line, peers: int) -> dict[str, Any]:
 
     from benchmarks.worlds import Engine
     from fedpeer.algorithms.registry import taking_part
-    from fedpeer.peer.core.choice import parse
-    from fedpeer.peer.core.federation import Federation
-    from fedpeer.peer.core.methods import method_of
+    from fedpeer.config.choice import parse
+    from fedpeer.config.federation import Federation
+    from fedpeer.config.methods import method_of
     from fedpeer.peer.holdings import load_dataset
     from fedpeer.sims.memory import job_of, workspace_of
     from fedpeer.sims.vector.clients import Teach

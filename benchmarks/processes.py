@@ -19,9 +19,9 @@ import torch
 from benchmarks.measure import Spent, cpu_seconds, proportional_bytes
 from benchmarks.rows import Row, Section
 from benchmarks.worlds import Engine
-from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.methods import method_of
+from fedpeer.config.choice import parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.peer.shell.dashboard.access import DashboardError, Door
 from fedpeer.peer.shell.dashboard.ask import ask

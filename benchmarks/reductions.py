@@ -19,15 +19,15 @@ from rich.table import Table
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
+from fedpeer.config.choice import parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import Averaging, turn
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import absorb
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, take
-from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.memory import job_of, start_of, workspace_of
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine

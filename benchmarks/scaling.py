@@ -16,8 +16,8 @@ import torch
 
 from benchmarks.carriers import Fedpeer, Keys
 from benchmarks.measure import clocked
-from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.federation import Federation
+from fedpeer.config.choice import parse
+from fedpeer.config.federation import Federation
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.roster import to_bytes
 from fedpeer.peer.holdings import load_dataset

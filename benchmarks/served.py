@@ -15,8 +15,8 @@ from benchmarks.floors import two_layer_pass
 from benchmarks.measure import Lap, clocked, interleaved, times
 from benchmarks.rows import Row, Section, compared
 from benchmarks.worlds import federation, same_order, world_of
-from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.methods import method_of
+from fedpeer.config.choice import parse
+from fedpeer.config.methods import method_of
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.vector.served import ServedEngine
 from fedpeer.sims.world import World, plan_of

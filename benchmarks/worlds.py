@@ -19,11 +19,11 @@ from torch import Tensor
 from benchmarks.measure import Lap, Spent, clocked, interleaved
 from fedpeer.algorithms.batches import order
 from fedpeer.algorithms.draws import Draws
+from fedpeer.config.choice import Choice, parse
+from fedpeer.config.federation import Federation, GossipSettings, LearningSettings, SimulationSettings
+from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import Dataset
-from fedpeer.peer.core.choice import Choice, parse
-from fedpeer.peer.core.federation import Federation, GossipSettings, LearningSettings, SimulationSettings
 from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.memory import job_of, start_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine

@@ -6,10 +6,10 @@ import hashlib
 from pathlib import Path
 
 from fedpeer.algorithms.start import STARTS
+from fedpeer.config.choice import Choice, ChoiceError, bind
+from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
-from fedpeer.peer.core.choice import Choice, ChoiceError, bind
-from fedpeer.peer.core.federation import Federation
 
 
 def anchored(choice: Choice, folder: Path) -> Choice:

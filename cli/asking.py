@@ -19,8 +19,8 @@ from fedpeer.cli.config import Source, examine, refuse, typed
 from fedpeer.cli.errors import Path as SettingPath
 from fedpeer.cli.errors import Problem
 from fedpeer.cli.yaml_marks import scalar
-from fedpeer.peer.core.choice import Choice, ChoiceError, from_data, parse
-from fedpeer.peer.core.federation import Federation, Strict
+from fedpeer.config.choice import Choice, ChoiceError, from_data, parse
+from fedpeer.config.federation import Federation, Strict
 from fedpeer.sims.request import DEFAULT_METHODS, EngineName, SimulationRequest
 
 #: Option -> the setting that it is.

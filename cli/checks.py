@@ -20,17 +20,17 @@ from fedpeer.algorithms.privacy import PRIVACIES, Privacy, PrivacyError
 from fedpeer.algorithms.registry import ALGORITHMS, taking_part
 from fedpeer.algorithms.start import STARTS
 from fedpeer.cli.errors import Path, Problem, shown
+from fedpeer.config.capacity import crowding
+from fedpeer.config.choice import Choice, ChoiceError, bind, called, lookup, nearest
+from fedpeer.config.federation import Federation, GossipSettings
+from fedpeer.config.methods import method_of
+from fedpeer.config.undecided import unfit as unsought
 from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS
 from fedpeer.gossip.drift import unfit as drift_unfit
 from fedpeer.gossip.noise import PHASES, Noise, NoiseError, unfit
 from fedpeer.networks.registry import NETWORKS
-from fedpeer.peer.core.capacity import crowding
-from fedpeer.peer.core.choice import Choice, ChoiceError, bind, called, lookup, nearest
-from fedpeer.peer.core.federation import Federation, GossipSettings
-from fedpeer.peer.core.methods import method_of
-from fedpeer.peer.core.undecided import unfit as unsought
 from fedpeer.slicing.assign import assign
 from fedpeer.slicing.models import ModelGraph, SlicingError, problems
 from fedpeer.slicing.network import NetworkMap, Part, TensorSpec

@@ -21,8 +21,8 @@ from pydantic_core import ErrorDetails
 from fedpeer.cli.checks import between_peers, contradictions
 from fedpeer.cli.errors import ConfigError, Path, Problem, shown
 from fedpeer.cli.yaml_marks import Marks, read
-from fedpeer.peer.core.choice import nearest
-from fedpeer.peer.core.federation import Federation, Strict
+from fedpeer.config.choice import nearest
+from fedpeer.config.federation import Federation, Strict
 
 #: What a person should write, by pydantic's name of the error.
 _WANTED = {

@@ -54,7 +54,7 @@ def schema(
     peer: Annotated[bool, typer.Option("--peer", metavar="", help="That of a peer's own file.")] = False,
 ) -> None:
     """Print the JSON Schema of federation.yaml, for editors that complete and check as you type."""
-    from fedpeer.peer.core.federation import Federation
-    from fedpeer.peer.core.peer_file import PeerFile
+    from fedpeer.config.federation import Federation
+    from fedpeer.config.peer_file import PeerFile
 
     print(json.dumps((PeerFile if peer else Federation).model_json_schema(), indent=2))

@@ -63,7 +63,7 @@ def simulate(
     from rich.console import Console
 
     from fedpeer.cli.running import EXIT_STOPPED, stopping
-    from fedpeer.peer.core.choice import parse
+    from fedpeer.config.choice import parse
     from fedpeer.runs.disk import dumps
     from fedpeer.sims.crowds import CrowdAsked, play
 

@@ -52,8 +52,8 @@ def list_datasets() -> None:
 @app.command()
 def prepare(name: Annotated[str, typer.Argument(metavar="NAME", help="A data set of fedpeer data list.")]) -> None:
     """Make sure that a data set's files are on this machine; download them if need be."""
+    from fedpeer.config.choice import Choice, lookup
     from fedpeer.data import registry
-    from fedpeer.peer.core.choice import Choice, lookup
 
     lookup(Choice(name), registry.DATASETS, "data set")
     for path in registry.prepare(name):

@@ -31,7 +31,7 @@ _USERS_MISTAKES = {
     "fedpeer.gossip.noise.NoiseError",
     "fedpeer.gossip.reductions.FormError",
     "fedpeer.networks.registry.NetworkError",
-    "fedpeer.peer.core.choice.ChoiceError",
+    "fedpeer.config.choice.ChoiceError",
     "fedpeer.peer.core.journal.SnapshotForeignError",
     "fedpeer.peer.core.roster.RosterError",
     "fedpeer.peer.device.DeviceError",

@@ -214,7 +214,7 @@ def _otherwise(experiment: Experiment, asked: Mapping[str, str | None]) -> dict[
     from fedpeer.cli.checks import choice_problem
     from fedpeer.cli.config import Source, refuse, typed
     from fedpeer.cli.errors import Problem
-    from fedpeer.peer.core.federation import Federation
+    from fedpeer.config.federation import Federation
 
     source, found = Source(), {name: value for name, value in asked.items() if value is not None}
     for name, value in found.items():

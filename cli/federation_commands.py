@@ -18,7 +18,7 @@ import typer
 from fedpeer.cli.errors import ConfigError, Problem, shown, wrapped
 
 if TYPE_CHECKING:
-    from fedpeer.peer.core.federation import Federation
+    from fedpeer.config.federation import Federation
     from fedpeer.peer.core.roster import Roster
     from fedpeer.peer.shell.invitation import Token
 
@@ -178,7 +178,7 @@ def _seconds(text: str, problems: list[Problem]) -> float:
 def _models(file: Path, written: str | None, problems: list[Problem]) -> tuple[str, ...] | None:
     """The partial models that a new peer implements, each known to the federation file."""
     from fedpeer.cli.config import Source, load
-    from fedpeer.peer.core.choice import nearest
+    from fedpeer.config.choice import nearest
 
     known = list(load(Source.of_file(file)).partial_models)
     if written is None:

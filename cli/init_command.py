@@ -128,7 +128,7 @@ def _taken_over(
 
 def _next_commands(folder: Path, seats: Sequence[Seat]) -> list[str]:
     """How each peer is started: here, or on its machine, after its folder went there."""
-    from fedpeer.peer.core.peer_file import loopback
+    from fedpeer.config.peer_file import loopback
 
     shown_seats = seats[:SHOWN_PEERS]
     if all(loopback(each.host) for each in seats):

@@ -16,11 +16,11 @@ from fedpeer.cli.checks import choice_problem
 from fedpeer.cli.config import Source, load, refuse, typed
 from fedpeer.cli.errors import ConfigError, Problem
 from fedpeer.cli.errors import Path as SettingPath
+from fedpeer.config.choice import bind
+from fedpeer.config.federation import Federation
+from fedpeer.config.peer_file import IdentitySettings, PeerFile
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
-from fedpeer.peer.core.choice import bind
-from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.peer_file import IdentitySettings, PeerFile
 
 
 @dataclass(frozen=True, kw_only=True)

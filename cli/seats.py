@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from fedpeer.cli.anchors import anchored
 from fedpeer.cli.checks import choice_problem, peer_ids
 from fedpeer.cli.errors import Problem, shown
-from fedpeer.peer.core.choice import ChoiceError
-from fedpeer.peer.core.peer_file import DataSettings, endpoint, loopback
+from fedpeer.config.choice import ChoiceError
+from fedpeer.config.peer_file import DataSettings, endpoint, loopback
 from fedpeer.peer.core.roster import AUTHORITY, Entry, Roster, is_id, is_url
 from fedpeer.peer.shell.enrolment import INVITATION_PORT, route_to
 from fedpeer.peer.shell.kit import DASHBOARD_OFFSET, Seat, ports, seat

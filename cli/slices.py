@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.tree import Tree
 
-    from fedpeer.peer.core.choice import Choice
-    from fedpeer.peer.core.federation import Federation
+    from fedpeer.config.choice import Choice
+    from fedpeer.config.federation import Federation
     from fedpeer.slicing.describe import Description, KindShape, ModelShape
     from fedpeer.slicing.network import NetworkMap
     from fedpeer.slicing.plan import Plan
@@ -66,8 +66,8 @@ def slices(
 def planned(federation: Federation) -> tuple[Plan, NetworkMap]:
     """Who averages what, and the network. The data set is loaded only if the network's sizes depend on it."""
     from fedpeer.cli.checks import peer_ids, written_layers
+    from fedpeer.config.methods import method_of
     from fedpeer.peer.core.groups import plan_for
-    from fedpeer.peer.core.methods import method_of
     from fedpeer.peer.holdings import load_dataset
     from fedpeer.sims.world import build
 
@@ -83,8 +83,8 @@ def planned(federation: Federation) -> tuple[Plan, NetworkMap]:
 def _traced(choice: Choice | None, layers: tuple[int, ...]) -> NetworkMap:
     import torch
 
+    from fedpeer.config.choice import bind
     from fedpeer.networks.registry import NETWORKS
-    from fedpeer.peer.core.choice import bind
     from fedpeer.slicing.trace import trace
 
     assert choice is not None, "a network whose layers are written has a name"
@@ -184,8 +184,8 @@ def _groups(found: Description) -> Table:
 
 def _to_be_found(federation: Federation) -> list[str]:
     """Of each model whose members are not known yet, where its neurons are in the picture, in a sentence."""
-    from fedpeer.peer.core.methods import method_of
-    from fedpeer.peer.core.undecided import seeking_of
+    from fedpeer.config.methods import method_of
+    from fedpeer.config.undecided import seeking_of
 
     if method_of(federation.learning.algorithm).sharing != "partial models":
         return []

@@ -142,7 +142,7 @@ def _is_address(url: str) -> bool:
 def _door_of_file(config: Path) -> Door:
     from fedpeer.cli.config import Source, refuse, typed
     from fedpeer.cli.errors import Problem
-    from fedpeer.peer.core.peer_file import PeerFile
+    from fedpeer.config.peer_file import PeerFile
     from fedpeer.peer.shell.dashboard.access import listener
 
     source = Source.of_file(config)

@@ -16,7 +16,7 @@ from fedpeer.cli import crowds
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedpeer.peer.core.federation import Federation
+    from fedpeer.config.federation import Federation
     from fedpeer.topology.overlay import Overlay
 
 #: Disagreements for which the exchanges are foretold: from rough to float32's own rounding; 1e-4 is the default.
@@ -79,7 +79,7 @@ def overlay_of(federation: Federation) -> Overlay:
     import numpy as np
 
     from fedpeer.cli.checks import peer_ids
-    from fedpeer.peer.core.choice import bind
+    from fedpeer.config.choice import bind
     from fedpeer.topology.graphs import GRAPHS
     from fedpeer.topology.overlay import overlay
 

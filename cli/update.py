@@ -18,8 +18,8 @@ from fedpeer.cli.errors import ConfigError, Problem, wrapped
 from fedpeer.cli.federation_commands import Folder, told_lines
 
 if TYPE_CHECKING:
+    from fedpeer.config.federation import Federation
     from fedpeer.peer.core.contract import Difference, Held
-    from fedpeer.peer.core.federation import Federation
     from fedpeer.peer.shell.authority import Authority
 
 #: Seconds in which the news of a contract reaches all peers, with much to spare; and between two looks at their rounds.

@@ -18,17 +18,17 @@ from fedpeer.algorithms.aggregation import AGGREGATIONS
 from fedpeer.algorithms.privacy import PRIVACIES
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.cli.checks import OPTIMIZERS, registry
+from fedpeer.config.choice import Choice
+from fedpeer.config.federation import Federation, PartialModelSettings
+from fedpeer.config.peer_file import DataSettings, PeerFile
 from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS
 from fedpeer.gossip.noise import PHASES
 from fedpeer.gossip.reductions import FORMS, PACKERS
 from fedpeer.networks.registry import NETWORKS
-from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.contract import KEYS as CONTRACT
 from fedpeer.peer.core.contract import NEW_FEDERATION
-from fedpeer.peer.core.federation import Federation, PartialModelSettings
-from fedpeer.peer.core.peer_file import DataSettings, PeerFile
 from fedpeer.sims.network.faults import FAULTS
 from fedpeer.topology.graphs import GRAPHS
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
     from fedpeer.algorithms.workbench import Workbench
     from fedpeer.data.dataset import Dataset, Share, Split
-    from fedpeer.peer.core.federation import Federation
+    from fedpeer.config.federation import Federation
     from fedpeer.sims.api import Results, simulate
     from fedpeer.slicing.models import PartialModel
 
@@ -30,7 +30,7 @@ _PUBLIC = {
     "AlgorithmError": "fedpeer.algorithms.coordinated",
     "CoordinatedAlgorithm": "fedpeer.algorithms.coordinated",
     "Dataset": "fedpeer.data.dataset",
-    "Federation": "fedpeer.peer.core.federation",
+    "Federation": "fedpeer.config.federation",
     "PartialModel": "fedpeer.slicing.models",
     "Results": "fedpeer.sims.api",
     "Share": "fedpeer.data.dataset",

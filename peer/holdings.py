@@ -18,6 +18,9 @@ from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.start import STARTS
+from fedpeer.config.choice import Choice, bind, called, parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.peer_file import PeerFile
 from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.held import Held, held
 from fedpeer.data.own import OWN
@@ -25,10 +28,7 @@ from fedpeer.data.own.code import check_allowed, imported
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, undivided
 from fedpeer.peer.core.assembly import Assembly, DataShape, Loader, assemble
-from fedpeer.peer.core.choice import Choice, bind, called, parse
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.learner import Learner
-from fedpeer.peer.core.peer_file import PeerFile
 
 
 def load_dataset(choice: Choice) -> Dataset:

@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from fedpeer.config.choice import Choice, parse
+from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.arrays import of_objects
-from fedpeer.peer.core.choice import Choice, parse
-from fedpeer.peer.core.federation import Federation
 from fedpeer.runs.report import write_report
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.record import begin

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedpeer.config.choice import Choice
+from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import DataError
 from fedpeer.networks.associative import Associative
-from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.federation import Federation
 from fedpeer.sims.prepare import Simulation, prepare
 from fedpeer.sims.recall import Bits, Canvas, Cells, Memory, Pattern, Recall, closeness
 from fedpeer.sims.record import begin

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedpeer.config.choice import Choice, bind, lookup
 from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
 from fedpeer.gossip.crowd import Crowd, CrowdProtocol
 from fedpeer.gossip.crowd_lanes import Traffic
-from fedpeer.peer.core.choice import Choice, bind, lookup
 from fedpeer.topology.graphs import GRAPHS, TopologyError
 from fedpeer.topology.theory import Theory, theory
 from fedpeer.topology.wide import COMPLETE_MEMBERS_MAX, wide

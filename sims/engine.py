@@ -14,10 +14,10 @@ from typing import Any, Protocol, Self
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.peer.core.capacity import crowding
-from fedpeer.peer.core.choice import ChoiceError
-from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.methods import method_of
+from fedpeer.config.capacity import crowding
+from fedpeer.config.choice import ChoiceError
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.sims.ray.asked import check_ray
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.vector.engine import RoundTimes

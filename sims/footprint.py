@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpeer.algorithms.registry import taking_part
-from fedpeer.peer.core.methods import method_of
+from fedpeer.config.methods import method_of
 from fedpeer.runs.disk import RunError
 from fedpeer.runs.summary import count_text
 from fedpeer.sims.prepare import Simulation

@@ -13,10 +13,10 @@ from typing import Any
 from torch import nn
 
 from fedpeer.algorithms.leaves import byte_count
+from fedpeer.config.choice import Choice
+from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import Dataset
-from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.wire_forms import form_of
 from fedpeer.peer.device import device_of
 from fedpeer.peer.holdings import load_dataset

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fedpeer.peer.core.choice import Choice, parse
-from fedpeer.peer.core.federation import Federation
+from fedpeer.config.choice import Choice, parse
+from fedpeer.config.federation import Federation
 
 #: What is compared when nobody says otherwise.
 DEFAULT_METHODS = ("local", "partial-averaging", "full-averaging")

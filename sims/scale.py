@@ -14,8 +14,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from fedpeer.config.choice import parse
 from fedpeer.gossip.crowd import CrowdProtocol
-from fedpeer.peer.core.choice import parse
 from fedpeer.runs.canvas import INK, MARKERS, drawn, method_colour
 from fedpeer.runs.summary import count_text
 from fedpeer.sims.crowds import CrowdAsked, CrowdOutcome

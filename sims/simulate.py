@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fedpeer.peer.core.choice import parse
+from fedpeer.config.choice import parse
+from fedpeer.config.methods import method_of
 from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.core.methods import method_of
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import Status
 from fedpeer.sims import record

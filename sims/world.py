@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedpeer.algorithms.registry import Method
+from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import Dataset, Split
 from fedpeer.data.held import Held, held
 from fedpeer.data.own.code import imported
 from fedpeer.peer.core.assembly import Assembly, DataShape, assemble
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import plan_for
 from fedpeer.peer.holdings import normalisation_of, rule_of, split_of, trained_of
 from fedpeer.slicing.plan import Plan

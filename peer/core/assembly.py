@@ -35,9 +35,9 @@ from fedpeer.algorithms.registry import KEEPING, keeping_class, served_class, ta
 from fedpeer.algorithms.start import STARTS, put_into
 from fedpeer.algorithms.updates import Fault, strayed
 from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.choice import Choice, ChoiceError, bind, called, lookup, plain
+from fedpeer.config.federation import Federation, LearningSettings, PartialModelSettings
 from fedpeer.networks.registry import NETWORKS, NetworkError
-from fedpeer.peer.core.choice import Choice, ChoiceError, bind, called, lookup, plain
-from fedpeer.peer.core.federation import Federation, LearningSettings, PartialModelSettings
 from fedpeer.peer.core.groups import default_models
 from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.models import PartialModel

@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from fedpeer.config.capacity import NAME_LETTERS_MAX, SIGNATURES_MAX
 from fedpeer.gossip.ballots import (
     Accept,
     Certificate,
@@ -28,7 +29,6 @@ from fedpeer.gossip.ballots import (
     VoteReply,
     VoteRequest,
 )
-from fedpeer.peer.core.capacity import NAME_LETTERS_MAX, SIGNATURES_MAX
 from fedpeer.peer.core.framing import Bytes, FrameError, pack, unpack_each
 from fedpeer.peer.core.readers import Reader, Unfit, empty, flag, named, octets, row, whole, words
 from fedpeer.peer.core.versions import OLDEST, VERSIONS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedpeer.config.federation import Federation
 from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.reductions import FLOAT32
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import averaging_of
 from fedpeer.peer.core.wire_forms import form_of
 from fedpeer.slicing.plan import Plan

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: With so much a peer is halfway to the most capable one of its kind: of bytes, Mbit/s and examples.
-MUCH_MEMORY, MUCH_BANDWIDTH, MANY_EXAMPLES = 16 * 2**30, 100.0, 1000
+from fedpeer.config.peer_file import MUCH_BANDWIDTH
+
+#: With so much a peer is halfway to the most capable one of its kind: of bytes and examples.
+MUCH_MEMORY, MANY_EXAMPLES = 16 * 2**30, 1000
 #: What each counts for in the waiting time. An accelerator counts for as much as all others together, so that whoever
 #: has one stands before those without.
 _ACCELERATOR, _MEMORY, _BANDWIDTH, _EXAMPLES = 0.5, 0.2, 0.2, 0.1

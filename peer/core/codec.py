@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpeer.config.capacity import METADATA_BYTES_MAX
 from fedpeer.gossip.reductions import Form
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.ballot_bytes import tail_of, with_tail
-from fedpeer.peer.core.capacity import METADATA_BYTES_MAX
 from fedpeer.peer.core.fields import ENVELOPE, KINDS, PLAIN, READERS, plain, printable, travelling
 from fedpeer.peer.core.framing import Bytes, pack, raw
 from fedpeer.peer.core.gate import TEXTS, MessagePolicy, ParsedMetadata, about, admitted, tail_bytes_max

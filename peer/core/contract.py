@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.federation import Federation
+from fedpeer.config.choice import Choice
+from fedpeer.config.federation import Federation
 
 #: A contract as plain values, by section.
 Contract = Mapping[str, Any]

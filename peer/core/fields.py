@@ -17,11 +17,11 @@ from typing import Any
 
 from torch import Tensor
 
+from fedpeer.config.capacity import ADDRESS_LETTERS_MAX, GROUP_LETTERS_MAX, NAME_LETTERS_MAX
 from fedpeer.gossip.claims import STATEMENTS, VERDICTS, Advert, Claim, well_formed
 from fedpeer.gossip.proofs import LaneProof, LifeProof
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import ballot_bytes, messages
-from fedpeer.peer.core.capacity import ADDRESS_LETTERS_MAX, GROUP_LETTERS_MAX, NAME_LETTERS_MAX
 from fedpeer.peer.core.readers import (
     COUNT_MAX,
     TEXT_LETTERS_MAX,

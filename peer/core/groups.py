@@ -18,12 +18,12 @@ from torch import Tensor
 from fedpeer.algorithms.confident_peers import base_and_head
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.registry import Method
+from fedpeer.config.choice import called
+from fedpeer.config.federation import Federation, GossipSettings
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.drift import DriftError
 from fedpeer.gossip.drift import unfit as drift_unfit
 from fedpeer.gossip.noise import PHASES, Noise, NoiseError, unfit
-from fedpeer.peer.core.choice import called
-from fedpeer.peer.core.federation import Federation, GossipSettings
 from fedpeer.slicing.assign import assign_all
 from fedpeer.slicing.models import LOCAL, ModelGraph, PartialModel
 from fedpeer.slicing.network import NetworkMap

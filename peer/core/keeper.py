@@ -20,8 +20,8 @@ from fedpeer.algorithms.leaves import mapped
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.probing import small
 from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.choice import Choice
 from fedpeer.peer.core.assembly import equals_of, optimizer_of
-from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.keeps import Keeps
 from fedpeer.peer.core.leaf_bytes import LeafForm
 from fedpeer.peer.core.learner import Learner

@@ -24,9 +24,9 @@ from fedpeer.algorithms.evaluation import evaluate
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.steppers import Stepper, build, choose
+from fedpeer.config.federation import LearningSettings
 from fedpeer.networks.registry import NetworkError
 from fedpeer.peer.core.assembly import Assembly, DataShape, optimizer_of
-from fedpeer.peer.core.federation import LearningSettings
 
 
 class Scale(Protocol):

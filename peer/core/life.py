@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedpeer.config.federation import Federation
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.awareness import Timing
 from fedpeer.gossip.claims import Sign, Verify
@@ -34,7 +35,6 @@ from fedpeer.peer.core.entries import (
     UpdateMade,
 )
 from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send, Stop
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.gate import MessagePolicy
 from fedpeer.peer.core.groups import PeerGroup
 from fedpeer.peer.core.keeps import Keeps

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.registry import Method
+from fedpeer.config.capacity import SIGNATURES_MAX
+from fedpeer.config.choice import Choice
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.gossip.ballots import VoterSet
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import NOTHING
 from fedpeer.peer.core.assembly import Assembly
-from fedpeer.peer.core.capacity import SIGNATURES_MAX
-from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.contract import (
     EARLIER,
     Held,
@@ -37,14 +39,12 @@ from fedpeer.peer.core.course import AlgorithmSpec
 from fedpeer.peer.core.doors import WEIGHT_MAX
 from fedpeer.peer.core.entries import Entry
 from fedpeer.peer.core.events import Persist
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import averaging_among, enrolled, noise_of, peer_plan, plan_for
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import DurableState, Rules
 from fedpeer.peer.core.life import PeerGroups, Setup
 from fedpeer.peer.core.means import course_of as mean_course
 from fedpeer.peer.core.means import patience_in
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.roster import Roster, RosterError
 from fedpeer.peer.core.saving import Recovered

@@ -22,8 +22,8 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.updates import Fault, fault
 from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.choice import Choice
 from fedpeer.peer.core.assembly import Coordinated, Loader, coordinated, left_out, optimizer_of
-from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.course import AlgorithmSpec, concluded, practised
 from fedpeer.peer.core.events import (
     AggregateUpdates,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from fedpeer.peer.core.capacity import ARRAY_MAX
+from fedpeer.config.capacity import ARRAY_MAX
 from fedpeer.peer.core.framing import Bytes, FrameError, unpack
 
 #: Letters of a sentence for the other side's log: a line or four on a terminal.

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedpeer.config.choice import Choice, bind, chain, lookup
 from fedpeer.gossip.reductions import FORMS, NOTHING, PACKERS, Form
 from fedpeer.gossip.successive import Successive
-from fedpeer.peer.core.choice import Choice, bind, chain, lookup
 from fedpeer.peer.core.contract import EARLIER, Contract
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedpeer.config.federation import Federation
 from fedpeer.peer.core.contract import (
     Held,
     changed_by_hand,
@@ -22,7 +23,6 @@ from fedpeer.peer.core.contract import (
     refusal,
     text_of,
 )
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.framing import FrameError
 from fedpeer.peer.core.journal import SnapshotForeignError, held_of
 from fedpeer.peer.core.signed_contract import SignedContract

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpeer.peer.core.peer_file import DataSettings, endpoint, loopback
+from fedpeer.config.peer_file import DataSettings, endpoint, loopback
 from fedpeer.peer.core.roster import Entry, Roster, sign, to_bytes
 from fedpeer.peer.shell.authority import EnrolmentError, create_authority, write_private
 from fedpeer.peer.shell.certificates import dashboard_certificate, key_pem, peer_certificate, pem

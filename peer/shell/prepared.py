@@ -10,13 +10,13 @@ import hmac
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
+from fedpeer.config.peer_file import PeerFile
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.peer.core.capability import Capability
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import noise_of, plan_for
 from fedpeer.peer.core.keeper import Keeper
-from fedpeer.peer.core.methods import method_of
-from fedpeer.peer.core.peer_file import PeerFile
 from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.roster import Roster, RosterError, sign_statement, verify_statement
 from fedpeer.peer.device import device_of, memory_of

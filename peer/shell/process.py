@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedpeer.config.peer_file import endpoint
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import (
     AggregateUpdates,
@@ -50,7 +51,6 @@ from fedpeer.peer.core.gate import MessagePolicy
 from fedpeer.peer.core.making import disk_bytes, node_of, rules_of, setup_of
 from fedpeer.peer.core.messages import Envelope, Message, Model, RosterNews, Transfer, Update
 from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.peer_file import endpoint
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import AUTHORITY, RosterError, to_bytes
 from fedpeer.peer.core.saving import Recovered

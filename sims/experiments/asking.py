@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.federation import Federation
+from fedpeer.config.choice import parse
+from fedpeer.config.federation import Federation
 from fedpeer.sims.experiments.experiment import Size
 from fedpeer.sims.request import EngineName, SimulationRequest
 

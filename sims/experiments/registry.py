@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 
-from fedpeer.peer.core.choice import ChoiceError, nearest
+from fedpeer.config.choice import ChoiceError, nearest
 from fedpeer.sims.experiments.experiment import Experiment
 from fedpeer.sims.experiments.figure import Figure
 

@@ -21,9 +21,9 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import DataError
 from fedpeer.data.registry import describe
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.device import device_of
 from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.environment import environment

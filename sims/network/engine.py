@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeer.peer.core.choice import Choice
+from fedpeer.config.choice import Choice
+from fedpeer.config.methods import method_of
 from fedpeer.peer.core.events import Effect, Evaluate, Evaluated, Note, Stop
-from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.network.faults import Faults, over
 from fedpeer.sims.network.residents import NodeFactory
 from fedpeer.sims.network.timeline import Timeline

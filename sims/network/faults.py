@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 
 from fedpeer.algorithms.draws import Draws
+from fedpeer.config.choice import ChoiceError, called, nearest, parse
 from fedpeer.data.dataset import DataError
 from fedpeer.data.splits.differences import peer_numbers
-from fedpeer.peer.core.choice import ChoiceError, called, nearest, parse
 from fedpeer.sims.network.lies import LIES
 from fedpeer.sims.network.links import Cut, LinkRules, partition
 

@@ -16,11 +16,12 @@ from typing import Protocol
 
 from torch import Tensor
 
+from fedpeer.config.choice import Choice
+from fedpeer.config.methods import method_of
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.capability import Capability
-from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.contract import Held
 from fedpeer.peer.core.course import AlgorithmSpec
 from fedpeer.peer.core.events import (
@@ -51,7 +52,6 @@ from fedpeer.peer.core.life import Setup
 from fedpeer.peer.core.making import disk_bytes, node_of, rules_of, setup_of
 from fedpeer.peer.core.means import concluded
 from fedpeer.peer.core.messages import Envelope
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.refusals import Rejected

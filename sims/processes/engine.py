@@ -23,9 +23,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedpeer.peer.core.choice import Choice
+from fedpeer.config.choice import Choice
+from fedpeer.config.methods import method_of
 from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.settling import settle

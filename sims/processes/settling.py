@@ -16,9 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.peer_file import DashboardSettings, DataSettings, IdentitySettings, PeerFile
+from fedpeer.config.choice import Choice
+from fedpeer.config.federation import Federation
+from fedpeer.config.peer_file import DashboardSettings, DataSettings, IdentitySettings, PeerFile
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.request import cores
 from fedpeer.sims.vector.pool import EngineError

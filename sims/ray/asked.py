@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import socket
 
-from fedpeer.peer.core.choice import ChoiceError
+from fedpeer.config.choice import ChoiceError
 
 #: Seconds in which a cluster's head takes a connection.
 ANSWER_SECONDS = 5.0

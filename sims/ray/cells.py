@@ -10,7 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 
-from fedpeer.peer.core.choice import parse
+from fedpeer.config.choice import parse
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders

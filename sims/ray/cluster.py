@@ -19,7 +19,7 @@ import ray
 from numpy.typing import NDArray
 from ray._private import worker as ray_worker
 
-from fedpeer.peer.core.choice import ChoiceError
+from fedpeer.config.choice import ChoiceError
 from fedpeer.sims.ray.asked import HERE
 from fedpeer.sims.ray.shard import Shard
 from fedpeer.sims.request import cores

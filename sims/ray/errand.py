@@ -15,9 +15,9 @@ from typing import Any, Self
 import ray
 from ray.exceptions import RayError
 
+from fedpeer.config.choice import Choice
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.registry import DATASETS, describe
-from fedpeer.peer.core.choice import Choice
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, RunBegun
 from fedpeer.sims.prepare import LastDataset, prepare

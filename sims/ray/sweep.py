@@ -20,7 +20,7 @@ from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, Ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import fedpeer
-from fedpeer.peer.core.choice import ChoiceError
+from fedpeer.config.choice import ChoiceError
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, RunBegun, RunLost
 from fedpeer.sims.ray.board import Board
 from fedpeer.sims.ray.cluster import Cluster

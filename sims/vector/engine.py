@@ -25,10 +25,10 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.algorithms.steppers import Stepper
+from fedpeer.config.choice import Choice
 from fedpeer.gossip.averaging import Averaging, traffic
 from fedpeer.gossip.veil import key_of, made_up
 from fedpeer.peer.core.assembly import Equals, equals_of
-from fedpeer.peer.core.choice import Choice
 from fedpeer.sims.peers import secret_of
 from fedpeer.sims.vector.clients import Examined, Score, emptied, joined, two_sides, workbench, write_rows
 from fedpeer.sims.vector.drifting import Drifting

@@ -16,8 +16,8 @@ from torch import Tensor
 from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.algorithms.probing import small
 from fedpeer.algorithms.steppers import Stepper
+from fedpeer.config.choice import Choice
 from fedpeer.peer.core.assembly import Equals, equals_of
-from fedpeer.peer.core.choice import Choice
 from fedpeer.sims.vector.clients import Examined, rows_of, scores, work_of, workbench, write_rows
 from fedpeer.sims.vector.workspace import Job, Workspace
 from fedpeer.slicing.plan import Plan

@@ -23,9 +23,9 @@ from fedpeer.algorithms.assignment import GAIN_BYTES, CountSketch, Gain, below, 
 from fedpeer.algorithms.evaluation import losses
 from fedpeer.algorithms.registry import Method
 from fedpeer.algorithms.steppers import Stepper
+from fedpeer.config.federation import Federation
 from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.spreading import spread
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import averaging_among, averaging_of, plan_for
 from fedpeer.sims.memory import sample_weights, start_of, workspace_of
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine

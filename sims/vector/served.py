@@ -26,11 +26,11 @@ from fedpeer.algorithms.leaves import byte_count, leaves, rebuilt
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.algorithms.updates import Fault, fault
+from fedpeer.config.choice import Choice
+from fedpeer.config.federation import LearningSettings
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
 from fedpeer.peer.core.assembly import Coordinated, coordinated, left_out
-from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.federation import LearningSettings
 from fedpeer.peer.core.framing import raw
 from fedpeer.peer.core.sparse_words import wire_bytes
 from fedpeer.sims.vector.clients import (

@@ -25,8 +25,8 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.steppers import Stepper, Way, build
-from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.federation import LearningSettings
+from fedpeer.config.choice import Choice
+from fedpeer.config.federation import LearningSettings
 from fedpeer.slicing.flat import FlatLayout
 
 T = TypeVar("T")

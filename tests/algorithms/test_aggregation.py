@@ -27,9 +27,9 @@ from fedpeer.algorithms.private import Private
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local
 from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.federation import LearningSettings
 from fedpeer.peer.core.assembly import Coordinated, coordinated, mean_of
-from fedpeer.peer.core.choice import ChoiceError, parse
-from fedpeer.peer.core.federation import LearningSettings
 from tests.algorithms.making import mlp
 
 ROBUST = (

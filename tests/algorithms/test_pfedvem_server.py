@@ -23,8 +23,8 @@ from fedpeer.algorithms.servers import pfedvem
 from fedpeer.algorithms.servers.models import Model
 from fedpeer.algorithms.servers.pfedvem import Confident, Personal, PFedVEM
 from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.choice import bind, parse
 from fedpeer.data.bundled import digits
-from fedpeer.peer.core.choice import bind, parse
 from tests.algorithms.making import CLOSE, batches, distance, mlp, starts
 from tests.algorithms.server_making import played
 

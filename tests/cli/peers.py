@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedpeer.peer.core.peer_file import DataSettings
+from fedpeer.config.peer_file import DataSettings
 from fedpeer.peer.shell.kit import make_federation, seat
 
 FEDERATION = "name: wards\nnetwork: mlp:2+5+2\n"

@@ -9,7 +9,7 @@ import pytest
 
 from fedpeer.cli.asking import asked, asked_again
 from fedpeer.cli.errors import ConfigError
-from fedpeer.peer.core.choice import Choice
+from fedpeer.config.choice import Choice
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
 

@@ -20,10 +20,10 @@ from fedpeer.cli.checks import (
     registry,
 )
 from fedpeer.cli.errors import Path
+from fedpeer.config.choice import called, chain, parse
+from fedpeer.config.federation import Federation
 from fedpeer.gossip import reductions
 from fedpeer.networks.registry import NETWORKS
-from fedpeer.peer.core.choice import called, chain, parse
-from fedpeer.peer.core.federation import Federation
 from fedpeer.slicing.trace import trace
 
 

@@ -11,9 +11,9 @@ import pytest
 from fedpeer.cli.config import Source, fields_at, load
 from fedpeer.cli.errors import LINES_MIN, ConfigError, Problem, report
 from fedpeer.cli.yaml_marks import parse
-from fedpeer.peer.core.capacity import METADATA_BYTES_MAX, hello_bytes
-from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.federation import Federation
+from fedpeer.config.capacity import METADATA_BYTES_MAX, hello_bytes
+from fedpeer.config.choice import Choice
+from fedpeer.config.federation import Federation
 from tests.cli.conftest import Fedpeer
 
 RIGHT = """\

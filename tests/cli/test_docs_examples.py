@@ -9,7 +9,7 @@ import pytest
 
 from fedpeer.cli.config import Source, examine, load, typed
 from fedpeer.cli.yaml_marks import parse
-from fedpeer.peer.core.peer_file import PeerFile
+from fedpeer.config.peer_file import PeerFile
 
 ROOT = Path(__file__).parents[2]
 #: A fenced block of YAML whose first line says that it is a federation file.

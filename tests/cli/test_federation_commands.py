@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from ruamel.yaml import YAML
 
-from fedpeer.peer.core.peer_file import PeerFile
+from fedpeer.config.peer_file import PeerFile
 from fedpeer.peer.core.roster import Roster, from_bytes
 from fedpeer.peer.shell.identity import examine_identity
 from tests.cli.conftest import Fedpeer

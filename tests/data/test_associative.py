@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fedpeer.algorithms.draws import Draws
+from fedpeer.config.federation import Federation
 from fedpeer.data.associative import associative, vectors
 from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.held import held
 from fedpeer.data.preview import preview
 from fedpeer.data.splits import bases, default_split, make_split, summary
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.holdings import load_dataset, normalisation_of, split_of
 
 

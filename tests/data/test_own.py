@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpeer.config.choice import bind, lookup, parse
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own import OWN, csv, images, npz, parquet, python
 from fedpeer.data.own.mistakes import SHOWN_MAX
-from fedpeer.peer.core.choice import bind, lookup, parse
 
 GOOD = "age,weight,ward,outcome\n61,70.5,a,sick\n45,80,b,well\n\n33,65.25,a,well\n"
 

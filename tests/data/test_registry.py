@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fedpeer.config.choice import ChoiceError, bind, parse
 from fedpeer.data import registry
 from fedpeer.data.dataset import DataError
 from fedpeer.data.registry import DATASETS, SOURCES, describe, prepare
-from fedpeer.peer.core.choice import ChoiceError, bind, parse
 
 
 def test_each_data_set_is_described(folder: Path) -> None:

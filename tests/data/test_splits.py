@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
+from fedpeer.config.choice import called, parse
 from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, summary
 from fedpeer.data.splits.cuts import cut, deal, fill, random_cuts
-from fedpeer.peer.core.choice import called, parse
 
 
 def _generator(seed: int = 0) -> np.random.Generator:

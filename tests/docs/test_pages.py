@@ -17,10 +17,10 @@ from sklearn.datasets import load_digits
 
 from fedpeer.cli import running
 from fedpeer.cli.main import run
+from fedpeer.config.capacity import METADATA_BYTES_MAX
+from fedpeer.config.federation import Federation
 from fedpeer.data.registry import DATASETS, SOURCES
 from fedpeer.gossip.reductions import FORMS, PACKERS
-from fedpeer.peer.core.capacity import METADATA_BYTES_MAX
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.fields import KINDS
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.shell.playground import server as playground
@@ -123,7 +123,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_files_of_the_repository_are_there(page: Path) -> None:
     """Those that a page names with their folder, but for its reading list."""
     text = page.read_text(encoding="utf-8").partition("Reading\n")[0]
-    rooms = "algorithms|benchmarks|cli|docs|examples|gossip|networks|peer|runs|sims|slicing|tests|topology"
+    rooms = "algorithms|benchmarks|cli|config|docs|examples|gossip|networks|peer|runs|sims|slicing|tests|topology"
     named_there = re.findall(rf"`((?:{rooms})/[\w./-]*)`", text)
     assert [each for each in named_there if not (ROOT / each).exists()] == []
 

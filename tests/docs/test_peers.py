@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from fedpeer.peer.core.peer_file import PeerFile
+from fedpeer.config.peer_file import PeerFile
 from fedpeer.peer.shell.dashboard.access import DashboardError, Door, listener
 from fedpeer.peer.shell.dashboard.ask import ask
 

@@ -24,11 +24,11 @@ from ruamel.yaml import YAML
 
 from benchmarks.scaling import PARAMETERS, measure
 from fedpeer.cli.main import run
+from fedpeer.config.choice import parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import ACK_BYTES, MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
 from fedpeer.peer.core.bandwidth import sending
-from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.town import Simulator

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
+from fedpeer.config.choice import parse
 from fedpeer.gossip.ballots import Accept, Commit, Heartbeat
-from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.events import AggregateUpdates, Effect, Send
 from fedpeer.peer.core.leaf_bytes import parted
 from fedpeer.peer.core.making import setup_of

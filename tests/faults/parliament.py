@@ -20,8 +20,8 @@ import torch
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.updates import Fault
+from fedpeer.config.choice import parse
 from fedpeer.gossip.ballots import Accept, Commit, Heartbeat
-from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.course import AlgorithmSpec, concluded, practised
 from fedpeer.peer.core.events import (
     AggregateUpdates,

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.peer.core.choice import parse
+from fedpeer.config.choice import parse
 from fedpeer.peer.core.events import Effect, Note
 from fedpeer.peer.core.ledger import DurableState, GroupState
 from fedpeer.peer.core.making import setup_of

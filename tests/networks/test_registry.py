@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedpeer.config.choice import bind, parse
 from fedpeer.networks.registry import NETWORKS, NetworkError, cnn, lateral_mlp, linear, lstm, mlp
-from fedpeer.peer.core.choice import bind, parse
 
 Build = Callable[[], nn.Module]
 

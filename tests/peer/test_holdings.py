@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedpeer.config.federation import Federation
+from fedpeer.config.peer_file import PeerFile
 from fedpeer.data.dataset import DataError
-from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.peer_file import PeerFile
 from fedpeer.peer.holdings import held_by, outfit
 from fedpeer.sims.peers import learners
 from tests.sims.worlds import federation, world

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
+from fedpeer.config.choice import Choice
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.code import imported
-from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.peer.models import Card, Model, ModelError, load, save
 from fedpeer.peer.program import ExportError, write_onnx, write_pt2, write_state_dict

@@ -12,10 +12,10 @@ import torch
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.optimizers import OptimizerError
 from fedpeer.algorithms.registry import KEEPING, SERVED
+from fedpeer.config.choice import Choice, ChoiceError, parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.networks.registry import NetworkError
-from fedpeer.peer.core.choice import Choice, ChoiceError, parse
-from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest

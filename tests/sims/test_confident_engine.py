@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.cli.checks import between_peers
-from fedpeer.peer.core.choice import ChoiceError, parse
-from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.methods import method_of
+from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.sims import api
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.network.engine import NetworkEngine

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedpeer.config.choice import parse
 from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
-from fedpeer.peer.core.choice import parse
 from fedpeer.sims import scale
 from fedpeer.sims.crowds import CrowdAsked, play
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from fedpeer.peer.core.choice import ChoiceError, parse
+from fedpeer.config.choice import ChoiceError, parse
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
 from fedpeer.sims.events import Event, RoundDone, SimulationStarted

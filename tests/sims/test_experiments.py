@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedpeer.config.choice import Choice, ChoiceError
+from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import DataError
 from fedpeer.data.registry import DATASETS
-from fedpeer.peer.core.choice import Choice, ChoiceError
-from fedpeer.peer.core.methods import method_of
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import RoundDone, RunBegun

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeer.peer.core.methods import method_of
+from fedpeer.config.methods import method_of
 from fedpeer.runs.canvas import PALETTE
 from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.folder import RunFolder

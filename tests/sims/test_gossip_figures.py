@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.federation import Federation
+from fedpeer.config.choice import Choice
+from fedpeer.config.federation import Federation
 from fedpeer.runs.scores import METRICS
 from fedpeer.sims.experiments.experiment import AtSecond, Cell, SizeName
 from fedpeer.sims.experiments.figure_lines import lines_of

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedpeer.cli.asking import asked
-from fedpeer.peer.core.choice import parse
+from fedpeer.config.choice import parse
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import EngineName

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedpeer.config.choice import Choice
+from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import Dataset
-from fedpeer.peer.core.choice import Choice
 from fedpeer.peer.core.learner import Learner
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.memory import job_of, start_of, workspace_of
 from fedpeer.sims.peers import learners

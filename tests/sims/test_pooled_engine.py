@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import round_order
-from fedpeer.peer.core.choice import ChoiceError, parse
-from fedpeer.peer.core.methods import method_of
+from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.methods import method_of
 from fedpeer.sims import api
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.request import EngineName

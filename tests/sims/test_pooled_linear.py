@@ -15,11 +15,11 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.mocha.dual import Task
 from fedpeer.algorithms.mocha.losses import HINGE
 from fedpeer.algorithms.mocha.sdca import reshuffled, solve
+from fedpeer.config.choice import Choice, parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.data.binary import against_the_rest
 from fedpeer.data.dataset import Dataset
-from fedpeer.peer.core.choice import Choice, parse
-from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims import api
 from fedpeer.sims.memory import job_of, workspace_of

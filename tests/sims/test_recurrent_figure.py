@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedpeer.config.choice import Choice, parse
 from fedpeer.networks.registry import lstm
-from fedpeer.peer.core.choice import Choice, parse
 from fedpeer.sims.experiments.experiment import Cell, SizeName
 from fedpeer.sims.experiments.recurrent_figure import LSTM
 from fedpeer.sims.experiments.registry import experiment

@@ -27,12 +27,12 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.evaluation import losses
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.cli.checks import between_peers
+from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.spreading import spread
-from fedpeer.peer.core.choice import ChoiceError, parse
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import averaging_among
-from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.api import simulate
 from fedpeer.sims.engine import check
 from fedpeer.sims.memory import job_of

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from fedpeer.algorithms.batches import round_order
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.privacy import epsilon
-from fedpeer.peer.core.choice import ChoiceError, parse
-from fedpeer.peer.core.methods import method_of
+from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.methods import method_of
 from fedpeer.sims import api
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.vector.pool import Stopped

@@ -13,8 +13,8 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
+from fedpeer.config.choice import ChoiceError, parse
 from fedpeer.networks.registry import NetworkError
-from fedpeer.peer.core.choice import ChoiceError, parse
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api

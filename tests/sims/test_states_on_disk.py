@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from benchmarks.watched import watched
-from fedpeer.peer.core.choice import parse
+from fedpeer.config.choice import parse
 from fedpeer.runs.disk import RunError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.footprint import footprint, memory_of
@@ -200,7 +200,7 @@ import json, os, signal, sys
 from pathlib import Path
 import fedpeer.sims.simulate as module
 from benchmarks.watched import watched
-from fedpeer.peer.core.choice import parse
+from fedpeer.config.choice import parse
 from fedpeer.runs.disk import RunError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.footprint import footprint, memory_of

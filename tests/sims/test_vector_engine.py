@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms import steppers
 from fedpeer.algorithms.batches import order
-from fedpeer.peer.core.choice import parse
+from fedpeer.config.choice import parse
+from fedpeer.config.methods import method_of
 from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.memory import start_of
 from fedpeer.sims.vector.pool import EngineError, Stopped

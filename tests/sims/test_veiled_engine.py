@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.methods import method_of
+from fedpeer.config.choice import parse
+from fedpeer.config.methods import method_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.world import plan_of

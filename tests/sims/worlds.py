@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpeer.peer.core.choice import Choice, parse
-from fedpeer.peer.core.federation import Federation
+from fedpeer.config.choice import Choice, parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from fedpeer.peer.core.peer_file import DashboardSettings, endpoint, loopback
+from fedpeer.config.peer_file import DashboardSettings, endpoint, loopback
 
 #: Characters of a token: 128 bits in hexadecimal. `fedpeer init` writes longer ones.
 TOKEN_MIN = 32

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from fedpeer.peer.core.peer_file import loopback
+from fedpeer.config.peer_file import loopback
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -15,8 +15,8 @@ from fedpeer.algorithms.mocha.relations import Relations, correlations
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.registry import ALGORITHMS, served_class
 from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.choice import bind, parse
 from fedpeer.networks.registry import linear, mlp
-from fedpeer.peer.core.choice import bind, parse
 from tests.algorithms.mocha.playing import Tasks
 
 BENCH = Tasks.drawn(1).bench

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from torch import nn
 
+from fedpeer.config.choice import Choice, ChoiceError, parse
+from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import Dataset
 from fedpeer.networks.registry import NetworkError
 from fedpeer.peer.core.assembly import Assembly, DataShape, assemble
-from fedpeer.peer.core.choice import Choice, ChoiceError, parse
-from fedpeer.peer.core.federation import Federation
 
 TABLE = DataShape(
     name="ward", input_shape=(4,), input_kind="features", task="classification", classes=3, targets=1, vocabulary=0

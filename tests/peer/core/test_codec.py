@@ -14,11 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpeer.config.capacity import METADATA_BYTES_MAX, NAME_LETTERS_MAX
 from fedpeer.gossip.claims import Advert, Claim
 from fedpeer.gossip.reductions import FORMS, Zstd, all_finite
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import fields
-from fedpeer.peer.core.capacity import METADATA_BYTES_MAX, NAME_LETTERS_MAX
 from fedpeer.peer.core.codec import (
     ANSWER_BYTES_MAX,
     HEAD_BYTES,

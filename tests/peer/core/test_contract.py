@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpeer.config.federation import Federation, GossipSettings, LearningSettings, PartialModelSettings
 from fedpeer.peer.core import contract as module
 from fedpeer.peer.core.contract import (
     KEYS,
@@ -27,7 +28,6 @@ from fedpeer.peer.core.contract import (
     refusal,
     text_of,
 )
-from fedpeer.peer.core.federation import Federation, GossipSettings, LearningSettings, PartialModelSettings
 
 FILE: dict[str, Any] = {
     "network": {"mlp": {"layers": [64, 4, 10]}},

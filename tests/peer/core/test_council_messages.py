@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpeer.config.capacity import METADATA_BYTES_MAX, NAME_LETTERS_MAX, SIGNATURES_MAX
 from fedpeer.gossip.ballots import (
     Accept,
     Apply,
@@ -42,7 +43,6 @@ from fedpeer.gossip.decree import RoundCommit
 from fedpeer.gossip.election import TERM_JUMP_MAX
 from fedpeer.gossip.outcomes import Refusal
 from fedpeer.peer.core.ballot_bytes import SIGNATURES_BYTES
-from fedpeer.peer.core.capacity import METADATA_BYTES_MAX, NAME_LETTERS_MAX, SIGNATURES_MAX
 from fedpeer.peer.core.codec import HEAD_BYTES, decode, frame_bytes_max
 from fedpeer.peer.core.fields import KINDS
 from fedpeer.peer.core.gate import CouncilSpec

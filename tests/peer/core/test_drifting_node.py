@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedpeer.cli.checks import between_peers, contradictions
+from fedpeer.config.federation import Federation
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import FLOAT32, NOTHING, int8
 from fedpeer.gossip.transfers import (
@@ -23,7 +24,6 @@ from fedpeer.gossip.transfers import (
     judge,
     take,
 )
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.gate import MessagePolicy
 from fedpeer.peer.core.journal import ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import GroupState

@@ -7,14 +7,14 @@ from functools import partial
 
 import pytest
 
+from fedpeer.config.choice import parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.entries import Averaged, Began, LocalTrained, UpdateMade
 from fedpeer.peer.core.events import Effect, Note, Persist, Send, Train
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.making import group_electorate
 from fedpeer.peer.core.messages import Envelope, Update, Wanted, digest_of
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Entry, Roster
 from fedpeer.peer.shell.view import view_of

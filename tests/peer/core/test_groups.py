@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedpeer.algorithms.registry import Method
+from fedpeer.config.federation import Federation
 from fedpeer.networks.registry import NETWORKS
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import averaging_among, averaging_of, enrolled, peer_plan, plan_for
 from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.network import NetworkMap

@@ -12,14 +12,14 @@ from fedpeer.algorithms.confident_peers import Trusting
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves
+from fedpeer.config.choice import parse
+from fedpeer.config.methods import method_of
 from fedpeer.gossip.reductions import FLOAT32
-from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.entries import Began, Entry, LocalTrained, Opened
 from fedpeer.peer.core.framing import FrameError, frame
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.core.keeper import Keeper
 from fedpeer.peer.core.ledger import DurableState, Rules
-from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.peers import learners
 from fedpeer.sims.world import plan_of
 from tests.sims.worlds import federation, world

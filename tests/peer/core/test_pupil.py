@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.algorithms.updates import Fault
+from fedpeer.config.choice import parse
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.code import imported
-from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
 from fedpeer.peer.core.leaf_bytes import content_of, parted
 from fedpeer.peer.core.pupil import Pupil

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.cli.checks import between_peers, contradictions
+from fedpeer.config.federation import Federation
 from fedpeer.gossip.noise import NoiseError
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.core.entries import Acked, Entry, LocalTrained, Met, Opened, Reborn, Returned
 from fedpeer.peer.core.events import Asked, Heard, Send
-from fedpeer.peer.core.federation import Federation
 from fedpeer.peer.core.groups import averaging_among
 from fedpeer.peer.core.journal import entry_bytes, ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import DurableState, Rules

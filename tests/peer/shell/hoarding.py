@@ -10,7 +10,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from fedpeer.peer.core.federation import Federation
+from fedpeer.config.federation import Federation
 from tests.peer.hostile import numbers
 from tests.peer.shell.bob import Bob, bob_at
 from tests.sims import worlds

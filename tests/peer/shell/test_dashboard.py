@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from fedpeer.peer.core.peer_file import DashboardSettings
+from fedpeer.config.peer_file import DashboardSettings
 from fedpeer.peer.shell.dashboard import server
 from fedpeer.peer.shell.dashboard.access import DashboardError, Door, Listener, listener, read_token
 from fedpeer.peer.shell.dashboard.ask import ask

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedpeer.peer.core.peer_file import DataSettings
+from fedpeer.config.peer_file import DataSettings
 from fedpeer.peer.core.roster import expel
 from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, sign_contract
 from fedpeer.peer.shell.announce import announce

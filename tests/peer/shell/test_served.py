@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from fedpeer.algorithms.private import Private
+from fedpeer.config.peer_file import PeerFile
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own.code import imported
 from fedpeer.peer import models
@@ -30,7 +31,6 @@ from fedpeer.peer.core.events import (
 )
 from fedpeer.peer.core.leaf_bytes import parted
 from fedpeer.peer.core.making import VOTERS_MAX, setup_of
-from fedpeer.peer.core.peer_file import PeerFile
 from fedpeer.peer.core.roster import RosterError, to_bytes
 from fedpeer.peer.device import memory_of
 from fedpeer.peer.shell.bench import JobRunner

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.peer.core.choice import parse
+from fedpeer.config.choice import parse
 from fedpeer.peer.core.events import Note
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.shell.status import COUNTED, View

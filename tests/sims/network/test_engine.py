@@ -10,10 +10,10 @@ import pytest
 import torch
 from _pytest.mark.structures import ParameterSet
 
-from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.federation import Federation
+from fedpeer.config.choice import parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.peer.core.ledger import DurableState
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.sims.network import audit, history

@@ -16,9 +16,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.federation import Federation
-from fedpeer.peer.core.methods import method_of
+from fedpeer.config.choice import parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.faults import asked
 from fedpeer.sims.network.links import LinkRules

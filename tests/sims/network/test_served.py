@@ -14,11 +14,11 @@ from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.leaves import stacked
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.choice import parse
+from fedpeer.config.methods import method_of
 from fedpeer.data.own.code import imported
 from fedpeer.peer.core.assembly import algorithm_of, optimizer_of
-from fedpeer.peer.core.choice import parse
 from fedpeer.peer.core.learner import Learner
-from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.peers import learners

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedpeer.peer.core.choice import ChoiceError
+from fedpeer.config.choice import ChoiceError
 from fedpeer.peer.core.events import Refuse
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.sims.network import history

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from fedpeer.peer.core.choice import parse
+from fedpeer.config.choice import parse
+from fedpeer.config.methods import method_of
 from fedpeer.peer.core.entries import ClientStateSaved, CommitStateChanged, Entry
 from fedpeer.peer.core.framing import unframe
 from fedpeer.peer.core.journal import entry_of
-from fedpeer.peer.core.methods import method_of
 from fedpeer.peer.shell import blocks
 from fedpeer.sims.processes import engine as module
 from fedpeer.sims.processes.crew import ProcessPool

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.methods import method_of
+from fedpeer.config.choice import parse
+from fedpeer.config.methods import method_of
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.vector.pool import EngineError, Stopped

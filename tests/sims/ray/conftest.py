@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fedpeer.peer.core.choice import parse
+from fedpeer.config.choice import parse
+from fedpeer.config.methods import method_of
 from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.core.methods import method_of
 from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.served import ServedEngine

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fedpeer.peer.core.choice import ChoiceError, parse
+from fedpeer.config.choice import ChoiceError, parse
 from fedpeer.sims.engine import check
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
@@ -103,7 +103,7 @@ import fedpeer, fedpeer.sims.api, fedpeer.cli.simulate, fedpeer.cli.experiment_p
 import fedpeer.sims.simulate, fedpeer.sims.experiments.runner
 from fedpeer.sims.engine import check
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.peer.core.federation import Federation
+from fedpeer.config.federation import Federation
 fedpeer.simulate
 for engine in ("vector", "ray"):
     check(SimulationRequest(federation=Federation(), engine=engine), ())

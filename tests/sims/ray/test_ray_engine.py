@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from fedpeer.algorithms import steppers
-from fedpeer.peer.core.choice import parse
-from fedpeer.peer.core.federation import Federation
+from fedpeer.config.choice import parse
+from fedpeer.config.federation import Federation
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, Remark, RoundDone
 from fedpeer.sims.prepare import prepare
@@ -229,7 +229,7 @@ def test_a_lost_machine_costs_the_rounds_since_the_last_checkpoint_and_changes_n
 
 
 def test_more_shards_than_there_are_cpus_are_refused(machines: Machines) -> None:
-    from fedpeer.peer.core.choice import ChoiceError
+    from fedpeer.config.choice import ChoiceError
 
     with pytest.raises(ChoiceError, match=r"has \d CPUs for 99 shards of one CPU each; take --shards \d"):
         machines.cluster.shards(99)

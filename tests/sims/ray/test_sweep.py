@@ -15,8 +15,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpeer.cli.progress import Board
+from fedpeer.config.choice import ChoiceError, parse
 from fedpeer.data.dataset import DataError
-from fedpeer.peer.core.choice import ChoiceError, parse
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedpeer.algorithms.registry import ALGORITHMS, Method
-from fedpeer.peer.core.choice import Choice, called
+from fedpeer.config.choice import Choice, called
 
 
 def method_of(choice: Choice) -> Method:

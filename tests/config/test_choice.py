@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.peer.core.choice import Choice, ChoiceError, bind, chain, from_data, lookup, nearest, parse, plain
+from fedpeer.config.choice import Choice, ChoiceError, bind, chain, from_data, lookup, nearest, parse, plain
 
 WORD = st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True)
 #: What may stand after a colon or an equals sign: anything without a comma, with no blanks at its ends.

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.federation import Federation, LearningSettings
+from fedpeer.config.choice import Choice
+from fedpeer.config.federation import Federation, LearningSettings
 from fedpeer.peer.core.learner import budget
 from fedpeer.slicing.models import PartialModel
 
@@ -174,7 +174,7 @@ def test_what_is_dumped_is_read_back() -> None:
 
 
 def test_checking_a_file_needs_no_torch() -> None:
-    code = "import sys, fedpeer.peer.core.federation as f; f.Federation().digest(); sys.exit('torch' in sys.modules)"
+    code = "import sys, fedpeer.config.federation as f; f.Federation().digest(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedpeer.algorithms.assignment import ASSIGNMENTS, AssignmentError, Seeking
-from fedpeer.peer.core.choice import ChoiceError, called, parse
-from fedpeer.peer.core.federation import Federation
+from fedpeer.config.choice import ChoiceError, called, parse
+from fedpeer.config.federation import Federation
 
 #: What only a compiled plan tells for certain.
 NOBODY_SHARES = "peers compare what all of them average; add a partial model that everyone implements"

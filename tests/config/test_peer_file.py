@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fedpeer.peer.core.choice import Choice
-from fedpeer.peer.core.peer_file import DataSettings, PeerFile, endpoint, loopback
+from fedpeer.config.choice import Choice
+from fedpeer.config.peer_file import DataSettings, PeerFile, endpoint, loopback
 
 #: `peer3.yaml` of the third ward, as YAML 1.2 reads it.
 PEER3: dict[str, Any] = {
@@ -123,5 +123,5 @@ def test_hosts() -> None:
 
 
 def test_checking_a_file_needs_no_torch() -> None:
-    code = "import sys, fedpeer.peer.core.peer_file, fedpeer.cli.peer_config; sys.exit('torch' in sys.modules)"
+    code = "import sys, fedpeer.config.peer_file, fedpeer.cli.peer_config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

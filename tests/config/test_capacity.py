@@ -8,10 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedpeer.algorithms.registry import full_averaging, local, partial_averaging
-from fedpeer.gossip.claims import Advert, Claim
-from fedpeer.gossip.membership import Membership
-from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX
-from fedpeer.peer.core.capacity import (
+from fedpeer.config.capacity import (
     ADDRESS_LETTERS_MAX,
     ARRAY_MAX,
     METADATA_BYTES_MAX,
@@ -20,6 +17,9 @@ from fedpeer.peer.core.capacity import (
     hello_bytes,
     statement_bytes,
 )
+from fedpeer.gossip.claims import Advert, Claim
+from fedpeer.gossip.membership import Membership
+from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX
 from fedpeer.peer.core.codec import encode
 from fedpeer.peer.core.fields import plain
 from fedpeer.peer.core.framing import pack

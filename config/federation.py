@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from pydantic_core import PydanticCustomError
 
 from fedpeer.algorithms.assignment import ASSIGNMENTS
-from fedpeer.peer.core.choice import Choice, chain, from_data
+from fedpeer.config.choice import Choice, chain, from_data
 from fedpeer.slicing.models import Claim, PartialModel
 
 

@@ -16,12 +16,13 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, model_validator
 
-from fedpeer.peer.core.capability import MUCH_BANDWIDTH
-from fedpeer.peer.core.choice import Choice, ChoiceError, from_data, plain
-from fedpeer.peer.core.federation import ChoiceField, Strict
+from fedpeer.config.choice import Choice, ChoiceError, from_data, plain
+from fedpeer.config.federation import ChoiceField, Strict
 
 #: Where a setting stands in the file.
 Path = tuple[str | int, ...]
+#: Mbit/s that a peer can send: with so much it is halfway to the most capable one.
+MUCH_BANDWIDTH = 100.0
 #: The port of a peer whose file names none.
 PORT = 7400
 
