@@ -88,11 +88,6 @@ def model_deviation(head: Head, w_D: Tensor) -> Tensor:
     return (head.mu_D - w_D).square().mean(-1)
 
 
-def confidence_ratio(tau_J: Tensor) -> Tensor:
-    """tau_j / (sum of all clients' tau), shape (..., J): what figure 10 shows the distribution of."""
-    return tau_J / tau_J.sum(-1, keepdim=True)
-
-
 def kl_up_to_constants(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:
     """-sum log sigma_i + tau / 2 (Tr Sigma + |mu - w|^2), shape (...): eq. (10), first line."""
     sigma_D = head.sigma_D

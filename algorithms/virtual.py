@@ -23,7 +23,7 @@ from typing import Literal, assert_never
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.gaussian import Gaussian, product
+from fedpeer.algorithms.gaussian import Gaussian
 
 #: The share of the prior in each client's reference: equal (2021), by data, or all of it (2019).
 Exponent = Literal["1/K", "n/N", "1"]
@@ -34,27 +34,6 @@ Positivity = Literal["shrink", "reject"]
 LEAST_LEFT = 0.01
 #: How the places of the kept weights travel: not at all (all are kept), one bit a weight, or a list of numbers.
 Index = Literal["none", "bitmap", "list"]
-
-
-def prior_exponents(sizes_K: Tensor, rule: Exponent) -> Tensor:
-    """(K,) the prior's exponent e_i for each of K clients with `sizes_K` training examples, floating point.
-
-    "1/K" (2021, eq. 3) and "n/N" add up to 1, so that the product has the prior once; "1" (2019, eq. 3) counts it K
-    times.
-    """
-    match rule:
-        case "1/K":
-            return torch.full_like(sizes_K, 1 / len(sizes_K))
-        case "n/N":
-            return sizes_K / sizes_K.sum()
-        case "1":
-            return torch.ones_like(sizes_K)
-    assert_never(rule)
-
-
-def initial_factors(server: Gaussian, shares_K: Tensor) -> Gaussian:
-    """(K, ..., D): the server's first posterior as a product of K factors; the shares (K,) add up to 1."""
-    return server ** shares_K.reshape(-1, *[1] * server.chi_D.dim())
 
 
 def cavity(server: Gaussian, factor: Gaussian) -> Gaussian:
@@ -111,17 +90,6 @@ class Aggregate:
 
     server: Gaussian
     taken_D: Tensor
-
-
-def aggregate(
-    server: Gaussian, deltas_AD: Gaussian, *, positivity: Positivity = "shrink", server_lr: float = 1.0
-) -> Aggregate:
-    """Multiply the deltas (A, ..., D) of A active clients into the server (2021, algorithm 1, lines 10-11).
-
-    If gamma * A <= 1 - LEAST_LEFT no rule is needed, for the server then is an average of itself and the posteriors
-    that were trained from it. `server_lr`: see `applied`.
-    """
-    return applied(server, product(deltas_AD), positivity=positivity, server_lr=server_lr)
 
 
 def applied(
@@ -200,25 +168,3 @@ def delta_bytes(size: int, kept: int, index: Index, *, scalar: int = 4) -> int:
         case _:
             assert_never(index)
     return 2 * scalar * kept + -(-bits // 8)
-
-
-@dataclass(frozen=True)
-class FreeEnergy:
-    """The parts of a client's variational free energy, all in nats (2019 and 2021, eq. 3).
-
-    log_likelihood  (...) expected log-likelihood of all the client's data
-    kl_shared       (...) from the shared posterior to the reference, summed over weights
-    kl_private      (...) from the private posterior to its prior, summed over weights
-    """
-
-    log_likelihood: Tensor
-    kl_shared: Tensor
-    kl_private: Tensor
-
-    def value(self, beta: float = 1.0) -> Tensor:
-        """(...) nats; `beta` multiplies both divergences (2021, section II.B)."""
-        return beta * (self.kl_shared + self.kl_private) - self.log_likelihood
-
-    def per_sample(self, points: int, beta: float = 1.0) -> Tensor:
-        """(...) nats a training example: what is minimised, so that step sizes do not depend on how much data is."""
-        return self.value(beta) / points

@@ -41,11 +41,3 @@ def absorb(held: Mass, start_D: Tensor, trained_D: Tensor) -> Mass:
     """
     change_D = trained_D.to(torch.float64) - start_D.to(torch.float64)
     return Mass(held.value_D + held.weight[..., None] * change_D, held.weight)
-
-
-def synchronous_round(mass_PD: Mass, matrix_PP: Tensor) -> Mass:
-    """All P peers give their shares at once: value (P, D) and weight (P,) both times a column-stochastic matrix.
-
-    matrix_PP: float64, [dst, src] the fraction that src gives to dst; dense, or sparse CSR.
-    """
-    return Mass(matrix_PP @ mass_PD.value_D, matrix_PP @ mass_PD.weight)

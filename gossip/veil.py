@@ -63,24 +63,6 @@ def shown(held: Mass, veil: Veil) -> Tensor | None:
     return held.estimate_D if veil.lifted else None
 
 
-def push(
-    held: Mass, veil: Veil, fraction: float, made_up: Mapping[str, Tensor], *, wire: torch.dtype = torch.float64
-) -> tuple[Mass, Veil, dict[str, Mass]]:
-    """A made-up share to each of these neighbours, of the weight of a true one: (kept, veil, shares by peer).
-
-    Args:
-        fraction: of the weight held, as in `push_sum.share`.
-        made_up: for each neighbour a vector (D,) of its own, in the units of an estimate.
-    """
-    assert fraction > 0, "a share is a part of what is held"
-    assert len(made_up) * fraction <= 1, "no one can give more than is held"
-    weight = held.weight * fraction
-    sent = {peer: Mass.of(vector_D, weight).rounded(wire) for peer, vector_D in made_up.items()}
-    for share in sent.values():
-        held = held - share
-    return held, veil.after(sent), sent
-
-
 def key_of(secret: bytes, *what: object) -> bytes:
     """(32 bytes) of the made-up numbers of one time, which `what` names, by somebody's secret of up to 64 bytes."""
     return hashlib.blake2b(repr(what).encode(), key=secret, digest_size=32).digest()

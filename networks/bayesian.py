@@ -192,13 +192,3 @@ def split(parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str
         path, _, kind = path.rpartition(".")
         (mu if kind == "mu" else rho)[f"{path}.{last}" if path else last] = tensor
     return mu, rho
-
-
-def joined(mu: Mapping[str, Tensor], rho: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `split` took apart."""
-    parameters = dict[str, Tensor]()
-    for kind, tensors in (("mu", mu), ("rho", rho)):
-        for name, tensor in tensors.items():
-            path, _, last = name.rpartition(".")
-            parameters[".".join(filter(None, (path, kind, last)))] = tensor
-    return parameters

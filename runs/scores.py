@@ -4,9 +4,12 @@
     the server's      S                        GM
     the peer's own    MT                       PM
 
-(`algorithms/metrics.py` has the sources.) The headline is the last round. Beside it stands the best round, chosen on
-what was kept back (`simulation.validation`), or, where nothing was, on the very test data it is reported on, which
-flatters and is called so.
+The headline is the last round. Beside it is the best round, chosen on what was kept back (`simulation.validation`), or,
+where nothing was, on the very test data it is reported on, which flatters and is called so.
+
+Sources: Corinzia, Beuret, Buhmann, Variational Federated Multi-Task Learning, 2019, section IV.C (S, MT); Zhu, Ma,
+Blaschko, Confidence-aware Personalized Federated Learning via Variational Expectation Maximization, CVPR 2023, section
+5.1 (GM, PM).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.slicing.models import Claim, ModelGraph, PartialModel, SlicingError
+from fedpeer.slicing.models import Claim, ModelGraph, SlicingError
 from fedpeer.slicing.network import Ints, NetworkMap, Part
 
 #: In an `Assignment`: no partial model has it, so it is the peer's own.
@@ -90,25 +90,6 @@ def layout(
             if cell is not None:
                 owners[at][neuron], indices[at][neuron] = graph.order.index(cell[0]), cell[1]
     return Assignment(tuple(owners), tuple(indices), {})
-
-
-def automatic(
-    network: NetworkMap, fraction: float, *, neurons: Mapping[str, Claim] | None = None, name: str = "everyone"
-) -> PartialModel:
-    """One global model with all inputs, all outputs and a fraction of each hidden part.
-
-    Args:
-        fraction: of the neurons of a hidden part, 0 to 1, rounded to the nearest neuron.
-        neurons: parts whose claim is to be another one.
-    """
-    if not 0 <= fraction <= 1:
-        raise SlicingError(f"a fraction of {fraction} of the neurons cannot be shared; give a number from 0 to 1")
-    ends = {"input", network.aliases.get("output", "output")}
-    chosen: dict[str, Claim] = {
-        part.name: "all" if part.name in ends else round(fraction * part.size) for part in network.parts
-    }
-    chosen |= {network.parts[network.part(part)].name: claim for part, claim in (neurons or {}).items()}
-    return PartialModel(name, neurons=chosen)
 
 
 def _wishes(

@@ -119,11 +119,6 @@ def compile_plan(
     return Plan(peers, tuple(groups), {peer: local[kind[peer]] for peer in peers}, graph, assignments)
 
 
-def local_plan(networks: Mapping[str, NetworkMap]) -> Plan:
-    """Nothing is averaged."""
-    return compile_plan(networks, ModelGraph([]))
-
-
 def reduced_sets(
     network: NetworkMap, graph: ModelGraph, assignment: Assignment
 ) -> tuple[NDArray[np.int32], tuple[frozenset[str], ...]]:

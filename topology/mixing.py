@@ -130,29 +130,17 @@ def effective_matrix(overlay: Overlay, protocol: Protocol, exchanges: int, *, fi
     return product
 
 
-def limit_weights(matrix: csr_array | Dense) -> Dense:
-    """Where the push-sum weights settle, (P,), from weights of 1: A w = w with sum P. Dense; for small graphs."""
-    dense = _dense(matrix)
-    count = len(dense)
-    equations = np.vstack([dense - np.eye(count), np.ones(count)])
-    return np.asarray(np.linalg.lstsq(equations, np.append(np.zeros(count), count))[0])
-
-
 def eigenvalues(matrix: csr_array | Dense) -> Dense:
     """All eigenvalues of a symmetric matrix, descending."""
-    return np.asarray(np.linalg.eigvalsh(_dense(matrix))[::-1])
+    return np.asarray(np.linalg.eigvalsh(dense(matrix))[::-1])
 
 
 def second_modulus(matrix: csr_array | Dense) -> float:
     """The second largest modulus among the eigenvalues of a mixing matrix; dense, for up to a few hundred members."""
-    moduli = np.sort(np.abs(scipy.linalg.eigvals(_dense(matrix))))
+    moduli = np.sort(np.abs(scipy.linalg.eigvals(dense(matrix))))
     return float(moduli[-2]) if len(moduli) > 1 else 0.0
 
 
-def spectral_gap(matrix: csr_array | Dense) -> float:
-    """1 - the second largest modulus of the eigenvalues: the share of the disagreement that one exchange takes away."""
-    return 1 - second_modulus(matrix)
-
-
-def _dense(matrix: Any) -> Dense:
+def dense(matrix: Any) -> Dense:
+    """Return a sparse or dense matrix as a dense one of float64."""
     return np.asarray(matrix.toarray() if scipy.sparse.issparse(matrix) else matrix, dtype=np.float64)

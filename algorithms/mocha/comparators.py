@@ -20,9 +20,9 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.mocha.dual import Problem, Task, gap_of, subproblem, theta_bound, w_of
+from fedpeer.algorithms.mocha.dual import Task, gap_of, subproblem, theta_bound
 from fedpeer.algorithms.mocha.losses import Loss, coordinate
-from fedpeer.algorithms.mocha.sdca import Order, State, cyclic, solve
+from fedpeer.algorithms.mocha.sdca import Order, cyclic, solve
 
 Method = Literal["mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"]
 Network = Literal["wifi", "lte", "3g"]
@@ -85,20 +85,6 @@ def cocoa_turn(
     return now_S, delta_v_F, taken
 
 
-def cocoa_round(
-    problem: Problem, state: State, sigma_T: Tensor, permutations: Sequence[Order], theta: float
-) -> tuple[State, list[int]]:
-    """One round of CoCoA: (the state after it, each node's steps). Arguments as `sdca.round_of`."""
-    w_TF = w_of(state.v_TF, problem.coupling_TT)
-    curvature_T = (sigma_T * problem.coupling_TT.diagonal()).tolist()
-    turns = [
-        cocoa_turn(problem.loss, *turn, theta)
-        for turn in zip(problem.tasks, state.alphas, w_TF, curvature_T, permutations, strict=True)
-    ]
-    alphas, deltas_F, steps = zip(*turns, strict=True)
-    return State(alphas, state.v_TF + torch.stack(deltas_F)), list(steps)
-
-
 def each_alone(loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float) -> Tensor:
     """(S,) the alpha of every example after an exact coordinate step of that example alone, all at the same w_F."""
     score_S, curvature_S = task.x_SF @ w_F, task.weight * curvature * task.square_S
@@ -114,19 +100,6 @@ def _each_alone(code, smoothing, alpha, y, score, curvature):  # type: ignore[no
     return new
 
 
-def minibatch_sdca_round(problem: Problem, state: State, batches: Sequence[Order], beta: float) -> State:
-    """One round of minibatch SDCA: every example of the batches at the stale W, and beta / |all batches| of the change.
-
-    batches: different examples of each task. beta: 1 is always safe, up to the size of all batches for examples that
-    have nothing to do with one another.
-    """
-    part = beta / sum(len(batch) for batch in batches)
-    w_TF, coupling_T = w_of(state.v_TF, problem.coupling_TT), problem.coupling_TT.diagonal().tolist()
-    rows = zip(problem.tasks, state.alphas, w_TF, coupling_T, batches, strict=True)
-    alphas, deltas_F = zip(*(minibatch_sdca_turn(problem.loss, *row, part) for row in rows), strict=True)
-    return State(alphas, state.v_TF + torch.stack(deltas_F))
-
-
 def minibatch_sdca_turn(
     loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, coupling: float, batch: Order, part: float
 ) -> tuple[Tensor, Tensor]:
@@ -136,18 +109,6 @@ def minibatch_sdca_turn(
     to_S[batch] = each_alone(loss, task, alpha_S, w_F, coupling)[batch]
     new_S = alpha_S.lerp(to_S, part)
     return new_S, task.v_F(new_S - alpha_S)
-
-
-def minibatch_sgd_round(problem: Problem, w_TF: Tensor, batches: Sequence[Order], step: float) -> Tensor:
-    """One step of minibatch SGD on P itself: W - step (subgradient of the losses as the batches tell it + M^-1 W).
-
-    step: beta / h in round h, as for strongly convex objectives. The regulariser counts in full, lambda included.
-    An empty batch says nothing about its task's losses.
-    """
-    of_regulariser_TF: Tensor = torch.linalg.solve(problem.coupling_TT, w_TF)
-    rows = zip(problem.tasks, w_TF, batches, strict=True)
-    of_losses_TF = torch.stack([batch_slope(problem.loss, *row) for row in rows])
-    return w_TF - step * (of_regulariser_TF + of_losses_TF)
 
 
 def batch_slope(loss: Loss, task: Task, w_F: Tensor, batch: Order) -> Tensor:

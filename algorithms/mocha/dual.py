@@ -103,12 +103,6 @@ def primal(problem: Problem, v_TF: Tensor) -> float:
     return sum(losses) + conjugate_regulariser(v_TF, problem.coupling_TT).item()
 
 
-def primal_of_w(problem: Problem, w_TF: Tensor) -> float:
-    """P(W) for any W."""
-    losses = (loss_of(problem.loss, task, w_F) for task, w_F in zip(problem.tasks, w_TF, strict=True))
-    return sum(losses) + regulariser(w_TF, problem.coupling_TT).item()
-
-
 def dual(problem: Problem, alphas: Sequence[Tensor]) -> float:
     """D(alpha), which is minimised; infinite for infeasible alpha."""
     conjugates = (_conjugates(problem.loss, task, alpha_S) for task, alpha_S in zip(problem.tasks, alphas, strict=True))

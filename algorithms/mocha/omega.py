@@ -51,11 +51,6 @@ def coupling_of_covariance(sigma_TT: Tensor, lambda1: float, lambda2: float = 0.
     return (half_TT + half_TT.mT) / 2  # symmetric to the last bit, whatever the solve rounded
 
 
-def precision_of(sigma_TT: Tensor) -> Tensor:
-    """Omega = Sigma^-1, (..., T, T), to be looked at: a report or a picture. No update needs it."""
-    return torch.cholesky_inverse(torch.linalg.cholesky(sigma_TT))
-
-
 def trace_constrained(w_TF: Tensor, floor: float = 1e-3) -> Tensor:
     """Sigma = (W W^T)^1/2 / tr(.), which minimises tr(W^T Sigma^-1 W) under tr Sigma = 1, (..., T, T).
 

@@ -20,7 +20,7 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.mocha.dual import Problem, Task, gap, sigma_primes, w_of
+from fedpeer.algorithms.mocha.dual import Problem, Task, w_of
 from fedpeer.algorithms.mocha.losses import Loss, coordinate
 
 Order = NDArray[np.int64]
@@ -107,23 +107,6 @@ def round_of(problem: Problem, state: State, sigma_T: Tensor, orders: Sequence[O
         solve(problem.loss, *turn) for turn in zip(problem.tasks, state.alphas, w_TF, curvature_T, orders, strict=True)
     ]
     return State(tuple(alpha_S for alpha_S, _ in turns), state.v_TF + torch.stack([v_F for _, v_F in turns]))
-
-
-def minimise(
-    problem: Problem, start: State, *, gap_wanted: float, rounds_max: int, passes: int, draws: np.random.Generator
-) -> State:
-    """Rounds of some passes over fresh permutations until the duality gap is at most `gap_wanted`.
-
-    For who has all tasks in one place: a local model (one task, or M diagonal), a global one (all data as one task),
-    a reference. After `rounds_max` rounds it returns where it stands.
-    """
-    sigma_T, state = sigma_primes(problem.coupling_TT), start
-    for _ in range(rounds_max):
-        if gap(problem, state.alphas, state.v_TF) <= gap_wanted:
-            break
-        orders = [reshuffled(len(task.y_S), passes * len(task.y_S), draws) for task in problem.tasks]
-        state = round_of(problem, state, sigma_T, orders)
-    return state
 
 
 def cyclic(permutation_S: Order, steps: int) -> Order:

@@ -314,10 +314,6 @@ def remembered(held: Held) -> dict[str, Any]:
     return {EARLIER: contract[EARLIER]} if EARLIER in contract else {}
 
 
-class ContractChangedError(Exception):
-    """A file that says otherwise than the state beside it. The message is for the user."""
-
-
 def named(federation: Federation) -> bytes:
     """The settings that a file names, without those that it leaves at their defaults."""
     said = _without_paths(federation).model_dump(mode="json", exclude={"simulation"}, exclude_unset=True)

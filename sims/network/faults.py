@@ -271,21 +271,6 @@ FAULTS: Mapping[str, Callable[..., Faults]] = {
 }
 
 
-def stalls(seed: int, peers: Sequence[str], until: float, every: float = 60.0, longest: float = 120.0) -> Faults:
-    """A machine that has no time for its processes, until a tick: each stands still again and again, some `every`
-    ticks, for 2 to `longest` ticks, short times more often than long ones; at times all together."""
-    draws = Draws(seed).numpy("stalls")
-    acts = []
-    for together in (*((peer,) for peer in peers), tuple(peers)):
-        now = float(draws.exponential(every))
-        while now < until:
-            ticks = float(np.exp(draws.uniform(np.log(2.0), np.log(longest))))
-            acts += [Act(now, "stall", peer, ticks) for peer in together]
-            now += ticks + float(draws.exponential(every if len(together) == 1 else 4 * every))
-    links = LinkRules(delay=0.2, jitter=float(draws.uniform(0.2, 3.0)))
-    return Faults(seed=seed, links=links, acts=tuple(sorted(acts, key=lambda act: act.tick)), heal=until)
-
-
 def drawn(seed: int, peers: Sequence[str], heal: float, kinds: Sequence[Kind] = ("kill", "pause", "step")) -> Faults:
     """A mix of faults of its own for each seed: each rate is drawn too, so that rare mixes appear.
 

@@ -1,6 +1,6 @@
-"""What happened in a simulated run, and separate judges of it that know nothing of how it came about.
+"""What happened in a simulated run: the format of its rows.
 
-A history is a list of plain rows (tick, what, peer, ...). Rows that the town writes:
+A history is a list of plain rows (tick, what, peer, ...). Rows that the simulator writes:
 
     start, life | stop, code | kill, saves that are durable all the same | pause, ticks | full, ticks
     asked, "entry" or "snapshot" or "say", fact     an effect, in the node's order, with what it states (see `Craft`)
@@ -8,15 +8,10 @@ A history is a list of plain rows (tick, what, peer, ...). Rows that the town wr
     said, kind, ...                                 the next of the other effects is carried out
     repeated, kind, receiver                        what was said before is said again, whatever is being saved
     heard, kind, sender | lost, kind, receiver | refused, code, sender | note, what
-
-Each judge returns sentences, one for each violation; none is good.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 #: (tick, what, peer, ...)
@@ -24,113 +19,3 @@ Row = tuple[Any, ...]
 
 #: Rows of one run: a hundred times what sixteen peers need for a hundred rounds; more means that a run does not end.
 ROWS_MAX = 20_000_000
-#: Violations that a judge lists before it stops.
-SHOWN_MAX = 10
-
-
-def digest(rows: Iterable[Row]) -> str:
-    """Hex BLAKE2b of a history: equal for equal runs, whatever machine or hash seed."""
-    found = hashlib.blake2b(digest_size=16)
-    for row in rows:
-        found.update(repr(row).encode())
-        found.update(b"\n")
-    return found.hexdigest()
-
-
-def saved_before_said(rows: Iterable[Row]) -> list[str]:
-    """Whatever is said, everything asked to be saved before it is durable."""
-    wrong: list[str] = []
-    waiting: dict[str, deque[int]] = defaultdict(deque)  # of each effect to be said: how many saves come before it
-    asked: dict[str, int] = defaultdict(int)
-    saved: dict[str, int] = defaultdict(int)
-    for tick, what, peer, *rest in rows:
-        if what == "asked":
-            if rest[0] == "say":
-                waiting[peer].append(asked[peer])
-            else:
-                asked[peer] += 1
-        elif what == "saved":
-            saved[peer] += rest[0]
-        elif what == "said":
-            if not waiting[peer] or waiting[peer].popleft() > saved[peer]:
-                wrong.append(f"tick {tick}: {peer} says {rest[0]} before the save that contains it")
-        elif what == "kill":
-            waiting[peer].clear()
-            asked[peer] = saved[peer] = 0
-    return wrong[:SHOWN_MAX]
-
-
-def durable(rows: Iterable[Row]) -> list[Row]:
-    """(tick, peer, fact) of every save with a fact, when it became durable and in that order."""
-    facts: list[Row] = []
-    asked: dict[str, deque[Any]] = defaultdict(deque)
-    for tick, what, peer, *rest in rows:
-        if what == "asked" and rest[0] != "say":
-            asked[peer].append(rest[1] if len(rest) > 1 else None)
-        elif what in ("saved", "kill"):
-            for _ in range(rest[0]):
-                fact = asked[peer].popleft()
-                if fact is not None:
-                    facts.append((tick, peer, fact))
-            if what == "kill":
-                asked[peer].clear()
-    return facts
-
-
-def taken_once_and_in_order(facts: Iterable[Row]) -> list[str]:
-    """Of the durable facts ("took", lane, number): on each lane 1, 2, 3, ... A lane is whatever names it: the receiver
-    with its incarnation, the sender with its own, the group."""
-    wrong = []
-    last: dict[Any, int] = defaultdict(int)
-    for tick, peer, fact in facts:
-        if fact[0] != "took":
-            continue
-        _, lane, number = fact
-        if number != last[peer, lane] + 1:
-            wrong.append(f"tick {tick}: {peer} takes number {number} of {lane} after {last[peer, lane]}")
-        last[peer, lane] = number
-    return wrong[:SHOWN_MAX]
-
-
-def conserved(rows: Iterable[Row], tolerance: float) -> list[str]:
-    """Rows (tick, "mass", group, there, put in): what is held and under way is what was put in, relatively."""
-    return [
-        f"tick {tick}: {group} has {there!r} of {put_in!r}"
-        for tick, what, group, *rest in rows
-        if what == "mass"
-        for there, put_in in [rest]
-        if not abs(there - put_in) <= tolerance * abs(put_in)
-    ][:SHOWN_MAX]
-
-
-def inside(rows: Iterable[Row], hulls: Mapping[str, tuple[float, float]], slack: float = 0.0) -> list[str]:
-    """Rows (tick, "estimate", peer, group, least, most): no element leaves the hull of what was put in."""
-    wrong = []
-    for tick, what, peer, *rest in rows:
-        if what != "estimate":
-            continue
-        group, least, most = rest
-        low, high = hulls[group]
-        if not (low - slack <= least and most <= high + slack):
-            wrong.append(f"tick {tick}: {peer}'s estimate of {group} reaches from {least} to {most}")
-    return wrong[:SHOWN_MAX]
-
-
-def refused(rows: Iterable[Row]) -> dict[str, int]:
-    """How often each refusal was uttered."""
-    counts: dict[str, int] = defaultdict(int)
-    for _, what, _, *rest in rows:
-        if what == "refused":
-            counts[rest[0]] += 1
-    return dict(sorted(counts.items()))
-
-
-def only_harmless(rows: Iterable[Row], kinds: Mapping[str, str]) -> list[str]:
-    """Honest peers under faults refuse one another nothing that counts against the one refused (kinds s and x)."""
-    return [f"{code} was uttered {count} times" for code, count in refused(rows).items() if kinds[code] in "sx"]
-
-
-def judged(*findings: Sequence[str]) -> None:
-    """Raises AssertionError with everything found wrong."""
-    wrong = [sentence for each in findings for sentence in each]
-    assert not wrong, "\n".join(wrong)

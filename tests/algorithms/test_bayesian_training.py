@@ -16,13 +16,13 @@ from fedpeer.algorithms.bayesian_passes import Passes
 from fedpeer.algorithms.bayesian_training import BayesianTraining, Posterior, _Loop, _Stack, training_of
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.gaussian import Gaussian
-from fedpeer.algorithms.linear_gaussian import minimiser
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import inverse_softplus
 from fedpeer.networks.registry import cnn, lateral_mlp, lstm
 from tests.algorithms.making import CLOSE, batches, distance, mlp, starts
+from tests.reference.linear_gaussian import minimiser
 
 SGD = OptimizerChoice("SGD", {"lr": 0.1})
 CLOSED = [name for name, loss in LOSSES.items() if loss.delta is not None]

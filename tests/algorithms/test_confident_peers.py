@@ -19,7 +19,7 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.pfedvem import Confident, PFedVEM
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import receive, share, synchronous_round
+from fedpeer.gossip.push_sum import receive, share
 from fedpeer.slicing.assign import assign_all
 from fedpeer.slicing.flat import gather, scatter_
 from fedpeer.slicing.models import ModelGraph, PartialModel
@@ -29,6 +29,7 @@ from fedpeer.topology.mixing import Protocol
 from tests.algorithms.making import batches, distance, mlp, starts
 from tests.algorithms.test_pfedvem_server import images
 from tests.gossip.test_averaging import dense, policy
+from tests.reference.synchronous import synchronous_round
 
 PEERS = tuple(f"peer{p}" for p in range(6))
 SIZES = (3, 40, 11, 24, 7, 19)

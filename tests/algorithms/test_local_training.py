@@ -13,13 +13,14 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.steppers import Way, build
 from fedpeer.slicing.flat import FlatLayout
-from fedpeer.slicing.plan import local_plan
+from fedpeer.slicing.models import ModelGraph
+from fedpeer.slicing.plan import compile_plan
 from tests.algorithms.making import CLOSE, batches, distance, in_torch, mlp, starts
 
 MODULE = mlp()
 LOSS = LOSSES["cross-entropy"]
 MOMENTUM = OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9})
-PLAN = local_plan({})
+PLAN = compile_plan({}, ModelGraph([]))
 
 
 def training(way: Way, state: Literal["keep", "reset"] = "keep") -> LocalTraining:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpeer.algorithms.metrics import final_and_best, over_clients, pooled, scores
+from tests.reference.metrics import final_and_best, over_clients, pooled, scores
 
 
 @st.composite

@@ -17,7 +17,6 @@ from fedpeer.algorithms.pfedvem import (
     SAMPLES,
     Head,
     confidence,
-    confidence_ratio,
     expected_loss,
     feature_slopes,
     free_energy,
@@ -29,8 +28,9 @@ from fedpeer.algorithms.pfedvem import (
     train_head,
 )
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import synchronous_round
 from fedpeer.networks.bayesian import inverse_softplus
+from tests.reference.pfedvem import confidence_ratio
+from tests.reference.synchronous import synchronous_round
 
 F, C, N = 3, 4, 7
 D = (F + 1) * C

@@ -17,7 +17,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError, weighted_mean
 from fedpeer.algorithms.draws import Draws, branch
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.pfedvem import Head, Terms, confidence, confidence_ratio, free_energy, train_head
+from fedpeer.algorithms.pfedvem import Head, Terms, confidence, free_energy, train_head
 from fedpeer.algorithms.registry import ALGORITHMS, served_class
 from fedpeer.algorithms.servers import pfedvem
 from fedpeer.algorithms.servers.models import Model
@@ -27,6 +27,7 @@ from fedpeer.config.choice import bind, parse
 from fedpeer.data.bundled import digits
 from tests.algorithms.making import CLOSE, batches, distance, mlp, starts
 from tests.algorithms.server_making import played
+from tests.reference.pfedvem import confidence_ratio
 
 K = 5
 MOMENTUM: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}

@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from fedpeer.algorithms import virtual
 from fedpeer.algorithms.gaussian import Gaussian, kl, product, stacked
-from fedpeer.algorithms.linear_gaussian import expected_log_likelihood, minimiser
-from fedpeer.networks.bayesian import BayesianLayer, bayesian, drawn, inverse_softplus, joined, sampled, split
+from fedpeer.networks.bayesian import BayesianLayer, bayesian, drawn, inverse_softplus, sampled, split
+from tests.reference.linear_gaussian import expected_log_likelihood, minimiser
+from tests.reference.virtual import FreeEnergy, aggregate, initial_factors, joined, prior_exponents
 
 K, D = 4, 6
 PRIOR = Gaussian.of(torch.zeros(D, dtype=torch.float64), 1.0)
@@ -36,7 +37,7 @@ def apart(one: Gaussian, other: Gaussian) -> float:
 
 
 def shares() -> Tensor:
-    return virtual.prior_exponents(torch.ones(K, dtype=torch.float64), "1/K")
+    return prior_exponents(torch.ones(K, dtype=torch.float64), "1/K")
 
 
 @given(
@@ -59,7 +60,7 @@ def test_the_server_is_always_the_product_of_the_stored_factors(
     """Whatever the clients learn, damped, pruned, in any company, with deltas that would leave no precision."""
     draw = generator(seed)
     server = Gaussian.of(torch.randn(D, generator=draw, dtype=torch.float64), 0.5)
-    initial = virtual.initial_factors(server, shares())
+    initial = initial_factors(server, shares())
     factors = {i: initial[i] for i in range(K)}
     for active in rounds:
         sent = {}
@@ -70,7 +71,7 @@ def test_the_server_is_always_the_product_of_the_stored_factors(
             delta = virtual.client_delta(posterior, cavity, factors[i], gamma=gamma)
             keep_D = None if percentile is None else virtual.kept(virtual.update_snr(delta, posterior), percentile)
             sent[i] = virtual.client_delta(posterior, cavity, factors[i], gamma=gamma, keep_D=keep_D)
-        after = virtual.aggregate(server, stacked(list(sent.values())), positivity=positivity)
+        after = aggregate(server, stacked(list(sent.values())), positivity=positivity)
         for i, delta in sent.items():
             factors[i] = virtual.stored(factors[i], delta, after.taken_D)
         # A share of nearly all of a coordinate is left with its rounding.
@@ -92,16 +93,16 @@ def test_a_sequential_pass_over_a_conjugate_model_is_exact(rule: virtual.Exponen
     """With one client at a time and no damping; and exponent 1 counts the prior K times, which is why it sums to 1."""
     x_KND = torch.eye(D, dtype=torch.float64).repeat(K, 2, 1) * normal(K, 2 * D, 1, seed=1)
     y_KN, noise = normal(K, 2 * D, seed=2), 0.5
-    exponents = virtual.prior_exponents(torch.tensor([5.0, 10.0, 3.0, 2.0], dtype=torch.float64), rule)
+    exponents = prior_exponents(torch.tensor([5.0, 10.0, 3.0, 2.0], dtype=torch.float64), rule)
     server = Gaussian.of(normal(D, seed=3), 0.3)
-    initial = virtual.initial_factors(server, shares())
+    initial = initial_factors(server, shares())
     factors = [initial[i] for i in range(K)]
     for i in range(K):
         cavity = virtual.cavity(server, factors[i])
         against = virtual.reference(cavity, PRIOR, exponents[i].item())
         delta = virtual.client_delta(minimiser(x_KND[i], y_KN[i], against, noise), cavity, factors[i])
         factors[i] = virtual.stored(factors[i], delta)
-        server = virtual.aggregate(server, stacked([delta])).server
+        server = aggregate(server, stacked([delta])).server
     assert apart(server, exact(x_KND, y_KN, noise, prior=counted)) < 1e-10
 
 
@@ -109,7 +110,7 @@ def test_parallel_damped_rounds_end_at_the_same_posterior() -> None:
     x_KND = torch.eye(D, dtype=torch.float64).repeat(K, 2, 1) * normal(K, 2 * D, 1, seed=4)
     y_KN, noise = normal(K, 2 * D, seed=5), 0.5
     server = PRIOR
-    factors_KD = virtual.initial_factors(server, shares())
+    factors_KD = initial_factors(server, shares())
     for _ in range(150):
         deltas = []
         for i in range(K):
@@ -117,16 +118,16 @@ def test_parallel_damped_rounds_end_at_the_same_posterior() -> None:
             posterior = minimiser(x_KND[i], y_KN[i], virtual.reference(cavity, PRIOR, 1 / K), noise)
             deltas.append(virtual.client_delta(posterior, cavity, factors_KD[i], gamma=0.2))
         sent_KD = stacked(deltas)
-        after = virtual.aggregate(server, sent_KD)
+        after = aggregate(server, sent_KD)
         server, factors_KD = after.server, virtual.stored(factors_KD, sent_KD, after.taken_D)
     assert apart(server, exact(x_KND, y_KN, noise, prior=1.0)) < 1e-9
 
 
 def test_the_exponents_that_share_the_prior_add_up_to_one() -> None:
     sizes_K = torch.tensor([120.0, 60.0, 20.0])
-    assert virtual.prior_exponents(sizes_K, "1/K").sum().item() == pytest.approx(1)
-    assert virtual.prior_exponents(sizes_K, "n/N").tolist() == pytest.approx([0.6, 0.3, 0.1])
-    assert virtual.prior_exponents(sizes_K, "1").tolist() == [1, 1, 1]
+    assert prior_exponents(sizes_K, "1/K").sum().item() == pytest.approx(1)
+    assert prior_exponents(sizes_K, "n/N").tolist() == pytest.approx([0.6, 0.3, 0.1])
+    assert prior_exponents(sizes_K, "1").tolist() == [1, 1, 1]
 
 
 @given(st.integers(0, 2**32), st.integers(1, 8))
@@ -134,11 +135,11 @@ def test_enough_damping_needs_no_rule_for_positivity(seed: int, active: int) -> 
     """The server is an average of itself and the posteriors, so nothing that clients learn makes it improper."""
     draw = generator(seed)
     server = Gaussian.of(torch.zeros(D, dtype=torch.float64), 0.1)
-    factors_AD = virtual.initial_factors(server, torch.full((active,), 1 / active, dtype=torch.float64))
+    factors_AD = initial_factors(server, torch.full((active,), 1 / active, dtype=torch.float64))
     gamma = (1 - virtual.LEAST_LEFT) / active
     wide = Gaussian.of(torch.zeros(D, dtype=torch.float64), 1e3 + torch.rand(D, generator=draw).double())
     deltas = [virtual.client_delta(wide, server / factors_AD[i], factors_AD[i], gamma=gamma) for i in range(active)]
-    after = virtual.aggregate(server, stacked(deltas))
+    after = aggregate(server, stacked(deltas))
     assert after.taken_D.tolist() == [1.0] * D
     assert (after.server.xi_D > 0).all()
 
@@ -146,7 +147,7 @@ def test_enough_damping_needs_no_rule_for_positivity(seed: int, active: int) -> 
 def test_a_coordinate_that_would_lose_its_precision_is_shrunk_or_rejected_alone() -> None:
     server = Gaussian(torch.tensor([2.0, 1.0, 3.0]), torch.tensor([4.0, 4.0, 4.0]))
     deltas_AD = Gaussian(torch.tensor([[1.0, 1.0, 1.0]] * 2), torch.tensor([[-3.0, -1.0, 2.0]] * 2))
-    shrunk, rejected = (virtual.aggregate(server, deltas_AD, positivity=rule) for rule in ("shrink", "reject"))
+    shrunk, rejected = (aggregate(server, deltas_AD, positivity=rule) for rule in ("shrink", "reject"))
     assert shrunk.taken_D.tolist() == pytest.approx([0.66, 1, 1])
     assert shrunk.server.xi_D.tolist() == pytest.approx([0.04, 2, 8])
     assert shrunk.server.chi_D.tolist() == pytest.approx([3.32, 3, 5])
@@ -237,7 +238,7 @@ def test_no_step_from_the_minimiser_lowers_the_free_energy() -> None:
     mu_D, sigma_D = best.mu_D.requires_grad_(), best.sigma_D.requires_grad_()
     found = Gaussian.of(mu_D, sigma_D)
     none = torch.zeros((), dtype=torch.float64)
-    energy = virtual.FreeEnergy(expected_log_likelihood(x_ND, y_N, found, 0.5), kl(found, reference).sum(), none)
+    energy = FreeEnergy(expected_log_likelihood(x_ND, y_N, found, 0.5), kl(found, reference).sum(), none)
     slopes = torch.autograd.grad(energy.value(), (mu_D, sigma_D))
     assert max(slope.abs().max().item() for slope in slopes) < 1e-9
 

@@ -21,7 +21,6 @@ from fedpeer.algorithms.coordinated import AlgorithmError, in_peer_order
 from fedpeer.algorithms.draws import Draws, branch
 from fedpeer.algorithms.gaussian import Gaussian, kl
 from fedpeer.algorithms.leaves import leaves, stacked, taken
-from fedpeer.algorithms.linear_gaussian import minimiser
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.fedavg import FedAvg
@@ -33,6 +32,7 @@ from fedpeer.networks.registry import lateral_mlp, lstm, mlp
 from tests.algorithms.making import batches, distance, starts
 from tests.algorithms.making import mlp as plain_mlp
 from tests.algorithms.server_making import Algorithm, bench_of
+from tests.reference.linear_gaussian import minimiser
 
 LATERAL = lateral_mlp((5,), 3, hidden=(4,))
 EXAMPLES = torch.tensor([10, 30, 60])

@@ -29,7 +29,6 @@ from fedpeer.peer.core.messages import ConsensusMessage, Update
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster, sign
-from fedpeer.sims.network import history
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import Faults
@@ -37,6 +36,7 @@ from fedpeer.sims.network.residents import NodeFactory
 from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.world import World
 from tests.faults.village import AUTHORITY, ENDLESS, STEPS
+from tests.reference import judges
 from tests.sims import worlds
 
 #: Ticks within which all that live are in one round of all their groups, after the end of all faults: a group that was
@@ -270,10 +270,10 @@ class GroupCluster:
         forks = [f"{place} has {len(models)} means" for place, models in seen.models.items() if len(models) > 1]
         twice = [f"{p} sent {len(sent)} updates of {place}" for (p, place), sent in seen.sent.items() if len(sent) > 1]
         rivals = [f"{place} had {sorted(peers)}" for place, peers in seen.leads.items() if len(peers) > 1]
-        history.judged(
-            [*seen.wrong, *forks, *twice, *rivals][: history.SHOWN_MAX],
-            history.saved_before_said(rows),
-            history.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+        judges.judged(
+            [*seen.wrong, *forks, *twice, *rivals][: judges.SHOWN_MAX],
+            judges.saved_before_said(rows),
+            judges.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
         )
         for group in self.groups:
             rounds = sorted(round for each, round in seen.models if each == group)

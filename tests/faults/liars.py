@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from fedpeer.gossip.transfers import Incoming
 from fedpeer.peer.core.ledger import DurableState
 from fedpeer.peer.core.refusals import REFUSALS
-from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.faults import Faults, Lying
 from fedpeer.sims.network.lies import LIES
 from fedpeer.sims.network.links import LinkRules
@@ -20,6 +19,7 @@ from tests.faults.guild import GroupCluster
 from tests.faults.guild import world as guild_world
 from tests.faults.isolation import Watch
 from tests.faults.village import EXACT, PeerCluster, world
+from tests.reference import audit, judges
 
 #: Ticks of an undisturbed run before which nothing is measured, and at which lies begin; of lies, half as many among
 #: eight.
@@ -81,13 +81,13 @@ def liars(seed: int) -> None:
 
 def _judge(village: PeerCluster, honest: Sequence[str], unlike: Sequence[str], *, poisoned: bool) -> None:
     rows = [row for row in village.town.rows if row[1] != "refused" or {row[2], row[-1]} <= {*honest, ""}]
-    took = [each for each in history.durable(rows) if each[1] in honest and each[2][1][1] in honest]
-    history.judged(
-        unlike[: history.SHOWN_MAX],
+    took = [each for each in judges.durable(rows) if each[1] in honest and each[2][1][1] in honest]
+    judges.judged(
+        unlike[: judges.SHOWN_MAX],
         [each for each in village.outside if any(f" {peer}'s " in each for peer in honest) and not poisoned],
-        history.saved_before_said(rows),
-        history.taken_once_and_in_order(took),
-        history.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+        judges.saved_before_said(rows),
+        judges.taken_once_and_in_order(took),
+        judges.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
     )
 
 

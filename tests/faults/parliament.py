@@ -41,7 +41,6 @@ from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster, sign
 from fedpeer.peer.core.voters import EVERYONE
-from fedpeer.sims.network import history
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import Faults
@@ -49,6 +48,7 @@ from fedpeer.sims.network.residents import NodeFactory
 from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.world import World
 from tests.faults.village import AUTHORITY, ENDLESS, Still
+from tests.reference import judges
 from tests.sims import worlds
 
 #: Bytes of a server [value, total], a client [total, rounds trained] and an update [value, change]: two float64 each.
@@ -293,10 +293,10 @@ class ServerCluster:
         terms = {term: {peer for _, t, peer in seen.leads if t == term} for _, term, _ in seen.leads}
         rivals = [f"term {term} had {sorted(peers)}" for term, peers in terms.items() if len(peers) > 1]
         found = [*seen.wrong, *forks, *bytes_, *rivals, *also]
-        history.judged(
-            found[: history.SHOWN_MAX],
-            history.saved_before_said(rows),
-            history.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+        judges.judged(
+            found[: judges.SHOWN_MAX],
+            judges.saved_before_said(rows),
+            judges.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
         )
 
     def settle_down(self) -> None:

@@ -15,7 +15,6 @@ import torch
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.core.events import Asked, NewRoster
-from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.faults import Act, Faults, Kind, drawn
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.amended import AMENDED
@@ -28,6 +27,7 @@ from tests.faults.sessions import SESSIONS
 from tests.faults.trusting import Trust, judge
 from tests.faults.veiled import Veiled, veiled_world
 from tests.faults.village import HULL_SLACK, PeerCluster, world
+from tests.reference import audit, judges
 
 #: Ticks in which all meet and begin; messages are lost, repeated and late from the first one on.
 CALM = 150.0
@@ -478,7 +478,7 @@ def played(seed: int) -> str:
     village = PeerCluster(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
     village.town.start()
     village.run(CALM + STORM)
-    return history.digest(village.town.rows)
+    return judges.digest(village.town.rows)
 
 
 def replayed(seed: int) -> None:

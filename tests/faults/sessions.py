@@ -9,12 +9,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+
 from fedpeer.algorithms.draws import Draws
 from fedpeer.gossip.polls import Timing
 from fedpeer.peer.core.events import Asked, NewRoster
 from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.sims.network.disk import DiskRules
-from fedpeer.sims.network.faults import NEVER, Act, Faults, drawn, stalls
+from fedpeer.sims.network.faults import NEVER, Act, Faults, drawn
 from fedpeer.sims.network.lies import TERMS, Said
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.parliament import LED_TICKS, ServerCluster, world
@@ -314,3 +316,18 @@ SESSIONS = {
         terms_lied_about,
     )
 }
+
+
+def stalls(seed: int, peers: Sequence[str], until: float, every: float = 60.0, longest: float = 120.0) -> Faults:
+    """A machine that has no time for its processes, until a tick: each stands still again and again, some `every`
+    ticks, for 2 to `longest` ticks, short times more often than long ones; at times all together."""
+    draws = Draws(seed).numpy("stalls")
+    acts = []
+    for together in (*((peer,) for peer in peers), tuple(peers)):
+        now = float(draws.exponential(every))
+        while now < until:
+            ticks = float(np.exp(draws.uniform(np.log(2.0), np.log(longest))))
+            acts += [Act(now, "stall", peer, ticks) for peer in together]
+            now += ticks + float(draws.exponential(every if len(together) == 1 else 4 * every))
+    links = LinkRules(delay=0.2, jitter=float(draws.uniform(0.2, 3.0)))
+    return Faults(seed=seed, links=links, acts=tuple(sorted(acts, key=lambda act: act.tick)), heal=until)

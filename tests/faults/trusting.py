@@ -17,10 +17,10 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.core.entries import LocalTrained
 from fedpeer.peer.core.events import Effect, Evaluate, Persist
 from fedpeer.peer.core.keeps import Keeps
-from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
 from tests.faults.village import HULL_SLACK, PeerCluster, Still
+from tests.reference import audit, judges
 
 METHOD = "pfedvem-gossip"
 #: What a peer predicts with, less what it puts in: models of their own are not the estimates.
@@ -100,7 +100,7 @@ class Trust(PeerCluster):
     def trained_in_turn(self) -> list[str]:
         """Each training continues from the state that the last one left, whatever happened between them."""
         wrong, last = [], dict.fromkeys(self.made.peers, 0)
-        for tick, peer, (kind, *fact) in history.durable(self.town.rows):
+        for tick, peer, (kind, *fact) in judges.durable(self.town.rows):
             if kind == "learnt":
                 if fact != [last[peer] + 1]:
                     wrong.append(f"tick {tick}: {peer} has trained {fact[0]} times after {last[peer]}")

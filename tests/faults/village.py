@@ -25,7 +25,6 @@ from fedpeer.peer.core.making import setup_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import Roster, sign
-from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import Faults
@@ -33,6 +32,7 @@ from fedpeer.sims.network.residents import NodeFactory
 from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.world import World
 from fedpeer.topology.prediction import predicted_rounds
+from tests.reference import audit, judges
 from tests.sims import worlds
 
 #: Signs the rosters of scenarios in which they change.
@@ -366,11 +366,11 @@ class PeerCluster:
     def judge(self, *, also: Iterable[str] = (), strangers: Iterable[str] = ()) -> None:
         """Raises AssertionError with all that is wrong; what strangers say may be refused by any name."""
         rows = [row for row in self.town.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
-        lanes = [] if self.forgetful else history.taken_once_and_in_order(history.durable(rows))
-        history.judged(
-            [*self.wrong, *self.outside][: history.SHOWN_MAX],
-            history.saved_before_said(rows),
+        lanes = [] if self.forgetful else judges.taken_once_and_in_order(judges.durable(rows))
+        judges.judged(
+            [*self.wrong, *self.outside][: judges.SHOWN_MAX],
+            judges.saved_before_said(rows),
             lanes,
-            history.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+            judges.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
             list(also),
         )

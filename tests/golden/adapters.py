@@ -15,10 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.data.splits import cut
-from fedpeer.gossip import push_pull
-from fedpeer.gossip.exact import variance, weighted_mean
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import receive, share, synchronous_round
+from fedpeer.gossip.push_sum import receive, share
 from fedpeer.slicing.assign import Assignment, layout
 from fedpeer.slicing.flat import FlatLayout, gather, scatter_
 from fedpeer.slicing.models import ModelGraph, PartialModel
@@ -28,17 +26,19 @@ from fedpeer.slicing.trace import trace
 from fedpeer.topology.mixing import (
     adjacency,
     eigenvalues,
-    limit_weights,
     metropolis_hastings,
     push_sum_matrix,
     second_modulus,
-    spectral_gap,
 )
 from tests.golden.adapters_associative import ADAPTERS as ASSOCIATIVE
 from tests.golden.adapters_mocha import ADAPTERS as MOCHA
 from tests.golden.adapters_pfedvem import ADAPTERS as PFEDVEM
 from tests.golden.adapters_servers import ADAPTERS as SERVERS
 from tests.golden.adapters_virtual import ADAPTERS as VIRTUAL
+from tests.reference import push_pull
+from tests.reference.exact import variance, weighted_mean
+from tests.reference.mixing import limit_weights, spectral_gap
+from tests.reference.synchronous import synchronous_round
 
 Case = dict[str, Any]
 

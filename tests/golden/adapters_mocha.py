@@ -16,6 +16,7 @@ from fedpeer.algorithms.mocha import comparators, dual, omega, sdca
 from fedpeer.algorithms.mocha.dual import Problem, Task
 from fedpeer.algorithms.mocha.losses import HINGE
 from fedpeer.algorithms.mocha.sdca import Order, State
+from tests.reference import mocha as reference
 
 Case = dict[str, Any]
 
@@ -45,7 +46,7 @@ def _in_order(problem: Problem, steps: Sequence[int] | None = None, passes: int 
 
 def _optimum(problem: Problem, state: State) -> tuple[State, Case]:
     draws = np.random.default_rng(0)
-    best = sdca.minimise(problem, state, gap_wanted=GAP, rounds_max=ROUNDS_MAX, passes=1, draws=draws)
+    best = reference.minimise(problem, state, gap_wanted=GAP, rounds_max=ROUNDS_MAX, passes=1, draws=draws)
     w_TF = dual.w_of(best.v_TF, problem.coupling_TT)
     return best, {"W": _columns(w_TF), "primal": dual.primal(problem, best.v_TF)}
 
@@ -131,7 +132,7 @@ def trace_constrained(inputs: Case) -> Case:
     w_TF = _tensor(inputs["W_for_sigma_update"]).mT
     updated_TT = omega.trace_constrained(w_TF, floor=0.0)
     return _coordinates(problem, state, inputs) | {
-        "Omega": omega.precision_of(sigma_TT).tolist(),
+        "Omega": reference.precision_of(sigma_TT).tolist(),
         "rho": dual.sigma_prime(problem.coupling_TT).item(),
         "rho_if_Sigma_is_identity_over_m": dual.sigma_prime(omega.trace_constrained(0 * w_TF)).item(),
         "V": _columns(state.v_TF),
@@ -141,7 +142,7 @@ def trace_constrained(inputs: Case) -> Case:
         "optimum": {**optimum, "dual": -dual.dual(problem, best.alphas)},
         "sigma_update": {
             "Sigma": updated_TT.tolist(),
-            "Omega": omega.precision_of(updated_TT).tolist(),
+            "Omega": reference.precision_of(updated_TT).tolist(),
             "value": dual.regulariser(w_TF, omega.coupling_of_covariance(updated_TT, 1.0)).item(),
             "rho": dual.sigma_prime(updated_TT).item(),
         },
@@ -161,7 +162,7 @@ def omega_updates(inputs: Case) -> Case:
             "q_ascending": found.q_T.tolist(),
             "Q": found.q_TT.tolist(),
             "value": dual.regulariser(w_TF, omega.coupling_of_covariance(found.covariance_TT, 1.0)).item(),
-            "Omega": omega.precision_of(found.covariance_TT).tolist(),
+            "Omega": reference.precision_of(found.covariance_TT).tolist(),
         },
     }
 

@@ -13,12 +13,12 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import weighted_mean
 from fedpeer.algorithms.leaves import taken
 from fedpeer.algorithms.losses import LOSSES
-from fedpeer.algorithms.metrics import final_and_best, scores
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.pfedvem import Head, confidence, kl, kl_up_to_constants
 from fedpeer.algorithms.servers.pfedvem import Personal, PFedVEM
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import inverse_softplus
+from tests.reference.metrics import final_and_best, scores
 
 Case = dict[str, Any]
 

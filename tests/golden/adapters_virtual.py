@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms import virtual
 from fedpeer.algorithms.gaussian import Gaussian, kl, product, stacked
-from fedpeer.algorithms.linear_gaussian import expected_log_likelihood, minimiser
-from fedpeer.networks.bayesian import BayesianLayer, bayesian, handed, inverse_softplus, joined, reparametrised, sampled
+from fedpeer.networks.bayesian import BayesianLayer, bayesian, handed, inverse_softplus, reparametrised, sampled
 from fedpeer.networks.lateral import LateralMLP
 from fedpeer.networks.mlp import MLP
+from tests.reference.linear_gaussian import expected_log_likelihood, minimiser
+from tests.reference.virtual import FreeEnergy, aggregate, joined, prior_exponents
 
 Case = dict[str, Any]
 
@@ -71,8 +72,8 @@ def virtual_round(inputs: Case) -> Case:
 
     full, part = deltas(1.0), deltas(inputs["gamma"])
     stored = {i: virtual.stored(old[i], sent) for i, sent in zip(active, part, strict=True)}
-    full_D, part_D = (virtual.aggregate(server, stacked(sent)).server for sent in (full, part))
-    slower_D = virtual.aggregate(server, stacked(part), server_lr=inputs["server_lr"]).server
+    full_D, part_D = (aggregate(server, stacked(sent)).server for sent in (full, part))
+    slower_D = aggregate(server, stacked(part), server_lr=inputs["server_lr"]).server
     return {
         "server": told(server),
         "cavity_without_prior": natural(cavity),
@@ -87,7 +88,7 @@ def virtual_round(inputs: Case) -> Case:
 
 
 def _reference(inputs: Case, cavity: Gaussian, prior: Gaussian, rule: virtual.Exponent) -> Case:
-    exponent = virtual.prior_exponents(tensor(inputs["n"]), rule)[inputs["client"]].item()
+    exponent = prior_exponents(tensor(inputs["n"]), rule)[inputs["client"]].item()
     return {"exponent": exponent, **told(virtual.reference(cavity, prior, exponent))}
 
 
@@ -96,7 +97,7 @@ def negative_precision(inputs: Case) -> Case:
     old = gaussian(inputs, "old")
     delta = virtual.delta(gaussian(inputs, "new"), old)
     server = Gaussian(tensor(inputs["server_chi"]), tensor(inputs["server_xi"]))
-    after = virtual.aggregate(server, stacked([delta])).server
+    after = aggregate(server, stacked([delta])).server
     bad = virtual.cavity(Gaussian(server.chi_D, tensor(inputs["bad_server_xi"])), old)
     return {
         "delta_chi": delta.chi_D.tolist(),
@@ -144,12 +145,12 @@ def _energies(inputs: Case, cavity: Gaussian, shared: Gaussian, private: Gaussia
     many = len(inputs["cavity_chi"])
     prior = Gaussian.of(torch.zeros_like(shared.chi_D), inputs["prior_sigma_shared"])
     own = Gaussian.of(torch.zeros_like(private.chi_D), inputs["prior_sigma_private"])
-    exponent = virtual.prior_exponents(torch.ones(inputs["K"], dtype=torch.float64), rule)[0].item()
+    exponent = prior_exponents(torch.ones(inputs["K"], dtype=torch.float64), rule)[0].item()
     against = virtual.reference(cavity, prior, exponent)
 
-    def energy(shared: Gaussian, private: Gaussian) -> virtual.FreeEnergy:
+    def energy(shared: Gaussian, private: Gaussian) -> FreeEnergy:
         likelihood = _likelihood(inputs, shared, private)
-        return virtual.FreeEnergy(likelihood, kl(shared, against).sum(), kl(private, own).sum())
+        return FreeEnergy(likelihood, kl(shared, against).sum(), kl(private, own).sum())
 
     now, beta, points = energy(shared, private), inputs["beta"], len(inputs["y"])
     best = minimiser(*_design(inputs), _together(against, own), inputs["sigma_y"])

@@ -14,10 +14,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.gossip import push_pull
-from fedpeer.gossip.exact import weighted_mean
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import share, synchronous_round
+from fedpeer.gossip.push_sum import share
 from fedpeer.slicing.assign import layout
 from fedpeer.slicing.flat import gather, scatter_
 from fedpeer.slicing.models import ModelGraph
@@ -25,6 +23,9 @@ from fedpeer.slicing.plan import Plan, compile_plan
 from fedpeer.topology.mixing import metropolis_hastings, push_sum_matrix
 from tests.golden.adapters import ADAPTERS
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
+from tests.reference import push_pull
+from tests.reference.exact import weighted_mean
+from tests.reference.synchronous import synchronous_round
 
 HERE = "tests.golden.adapters"
 #: As they were before any mutation.
@@ -116,7 +117,7 @@ MUTATIONS: list[tuple[str, str, Callable[..., Any]]] = [
     ("01b_push_sum_synchronous", f"{HERE}.synchronous_round", sends_by_rows),
     ("01c_push_sum_asynchronous", f"{HERE}.share", share_the_rest),
     ("01c_push_sum_asynchronous", f"{HERE}.receive", receive_negated),
-    ("01d_push_pull_pairwise", "fedpeer.gossip.push_pull.exchange", reply_after_merging),
+    ("01d_push_pull_pairwise", "tests.reference.push_pull.exchange", reply_after_merging),
     *((stem, f"{HERE}.gather", gather_backwards) for stem in NETWORKS_CASES),
     *((stem, f"{HERE}.scatter_", scatter_one_later) for stem in NETWORKS_CASES),
     *((stem, f"{HERE}.weighted_mean", mean_negated) for stem in NETWORKS_CASES),

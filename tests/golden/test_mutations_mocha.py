@@ -15,6 +15,7 @@ from fedpeer.algorithms.mocha.dual import Problem, Task
 from fedpeer.algorithms.mocha.sdca import Order, State
 from tests.golden.adapters_mocha import ADAPTERS
 from tests.golden.mutating import assert_red, name_of, needs_golden
+from tests.reference import mocha as reference
 
 ROOM = "fedpeer.algorithms.mocha"
 PAPER, TRACE, OTHERS = ADAPTERS
@@ -97,7 +98,7 @@ def eta_twice(w_TF: Tensor, eta: float, clusters: float) -> omega.Clustering:
 
 def inverted(sigma_TT: Tensor, lambda1: float, lambda2: float = 0.0) -> Tensor:
     """Omega taken for Sigma."""
-    return COVARIANCE(omega.precision_of(sigma_TT), lambda1, lambda2)
+    return COVARIANCE(reference.precision_of(sigma_TT), lambda1, lambda2)
 
 
 MUTATIONS: list[tuple[str, str, Callable[..., Any]]] = [

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms import metrics
 from fedpeer.algorithms.coordinated import weighted_mean
-from fedpeer.algorithms.metrics import Scores, final_and_best, scores
 from fedpeer.algorithms.pfedvem import Head, confidence, kl, kl_up_to_constants
 from fedpeer.algorithms.servers.models import Model
 from fedpeer.algorithms.servers.pfedvem import Confident, Personal, PFedVEM
 from fedpeer.networks.bayesian import inverse_softplus
 from tests.golden.adapters_pfedvem import ADAPTERS
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
+from tests.reference import metrics
+from tests.reference.metrics import Scores, final_and_best, scores
 
 HERE = "tests.golden.adapters_pfedvem"
 SERVER = "fedpeer.algorithms.servers.pfedvem"
@@ -109,8 +109,8 @@ MUTATIONS: list[tuple[str, str, Any]] = [
     (METRICS, f"{HERE}.scores", models_exchanged),
     (METRICS, f"{HERE}.final_and_best", least_of_all_rounds),
     (METRICS, f"{HERE}.final_and_best", first_round),
-    (METRICS, "fedpeer.algorithms.metrics.pooled", OVER_CLIENTS),
-    (METRICS, "fedpeer.algorithms.metrics.over_clients", POOLED),
+    (METRICS, "tests.reference.metrics.pooled", OVER_CLIENTS),
+    (METRICS, "tests.reference.metrics.over_clients", POOLED),
 ]
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from fedpeer.algorithms import virtual
 from fedpeer.algorithms.gaussian import Gaussian, kl
-from fedpeer.algorithms.linear_gaussian import expected_log_likelihood, minimiser
 from fedpeer.networks.bayesian import BayesianLayer, Noise, reparametrised
 from fedpeer.networks.lateral import ClientLayer
 from tests.golden.adapters_virtual import ADAPTERS
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
+from tests.reference.linear_gaussian import expected_log_likelihood, minimiser
+from tests.reference.virtual import FreeEnergy, aggregate
 
 HERE = "tests.golden.adapters_virtual"
 VIRTUAL = "fedpeer.algorithms.virtual"
@@ -25,7 +26,7 @@ DELTA, DAMPED, CLIENT_DELTA, AGGREGATE, REFERENCE = (
     virtual.delta,
     virtual.damped,
     virtual.client_delta,
-    virtual.aggregate,
+    aggregate,
     virtual.reference,
 )
 MOMENTS = BayesianLayer.moments
@@ -111,11 +112,11 @@ def noise_squared(x_ND: Tensor, y_N: Tensor, reference: Gaussian, noise: float) 
     return minimiser(x_ND, y_N, reference, noise**2)
 
 
-def private_divergence_not_weighted(energy: virtual.FreeEnergy, beta: float = 1.0) -> Tensor:
+def private_divergence_not_weighted(energy: FreeEnergy, beta: float = 1.0) -> Tensor:
     return beta * energy.kl_shared + energy.kl_private - energy.log_likelihood
 
 
-def divergence_alone_per_sample(energy: virtual.FreeEnergy, points: int, beta: float = 1.0) -> Tensor:
+def divergence_alone_per_sample(energy: FreeEnergy, points: int, beta: float = 1.0) -> Tensor:
     return energy.value(beta / points)
 
 
@@ -152,8 +153,8 @@ MUTATIONS: list[tuple[str, str, Callable[..., Any]]] = [
     ("03b_virtual_cavity_delta_aggregation", f"{VIRTUAL}.damped", old_for_new),
     ("03b_virtual_cavity_delta_aggregation", f"{VIRTUAL}.client_delta", damping_forgotten),
     ("03b_virtual_cavity_delta_aggregation", f"{VIRTUAL}.delta", delta_reversed),
-    ("03b_virtual_cavity_delta_aggregation", f"{VIRTUAL}.aggregate", first_delta_only),
-    ("03b_virtual_cavity_delta_aggregation", f"{VIRTUAL}.aggregate", server_lr_forgotten),
+    ("03b_virtual_cavity_delta_aggregation", f"{HERE}.aggregate", first_delta_only),
+    ("03b_virtual_cavity_delta_aggregation", f"{HERE}.aggregate", server_lr_forgotten),
     ("03b_virtual_cavity_delta_aggregation", f"{VIRTUAL}.reference", prior_divided_out),
     ("03c_negative_precision_delta", f"{VIRTUAL}.delta", precision_of_the_delta_clipped),
     ("03c_negative_precision_delta", f"{VIRTUAL}.delta", delta_reversed),
@@ -166,8 +167,8 @@ MUTATIONS: list[tuple[str, str, Callable[..., Any]]] = [
     ("04_virtual_free_energy_linear_gaussian", f"{HERE}.expected_log_likelihood", spread_forgotten),
     ("04_virtual_free_energy_linear_gaussian", f"{HERE}.minimiser", noise_squared),
     ("04_virtual_free_energy_linear_gaussian", f"{VIRTUAL}.reference", prior_forgotten),
-    ("04_virtual_free_energy_linear_gaussian", f"{VIRTUAL}.FreeEnergy.value", private_divergence_not_weighted),
-    ("04_virtual_free_energy_linear_gaussian", f"{VIRTUAL}.FreeEnergy.per_sample", divergence_alone_per_sample),
+    ("04_virtual_free_energy_linear_gaussian", f"{HERE}.FreeEnergy.value", private_divergence_not_weighted),
+    ("04_virtual_free_energy_linear_gaussian", f"{HERE}.FreeEnergy.per_sample", divergence_alone_per_sample),
     ("10_local_reparametrisation", "fedpeer.networks.bayesian.reparametrised", noise_backwards),
     ("10_local_reparametrisation", f"{HERE}.reparametrised", deviation_for_variance),
     ("10_local_reparametrisation", "fedpeer.networks.bayesian.BayesianLayer.moments", input_not_squared),

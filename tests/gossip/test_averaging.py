@@ -16,14 +16,13 @@ from scipy.sparse import issparse
 from torch import Tensor
 
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES, Averaging, Way, traffic, turn
-from fedpeer.gossip.exact import disagreement, weighted_mean
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import synchronous_round
-from fedpeer.gossip.synchronous import Sent, begin, take
 from fedpeer.topology.graphs import GRAPHS
 from fedpeer.topology.mixing import Protocol, adjacency
 from fedpeer.topology.overlay import Overlay, overlay
 from tests.gossip.test_mass import WIRES, values
+from tests.reference.exact import disagreement, weighted_mean
+from tests.reference.synchronous import Sent, begin, synchronous_round, take
 
 PROTOCOLS: list[Protocol] = ["push-sum", "push-pull", "exact"]
 NAMES = [name for name in GRAPHS if name != "edges"]

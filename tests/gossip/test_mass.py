@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedpeer.gossip import push_pull
-from fedpeer.gossip.exact import disagreement, variance, weighted_mean
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import absorb, receive, share
+from tests.reference import push_pull
+from tests.reference.exact import disagreement, variance, weighted_mean
 
 WIRES = [torch.float64, torch.float32, torch.bfloat16]
 

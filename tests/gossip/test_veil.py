@@ -16,9 +16,10 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import receive, share
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Outgoing
-from fedpeer.gossip.veil import Veil, give_made_up, push, shown
+from fedpeer.gossip.veil import Veil, give_made_up, shown
 from fedpeer.topology.prediction import predicted_rounds
 from tests.gossip.town import Town
+from tests.reference.veil import push
 
 FORMS: dict[str, Form] = {
     form.name: form for form in (float64(), float32(), bfloat16(), int8(), top_k(share=0.3), zstd()(int8()))

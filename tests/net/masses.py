@@ -18,7 +18,7 @@ from fedpeer.peer.core.ledger import DurableState
 from fedpeer.peer.core.making import owner_of, rules_of, setup_of
 from fedpeer.peer.shell.prepared import prepare
 from fedpeer.peer.shell.store import Store
-from fedpeer.sims.network import audit
+from tests.reference import audit
 
 
 def ledger_in(file: Path) -> DurableState:

@@ -19,13 +19,13 @@ from fedpeer.networks.bayesian import (
     drawn,
     handed,
     inverse_softplus,
-    joined,
     sampled,
     split,
 )
 from fedpeer.networks.registry import NetworkError, cnn, lstm, mlp
 from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.trace import trace
+from tests.reference.virtual import joined
 
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
 #: A plain layer with its input: two examples, several positions where there are any.

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpeer.slicing.assign import assign, assign_all, automatic, layout
+from fedpeer.slicing.assign import assign, assign_all, layout
 from fedpeer.slicing.models import Claim, ModelGraph, PartialModel, SlicingError
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.trace import trace
@@ -84,13 +84,6 @@ def test_peers_that_are_alike_share_one_assignment() -> None:
     found = assign_all({"a": NET, "b": NET, "c": NET, "d": network(4, 6, 3)}, graph)
     assert found["a"] is found["b"]
     assert len({id(each) for each in found.values()}) == 3
-
-
-def test_the_automatic_model_has_both_ends_and_a_fraction_of_what_is_between() -> None:
-    default = automatic(network(64, 300, 100, 10), 0.8, neurons={"0": 250})
-    assert default.neurons == {"input": "all", "0": 250, "1": 80, "2": "all"}
-    with pytest.raises(SlicingError, match="from 0 to 1"):
-        automatic(NET, 1.5)
 
 
 def test_a_layout_is_taken_as_it_is_and_checked() -> None:

@@ -18,7 +18,7 @@ from fedpeer.slicing.assign import assign_all
 from fedpeer.slicing.flat import FlatLayout, gather, scatter_
 from fedpeer.slicing.models import ModelGraph, PartialModel, SlicingError
 from fedpeer.slicing.network import NetworkMap
-from fedpeer.slicing.plan import Plan, compile_plan, local_plan
+from fedpeer.slicing.plan import Plan, compile_plan
 from fedpeer.slicing.trace import trace
 from tests.golden.adapters import averaged
 from tests.slicing.zoo import ZOO, Attention
@@ -224,8 +224,8 @@ def test_full_averaging_is_one_group_of_everything_and_no_averaging_is_none(name
     networks = {"a": network, "b": network}
     plan = compile_plan(networks, ModelGraph([PartialModel("everyone", neurons="all")]))
     assert [(group.id, group.members, group.length) for group in plan.groups] == [("everyone", ("a", "b"), network.n)]
-    assert local_plan(networks).groups == ()
-    assert len(local_plan(networks).local["a"]) == network.n
+    assert compile_plan(networks, ModelGraph([])).groups == ()
+    assert len(compile_plan(networks, ModelGraph([])).local["a"]) == network.n
 
 
 def test_a_convolution_is_sliced_by_channel_with_the_columns_that_it_feeds() -> None:

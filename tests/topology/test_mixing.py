@@ -14,13 +14,12 @@ from fedpeer.topology.mixing import (
     carrier,
     effective_matrix,
     exchange_matrices,
-    limit_weights,
     metropolis_hastings,
     push_sum_matrix,
     random_matching,
     second_modulus,
-    spectral_gap,
 )
+from tests.reference.mixing import limit_weights, spectral_gap
 from tests.topology.test_graphs import NAMES, made
 
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.topology.graphs import GRAPHS, edges
-from fedpeer.topology.mixing import limit_weights, push_sum_matrix
+from fedpeer.topology.mixing import push_sum_matrix
 from fedpeer.topology.overlay import Overlay, overlay
 from fedpeer.topology.prediction import predicted_rounds
 from fedpeer.topology.repair import repaired
+from tests.reference.mixing import limit_weights
 
 NAMES = [name for name in GRAPHS if name != "edges"]
 

@@ -12,10 +12,12 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves, stacked, taken
 from fedpeer.algorithms.mocha import comparators, dual, omega
 from fedpeer.algorithms.mocha.dual import Problem
-from fedpeer.algorithms.mocha.sdca import Order, State, minimise
+from fedpeer.algorithms.mocha.sdca import Order, State
 from fedpeer.algorithms.servers.mocha import Mocha
 from fedpeer.algorithms.servers.mocha_comparators import Cocoa, MinibatchSdca, MinibatchSgd, Slope
 from tests.algorithms.mocha.playing import Play, Tasks, features_of
+from tests.reference import mocha as reference
+from tests.reference.mocha import minimise
 
 TASKS = Tasks.drawn(1)
 #: Related tasks, fixed.
@@ -39,7 +41,7 @@ def test_rounds_of_cocoa(loss: Any) -> None:
     state, sigma_T = State.zero(problem.tasks), dual.sigma_primes(problem.coupling_TT)
     for number in range(1, 4):
         play.one()
-        state, steps = comparators.cocoa_round(problem, state, sigma_T, orders_of(play, number), 0.3)
+        state, steps = reference.cocoa_round(problem, state, sigma_T, orders_of(play, number), 0.3)
         torch.testing.assert_close(play.server.v_TF, state.v_TF, rtol=0, atol=1e-12)
         assert play.statistic("steps").tolist() == steps
 
@@ -52,7 +54,7 @@ def test_rounds_of_minibatch_sdca(loss: Any) -> None:
     for number in range(1, 4):
         play.one()
         batches = [order[:5] for order in orders_of(play, number)]
-        state = comparators.minibatch_sdca_round(problem, state, batches, 4.0)
+        state = reference.minibatch_sdca_round(problem, state, batches, 4.0)
         torch.testing.assert_close(play.server.v_TF, state.v_TF, rtol=0, atol=1e-12)
     assert play.statistic("steps").tolist() == [5, 5, 5]
     torch.testing.assert_close(play.server.v_TF, dual.v_of(problem.tasks, play.state.alphas))
@@ -76,16 +78,16 @@ def test_rounds_of_minibatch_sgd(loss: Any) -> None:
     play, problem = Play(algorithm, TASKS), problem_of(algorithm.local_loss)
     w_TF = torch.zeros(3, 5, dtype=torch.float64)
     for number in range(1, 4):
-        primal = dual.primal_of_w(problem, w_TF)
+        primal = reference.primal_of_w(problem, w_TF)
         play.one()
         assert play.statistic("primal").sum().item() == pytest.approx(primal, rel=1e-12)
         batches = [order[:4] for order in orders_of(play, number)]
-        w_TF = comparators.minibatch_sgd_round(problem, w_TF, batches, 0.3 / number)
+        w_TF = reference.minibatch_sgd_round(problem, w_TF, batches, 0.3 / number)
         torch.testing.assert_close(play.w_TF, w_TF, rtol=0, atol=1e-12)
     assert play.statistic("steps").tolist() == [4, 4, 4]
     play.one([1])
     empty, (_, drawn, _) = np.array([], np.int64), orders_of(play, 4)
-    w_TF = comparators.minibatch_sgd_round(problem, w_TF, [empty, drawn[:4], empty], 0.3 / 4)
+    w_TF = reference.minibatch_sgd_round(problem, w_TF, [empty, drawn[:4], empty], 0.3 / 4)
     torch.testing.assert_close(play.server.w_TF, w_TF, rtol=0, atol=1e-12)
 
 
@@ -130,7 +132,7 @@ def test_all_come_to_the_same_optimum(made: Any, rounds: int, near: float) -> No
     start, draws = State.zero(problem.tasks), np.random.default_rng(0)
     best = minimise(problem, start, gap_wanted=1e-12, rounds_max=2000, passes=2, draws=draws)
     play = Play(made, TASKS).rounds(rounds)
-    assert dual.primal_of_w(problem, play.w_TF) == pytest.approx(dual.primal(problem, best.v_TF), rel=near)
+    assert reference.primal_of_w(problem, play.w_TF) == pytest.approx(dual.primal(problem, best.v_TF), rel=near)
 
 
 def test_seconds_are_the_units_of_the_papers_model_over_a_phones_speed() -> None:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from fedpeer.algorithms.mocha import comparators, dual
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, Loss
-from fedpeer.algorithms.mocha.sdca import State, cyclic, minimise, solve
+from fedpeer.algorithms.mocha.sdca import State, cyclic, solve
 from tests.algorithms.mocha.making import LOSSES, feasible, normal, problem_of
+from tests.reference import mocha as reference
+from tests.reference.mocha import minimise
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -30,7 +32,7 @@ def test_every_node_of_cocoa_reaches_the_theta_that_is_asked_for(loss: Loss) -> 
     problem = problem_of(loss, draws, (20, 4, 35))
     state, sigma_T = feasible(problem, draws), dual.sigma_primes(problem.coupling_TT)
     orders = [draws.permutation(len(task.y_S)) for task in problem.tasks]
-    after, steps = comparators.cocoa_round(problem, state, sigma_T, orders, 0.5)
+    after, steps = reference.cocoa_round(problem, state, sigma_T, orders, 0.5)
     torch.testing.assert_close(after.v_TF, dual.v_of(problem.tasks, after.alphas))
     assert all(0 < taken < comparators.STEPS_MAX and taken % 5 == 0 for taken in steps)
     w_TF, curvature_T = dual.w_of(state.v_TF, problem.coupling_TT), sigma_T * problem.coupling_TT.diagonal()
@@ -48,7 +50,7 @@ def test_a_theta_out_of_reach_ends_after_the_most_steps() -> None:
     problem = problem_of(LOGISTIC, np.random.default_rng(2))
     state, sigma_T = State.zero(problem.tasks), dual.sigma_primes(problem.coupling_TT)
     orders = [np.arange(len(task.y_S)) for task in problem.tasks]
-    _, steps = comparators.cocoa_round(problem, state, sigma_T, orders, -1.0)
+    _, steps = reference.cocoa_round(problem, state, sigma_T, orders, -1.0)
     assert steps == [comparators.STEPS_MAX] * 3
 
 
@@ -60,7 +62,7 @@ def test_minibatch_sdca_with_beta_one_never_raises_the_dual(seed: int, loss: Los
     problem = problem_of(loss, draws)
     state = feasible(problem, draws)
     batches = [draws.permutation(len(task.y_S))[:size] for task, size in zip(problem.tasks, (3, 5, 0), strict=True)]
-    after = comparators.minibatch_sdca_round(problem, state, batches, 1.0)
+    after = reference.minibatch_sdca_round(problem, state, batches, 1.0)
     assert dual.dual(problem, after.alphas) <= dual.dual(problem, state.alphas) + 1e-12
     torch.testing.assert_close(after.v_TF, dual.v_of(problem.tasks, after.alphas))
     assert torch.equal(after.alphas[2], state.alphas[2])
@@ -69,7 +71,7 @@ def test_minibatch_sdca_with_beta_one_never_raises_the_dual(seed: int, loss: Los
 def test_one_example_alone_with_beta_one_is_one_exact_step() -> None:
     problem = problem_of(HINGE, np.random.default_rng(3))
     state, nobody = feasible(problem, np.random.default_rng(4)), np.array([], np.int64)
-    after = comparators.minibatch_sdca_round(problem, state, [nobody, np.array([2]), nobody], 1.0)
+    after = reference.minibatch_sdca_round(problem, state, [nobody, np.array([2]), nobody], 1.0)
     w_F = dual.w_of(state.v_TF, problem.coupling_TT)[1]
     coupling = problem.coupling_TT[1, 1].item()
     wanted_S, _ = solve(HINGE, problem.tasks[1], state.alphas[1], w_F, coupling, np.array([2]))
@@ -87,7 +89,7 @@ def test_a_whole_batch_of_sgd_is_a_step_down_the_gradient(loss: Loss) -> None:
     objective = torch.stack(losses).sum() + dual.regulariser(w_TF, problem.coupling_TT)
     (gradient_TF,) = torch.autograd.grad(objective, w_TF)
     batches = [np.arange(len(task.y_S)) for task in problem.tasks]
-    after_TF = comparators.minibatch_sgd_round(problem, w_TF.detach(), batches, 0.1)
+    after_TF = reference.minibatch_sgd_round(problem, w_TF.detach(), batches, 0.1)
     torch.testing.assert_close(after_TF, w_TF.detach() - 0.1 * gradient_TF)
 
 
@@ -95,10 +97,10 @@ def test_batches_of_sgd_estimate_that_gradient_without_bias() -> None:
     """The mean over all batches of one example is the whole batch; an empty batch leaves the regulariser."""
     problem = problem_of(SQUARED, np.random.default_rng(6), (4, 4, 4))
     w_TF = normal(np.random.default_rng(7), 3, 4)
-    singles = [comparators.minibatch_sgd_round(problem, w_TF, [np.array([i])] * 3, 0.1) for i in range(4)]
-    whole_TF = comparators.minibatch_sgd_round(problem, w_TF, [np.arange(4)] * 3, 0.1)
+    singles = [reference.minibatch_sgd_round(problem, w_TF, [np.array([i])] * 3, 0.1) for i in range(4)]
+    whole_TF = reference.minibatch_sgd_round(problem, w_TF, [np.arange(4)] * 3, 0.1)
     torch.testing.assert_close(torch.stack(singles).mean(0), whole_TF)
-    empty_TF = comparators.minibatch_sgd_round(problem, w_TF, [np.array([], np.int64)] * 3, 0.1)
+    empty_TF = reference.minibatch_sgd_round(problem, w_TF, [np.array([], np.int64)] * 3, 0.1)
     torch.testing.assert_close(empty_TF, w_TF - 0.1 * torch.linalg.solve(problem.coupling_TT, w_TF))
 
 
@@ -112,9 +114,9 @@ def test_all_of_them_come_to_the_same_optimum() -> None:
     cocoa = sdca = State.zero(problem.tasks)
     w_TF = torch.zeros(3, 4, dtype=torch.float64)
     for h in range(1, 401):
-        cocoa, _ = comparators.cocoa_round(problem, cocoa, dual.sigma_primes(problem.coupling_TT), whole, 0.5)
-        sdca = comparators.minibatch_sdca_round(problem, sdca, whole, 4.0)
-        w_TF = comparators.minibatch_sgd_round(problem, w_TF, whole, 0.2 / (h + 20))
+        cocoa, _ = reference.cocoa_round(problem, cocoa, dual.sigma_primes(problem.coupling_TT), whole, 0.5)
+        sdca = reference.minibatch_sdca_round(problem, sdca, whole, 4.0)
+        w_TF = reference.minibatch_sgd_round(problem, w_TF, whole, 0.2 / (h + 20))
     assert dual.primal(problem, cocoa.v_TF) == pytest.approx(wanted, rel=1e-6)
     assert dual.primal(problem, sdca.v_TF) == pytest.approx(wanted, rel=1e-3)
-    assert dual.primal_of_w(problem, w_TF) == pytest.approx(wanted, rel=1e-2)
+    assert reference.primal_of_w(problem, w_TF) == pytest.approx(wanted, rel=1e-2)

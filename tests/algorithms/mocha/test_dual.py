@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedpeer.algorithms.mocha import dual, sdca
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, Loss
 from tests.algorithms.mocha.making import LOSSES, covariance, feasible, normal, problem_of
+from tests.reference import mocha as reference
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -26,7 +27,7 @@ def test_the_gap_is_primal_plus_dual_and_never_negative(loss: Loss, seed: int) -
     total = dual.primal(problem, state.v_TF) + dual.dual(problem, state.alphas)
     assert found == pytest.approx(total, rel=1e-9)
     assert found >= 0
-    anywhere = dual.primal_of_w(problem, normal(draws, 3, 4))
+    anywhere = reference.primal_of_w(problem, normal(draws, 3, 4))
     assert anywhere >= -dual.dual(problem, state.alphas)
 
 
@@ -50,7 +51,7 @@ def test_w_from_duals_and_any_w_have_the_same_primal() -> None:
     problem = problem_of(LOGISTIC, draws)
     state = feasible(problem, draws)
     w_TF = dual.w_of(state.v_TF, problem.coupling_TT)
-    assert dual.primal(problem, state.v_TF) == pytest.approx(dual.primal_of_w(problem, w_TF), rel=1e-12)
+    assert dual.primal(problem, state.v_TF) == pytest.approx(reference.primal_of_w(problem, w_TF), rel=1e-12)
 
 
 @given(seed=SEEDS, whole=st.booleans())

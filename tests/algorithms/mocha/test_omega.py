@@ -12,6 +12,7 @@ from torch import Tensor
 from fedpeer.algorithms.mocha import omega
 from fedpeer.algorithms.mocha.dual import regulariser
 from tests.algorithms.mocha.making import covariance, normal
+from tests.reference import mocha as reference
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -86,7 +87,7 @@ def test_many_at_once_are_each_alone() -> None:
 def test_both_ways_to_the_coupling_are_half_the_inverse_of_the_penalty(lambda2: float) -> None:
     draws = np.random.default_rng(3)
     sigma_TT, w_TF = covariance(draws, 3), normal(draws, 3, 4)
-    a_TT = omega.penalty(omega.precision_of(sigma_TT), 0.3, lambda2)
+    a_TT = omega.penalty(reference.precision_of(sigma_TT), 0.3, lambda2)
     coupling_TT = omega.coupling_of_penalty(a_TT)
     torch.testing.assert_close(omega.coupling_of_covariance(sigma_TT, 0.3, lambda2), coupling_TT)
     torch.testing.assert_close(regulariser(w_TF, coupling_TT), (w_TF * (a_TT @ w_TF)).sum())

@@ -16,10 +16,11 @@ from torch.func import functional_call
 from fedpeer.algorithms.leaves import leaves, rebuilt, stacked, taken
 from fedpeer.algorithms.mocha import dual, omega
 from fedpeer.algorithms.mocha.dual import Problem, Task
-from fedpeer.algorithms.mocha.sdca import State, cyclic, minimise, round_of
+from fedpeer.algorithms.mocha.sdca import State, cyclic, round_of
 from fedpeer.algorithms.servers.mocha import LossName, Mocha, Said
 from tests.algorithms.mocha.making import covariance
 from tests.algorithms.mocha.playing import Play, Tasks, features_of
+from tests.reference.mocha import minimise
 
 TASKS = Tasks.drawn(1)
 LOSSES: list[LossName] = ["hinge", "smoothed-hinge", "logistic", "squared"]

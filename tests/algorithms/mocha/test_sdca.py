@@ -18,8 +18,10 @@ from torch import Tensor
 from fedpeer.algorithms.mocha import dual, omega, sdca
 from fedpeer.algorithms.mocha.dual import Problem, Task
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, Loss, coordinate, smoothed_hinge
-from fedpeer.algorithms.mocha.sdca import State, cyclic, minimise, round_of, solve
+from fedpeer.algorithms.mocha.sdca import State, cyclic, round_of, solve
 from tests.algorithms.mocha.making import LOSSES, feasible, normal, problem_of, tasks_of
+from tests.reference import mocha as reference
+from tests.reference.mocha import minimise
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -105,7 +107,10 @@ def test_a_general_minimiser_finds_no_lower_primal() -> None:
     draws = np.random.default_rng(9)
     problem = problem_of(smoothed_hinge(0.5), draws, (10, 6), 3)
     found = minimize(
-        lambda w: dual.primal_of_w(problem, torch.from_numpy(w).reshape(2, 3)), np.zeros(6), method="BFGS", tol=1e-9
+        lambda w: reference.primal_of_w(problem, torch.from_numpy(w).reshape(2, 3)),
+        np.zeros(6),
+        method="BFGS",
+        tol=1e-9,
     )
     assert dual.primal(problem, optimum(problem).v_TF) == pytest.approx(found.fun, rel=1e-7)
 

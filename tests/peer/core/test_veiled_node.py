@@ -21,10 +21,10 @@ from fedpeer.peer.core.journal import entry_bytes, ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import DurableState, Rules
 from fedpeer.peer.core.messages import Fetch, Value
 from fedpeer.peer.core.rounds import _noise, among_the_living
-from fedpeer.sims.network import history
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.veiled import Veiled, correlation, veiled_world
+from tests.reference import judges
 
 
 def running(ticks: float, *, watched: bool = False, **settings: Any) -> Veiled:
@@ -132,7 +132,7 @@ def test_honest_noise_is_plausible_and_what_nobody_makes_up_is_not() -> None:
     """Also to peers who do not train at all."""
     village = running(250.0)
     assert len({s.round for s in village.made_up()}) >= 4
-    assert not {"implausible", "out_of_reach"} & set(history.refused(village.town.rows))
+    assert not {"implausible", "out_of_reach"} & set(judges.refused(village.town.rows))
     ledger = village.node("peer1").ledger
     (reach,) = (ledger.reach(group) for group in ledger.groups)
     assert reach.refusal(torch.full((85,), 1e3), torch.ones(85), noise=1.0)

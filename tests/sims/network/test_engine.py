@@ -16,7 +16,6 @@ from fedpeer.config.methods import method_of
 from fedpeer.peer.core.ledger import DurableState
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS
-from fedpeer.sims.network import audit, history
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.engine import ALONE_S, SECONDS, NetworkEngine
 from fedpeer.sims.network.faults import Act, Faults, asked, drawn
@@ -25,6 +24,7 @@ from fedpeer.sims.network.residents import NodeFactory
 from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World, plan_of
+from tests.reference import audit, judges
 from tests.sims import worlds
 from tests.sims.worlds import relative
 
@@ -280,11 +280,11 @@ class Watched:
 
     def judge(self) -> None:
         rows = self.town.rows
-        history.judged(
-            history.saved_before_said(rows),
-            history.taken_once_and_in_order(history.durable(rows)),
-            history.conserved(rows, 1e-9),
-            history.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+        judges.judged(
+            judges.saved_before_said(rows),
+            judges.taken_once_and_in_order(judges.durable(rows)),
+            judges.conserved(rows, 1e-9),
+            judges.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
         )
 
 
@@ -293,7 +293,7 @@ class Watched:
 def test_in_an_undisturbed_run_nobody_is_refused_anything(mode: str, delay: float) -> None:
     watched = Watched(small(learning__mode=mode), Faults(seed=2, links=LinkRules(delay=delay)))
     watched.play(until=2000.0)
-    assert history.refused(watched.town.rows) == {}
+    assert judges.refused(watched.town.rows) == {}
     watched.judge()
 
 
@@ -331,7 +331,7 @@ def test_a_run_of_nodes_is_its_seed() -> None:
         watched = Watched(made, drawn(seed, made.peers, heal=100.0))
         watched.town.start()
         watched.town.run(150.0)
-        return history.digest(watched.town.rows)
+        return judges.digest(watched.town.rows)
 
     assert played(5) == played(5)
     assert played(5) != played(6)

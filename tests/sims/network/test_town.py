@@ -20,12 +20,12 @@ from fedpeer.peer.core.events import (
     Trained,
 )
 from fedpeer.peer.core.messages import Ack
-from fedpeer.sims.network import history
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import Act, Faults, drawn
 from fedpeer.sims.network.links import LinkRules, partition
 from fedpeer.sims.network.town import Simulator
+from tests.reference import judges
 from tests.sims.network import bank
 from tests.sims.network.bank import COINS, Bank
 
@@ -54,10 +54,10 @@ def checked(town: Simulator) -> None:
 
 
 def judge(town: Simulator) -> None:
-    history.judged(
-        history.saved_before_said(town.rows),
-        history.taken_once_and_in_order(history.durable(town.rows)),
-        history.conserved(town.rows, 0.0),
+    judges.judged(
+        judges.saved_before_said(town.rows),
+        judges.taken_once_and_in_order(judges.durable(town.rows)),
+        judges.conserved(town.rows, 0.0),
     )
     assert any(row[1] == "mass" for row in town.rows)
 
@@ -103,8 +103,8 @@ def test_speaking_before_the_save_is_found_and_costs_coins() -> None:
         town.kill_after("p2", effects, ticks=1.0)
         town.start()
         town.run(20.0)
-        assert not history.saved_before_said(town.rows), "the outbox keeps the order it was given"
-        lost += bool(history.conserved(town.rows, 0.0))
+        assert not judges.saved_before_said(town.rows), "the outbox keeps the order it was given"
+        lost += bool(judges.conserved(town.rows, 0.0))
     assert lost > 2, "of fifteen"
 
 
@@ -113,7 +113,7 @@ def test_a_run_is_its_seed() -> None:
         town = Simulator(PEERS, bank.craft(PEERS), drawn(seed, PEERS, heal=60.0, kinds=("kill", "pause", "full")))
         town.start()
         town.run(80.0)
-        return history.digest(town.rows)
+        return judges.digest(town.rows)
 
     assert played(3) == played(3)
     assert played(3) != played(4)
@@ -133,7 +133,7 @@ def test_lost_memory_is_lost() -> None:
         (after,) = (machine for machine in banks(town) if machine.me == "p2")
         assert sum(after.made.values()) < sum(made.values())
         assert (sum(after.made.values()) > 10) == (kind == "old")
-        assert history.conserved(town.rows, 0.0)
+        assert judges.conserved(town.rows, 0.0)
 
 
 def test_a_cut_edge_carries_nothing_until_it_heals() -> None:
@@ -188,7 +188,7 @@ def test_a_full_disk_silences_a_peer_and_no_other() -> None:
     assert not [tick for tick in said["p1"] if 10.5 < tick < 30.0]
     assert [tick for tick in said["p2"] if 10.5 < tick < 30.0]
     assert [tick for tick in said["p1"] if tick > 30.0]
-    assert history.refused(town.rows)["persist_failed"] > 1
+    assert judges.refused(town.rows)["persist_failed"] > 1
     judge(town)
 
 
@@ -261,6 +261,6 @@ def test_what_is_refused_is_counted_and_answered() -> None:
     town = Simulator(peers, craft)
     town.start()
     town.run(5.0)
-    assert history.refused(town.rows) == {"not_fedpeer": 1}
+    assert judges.refused(town.rows) == {"not_fedpeer": 1}
     assert [e for e in machines["p2"].heard if not isinstance(e, Tick)] == [RefusedAtDoor("not_fedpeer", "p1")]
     assert [e for e in machines["p1"].heard if not isinstance(e, Tick)] == [Asked("pause")]

@@ -11,13 +11,13 @@ import pytest
 from fedpeer.config.choice import ChoiceError
 from fedpeer.peer.core.events import Refuse
 from fedpeer.peer.core.saving import Recovered
-from fedpeer.sims.network import history
 from fedpeer.sims.network.agenda import Agenda
 from fedpeer.sims.network.disk import DiskRules, MemoryDisk
 from fedpeer.sims.network.faults import Faults, Lying, asked, drawn, parsed
 from fedpeer.sims.network.lies import LIES
 from fedpeer.sims.network.links import Cut, LinkRules, Links, partition
 from fedpeer.sims.network.timeline import Timeline
+from tests.reference import judges
 
 PEERS = ("a", "b", "c", "d")
 MANY = 20_000
@@ -231,7 +231,7 @@ SAID = ("said", "a", "Send")
     ],
 )
 def test_the_judge_of_saving_before_speaking(each: list[tuple[object, ...]], good: bool) -> None:
-    assert (history.saved_before_said(rows(*each)) == []) == good
+    assert (judges.saved_before_said(rows(*each)) == []) == good
 
 
 def took(number: int, lane: str = "x") -> tuple[object, ...]:
@@ -251,22 +251,22 @@ def took(number: int, lane: str = "x") -> tuple[object, ...]:
     ],
 )
 def test_the_judge_of_order(each: list[tuple[object, ...]], good: bool) -> None:
-    assert (history.taken_once_and_in_order(history.durable(rows(*each))) == []) == good
+    assert (judges.taken_once_and_in_order(judges.durable(rows(*each))) == []) == good
 
 
 def test_the_judges_of_mass_hull_and_refusals() -> None:
     mass = rows(("mass", "g", 4.0, 4.0), ("mass", "g", 4.1, 4.0), ("mass", "g", math.nan, 4.0))
-    assert len(history.conserved(mass, 1e-6)) == 2
-    assert history.conserved(mass[:2], 0.1) == []
+    assert len(judges.conserved(mass, 1e-6)) == 2
+    assert judges.conserved(mass[:2], 0.1) == []
     estimates = rows(
         ("estimate", "a", "g", -1.0, 1.0), ("estimate", "a", "g", -1.1, 1.0), ("estimate", "a", "g", 0, math.nan)
     )
-    assert len(history.inside(estimates, {"g": (-1.0, 1.0)})) == 2
-    assert len(history.inside(estimates, {"g": (-1.0, 1.0)}, slack=0.2)) == 1
+    assert len(judges.inside(estimates, {"g": (-1.0, 1.0)})) == 2
+    assert len(judges.inside(estimates, {"g": (-1.0, 1.0)}, slack=0.2)) == 1
     refusals = rows(
         ("refused", "a", "early", "b"), ("refused", "b", "early", "a"), ("refused", "a", "own_message", "a")
     )
-    assert history.refused(refusals) == {"early": 2, "own_message": 1}
-    assert history.only_harmless(refusals, {"early": "h", "own_message": "s"}) == ["own_message was uttered 1 times"]
+    assert judges.refused(refusals) == {"early": 2, "own_message": 1}
+    assert judges.only_harmless(refusals, {"early": "h", "own_message": "s"}) == ["own_message was uttered 1 times"]
     with pytest.raises(AssertionError, match="own_message"):
-        history.judged([], ["own_message was uttered 1 times"])
+        judges.judged([], ["own_message was uttered 1 times"])

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging, Turn, turn
 from fedpeer.gossip.mass import Mass
@@ -95,3 +96,11 @@ def _enter(member: Member) -> tuple[Member, list[Sent]]:
         return replace(member, turn=plan), []
     kept, each = share(member.held, plan.fraction, copies=len(plan.to), wire=member.wire)
     return replace(member, held=kept, turn=plan), [Sent(to, member.exchange, each) for to in plan.to]
+
+
+def synchronous_round(mass_PD: Mass, matrix_PP: Tensor) -> Mass:
+    """All P peers give their shares at once: value (P, D) and weight (P,) both times a column-stochastic matrix.
+
+    matrix_PP: float64, [dst, src] the fraction that src gives to dst; dense, or sparse CSR.
+    """
+    return Mass(matrix_PP @ mass_PD.value_D, matrix_PP @ mass_PD.weight)

@@ -1,0 +1,21 @@
+"""What mixing matrices settle to, computed densely: for small graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from fedpeer.topology.mixing import Dense, dense, second_modulus
+
+
+def limit_weights(matrix: csr_array | Dense) -> Dense:
+    """Where the push-sum weights settle, (P,), from weights of 1: A w = w with sum P. Dense; for small graphs."""
+    matrix_PP = dense(matrix)
+    count = len(matrix_PP)
+    equations = np.vstack([matrix_PP - np.eye(count), np.ones(count)])
+    return np.asarray(np.linalg.lstsq(equations, np.append(np.zeros(count), count))[0])
+
+
+def spectral_gap(matrix: csr_array | Dense) -> float:
+    """1 - the second largest modulus of the eigenvalues: the share of the disagreement that one exchange takes away."""
+    return 1 - second_modulus(matrix)

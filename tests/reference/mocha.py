@@ -1,0 +1,83 @@
+"""Whole rounds of MOCHA's comparators with all tasks in one place, and its objective at any weights.
+
+Source: Smith et al., Federated multi-task learning, NIPS 2017, section 5 and its released program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.mocha.comparators import batch_slope, cocoa_turn, minibatch_sdca_turn
+from fedpeer.algorithms.mocha.dual import Problem, gap, loss_of, regulariser, sigma_primes, w_of
+from fedpeer.algorithms.mocha.sdca import Order, State, reshuffled, round_of
+
+
+def cocoa_round(
+    problem: Problem, state: State, sigma_T: Tensor, permutations: Sequence[Order], theta: float
+) -> tuple[State, list[int]]:
+    """One round of CoCoA: (the state after it, each node's steps). Arguments as `sdca.round_of`."""
+    w_TF = w_of(state.v_TF, problem.coupling_TT)
+    curvature_T = (sigma_T * problem.coupling_TT.diagonal()).tolist()
+    turns = [
+        cocoa_turn(problem.loss, *turn, theta)
+        for turn in zip(problem.tasks, state.alphas, w_TF, curvature_T, permutations, strict=True)
+    ]
+    alphas, deltas_F, steps = zip(*turns, strict=True)
+    return State(alphas, state.v_TF + torch.stack(deltas_F)), list(steps)
+
+
+def minibatch_sdca_round(problem: Problem, state: State, batches: Sequence[Order], beta: float) -> State:
+    """One round of minibatch SDCA: every example of the batches at the stale W, and beta / |all batches| of the change.
+
+    batches: different examples of each task. beta: 1 is always safe, up to the size of all batches for examples that
+    have nothing to do with one another.
+    """
+    part = beta / sum(len(batch) for batch in batches)
+    w_TF, coupling_T = w_of(state.v_TF, problem.coupling_TT), problem.coupling_TT.diagonal().tolist()
+    rows = zip(problem.tasks, state.alphas, w_TF, coupling_T, batches, strict=True)
+    alphas, deltas_F = zip(*(minibatch_sdca_turn(problem.loss, *row, part) for row in rows), strict=True)
+    return State(alphas, state.v_TF + torch.stack(deltas_F))
+
+
+def minibatch_sgd_round(problem: Problem, w_TF: Tensor, batches: Sequence[Order], step: float) -> Tensor:
+    """One step of minibatch SGD on P itself: W - step (subgradient of the losses as the batches tell it + M^-1 W).
+
+    step: beta / h in round h, as for strongly convex objectives. The regulariser counts in full, lambda included.
+    An empty batch says nothing about its task's losses.
+    """
+    of_regulariser_TF: Tensor = torch.linalg.solve(problem.coupling_TT, w_TF)
+    rows = zip(problem.tasks, w_TF, batches, strict=True)
+    of_losses_TF = torch.stack([batch_slope(problem.loss, *row) for row in rows])
+    return w_TF - step * (of_regulariser_TF + of_losses_TF)
+
+
+def minimise(
+    problem: Problem, start: State, *, gap_wanted: float, rounds_max: int, passes: int, draws: np.random.Generator
+) -> State:
+    """Rounds of some passes over fresh permutations until the duality gap is at most `gap_wanted`.
+
+    For who has all tasks in one place: a local model (one task, or M diagonal), a global one (all data as one task),
+    a reference. After `rounds_max` rounds it returns where it stands.
+    """
+    sigma_T, state = sigma_primes(problem.coupling_TT), start
+    for _ in range(rounds_max):
+        if gap(problem, state.alphas, state.v_TF) <= gap_wanted:
+            break
+        orders = [reshuffled(len(task.y_S), passes * len(task.y_S), draws) for task in problem.tasks]
+        state = round_of(problem, state, sigma_T, orders)
+    return state
+
+
+def precision_of(sigma_TT: Tensor) -> Tensor:
+    """Omega = Sigma^-1, (..., T, T), to be looked at: a report or a picture. No update needs it."""
+    return torch.cholesky_inverse(torch.linalg.cholesky(sigma_TT))
+
+
+def primal_of_w(problem: Problem, w_TF: Tensor) -> float:
+    """P(W) for any W."""
+    losses = (loss_of(problem.loss, task, w_F) for task, w_F in zip(problem.tasks, w_TF, strict=True))
+    return sum(losses) + regulariser(w_TF, problem.coupling_TT).item()

@@ -1,0 +1,29 @@
+"""Masked shares given by push-sum, without numbered transfers: the twin of `fedpeer.gossip.veil.give_made_up`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.veil import Veil
+
+
+def push(
+    held: Mass, veil: Veil, fraction: float, made_up: Mapping[str, Tensor], *, wire: torch.dtype = torch.float64
+) -> tuple[Mass, Veil, dict[str, Mass]]:
+    """A made-up share to each of these neighbours, of the weight of a true one: (kept, veil, shares by peer).
+
+    Args:
+        fraction: of the weight held, as in `push_sum.share`.
+        made_up: for each neighbour a vector (D,) of its own, in the units of an estimate.
+    """
+    assert fraction > 0, "a share is a part of what is held"
+    assert len(made_up) * fraction <= 1, "no one can give more than is held"
+    weight = held.weight * fraction
+    sent = {peer: Mass.of(vector_D, weight).rounded(wire) for peer, vector_D in made_up.items()}
+    for share in sent.values():
+        held = held - share
+    return held, veil.after(sent), sent
