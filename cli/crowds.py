@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fedpeer.sims.crowds import CrowdOutcome
+    from fedpeer.experiments.scalar_gossip.simulation import CrowdOutcome
 
 
 class Protocol(StrEnum):
@@ -64,8 +64,8 @@ def simulate(
 
     from fedpeer.cli.running import EXIT_STOPPED, stopping
     from fedpeer.config.choice import parse
+    from fedpeer.experiments.scalar_gossip.simulation import CrowdAsked, play
     from fedpeer.runs.disk import dumps
-    from fedpeer.sims.crowds import CrowdAsked, play
 
     asked = CrowdAsked(
         graph=parse(graph), peers=peers, protocol=protocol.value, loss=loss, lanes=not no_lanes, churn=churn, gone=gone,
@@ -95,11 +95,11 @@ def sweep(
     from fedpeer.cli.files import writable, write_text
     from fedpeer.cli.running import EXIT_STOPPED, stopping
     from fedpeer.cli.units import lasting
+    from fedpeer.experiments.scalar_gossip import scale
+    from fedpeer.experiments.scalar_gossip.simulation import play
     from fedpeer.runs.canvas import standalone
     from fedpeer.runs.disk import dumps, read_json
     from fedpeer.runs.environment import environment
-    from fedpeer.sims import scale
-    from fedpeer.sims.crowds import play
 
     with writable(to, option="--to"):
         to.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """`fedpeer demo associative`: what peers answer that learnt alone, as one, or in part together.
 
-What is played is in `sims/associative.py`. Here it is shown: two answers in the terminal (`demo_drawing.py`), or a page
-on which any part of a pattern can be given (`demo_questions.py`, served by `peer/shell/playground/`).
+What is played is in `experiments/associative/`. Here it is shown: two answers in the terminal (`drawing.py`), or a page
+on which any part of a pattern can be given (`questions.py`, served by `experiments/associative/page/`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     import socket
 
-    from fedpeer.sims.associative import Shown
+    from fedpeer.experiments.associative.demonstration import Shown
 
 app = typer.Typer(help="Small demonstrations.", no_args_is_help=True)
 
@@ -48,7 +48,7 @@ def associative(
     from fedpeer.cli.errors import ConfigError, Problem
     from fedpeer.cli.progress import watcher
     from fedpeer.cli.running import EXIT_STOPPED, stopping
-    from fedpeer.sims.associative import demonstrate
+    from fedpeer.experiments.associative.demonstration import demonstrate
 
     wanted = [Problem((), "is about the page; add --web", name) for name in _of_the_page(port, show) if not page]
     if wanted:
@@ -56,7 +56,7 @@ def associative(
     progress, stop = Console(stderr=True), threading.Event()
     with ExitStack() as stack:
         if page:
-            from fedpeer.peer.shell.playground.server import bound
+            from fedpeer.experiments.associative.page.server import bound
 
             listening = stack.enter_context(closing(bound(port or 0)))
         with stopping(stop, progress), watcher(progress, quiet) as display:
@@ -78,8 +78,8 @@ def _of_the_page(port: int | None, show: bool) -> list[str]:
 def _draw(shown: Shown) -> None:
     from rich.console import Console
 
-    from fedpeer.cli.demo_drawing import Marks, drawn, legend, table
-    from fedpeer.cli.demo_words import heading, lesson
+    from fedpeer.experiments.associative.drawing import Marks, drawn, legend, table
+    from fedpeer.experiments.associative.words import heading, lesson
 
     console, images = Console(), shown.recall.canvas.images
     marks = Marks.suited(console.width, images=images, ascii_only=console.options.ascii_only)
@@ -97,8 +97,8 @@ def _serve(shown: Shown, seed: int, listening: socket.socket, *, show: bool) -> 
     import asyncio
     from functools import partial
 
-    from fedpeer.cli.demo_questions import answer_to, tellable
-    from fedpeer.peer.shell.playground.server import address, serve
+    from fedpeer.experiments.associative.page.server import address, serve
+    from fedpeer.experiments.associative.questions import answer_to, tellable
 
     def ready() -> None:
         typer.echo("The page is there until Ctrl-C:", err=True)

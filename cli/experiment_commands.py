@@ -12,7 +12,7 @@ import typer
 from fedpeer.cli.files import runs_folder
 
 if TYPE_CHECKING:
-    from fedpeer.sims.experiments.experiment import Experiment, SizeName
+    from fedpeer.experiments.experiment import Experiment, SizeName
 
 app = typer.Typer(help="The papers' experiments, each at one command, and what held.", no_args_is_help=True)
 
@@ -34,7 +34,7 @@ def list_experiments() -> None:
 
     from fedpeer.cli.units import lasting
     from fedpeer.data.registry import describe
-    from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
+    from fedpeer.experiments.registry import EXPERIMENTS, experiment
 
     console, missing, readers = Console(), False, [each for each in map(experiment, EXPERIMENTS) if each.reads]
     for paper, each_of in groupby(map(experiment, EXPERIMENTS), key=lambda each: each.source.partition(", ")[0]):
@@ -124,8 +124,8 @@ def run(
 
     from fedpeer.cli.experiment_progress import watcher
     from fedpeer.cli.running import EXIT_STOPPED, stopping
-    from fedpeer.sims.experiments.registry import experiment
-    from fedpeer.sims.experiments.runner import Asked, carry_out, kept
+    from fedpeer.experiments.registry import experiment
+    from fedpeer.experiments.runner import Asked, carry_out, kept
 
     size = _size(quick, full) or "default"
     otherwise = _otherwise(experiment(name), {"loss": loss, "start": start})
@@ -175,9 +175,9 @@ def report(
 ) -> None:
     """The tables of what was played: theirs beside ours, and which of the claims held."""
     from fedpeer.cli.errors import ConfigError, Problem
-    from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
-    from fedpeer.sims.experiments.runner import kept, played, refresh
-    from fedpeer.sims.experiments.saved import saved
+    from fedpeer.experiments.registry import EXPERIMENTS, experiment
+    from fedpeer.experiments.runner import kept, played, refresh
+    from fedpeer.experiments.saved import saved
 
     size, root = _size(quick, full), runs_folder(out)
     names = list(EXPERIMENTS) if name is None else [experiment(name).name]
@@ -248,8 +248,8 @@ def _cluster(engine: str | None, address: str | None) -> str | None:
 def _show(pages: Sequence[Mapping[str, Any]], to: Path | None, beside: Sequence[Path] = ()) -> None:
     """Print the pages, and write each with its numbers into a folder, or else beside its runs; several on one more."""
     from fedpeer.cli.files import writable, write_text
+    from fedpeer.experiments.table import page, stem_of
     from fedpeer.runs.disk import dumps
-    from fedpeer.sims.experiments.table import page, stem_of
 
     option = "--to" if to is not None else "--out"
     if to is not None:
@@ -262,14 +262,14 @@ def _show(pages: Sequence[Mapping[str, Any]], to: Path | None, beside: Sequence[
             write_text(target.with_suffix(".json"), dumps(data, indent=1) + "\n", option=option)
         write_text(target, text, option=option)
         if data.get("figure") is not None and data["measured"]:
+            from fedpeer.experiments.pictures import picture
             from fedpeer.runs.canvas import standalone
-            from fedpeer.sims.experiments.pictures import picture
 
             write_text(target.parent / f"{stem}.svg", standalone(picture(data)), option=option)
         print(text)
         print(f"Page: {target}")
     if len(pages) > 1:
-        from fedpeer.sims.experiments.book import book, index
+        from fedpeer.experiments.book import book, index
 
         folder = beside[0].parent if to is None else to
         write_text(folder / "experiments.html", book(pages), option=option)

@@ -19,9 +19,9 @@ from rich.table import Column
 
 from fedpeer.cli.progress import LINE_EVERY
 from fedpeer.cli.units import lasting
+from fedpeer.experiments.events import Begun, CellDone, OfRun, Told
 from fedpeer.runs.summary import percent
 from fedpeer.sims.events import MethodDone, MethodStarted, Remark, RoundDone, RunBegun, RunLost, WorkerReplaced
-from fedpeer.sims.experiments.events import Begun, CellDone, OfRun, Told
 
 #: Runs under way that a terminal has lines for.
 BARS_MAX = 8

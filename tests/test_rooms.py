@@ -65,7 +65,7 @@ def test_rooms_leave_out_what_they_must_not_wait_for(room: str) -> None:
 
 def test_no_data_becomes_code() -> None:
     """No pickle, marshal, eval, exec or torch.load, but for the one reader of official pickles."""
-    rooms = (*PURE, "peer", "sims", "data", "runs", "cli", "fedpeer")
+    rooms = (*PURE, "peer", "sims", "experiments", "data", "runs", "cli", "fedpeer")
     for path, tree in (pair for room in rooms for pair in sources(room)):
         if path.name == "official_pickle.py":
             continue
@@ -80,6 +80,6 @@ def test_no_data_becomes_code() -> None:
 
 
 def test_every_file_says_what_lives_in_it() -> None:
-    for room in (*PURE, "peer", "sims", "data", "runs", "cli", "fedpeer"):
+    for room in (*PURE, "peer", "sims", "experiments", "data", "runs", "cli", "fedpeer"):
         for path, tree in sources(room):
             assert ast.get_docstring(tree), path

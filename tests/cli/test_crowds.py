@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.sims import scale
+from fedpeer.experiments.scalar_gossip import scale
 from tests.cli.conftest import Fedpeer
 
 
@@ -91,7 +91,7 @@ def test_ctrl_c_shows_how_far_it_came() -> None:
     code = "from fedpeer.cli.main import main; import sys; sys.argv = ['fedpeer', *sys.argv[1:]]; main()"
     words = ["topology", "simulate", "--graph", "ring", "--peers", "50000", "--exchanges-max", "100000000"]
     with subprocess.Popen(
-        [sys.executable, "-c", code.replace("main()", "from fedpeer.sims import crowds; main()"), *words],
+        [sys.executable, "-c", code.replace("main()", "from fedpeer.experiments.scalar_gossip import simulation; main()"), *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedpeer.cli import demo_words as words
-from fedpeer.cli.demo_drawing import Marks, drawn, picture
-from fedpeer.sims import associative
-from fedpeer.sims.associative import METHODS, Scene, Shown
-from fedpeer.sims.recall import Cells, Pattern, Recall, Recalled
+from fedpeer.experiments.associative import demonstration, words
+from fedpeer.experiments.associative.demonstration import METHODS, Scene, Shown
+from fedpeer.experiments.associative.drawing import Marks, drawn, picture
+from fedpeer.experiments.associative.recall import Cells, Pattern, Recall, Recalled
 from tests.cli.conftest import Fedpeer
-from tests.sims import recalls
-from tests.sims.recalls import STRANGE as STRANGE_PATTERN
-from tests.sims.recalls import A, B, C
+from tests.experiments import recalls
+from tests.experiments.recalls import STRANGE as STRANGE_PATTERN
+from tests.experiments.recalls import A, B, C
 
 EXPECTED = np.array([[True, True, False, False], [False, True, False, True]])
 HALF = np.array([[True, True, False, False], [False, False, False, False]])
@@ -187,7 +186,7 @@ def test_the_command_draws_two_scenes_a_table_and_a_lesson(
         asked.update(peers=peers, seed=seed, images=settings["images"])
         return shown(recall, 0.9, 0.95, 1.0)
 
-    monkeypatch.setattr(associative, "demonstrate", demonstrate)
+    monkeypatch.setattr(demonstration, "demonstrate", demonstrate)
     outcome = fedpeer("demo", "associative", "--peers", "7", "--seed", "3", "--images", "--quiet")
     assert outcome.code == 0, outcome.err
     assert asked == {"peers": 7, "seed": 3, "images": True}
@@ -198,7 +197,7 @@ def test_the_command_draws_two_scenes_a_table_and_a_lesson(
 
 
 def test_what_was_stopped_shows_nothing(fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(associative, "demonstrate", lambda *_, **__: None)
+    monkeypatch.setattr(demonstration, "demonstrate", lambda *_, **__: None)
     outcome = fedpeer("demo", "associative", "--quiet")
     assert (outcome.code, outcome.out) == (130, "")
 

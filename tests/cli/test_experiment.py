@@ -14,17 +14,17 @@ from rich.console import Console
 
 from fedpeer.cli import experiment_progress
 from fedpeer.cli.experiment_progress import Bar, Lines, Silence
+from fedpeer.experiments import registry
+from fedpeer.experiments.events import Begun, CellDone, OfRun, Told
+from fedpeer.experiments.results import Measured
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, RunBegun, RunLost, WorkerReplaced
-from fedpeer.sims.experiments import registry
-from fedpeer.sims.experiments.events import Begun, CellDone, OfRun, Told
-from fedpeer.sims.experiments.results import Measured
 from tests.cli.conftest import Fedpeer
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny experiment of the tests beside the papers'."""
-    known = {**registry.EXPERIMENTS, "tiny": "tests.sims.test_experiments:TINY"}
+    known = {**registry.EXPERIMENTS, "tiny": "tests.experiments.test_experiments:TINY"}
     monkeypatch.setattr(registry, "EXPERIMENTS", known)
 
 

@@ -20,12 +20,12 @@ from fedpeer.cli.main import run
 from fedpeer.config.capacity import METADATA_BYTES_MAX
 from fedpeer.config.federation import Federation
 from fedpeer.data.registry import DATASETS, SOURCES
+from fedpeer.experiments.associative import demonstration
+from fedpeer.experiments.associative.page import server as playground
 from fedpeer.gossip.reductions import FORMS, PACKERS
 from fedpeer.peer.core.fields import KINDS
 from fedpeer.peer.core.refusals import REFUSALS
-from fedpeer.peer.shell.playground import server as playground
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims import associative
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
 
@@ -98,7 +98,7 @@ def test_command(
         return 0
 
     monkeypatch.setattr(running, "carry_out", prepared)
-    monkeypatch.setattr(associative, "ROUNDS", 1)
+    monkeypatch.setattr(demonstration, "ROUNDS", 1)
 
     async def served(*arguments: Any) -> None:
         arguments[-1]()

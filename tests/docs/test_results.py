@@ -10,13 +10,13 @@ from typing import get_args
 
 import pytest
 
-from fedpeer.sims import scale
-from fedpeer.sims.experiments.book import index
-from fedpeer.sims.experiments.experiment import SizeName
-from fedpeer.sims.experiments.registry import EXPERIMENTS, experiment
-from fedpeer.sims.experiments.results import Measured
-from fedpeer.sims.experiments.saved import saved
-from fedpeer.sims.experiments.table import judged, page, stem_of
+from fedpeer.experiments.book import index
+from fedpeer.experiments.experiment import SizeName
+from fedpeer.experiments.registry import EXPERIMENTS, experiment
+from fedpeer.experiments.results import Measured
+from fedpeer.experiments.saved import saved
+from fedpeer.experiments.scalar_gossip import scale
+from fedpeer.experiments.table import judged, page, stem_of
 
 from .pages import ROOT
 

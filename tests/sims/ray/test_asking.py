@@ -100,7 +100,7 @@ def test_ray_is_imported_by_nobody_who_did_not_ask_for_it() -> None:
     code = """
 import sys
 import fedpeer, fedpeer.sims.api, fedpeer.cli.simulate, fedpeer.cli.experiment_progress
-import fedpeer.sims.simulate, fedpeer.sims.experiments.runner
+import fedpeer.sims.simulate, fedpeer.experiments.runner
 from fedpeer.sims.engine import check
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.config.federation import Federation

@@ -17,19 +17,19 @@ from safetensors.numpy import load_file
 from fedpeer.cli.progress import Board
 from fedpeer.config.choice import ChoiceError, parse
 from fedpeer.data.dataset import DataError
+from fedpeer.experiments.asking import asked as asked_for
+from fedpeer.experiments.events import Begun, OfRun, Told
+from fedpeer.experiments.experiment import Cell, Size
+from fedpeer.experiments.runner import carry_out, found
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, MethodStarted, RoundDone, RunLost
-from fedpeer.sims.experiments.asking import asked as asked_for
-from fedpeer.sims.experiments.events import Begun, OfRun, Told
-from fedpeer.sims.experiments.experiment import Cell, Size
-from fedpeer.sims.experiments.runner import carry_out, found
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import EngineName, SimulationRequest
 from fedpeer.sims.simulate import simulate
+from tests.experiments.test_experiments import TINY, wanted
 from tests.sims.ray.conftest import Machines
-from tests.sims.test_experiments import TINY, wanted
 from tests.sims.worlds import federation
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]

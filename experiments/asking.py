@@ -1,0 +1,51 @@
+"""Requests in few words, for those who write down experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedpeer.config.choice import parse
+from fedpeer.config.federation import Federation
+from fedpeer.experiments.experiment import Size
+from fedpeer.sims.request import EngineName, SimulationRequest
+
+#: How often a run is evaluated, its last round always: tests are large, and the last round is what counts.
+EVALUATIONS = 10
+
+
+def asked(
+    method: str,
+    size: Size,
+    *,
+    learning: Mapping[str, Any],
+    simulation: Mapping[str, Any],
+    network: str | None = None,
+    partial_models: Mapping[str, Any] | None = None,
+    gossip: Mapping[str, Any] | None = None,
+    evaluations: int = EVALUATIONS,
+    engine: EngineName = "vector",
+    faults: str = "",
+) -> SimulationRequest:
+    """One method at a size; the mappings as in a federation's file, engine and faults as options of the command."""
+    rounds = learning.get("rounds", size.rounds)
+    federation = {
+        "name": "experiment",
+        **({} if network is None else {"network": network}),
+        **({} if partial_models is None else {"partial_models": partial_models}),
+        **({} if gossip is None else {"gossip": gossip}),
+        "learning": {"rounds": rounds, "evaluate_every": max(1, rounds // evaluations), **learning},
+        "simulation": {**({} if size.peers is None else {"peers": size.peers}), **simulation},
+    }
+    return SimulationRequest(
+        federation=Federation.model_validate(federation),
+        methods=(parse(method),),
+        seeds=tuple(range(size.seeds)),
+        engine=engine,
+        faults=faults,
+    )
+
+
+def passes(size: Size, batch: int) -> dict[str, Any]:
+    """The size's passes over a peer's examples in a round, in batches."""
+    return {"steps_between_averaging": "pass", "passes": size.passes, "batch_size": batch}

@@ -1,0 +1,112 @@
+"""What is said of the answers of `fedpeer demo associative`, in the terminal and on the page alike.
+
+Each sentence follows from what was measured: nothing is claimed that this answer, or this seed, does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedpeer.runs.summary import score_text
+
+if TYPE_CHECKING:
+    from fedpeer.experiments.associative.demonstration import Scene, Shown
+    from fedpeer.experiments.associative.recall import Cells, Recalled, Relation
+
+NAMES = {"local": "local only", "full-averaging": "full averaging", "partial-averaging": "partial averaging"}
+RULE = "An answer passes with at least as many ones right as missing and too much together."
+
+
+def heading(scene: Scene, shown: Shown) -> str:
+    """Who is asked for what."""
+    if scene.otherwise:
+        return f"{scene.peer} learnt another completion of this half than most of the {shown.peers} peers."
+    return f"{scene.peer} was never shown what goes with this half; most of the others were."
+
+
+def verdict(passes: bool, missing: int, too_much: int) -> list[str]:
+    """Whether an answer passes, and what is wrong with it."""
+    counts = [f"{count} {what}" for count, what in ((missing, "missing"), (too_much, "too much")) if count]
+    return ["passes" if passes else "fails", *counts] if counts else ["all right"]
+
+
+def says(found: Recalled, method: str, peer: str, given: Cells, *, images: bool) -> str:
+    """What happened, in a sentence."""
+    thing = "digit" if images else "pattern"
+    other = None if found.taken_for is None else f"{thing} {found.taken_for.name}"
+    if not given.any():
+        return "Nothing is given, no unit fires, and nothing comes out."
+    if found.pattern is None:
+        count = f"{int(found.answer.sum())} cells that are no {thing} of anybody" if found.answer.any() else "nothing"
+        return f"This is no part of a {thing} that {peer} is asked for. It answers with {other or count}."
+    name, relation = f"{thing} {found.pattern.name}", found.pattern.relation(peer)
+    return f"{_known(relation, peer, name)}{_done(found, relation, method, other, name, adds=_adds(found, given))}."
+
+
+def _adds(found: Recalled, given: Cells) -> bool:
+    """Whether a cell is in the answer that was not given."""
+    return bool((found.answer & ~given).any())
+
+
+def _known(relation: Relation, peer: str, name: str) -> str:
+    """What the peer knows of the pattern, up to where the sentence goes on."""
+    known = {
+        "learnt": f"{peer} learnt {name} itself",
+        "otherwise": f"{peer} learnt another completion of this half than most, {name}",
+        "never": f"{peer} was never shown {name}",
+    }
+    return known[relation]
+
+
+def _done(found: Recalled, relation: Relation, method: str, other: str | None, name: str, *, adds: bool) -> str:
+    """What it made of it: the sentence from there on."""
+    foreign = other is not None and other != name
+    what = " and ".join(verdict(bool(found.passes), found.missing, found.too_much)[1:])
+    if not what:
+        helped = ", and completes it with what the others taught it" if method != "local" else ", and guesses it"
+        return {"learnt": ", and completes it", "otherwise": ", and keeps it", "never": helped}[relation]
+    if found.passes and not adds:
+        return "; it repeats what it was given and makes nothing up"
+    if found.passes:
+        return f"; it answers with {other}, which is close enough to pass" if foreign else f"; it passes, with {what}"
+    if foreign and relation == "otherwise":
+        return f", and lost it: it answers with {other}, as the majority does"
+    if foreign:
+        return f", and answers with {other} instead"
+    return f", and makes something up: {what}" if relation == "never" else f", and fails: {what}"
+
+
+def scores(shown: Shown) -> tuple[list[str], list[list[str]]]:
+    """How good the methods are over all peers and patterns: the headings, and a row a method."""
+    from fedpeer.experiments.associative.demonstration import OTHERS
+
+    headings = ["method", "passed", f"by the {OTHERS} who learnt otherwise", "wrong units an answer"]
+    rows = [
+        [
+            NAMES[method],
+            score_text(accuracy, "accuracy"),
+            score_text(shown.of_others[method], "accuracy"),
+            f"{shown.wrong[method]:.1f}",
+        ]
+        for method, accuracy in shown.accuracy.items()
+    ]
+    return headings, rows
+
+
+def lesson(shown: Shown) -> str:
+    """One line, and only what came out."""
+    if shown.best == "partial-averaging":
+        return (
+            "Alone a peer makes up what it was never shown; after averaging everything it answers with the majority "
+            "where it learnt otherwise; after averaging a part it does neither."
+        )
+    if shown.best is None:
+        best = max(shown.accuracy.values())
+        names = [NAMES[method] for method, accuracy in shown.accuracy.items() if accuracy == best]
+        return f"With this seed {_joined(names)} pass as often; another seed may show a difference."
+    return f"With this seed {NAMES[shown.best]} passes most often; another seed may come out otherwise."
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join(names)

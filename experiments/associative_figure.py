@@ -1,0 +1,68 @@
+"""Figure 27 of the partial averaging paper: an associative network completes patterns, at 15 peers (section V.5).
+
+All visible neurons are averaged and some of the hidden ones; level 0 is learning alone. What the paper leaves open: all
+start from the same draw of U(-1, 1), and of the three classes of patterns the first is the changed one.
+"""
+
+from __future__ import annotations
+
+from fedpeer.experiments.claims import highest
+from fedpeer.experiments.experiment import AtRound
+from fedpeer.experiments.figure import Figure, Scheme, World, labelled
+from fedpeer.experiments.schemes import COUNT, PAPER, PM, best_is_partial, claimed, worst
+
+_NETWORK = "associative:400,threshold=0.5"
+_NUMBERS = (10, 20, 30, 40)
+_LEVELS = (0, 100, 200, 300, 350, 400)
+
+
+def _level(number: int) -> Scheme:
+    if number in (0, 400):
+        return Scheme(str(number), "full-averaging" if number else "local", network=_NETWORK)
+    return claimed(str(number), _NETWORK, input="all", hidden=number, output="all")
+
+
+def _at(number: int, level: int) -> str:
+    return labelled(str(level), COUNT, number)
+
+
+FIG27 = Figure(
+    number="27",
+    title="Associative network: patterns completed from their halves, 15 peers",
+    paper=PAPER,
+    open=("start",),
+    data=("associative",),
+    schemes=lambda read: tuple(map(_level, _LEVELS)),
+    settings=_NUMBERS,
+    setting=COUNT,
+    world=lambda read: World(
+        dataset="associative",
+        split="user",
+        peers=15,
+        updates=3,
+        rounds=_NUMBERS[-1],
+        read=AtRound(read),
+        loss="completion",
+    ),
+    few=(tuple(map(str, _LEVELS)), _NUMBERS),
+    few_runs=3,
+    runs=100,
+    minutes=(1, 1, 20),
+    across=True,
+    claims=[
+        *(
+            highest(
+                f"{COUNT} {number}: the best level is 300 or 350",
+                [_at(number, 300), _at(number, 350)],
+                [_at(number, other) for other in (0, 100, 200, 400)],
+                PM,
+            )
+            for number in _NUMBERS
+        ),
+        *(best_is_partial(COUNT, number, (100, 200, 300, 350), 400) for number in _NUMBERS),
+        *(
+            worst(f"{COUNT} {number}: averaging everything is worst", "400", tuple(map(str, _LEVELS)), COUNT, number)
+            for number in _NUMBERS[:3]
+        ),
+    ],
+)

@@ -1,0 +1,203 @@
+"""All that was played on one page of HTML: which claims held, every figure and table, and how it was made.
+
+One file with everything in it, as a run's report is (`runs/report.py`), in the same style. The pages are those that
+stand alone in Markdown (`table.py`). Their tables get what that has no words for: row heads and, for narrow screens,
+the name of its column beside each number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from itertools import groupby
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from fedpeer.experiments.pictures import picture
+from fedpeer.experiments.table import lasting, page, stem_of
+
+Page = Mapping[str, Any]
+
+#: What this page has and a run's report has not: sentences in tables, and verdicts.
+_STYLE = """
+.wordy :is(th, td) { text-align: left; white-space: normal; vertical-align: top; font-weight: 400; }
+.wordy tbody :is(th, td) { padding-right: 24px; }
+.wordy tbody th { min-width: min(24em, 50vw); }
+.wordy thead th { font-weight: 500; }
+.index td { white-space: nowrap; }
+.results .group th { color: var(--soft); font-weight: 500; padding-top: 18px; }
+.held, .failed { white-space: nowrap; }
+.held { color: var(--m3); } .failed { color: var(--m2); }
+section { margin-top: 56px; } section h2 { margin-top: 0; }
+a { color: var(--m1); }
+@media (max-width: 640px) {
+  .results.wordy tr { grid-template-columns: minmax(0, 1fr); }
+  .results.wordy td { padding-right: 0; }
+  .results.index tr { grid-template-columns: 1fr 1fr 1fr; }
+  .results.index td { display: block; }
+  .results.index td::before { margin-right: .4em; }
+}
+"""
+_HELD = {"held": "held", "not held": "failed"}
+
+
+def book(pages: Sequence[Page]) -> str:
+    """The page of these experiments' data, in their order."""
+    style = (files("fedpeer.runs") / "report.css").read_text(encoding="utf-8") + _STYLE
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>fedpeer: experiments</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<style>\n{style}</style>\n</head>\n<body>\n<h1 id="top">What the papers say, played on this machine</h1>\n'
+        f"<p>{_said(pages)}</p>\n{_contents(pages)}\n" + "\n".join(map(_section, pages)) + "\n</body>\n</html>\n"
+    )
+
+
+def index(pages: Sequence[Page]) -> str:
+    """A line of Markdown for each page that lies beside it (`STEM.md`), and the command that made it."""
+    lines = [
+        f"# What the papers say, played on {_machines(pages)}",
+        f"{_said(pages)} Everything on one page: [experiments.html](experiments.html).",
+    ]
+    held = _held_by_page(pages)
+    for paper, those in groupby(pages, key=_paper):
+        rows = "\n".join(
+            f"| {data['name']} | [{data['title']}]({stem_of(data)}.md) | {held[stem_of(data)]} | "
+            f"{lasting(_seconds(data))} | "
+            f"`{data['command']}` |"
+            for data in those
+        )
+        lines.append(
+            f"## {paper}\n\n| name | page | claims held | runs | command |\n| :-- | :-- | --: | --: | :-- |\n{rows}"
+        )
+    return "\n\n".join(lines) + "\n"
+
+
+def _contents(pages: Sequence[Page]) -> str:
+    """A line an experiment, those of one paper together."""
+    rows, held = [], _held_by_page(pages)
+    for paper, those in groupby(pages, key=_paper):
+        rows.append(f'<tr class="group"><th colspan="4" scope="colgroup">{escape(paper)}</th></tr>')
+        for data in those:
+            link = f'<a href="#{stem_of(data)}">{escape(data["title"])}</a>'
+            size = ", ".join([data["size"], *data.get("otherwise", {}).values()])
+            cells = {"size": size, "claims held": held[stem_of(data)], "runs": lasting(_seconds(data))}
+            numbers = "".join(f'<td data-label="{name}">{words}</td>' for name, words in cells.items())
+            rows.append(f'<tr><th scope="row"><code>{escape(data["name"])}</code> {link}</th>{numbers}</tr>')
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("experiment", "size", "claims held", "runs"))
+    return _scrolled(
+        f'<table class="results wordy index"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
+
+
+def _section(data: Page) -> str:
+    """One experiment: its page, with the picture in the place of the link to it."""
+    drawing = f"<figure>{picture(data)}</figure>" if data.get("figure") is not None and data["measured"] else ""
+    html = re.sub(r"<p><img [^>]*></p>", lambda found: drawing, _rendered(page(data)))
+    html = html.replace("<h1>", "<h2>").replace("</h1>", "</h2>")
+    for words, name in _HELD.items():
+        html = html.replace(f"<strong>{words}</strong>", f'<strong class="{name}">{words}</strong>')
+    return f'<section id="{stem_of(data)}">\n{html}<p class="soft"><a href="#top">All experiments</a></p>\n</section>'
+
+
+def _rendered(text: str) -> str:
+    """Markdown as HTML; tables of sentences begin with a claim or with settings, the others are numbers."""
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = markdown.parse(text)
+    heads: list[str] = []
+    table, column = tokens[0], 0
+    for at, token in enumerate(tokens):
+        if token.type == "table_open":
+            table, heads = token, []
+        elif token.type == "tr_open":
+            column = 0
+        elif token.type == "th_open":
+            heads.append(tokens[at + 1].content)
+            token.attrs = {"scope": "col"}
+            table.attrs = {"class": "results wordy" if heads[0] in ("claim", "settings") else "results"}
+        elif token.type == "td_open":
+            _cell(token, None if not column else heads[column])
+        elif token.type == "td_close":
+            token.tag = "td" if column else "th"
+            column += 1
+    html: str = markdown.renderer.render(tokens, markdown.options, {})
+    return re.sub(r"<table.*?</table>", lambda found: _scrolled(found[0]), html, flags=re.DOTALL)
+
+
+def _cell(token: Token, head: str | None) -> None:
+    """A cell with the name of its column; without one it is the head of its row."""
+    if head is None:
+        token.tag, token.attrs = "th", {"scope": "row"}
+    else:
+        token.attrs = {"data-label": head}
+
+
+def _scrolled(table: str) -> str:
+    return f'<div class="scroll">{table}</div>'
+
+
+def _said(pages: Sequence[Page]) -> str:
+    """How much there is of it."""
+    counted, repeats = _counted(pages), _repeats(pages)
+    quick = [data for data in pages if data["size"] == "quick" and data not in counted]
+    said = f"{len(pages)} pages, {lasting(sum(map(_seconds, pages)))} of runs; {_held(counted)} claims held"
+    said += f"; on quick pages, which are counted apart, {_held(quick)}." if quick else "."
+    if repeats:
+        named = ", ".join(f"{data['name']} as {first['name']}" for data, first in repeats.values())
+        said += f" Pages with the same numbers are counted once: {named}."
+    return said
+
+
+def _counted(pages: Sequence[Page]) -> list[Page]:
+    """Those whose claims are counted: quick ones only where there are no others, and the same numbers once."""
+    repeats = _repeats(pages)
+    return [data for data in _of_size(pages) if stem_of(data) not in repeats]
+
+
+def _repeats(pages: Sequence[Page]) -> dict[str, tuple[Page, Page]]:
+    """Pages, by stem, that have the numbers and the claims of an earlier one; which that is comes with each."""
+    first: dict[str, Page] = {}
+    found = {}
+    for data in _of_size(pages):
+        numbers = [[each[name] for name in ("label", "seeds", "per_seed", "statistics")] for each in data["measured"]]
+        same = first.setdefault(json.dumps([numbers, data["claims"]], sort_keys=True), data)
+        if numbers and same is not data:
+            found[stem_of(data)] = data, same
+    return found
+
+
+def _of_size(pages: Sequence[Page]) -> Sequence[Page]:
+    return [data for data in pages if data["size"] != "quick"] or pages
+
+
+def _held_by_page(pages: Sequence[Page]) -> dict[str, str]:
+    """What the index says of each page, by stem."""
+    repeats = _repeats(pages)
+    return {
+        stem: f"as {repeats[stem][1]['name']}" if stem in repeats else _held([data])
+        for stem, data in ((stem_of(data), data) for data in pages)
+    }
+
+
+def _paper(data: Page) -> str:
+    return str(data["source"]).partition(", ")[0]
+
+
+def _machines(pages: Sequence[Page]) -> str:
+    """How large they were."""
+    cores = sorted({int(data["environment"]["processors"]) for data in pages})
+    return f"{' and '.join(map(str, cores))} cores"
+
+
+def _held(pages: Sequence[Page]) -> str:
+    """How many claims held, of how many that were judged."""
+    judged = [claim["held"] for data in pages for claim in data["claims"] if claim["held"] is not None]
+    return f"{sum(judged)} of {len(judged)}" if judged else "–"
+
+
+def _seconds(data: Page) -> float:
+    return sum(float(cell["seconds"]) for cell in data["measured"])

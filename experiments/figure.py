@@ -1,0 +1,199 @@
+"""What the figures of a paper have in common: schemes of averaging times settings, a cell each, medians of some runs.
+
+A scheme says what is averaged with whom, a setting is what the axis (or the line) of the figure says, and a `World` is
+everything else. Cells that differ in the round after which they are read ask for the same run, which is played once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedpeer.experiments.asking import asked
+from fedpeer.experiments.experiment import Axes, Cell, Experiment, Moment, Place, Size
+from fedpeer.experiments.results import Claim
+from fedpeer.sims.request import EngineName, SimulationRequest
+
+#: The paper's network for images; its k is 10 for digits.
+CLASSIC = "mlp:784+300+100+10"
+
+Models = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What is averaged with whom: a name in the figure, an algorithm, partial models as in a federation's file.
+
+    gossip, learning, faults   other settings of a federation's file, and what goes wrong, in which the lines of a
+                               figure differ; they go before the world's
+    """
+
+    name: str
+    method: str
+    models: Models | None = None
+    network: str = CLASSIC
+    gossip: Mapping[str, Any] = field(default_factory=dict)
+    learning: Mapping[str, Any] = field(default_factory=dict)
+    faults: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Everything else of a run.
+
+    updates   with one example each, between two averagings: the paper's mini-batch
+    rounds    of updates; `every`: how many of them from one averaging to the next
+    read      when the figure reads it, where that is not at its end; one run may be read several times
+    read_every   rounds between two evaluations then
+    gossip       other settings of a federation's file; averages are exact means where nothing is said
+    engine, faults   as options of `fedpeer simulate`
+    """
+
+    dataset: str
+    split: str
+    peers: int
+    updates: int
+    rounds: int
+    every: int = 1
+    read: Moment | None = None
+    read_every: int = 10
+    loss: str = "cross-entropy"
+    gossip: Mapping[str, Any] = field(default_factory=dict)
+    engine: EngineName = "vector"
+    faults: str = ""
+
+    def request(self, scheme: Scheme, size: Size) -> SimulationRequest:
+        return asked(
+            scheme.method,
+            size,
+            learning={
+                "steps_between_averaging": self.updates,
+                "rounds": self.rounds,
+                "loss": self.loss,
+                "evaluate_every": self.rounds if self.read is None else self.read_every,
+                **scheme.learning,
+                **size.otherwise,
+            },
+            simulation={"dataset": self.dataset, "split": self.split, "peers": self.peers},
+            network=scheme.network,
+            partial_models=scheme.models,
+            gossip={"protocol": "exact", "every": self.every, **self.gossip, **scheme.gossip},
+            engine=self.engine,
+            faults=scheme.faults or self.faults,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure of the paper, or one beyond the papers.
+
+    number     the paper's; "" for one that no paper has, which has a `name`, and a `source` for lists
+    schemes    of a setting
+    settings   along the axis; or, where `across`, one line each, and along the axis the averaging level
+    setting    what they are, in the plural
+    lines      what the schemes are
+    few        names of schemes, and settings, of the small size
+    runs       of the paper
+    minutes    of the three sizes, on two cores
+    open       settings of `learning` that the paper leaves open
+    columns    what is drawn, names of `results.COLUMNS`, each in a panel of its own
+    shares     names of figures with which it has runs in common
+    """
+
+    number: str = ""
+    name: str = ""
+    source: str = ""
+    title: str
+    paper: str
+    data: tuple[str, ...]
+    schemes: Callable[[int], Sequence[Scheme]]
+    settings: Sequence[int]
+    setting: str
+    lines: str = "averaging"
+    world: Callable[[int], World]
+    few: tuple[Sequence[str], Sequence[int]]
+    minutes: tuple[float, float, float]
+    claims: Sequence[Claim]
+    across: bool = False
+    log: bool = False
+    runs: int = 10
+    few_runs: int = 2
+    notes: str = ""
+    open: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ("PM",)
+    shares: tuple[str, ...] = ()
+
+    def cells(self, size: Size) -> tuple[Cell, ...]:
+        """A cell a point."""
+        return tuple(self._cells(size))
+
+    def _cells(self, size: Size) -> Iterator[Cell]:
+        names, few = self.few
+        for setting in few if size.few else self.settings:
+            for scheme in self.schemes(setting):
+                if scheme.name in names or not size.few:
+                    yield self._cell(size, scheme, setting)
+
+    def cell(self, size: Size, scheme: str, setting: int) -> Cell:
+        """The point of that scheme at that setting."""
+        (found,) = [each for each in self.schemes(setting) if each.name == scheme]
+        return self._cell(size, found, setting)
+
+    def _cell(self, size: Size, scheme: Scheme, setting: int) -> Cell:
+        world = self.world(setting)
+        place = Place(f"{setting:,}", float(scheme.name)) if self.across else Place(scheme.name, setting)
+        return Cell(
+            label=labelled(scheme.name, self.setting, setting),
+            variants={"": world.request(scheme, size)},
+            place=place,
+            read=world.read,
+        )
+
+    @property
+    def partly(self) -> bool:
+        """Whether the small size lacks some points."""
+        return len(self.cells(_ALL)) > len(self.cells(_SOME))
+
+    def experiment(self) -> Experiment:
+        """As it is played."""
+        sizes = (
+            Size(
+                rounds=1,
+                seeds=self.few_runs,
+                few=True,
+                minutes=self.minutes[0],
+                differs="Some of the figure's points." if self.partly else "",
+            ),
+            Size(rounds=1, seeds=3, minutes=self.minutes[1]),
+            Size(rounds=1, seeds=self.runs, minutes=self.minutes[2]),
+        )
+        return Experiment(
+            name=self.name or f"fig{self.number}",
+            title=self.title,
+            source=self.source or f"partial averaging 2021, figure {self.number}",
+            paper=self.paper,
+            data=self.data,
+            columns=self.columns,
+            sizes=dict(zip(("quick", "default", "full"), sizes, strict=True)),
+            cells=self.cells,
+            claims=tuple(self.claims),
+            notes=self.notes,
+            open=self.open,
+            shares=self.shares,
+            figure=Axes(
+                number=self.number,
+                runs=self.runs,
+                lines=self.setting if self.across else self.lines,
+                x="averaging level" if self.across else self.setting,
+                log=self.log,
+            ),
+        )
+
+
+_ALL, _SOME = (Size(rounds=1, seeds=1, minutes=0, few=few) for few in (False, True))
+
+
+def labelled(scheme: str, setting: str, value: int) -> str:
+    """The label of a cell."""
+    return f"{scheme}; {setting}: {value:,}"

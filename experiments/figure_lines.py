@@ -1,0 +1,31 @@
+"""The lines of a figure, read from its page's data: medians of runs, and the bars around them. No drawing is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedpeer.experiments.results import COLUMNS, Measured, Middle
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a figure: its name, and (x, middle) of its points in ascending order."""
+
+    name: str
+    points: tuple[tuple[float, Middle], ...]
+
+
+def lines_of(data: Mapping[str, Any], name: str = "") -> list[Line]:
+    """The lines of a page's data, in the order in which their first cells stand there.
+
+    name    of the column that they show; the first where nothing is said. Lines without it are left out.
+    """
+    column = COLUMNS[name or data["columns"][0]]
+    found: dict[str, list[tuple[float, Middle]]] = {}
+    for each in map(Measured.from_json, data["measured"]):
+        place, values = data["places"][each.label], column.values(each)
+        if values is not None:
+            found.setdefault(place["line"], []).append((place["x"], Middle.of(values)))
+    return [Line(name, tuple(sorted(points, key=lambda point: point[0]))) for name, points in found.items()]

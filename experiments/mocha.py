@@ -1,0 +1,103 @@
+"""MOCHA's table: one model for all, a model for each alone, and models whose relations are learned.
+
+All three are linear models with the hinge loss, trained by the same local solver. A model for each alone and MTL differ
+only in the coupling of the tasks; the one for all is solved with all examples in one place, for rounds of nodes end far
+from it. lambda is searched on training examples kept back, over the published program's grid and the 1 that is missing
+there, for each method on its own.
+
+Source: Smith, Chiang, Sanjabi, Talwalkar, Federated multi-task learning, NIPS 2017, section 5.2 (table 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedpeer.experiments.asking import asked
+from fedpeer.experiments.claims import in_order, reaches
+from fedpeer.experiments.experiment import Cell, Experiment, Size
+from fedpeer.experiments.results import Claim
+
+LAMBDAS = ("0.01", "0.00001", "0.0001", "0.001", "0.1", "1", "10")
+#: Those of the small size.
+_FEW = ("0.01", "0.001", "0.1")
+
+#: Passes that every node takes over its examples in a round: with ten, fifty rounds end far from the optimum.
+PASSES = 50
+
+#: What is learned -> the method, without its numbers.
+_METHODS = {"global": "global", "local": "mocha,omega=local", "MTL": "mocha,omega=trace-constrained"}
+
+#: Name -> data set, whether each peer puts its features on a common scale, and the errors that the paper has.
+_DATA: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
+    "HAR": ("har,positive=sitting", "none", {"global": "2.23 ± 0.30", "local": "1.34 ± 0.21", "MTL": "0.46 ± 0.11"}),
+    "vehicle": ("vehicle", "standard", {"global": "13.40 ± 0.26", "local": "7.81 ± 0.13", "MTL": "6.59 ± 0.21"}),
+    "landmine": ("landmine", "standard", {}),
+}
+
+
+def _cells(size: Size) -> tuple[Cell, ...]:
+    names, lambdas = (("HAR",), _FEW) if size.rounds < 100 else (tuple(_DATA), LAMBDAS)
+    return tuple(_cell(size, name, what, lambdas) for name in names for what in _METHODS)
+
+
+def _cell(size: Size, name: str, what: str, lambdas: Sequence[str]) -> Cell:
+    dataset, normalise, printed = _DATA[name]
+    simulation: dict[str, Any] = {"dataset": dataset, "split": "user,test_fraction=0.25", "normalise": normalise}
+    learning = {"loss": "binary", "steps_between_averaging": 1}  # its rounds take all of a client's examples
+
+    def variant(lam: str) -> Any:
+        method = f"{_METHODS[what]},lam={lam},passes={PASSES}"
+        return asked(method, size, learning=learning, simulation=simulation, network="linear", evaluations=1)
+
+    return Cell(
+        label=f"{name}, {what}",
+        variants={f"lambda {lam}": variant(lam) for lam in lambdas},
+        theirs={"error": printed[what]} if what in printed else {},
+    )
+
+
+def _claims(name: str) -> tuple[Claim, ...]:
+    order = in_order(
+        f"{name}: MTL errs less than local, local less than global (p < 0.05 each, paired over shuffles)",
+        (f"{name}, MTL", f"{name}, local", f"{name}, global"),
+        "error",
+        more=False,
+    )
+    printed = _DATA[name][2]
+    if not printed:
+        return (order,)
+    wanted = float(printed["MTL"].split()[0])
+    return order, reaches(
+        f"{name}: MTL's error is at most the paper's {wanted}", f"{name}, MTL", "error", wanted, more=False
+    )
+
+
+TABLE = Experiment(
+    name="mocha-table",
+    title="Global, local and multi-task models: people, vehicles, minefields",
+    source="MOCHA 2017, table 1",
+    data=("har", "vehicle", "landmine"),
+    columns=("error",),
+    sizes={
+        "quick": Size(
+            rounds=50, seeds=2, searches=True, minutes=1, differs="HAR alone, 50 rounds; the paper has 10 shuffles."
+        ),
+        "default": Size(
+            rounds=100, seeds=3, searches=True, minutes=30, differs="100 rounds; the paper has 10 shuffles."
+        ),
+        "full": Size(rounds=300, seeds=10, searches=True, search_seeds=3, minutes=180),
+    },
+    cells=_cells,
+    claims=tuple(claim for name in _DATA for claim in _claims(name)),
+    paper="Smith, Chiang, Sanjabi, Talwalkar, Federated multi-task learning, NIPS 2017; landmine is not in it",
+    notes=(
+        "Three quarters of each task's examples are for training, and a fifth of them is kept back while lambda is "
+        "searched. HAR: sitting against the rest, features as they come; vehicle and landmine: features standardised "
+        "on each node's own training examples. A linear SVM of each vehicle node alone reaches the paper's MTL error "
+        "with standardised features, so that number proves nothing by itself. Of the rows of landmine 6.1 % are mines, "
+        "so who never says mine errs by no more. The paper uses a part of these rows, so its numbers stand beside ours "
+        "for orientation. The global model is solved with all examples in one place: MOCHA's own rounds, under a "
+        "coupling of ones, end far from it (on HAR with a duality gap of 0.9 of the objective and an error of 2.6)."
+    ),
+)

@@ -1,0 +1,180 @@
+"""Where the runs of an experiment are played: here, one after the other, or on a Ray cluster, many at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fedpeer.experiments.events import OfRun, Told
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.events import Event, MethodDone, Remark, RunBegun
+from fedpeer.sims.prepare import LastDataset, prepare
+from fedpeer.sims.record import begin
+from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.simulate import simulate
+
+if TYPE_CHECKING:
+    from fedpeer.sims.ray.errand import RemoteRun
+    from fedpeer.sims.ray.sweep import Sweep
+
+Tell = Callable[[Told], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A run that an experiment needs.
+
+    digest     what it is for
+    label      of its cell
+    what       which of the cell's: a seed, or a variant that is tried
+    folder     where there is something to go on with
+    """
+
+    digest: str
+    label: str
+    what: str
+    request: SimulationRequest
+    folder: RunFolder | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.label}, {self.what}"
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What its folder says of it, by which it is found again."""
+        return {"asked": self.request.to_json(), "label": self.label, "what": self.what}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Where runs are played, and what their folders say of that.
+
+    root       folder of their folders
+    cluster    address of a Ray cluster, "" for a new one of this machine; None: here
+    """
+
+    root: Path
+    device: str
+    workers: int | None
+    cluster: str | None
+    command: str
+
+
+class Executor(Protocol):
+    """Who plays runs.
+
+    free       whether a cell should be looked at for more of them
+    at_once    how many may be under way at once
+    """
+
+    @property
+    def free(self) -> bool: ...
+    @property
+    def at_once(self) -> int: ...
+
+    def begin(self, wanted: Wanted) -> None:
+        """Play it, now or when there is room."""
+
+    def finished(self) -> dict[str, RunFolder]:
+        """Wait for some, and give their folders by digest; none if none is under way any more, or all were stopped."""
+
+
+class LocalExecutor:
+    """In this process, in the order in which they are begun."""
+
+    at_once = 1
+
+    def __init__(self, where: Where, tell: Tell, stop: threading.Event) -> None:
+        self._where, self._tell, self._stop = where, tell, stop
+        self._waiting: deque[Wanted] = deque()
+        self._dataset = LastDataset()
+
+    @property
+    def free(self) -> bool:
+        return not self._waiting
+
+    def begin(self, wanted: Wanted) -> None:
+        self._waiting.append(wanted)
+
+    def finished(self) -> dict[str, RunFolder]:
+        if self._stop.is_set() or not self._waiting:
+            return {}
+        wanted, where = self._waiting.popleft(), self._where
+        method, seed = wanted.request.only
+        self._heard(wanted, RunBegun(method=method, seed=seed))
+        asked = replace(wanted.request, device=where.device, workers=where.workers)
+        simulation = prepare(asked, dataset=self._dataset(wanted.request.federation.simulation.dataset))
+        run = wanted.folder
+        if run is None:
+            run = begin(where.root, simulation, where.command)
+            run.describe("cell", wanted.note)
+        simulate(simulation, run, partial(self._heard, wanted), self._stop)
+        run.forget_models()  # no table looks at them
+        return {wanted.digest: run}
+
+    def _heard(self, wanted: Wanted, event: Event) -> None:
+        self._tell(OfRun(run=wanted.name, event=event))
+
+
+class RayExecutor:
+    """On a cluster. What is ready is handed over at once."""
+
+    free = True
+
+    def __init__(self, where: Where, sweep: Sweep, at_once: int, heard: Callable[[RemoteRun, Event], None]) -> None:
+        self._where, self._sweep, self.at_once, self._heard = where, sweep, at_once, heard
+
+    def begin(self, wanted: Wanted) -> None:
+        from fedpeer.sims.ray.errand import RemoteRun
+
+        self._sweep.begin(
+            RemoteRun(
+                key=wanted.digest,
+                name=wanted.name,
+                request=replace(wanted.request, device="cpu", workers=self._where.workers or 1),
+                begun=None if wanted.folder is None else (wanted.folder.id, wanted.folder.files()),
+                command=self._where.command,
+                notes={"cell": wanted.note},
+                models=False,
+            )
+        )
+
+    def finished(self) -> dict[str, RunFolder]:
+        found = {}
+        for errand, files in self._sweep.finished():
+            run = found[errand.key] = RunFolder.adopt(self._where.root, *files)
+            if run.status == "finished":
+                method, seed = errand.request.only
+                self._heard(errand, MethodDone(method=method, seed=seed))
+        return found
+
+
+@contextmanager
+def venue(where: Where, tell: Tell, stop: threading.Event) -> Iterator[Executor]:
+    """Ray is imported only if it is asked for.
+
+    Raises:
+        ChoiceError: there is no such cluster, or none that has the CPUs.
+    """
+    if where.cluster is None:
+        yield LocalExecutor(where, tell, stop)
+        return
+    from fedpeer.sims.ray.cluster import joined
+    from fedpeer.sims.ray.sweep import Sweep
+
+    def heard(errand: RemoteRun, event: Event) -> None:
+        tell(OfRun(run=errand.name, event=event))
+
+    cpus = where.workers or 1
+    with (
+        joined(where.cluster, None, lambda text: tell(Remark(text=text))) as cluster,
+        Sweep(cluster, cpus, heard, stop) as sweep,
+    ):
+        yield RayExecutor(where, sweep, cluster.places // cpus, heard)

@@ -1,0 +1,388 @@
+"""Plays an experiment's cells, here or on a cluster, and keeps what is finished.
+
+Each cell and seed is a run with a folder of its own under `experiments/NAME-SIZE/`, which knows what was asked for. So
+a second call finds what is finished, goes on with what was interrupted, and plays only what is new: more seeds, another
+cell. A cell whose definition has changed is another request, and is played again; a setting that a later version adds
+changes nothing, since what was asked is read with that setting's default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from fedpeer.config.methods import method_of
+from fedpeer.data.dataset import DataError
+from fedpeer.data.registry import describe
+from fedpeer.experiments.events import Begun, CellDone
+from fedpeer.experiments.experiment import Cell, Experiment, Size, SizeName, stem
+from fedpeer.experiments.moments import read_at
+from fedpeer.experiments.playing import Executor, Tell, Wanted, Where, venue
+from fedpeer.experiments.results import Measured, Results, validation_score
+from fedpeer.experiments.table import page_data
+from fedpeer.peer.device import device_of
+from fedpeer.runs.disk import read_json, write_json
+from fedpeer.runs.environment import environment
+from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.index import folders
+from fedpeer.sims.ray.asked import check_ray
+from fedpeer.sims.request import SimulationRequest, cores
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+#: What is known of an experiment, in its folder.
+RESULTS = "results.json"
+#: How a size whose search was left out differs from itself.
+UNSEARCHED = "No search: where none is shown below, the first settings of a method are taken."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is played, where and with what.
+
+    seeds     in place of the size's own
+    search    whether variants are searched where the size says so; if not, what an earlier search found is taken, or
+              the first
+    only      labels of cells; none: all
+    otherwise settings of `learning` that the paper leaves open, in place of the experiment's own
+    cluster   address of a Ray cluster over which the runs are spread, "" for a new one of this machine; None: here
+    command   repeats it, for the page
+    """
+
+    experiment: Experiment
+    size_name: SizeName
+    root: Path
+    seeds: int | None = None
+    search: bool = True
+    only: tuple[str, ...] = ()
+    otherwise: Mapping[str, str] = field(default_factory=dict)
+    device: str = "auto"
+    workers: int | None = None
+    cluster: str | None = None
+    command: str = ""
+
+    @property
+    def size(self) -> Size:
+        size = self.experiment.sizes[self.size_name]
+        if size.searches and not self.search:
+            size = replace(size, searches=False, differs=f"{size.differs} {UNSEARCHED}".strip())
+        if self.otherwise:
+            chosen = ", ".join(f"{name} {value}" for name, value in self.otherwise.items())
+            differs = f"{size.differs} Chosen otherwise: {chosen}.".strip()
+            size = replace(size, otherwise=self.otherwise, differs=differs)
+        return size if self.seeds is None else replace(size, seeds=self.seeds)
+
+    @property
+    def folder(self) -> Path:
+        return folder_of(self.root, self.experiment.name, self.size_name, self.otherwise)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return self.experiment.cells(self.size)
+
+
+def folder_of(root: Path, name: str, size: SizeName, otherwise: Mapping[str, str] | None = None) -> Path:
+    """Where the runs and the page of an experiment are."""
+    return root / "experiments" / stem(name, size, otherwise or {})
+
+
+def played(root: Path, name: str, size: SizeName) -> list[Path]:
+    """The folders of an experiment that have results, those in which something was chosen otherwise too."""
+    own = folder_of(root, name, size)
+    return [path for path in (own, *sorted(own.parent.glob(f"{own.name}-*"))) if (path / RESULTS).exists()]
+
+
+def kept(folder: Path) -> dict[str, Any]:
+    """What its page says, from the folder of an experiment that has results."""
+    data: dict[str, Any] = read_json(folder / RESULTS)
+    return data
+
+
+def chosen(asked: Asked) -> tuple[Cell, ...]:
+    """The cells that are asked for, all their algorithms and settings known, and the data here.
+
+    Raises:
+        DataError: data is missing, or no cell has that label.
+        ChoiceError: an algorithm is not known, or there is no such cluster.
+    """
+    if asked.cluster is not None:
+        check_ray(asked.cluster, asked.device)
+    known = {cell.label: cell for cell in asked.cells}
+    unknown = [label for label in asked.only if label not in known]
+    if unknown:
+        raise DataError(f'{asked.experiment.name} has no cell "{unknown[0]}"; it has: {"; ".join(known)}')
+    cells = tuple(cell for label, cell in known.items() if label in asked.only or not asked.only)
+    requests = [request for cell in cells for request in cell.variants.values()]
+    for name in dict.fromkeys(request.federation.simulation.dataset.name for request in requests):
+        if not describe(name).here:
+            raise DataError(
+                f"{name} is not on this machine, and {asked.experiment.name} needs it; see fedpeer data prepare {name}"
+            )
+    for request in requests:
+        for method in request.methods:
+            method_of(method)
+    return cells
+
+
+def carry_out(asked: Asked, tell: Tell = lambda event: None, stop: threading.Event | None = None) -> bool:
+    """Play what is not finished yet; after each cell `results.json` has what is known.
+
+    Returns:
+        Whether all that was asked for is finished now; False if `stop` was set meanwhile.
+
+    Raises:
+        DataError, ChoiceError, ...: the user's mistakes, before anything is played, or that only the data shows.
+    """
+    return _Player(asked, tell, stop or threading.Event()).play()
+
+
+def found(asked: Asked) -> Results:
+    """The finished cells, from the folder alone."""
+    return _Player(asked, lambda event: None, threading.Event()).known()
+
+
+def refresh(experiment: Experiment, root: Path, sizes: Sequence[SizeName]) -> None:
+    """Write anew what an experiment that reads others' runs knows of them; of any other there is nothing to do.
+
+    At the largest of the sizes, in ascending order, at which any of them was played, and at those it has a page of.
+    """
+    pages = {size: _pages(root, experiment.reads, size) for size in sizes}
+    largest = [size for size in sizes if pages[size]][-1:]
+    for size in sizes:
+        own = _pages(root, (experiment.name,) if experiment.reads else (), size)
+        if size not in largest and not own:
+            continue
+        option = "" if size == "default" else f" --{size}"
+        command = f"fedpeer experiment run {experiment.name}{option}"
+        player = _Player(
+            Asked(experiment=experiment, size_name=size, root=root, command=command),
+            lambda event: None,
+            threading.Event(),
+        )
+        if player.known():
+            made = kept((pages[size] or own)[0])
+            player.write({"environment": made["environment"], "workers": made["workers"]})
+
+
+def _pages(root: Path, names: Sequence[str], size: SizeName) -> list[Path]:
+    """The folders of those that were played at that size."""
+    paths = [folder_of(root, name, size) for name in names]
+    return [path for path in paths if (path / RESULTS).exists()]
+
+
+class _Player:
+    def __init__(self, asked: Asked, tell: Tell, stop: threading.Event) -> None:
+        self.asked, self.tell, self.stop = asked, tell, stop
+        self.runs = dict(_runs(asked.folder))
+        self.measured: dict[str, Rows] = {}
+        self.elsewhere: dict[str, str] = {}
+        for name, digest, run in _played_elsewhere(asked):
+            if self._rows(digest) is None:
+                self.runs[digest], self.elsewhere[digest] = run, name
+        self.cells_of = Counter(digest for cell in asked.cells for digest in self._all_digests(cell))
+        self.finished: dict[str, Measured] = {}
+
+    def play(self) -> bool:
+        cells, asked = chosen(self.asked), self.asked
+        runs = {digest for cell in cells for digest in self._digests(cell)}
+        finished = sum(self._rows(digest) is not None for digest in runs)
+        where = Where(
+            root=asked.folder, device=asked.device, workers=asked.workers, cluster=asked.cluster, command=asked.command
+        )
+        with venue(where, self.tell, self.stop) as players:
+            self.tell(Begun(runs=len(runs), finished=finished, at_once=players.at_once))
+            return self._play({cell.label: cell for cell in cells}, players)
+
+    def _play(self, left: dict[str, Cell], players: Executor) -> bool:
+        """All runs of these cells: of each first those that choose a variant, then that variant's own."""
+        awaited: dict[str, set[str]] = {}
+        begun: set[str] = set()
+        while True:
+            for cell in list(left.values()):
+                if awaited.get(cell.label) or not players.free:
+                    continue
+                unfinished = self._unfinished(cell)
+                if not unfinished:
+                    del left[cell.label]
+                    self._write()
+                    self.tell(CellDone(measured=self.finished[cell.label]))
+                awaited[cell.label] = {wanted.digest for wanted in unfinished}
+                for wanted in unfinished:
+                    if wanted.digest not in begun:
+                        begun.add(wanted.digest)
+                        players.begin(wanted)
+            played = players.finished() if left else {}
+            if not played:
+                self._write()
+                return not left
+            self.runs.update(played)
+            for digests in awaited.values():
+                digests.difference_update(played)
+
+    def _unfinished(self, cell: Cell) -> list[Wanted]:
+        """Of its runs, as far as they are known, those that are left to play."""
+        return [
+            Wanted(digest=digest, label=cell.label, what=what, request=request, folder=self.runs.get(digest))
+            for what, request in self._runs_of(cell)
+            if self._rows(digest := digest_of(request)) is None
+        ]
+
+    def _digests(self, cell: Cell) -> list[str]:
+        """What stands for each of its runs; for those of the seeds until a variant is chosen, something like it."""
+        known = [digest_of(request) for _, request in self._runs_of(cell)]
+        coming = len(self._searched(cell)) + self.asked.size.seeds - len(known)
+        return known + [f"{cell.label} {number}" for number in range(coming)]
+
+    def _all_digests(self, cell: Cell) -> set[str]:
+        """Of all runs that it may need."""
+        seeds = {digest_of(one) for request in cell.variants.values() for _, one in _single(request)}
+        return seeds.union(digest_of(one) for _, one in self._searched(cell))
+
+    def known(self) -> dict[str, Measured]:
+        """The cells by label of which a seed is finished."""
+        known = {}
+        for cell in self.asked.cells:
+            measured = self.finished.get(cell.label) or self._measured(cell)
+            if measured is not None:
+                known[cell.label] = measured
+                if len(measured.seeds) == len(cell.variants[measured.variant].seeds):
+                    self.finished[cell.label] = measured
+        return known
+
+    def _runs_of(self, cell: Cell) -> list[tuple[str, SimulationRequest]]:
+        """All its runs as far as they are known: those of the seeds are once a variant is chosen."""
+        variant = self._variant(cell)
+        seeds = () if variant is None else _single(cell.variants[variant])
+        return [*self._searched(cell), *((f"seed {seed}", request) for seed, request in seeds)]
+
+    def _searched(self, cell: Cell) -> list[tuple[str, SimulationRequest]]:
+        """The runs by which a variant is chosen, if there is a choice; those of an earlier search count."""
+        size = self.asked.size
+        if len(cell.variants) == 1:
+            return []
+        trials = [
+            (f"trying {variant}", one)
+            for variant in cell.variants
+            for _, one in _single(cell.searching(variant, size.search_seeds))
+        ]
+        whole = size.searches or all(self._rows(digest_of(one)) is not None for _, one in trials)
+        return trials if whole else []
+
+    def _tried(self, cell: Cell) -> dict[str, float] | None:
+        """The variants' scores on what was kept back; None while some are missing."""
+        if not self._searched(cell):
+            return {}
+        scores = {}
+        for variant in cell.variants:
+            rows = self._all_rows(cell.searching(variant, self.asked.size.search_seeds))
+            if rows is None:
+                return None
+            scores[variant] = validation_score(rows, cell.judged)
+        return scores
+
+    def _variant(self, cell: Cell) -> str | None:
+        """That which is taken: the best of those tried, the first of equals."""
+        scores = self._tried(cell)
+        if scores is None:
+            return None
+        return max(scores, key=scores.__getitem__) if scores else next(iter(cell.variants))
+
+    def _measured(self, cell: Cell) -> Measured | None:
+        """Of the seeds that are finished; None before the first."""
+        scores, variant = self._tried(cell), self._variant(cell)
+        rows = [] if variant is None else self._finished_rows(cell.variants[variant])
+        if scores is None or variant is None or not rows:
+            return None
+        if cell.read is not None:
+            rows = read_at(rows, cell.read)
+        runs = [digest for digest in self._finished_runs(cell) if digest not in self.elsewhere]
+        seconds = sum(_seconds(self.runs[digest]) / self.cells_of[digest] for digest in runs)
+        return Measured.of(cell.label, rows, variant=variant, tried=scores, seconds=seconds)
+
+    def _finished_runs(self, cell: Cell) -> list[str]:
+        digests = [digest_of(request) for _, request in self._runs_of(cell)]
+        return [digest for digest in digests if self._rows(digest) is not None]
+
+    def _all_rows(self, request: SimulationRequest) -> Rows | None:
+        """The rows of all its seeds; None while some are missing."""
+        finished = [self._rows(digest_of(one)) is not None for _, one in _single(request)]
+        return self._finished_rows(request) if all(finished) else None
+
+    def _finished_rows(self, request: SimulationRequest) -> Rows:
+        """The rows of the seeds that are finished."""
+        return [row for _, one in _single(request) for row in self._rows(digest_of(one)) or ()]
+
+    def _rows(self, digest: str) -> Rows | None:
+        """What a finished run measured; that does not change, so it is read once."""
+        run = self.runs.get(digest)
+        if digest not in self.measured and run is not None and run.status == "finished":
+            self.measured[digest] = run.rows()
+        return self.measured.get(digest)
+
+    def _write(self) -> None:
+        self.write({"environment": self._environment, "workers": self._workers})
+
+    @property
+    def _workers(self) -> int:
+        return self.asked.workers or (cores() if self.asked.cluster is None else 1)
+
+    @cached_property
+    def _environment(self) -> dict[str, Any]:
+        return environment(device_of(self.asked.device))
+
+    def write(self, where: Mapping[str, Any]) -> None:
+        """Keep what is known; `where` it was made: environment and workers."""
+        asked = self.asked
+        names = {self.elsewhere.get(digest) for cell in asked.cells for digest in self._finished_runs(cell)}
+        shared = [name for name in asked.experiment.others if name in names]
+        made = {"command": asked.command, "shared": shared, **where}
+        data = page_data(asked.experiment, asked.size, asked.size_name, asked.cells, self.known(), made)
+        asked.folder.mkdir(parents=True, exist_ok=True)
+        write_json(asked.folder / RESULTS, data)
+
+
+def digest_of(request: SimulationRequest) -> str:
+    """What a run is for: all of its request but where it is played."""
+    asked = request.to_json()
+    del asked["device"], asked["workers"]
+    return hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _single(request: SimulationRequest) -> Iterator[tuple[int, SimulationRequest]]:
+    """One request a seed."""
+    yield from ((seed, replace(request, seeds=(seed,))) for seed in request.seeds)
+
+
+def _runs(folder: Path) -> Iterator[tuple[str, RunFolder]]:
+    """The runs that are there by what they are for; a killed process may have left one that says nothing."""
+    for path in folders(folder).values():
+        run = RunFolder(path)
+        cell = run.read("cell")
+        if cell is None or "asked" not in cell:  # the latter from a version that did not keep it
+            continue
+        with contextlib.suppress(ValidationError):  # a version that has other settings made it
+            yield digest_of(SimulationRequest.from_json(cell["asked"])), run
+
+
+def _played_elsewhere(asked: Asked) -> Iterator[tuple[str, str, RunFolder]]:
+    """Finished runs of the experiments whose runs count as its own, and of which they are."""
+    for name in asked.experiment.others:
+        for size in get_args(SizeName):
+            for digest, run in _runs(folder_of(asked.root, name, size)):
+                if run.status == "finished":
+                    yield name, digest, run
+
+
+def _seconds(run: RunFolder) -> float:
+    return float(read_json(run.path / "run.json")["seconds"] or 0.0)

@@ -1,0 +1,1 @@
+"""Scalar gossip at scale: up to millions of peers average numbers, without tensors or networks."""

@@ -1,0 +1,260 @@
+"""How gossip grows: exchanges to a millionth of the disagreement from a hundred peers to a million, and their theory.
+
+A sweep is lines (graph, protocol, what is lost, who leaves) at sizes; each is a crowd of `simulation.py`. Cells are
+plain rows, in the order in which they are played: the small ones first. What is finished is kept by its `key`, so a
+sweep that was stopped goes on. `page` and `picture` draw rows and read nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from fedpeer.config.choice import parse
+from fedpeer.experiments.scalar_gossip.averaging import CrowdProtocol
+from fedpeer.experiments.scalar_gossip.simulation import CrowdAsked, CrowdOutcome
+from fedpeer.runs.canvas import INK, MARKERS, drawn, method_colour
+from fedpeer.runs.summary import count_text
+
+#: Row of a page, as JSON holds it.
+Row = Mapping[str, Any]
+
+SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
+DOUBLED = (128, 1_024, 16_384, 131_072, 1_048_576)
+EXCHANGES_MAX = 20_000
+TO = 1e-6
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the table.
+
+    largest   peers up to which it is played: beyond, a cell takes minutes, or more exchanges than anybody wants
+    """
+
+    graph: str
+    protocol: CrowdProtocol = "push-sum"
+    loss: float = 0.0
+    churn: float = 0.0
+    largest: int = 1_000_000
+    doubled: bool = False
+
+    @property
+    def label(self) -> str:
+        sizes = ", 2^k peers" if self.doubled else ""
+        return f"{self.graph}{', push-pull' if self.protocol == 'push-pull' else ''}{sizes}"
+
+    @property
+    def trouble(self) -> str:
+        return f"{self.loss:.0%} lost" if self.loss else f"{self.churn:.0%} leave" if self.churn else "none"
+
+    def at(self, place: int, seed: int) -> CrowdAsked:
+        """The crowd of this line at the size of this place, 0 the smallest."""
+        peers = (DOUBLED if self.doubled else SIZES)[place]
+        return CrowdAsked(
+            graph=parse(self.graph), peers=peers, protocol=self.protocol, loss=self.loss, churn=self.churn, to=TO,
+            seed=seed, exchanges_max=EXCHANGES_MAX,
+        )  # fmt: skip
+
+
+LINES = (
+    Line("one-peer-exponential"),
+    Line("one-peer-exponential", doubled=True, largest=1_048_576),
+    Line("exponential"),
+    Line("k-regular:4"),
+    Line("complete", "push-pull"),
+    Line("k-regular:4", "push-pull", largest=100_000),
+    Line("torus", largest=10_000),
+    Line("ring", largest=100),
+    Line("one-peer-exponential", loss=0.1),
+    Line("one-peer-exponential", churn=0.01),
+    Line("exponential", loss=0.1, largest=100_000),
+    Line("exponential", loss=0.3, largest=100_000),
+    Line("exponential", churn=0.01),
+    Line("k-regular:4", loss=0.1),
+    Line("k-regular:4", loss=0.3, largest=100_000),
+    Line("k-regular:4", churn=0.01),
+    Line("one-peer-exponential", loss=0.1, doubled=True, largest=1_048_576),
+    Line("one-peer-exponential", loss=0.3, doubled=True, largest=1_048_576),
+)
+
+
+def cells(most: int, seed: int) -> list[tuple[Line, CrowdAsked]]:
+    """What is played for sizes up to so many peers, the small ones first."""
+    asked = [(line, line.at(place, seed)) for place in range(len(SIZES)) for line in LINES]
+    return [(line, each) for line, each in asked if each.peers <= min(line.largest, most * DOUBLED[-1] / SIZES[-1])]
+
+
+def key(asked: CrowdAsked) -> str:
+    """What tells a cell from all others."""
+    trouble = f"{asked.loss:g} {asked.churn:g}"
+    return f"{asked.graph} {asked.peers} {asked.protocol} {trouble} {asked.to:g} {asked.seed}"
+
+
+def row(line: Line, outcome: CrowdOutcome) -> dict[str, Any]:
+    """A finished cell in plain types."""
+    asked, known = outcome.asked, outcome.theory
+    return {
+        "key": key(asked), "line": line.label, "trouble": line.trouble, "peers": asked.peers,
+        "exchanges": outcome.exchanges if outcome.agreed else None,
+        "usual": known.usual, "worst": known.worst, "gap": known.gap, "source": known.source,
+        "seconds": outcome.seconds, "exchange_seconds": outcome.exchange_seconds, "peak_bytes": outcome.peak_bytes,
+        "shares": outcome.messages(), "repeats": outcome.traffic.repeats / asked.peers, "drift": outcome.drift,
+        "newcomers": outcome.newcomers, "weight": outcome.weight, "lanes": outcome.lanes,
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------------- page
+
+
+def page(rows: Sequence[Row], command: str, facts: str) -> str:
+    """The whole page, Markdown. facts: machine and versions, in a sentence."""
+    largest = max(each["peers"] for each in rows)
+    total = sum(each["seconds"] for each in rows)
+    texts = [
+        "# Gossip at scale",
+        INTRODUCTION,
+        "![Exchanges by number of peers, for each graph](scale-graphs.svg)",
+        _exchanges([each for each in rows if each["trouble"] == "none"]),
+        REMARKS,
+        "## Where messages are lost, or peers leave",
+        TROUBLES,
+        "![Exchanges by number of peers, for each part of lost messages](scale-loss.svg)",
+        _exchanges([each for each in rows if each["trouble"] != "none"]),
+        _moved(rows),
+        f"## What it takes: {largest:,} peers",
+        _cost([each for each in rows if each["peers"] > largest / 2]),
+        COSTS,
+        f"```console\n$ {command}\n```",
+        f"{len(rows)} crowds, {total / 60:.0f} min of processor time; {facts}",
+    ]
+    return "\n\n".join(texts) + "\n"
+
+
+INTRODUCTION = """\
+How many exchanges until all peers agree on the mean to a millionth, from a hundred peers to a million: one number a
+peer, drawn from a normal distribution, and no networks. In brackets what theory foretells for such a start without
+losses ([topology-and-gossip.md](../topology-and-gossip.md#crowds))."""
+
+REMARKS = f"""\
+A dash: not played; it takes more than {EXCHANGES_MAX:,} exchanges, or more work than was at hand. Theory is exact in
+root mean square over starts, but for push-pull on k-regular graphs, where it is an upper bound. With 2^k peers k
+exchanges of one-peer-exponential are the exact mean. In between several periods of as many exchanges are needed, so
+that its line goes up and down."""
+
+TROUBLES = """\
+Nobody waits: what is lost is repeated in the next round until it is acknowledged, and comes later; acknowledgements are
+lost as often. 1% leave: before each exchange each peer, with this chance, hands what it holds to its neighbours, and a
+newcomer takes its seat."""
+
+COSTS = """\
+Processor time is that of one core, with the making of the graph and the theory; memory is what arrays take at the
+most, beside the interpreter and its libraries."""
+
+
+def _exchanges(rows: Sequence[Row]) -> str:
+    """A line for each line, a column for each size."""
+    head = ["graph", "trouble", *(count_text(size) for size in SIZES)]
+    if all(each["trouble"] == "none" for each in rows):
+        head.remove("trouble")
+    lines = [_cells(head), _cells([":--"] * (len(head) - len(SIZES)) + ["--:"] * len(SIZES))]
+    for label, trouble in dict.fromkeys((each["line"], each["trouble"]) for each in rows):
+        of = {each["peers"]: each for each in rows if (each["line"], each["trouble"]) == (label, trouble)}
+        found = [_reached(of.get(size) or of.get(doubled)) for size, doubled in zip(SIZES, DOUBLED, strict=True)]
+        lines.append(_cells([label, *([trouble] if "trouble" in head else []), *found]))
+    return "\n".join(lines)
+
+
+def _reached(each: Row | None) -> str:
+    if each is None or each["exchanges"] is None:
+        return "–"
+    known = each["usual"] if each["usual"] is not None else each["worst"]
+    return f"{each['exchanges']:,}" if known is None else f"{each['exchanges']:,} ({known:,.0f})"
+
+
+def _cost(rows: Sequence[Row]) -> str:
+    lines = [
+        _cells(["graph", "trouble", "exchanges", "processor time", "memory", "shares a peer", "of them repeats"]),
+        _cells([":--", ":--", *["--:"] * 5]),
+    ]
+    for each in rows:
+        memory, count = count_text(each["peak_bytes"], "B"), each["exchanges"]
+        found = "–" if count is None else f"{count:,}"
+        numbers = [found, f"{each['seconds']:.1f} s", memory, f"{each['shares']:.1f}", f"{each['repeats']:.1f}"]
+        lines.append(_cells([each["line"], each["trouble"], *numbers]))
+    return "\n".join(lines)
+
+
+def _cells(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def _moved(rows: Sequence[Row]) -> str:
+    lost, leave = (_worst_drift(rows, trouble) for trouble in ("lost", "leave"))
+    return (
+        f"With losses all agree on the mean of the start to {lost:.0e} of its standard deviation: nothing is gone. "
+        "Where peers leave, newcomers bring values of their own, and the mean moves by up to "
+        f"{leave:.1g} of it, most among the fewest peers."
+    )
+
+
+def _worst_drift(rows: Sequence[Row], trouble: str) -> float:
+    return max((each["drift"] for each in rows if trouble in each["trouble"]), default=0.0)
+
+
+# ------------------------------------------------------------------------------------------------------------- pictures
+
+
+def by_graph(rows: Sequence[Row]) -> str:
+    """SVG: exchanges against peers where nothing is lost, a line a graph; thin lines are theory."""
+    return _picture([each for each in rows if each["trouble"] == "none"], lambda each: str(each["line"]), theory=True)
+
+
+def by_loss(rows: Sequence[Row]) -> str:
+    """SVG: exchanges against peers, a line for each part of lost messages; one-peer-exponential with 2^k of them."""
+    kept = [each for each in rows if each["line"] in ("one-peer-exponential, 2^k peers", "k-regular:4")]
+    kept = [each for each in kept if "leave" not in each["trouble"]]
+    return _picture(
+        kept,
+        lambda each: f"{each['line'].partition(',')[0]}: {each['trouble'].replace('none', '0% lost')}",
+        theory=False,
+    )
+
+
+def _picture(rows: Sequence[Row], name: Callable[[Row], str], *, theory: bool) -> str:
+    names = list(dict.fromkeys(map(name, rows)))
+
+    def draw(axes: Axes) -> None:
+        for number, each in enumerate(names):
+            of = [one for one in _growing(rows) if name(one) == each and one["exchanges"] is not None]
+            colour, x = method_colour(number), [one["peers"] for one in of]
+            axes.plot(x, [one["exchanges"] for one in of], color=colour, marker=MARKERS[number], ms=4.5, label=each)
+            known = [one["usual"] for one in of]
+            if theory and None not in known:
+                axes.plot(x, known, color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            axis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel("peers")
+        axes.set_ylabel("exchanges to a millionth")
+        axes.legend(fontsize=8, frameon=False, labelcolor=INK, loc="upper left", bbox_to_anchor=(0, 1.0), ncols=2)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
+
+    said = "; ".join(f"{each}: {_range([one for one in rows if name(one) == each])}" for each in names)
+    return drawn(draw, 300, f"Exchanges to a millionth by number of peers. {said}", right=26, left=66)
+
+
+def _growing(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda one: int(one["peers"]))
+
+
+def _range(rows: Sequence[Row]) -> str:
+    found = [one["exchanges"] for one in _growing(rows) if one["exchanges"]]
+    return f"{found[0]:,} to {found[-1]:,}" if found else "–"

@@ -1,0 +1,181 @@
+"""One crowd, played until its peers agree, with a clock and a meter beside it: what `fedpeer topology simulate` shows.
+
+Peers begin with numbers drawn from a normal distribution and exchange until their relative disagreement is at most the
+tolerance, the exchanges are used up, or somebody asks to stop. Everything that is drawn follows from the seed; up to
+SAME_MEMBERS_MAX peers the graph is the one that `fedpeer topology` shows for it. Time is that of the processor, so that
+it does not matter who else uses the machine; memory is what arrays take, at the most.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpeer.config.choice import Choice, bind, lookup
+from fedpeer.experiments.scalar_gossip.averaging import Crowd, CrowdProtocol
+from fedpeer.experiments.scalar_gossip.channels import Traffic
+from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
+from fedpeer.topology.graphs import GRAPHS, TopologyError
+from fedpeer.topology.theory import Theory, theory
+from fedpeer.topology.wide import COMPLETE_MEMBERS_MAX, wide
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrowdAsked:
+    """What is played.
+
+    loss      chance of each message to be lost
+    lanes     whether what is lost is repeated until it is acknowledged; without, it is gone
+    churn     chance of each peer to leave before an exchange and hand over what it holds; a newcomer takes its seat
+    gone      the same for peers that take along what they hold: their disks are lost
+    to        relative disagreement at which they agree
+    """
+
+    graph: Choice
+    peers: int
+    protocol: CrowdProtocol = "push-sum"
+    loss: float = 0.0
+    lanes: bool = True
+    churn: float = 0.0
+    gone: float = 0.0
+    to: float = 1e-6
+    seed: int = 0
+    exchanges_max: int = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrowdOutcome:
+    """What came of it.
+
+    left         relative disagreement at the beginning and behind each exchange
+    drift        how far the mean of what there is moved, in standard deviations of the start
+    weight       that there is, a peer: 1 at the beginning, less where it was lost, more where newcomers brought theirs
+    newcomers    in all seats together
+    lanes        directed edges
+    seconds      of the processor, with the making of the graph and the theory
+    exchange_seconds    of one exchange, on average
+    peak_bytes   in arrays
+    theory       without losses, comings and goings
+    """
+
+    asked: CrowdAsked
+    left: tuple[float, ...]
+    drift: float
+    weight: float
+    newcomers: int
+    traffic: Traffic
+    lanes: int
+    phases: int
+    seconds: float
+    exchange_seconds: float
+    peak_bytes: int
+    theory: Theory
+    remarks: tuple[str, ...]
+
+    @property
+    def exchanges(self) -> int:
+        return len(self.left) - 1
+
+    @property
+    def agreed(self) -> bool:
+        return self.left[-1] <= self.asked.to
+
+    def messages(self) -> float:
+        """Shares that a peer sends, with repeats."""
+        return (self.traffic.shares + self.traffic.repeats) / self.asked.peers
+
+    def bytes_sent(self, numbers: int) -> float:
+        """Of a peer, where it averages so many numbers in float32, with acknowledgements."""
+        shares = self.messages() * (4 * numbers + SHARE_HEAD_BYTES)
+        return shares + self.traffic.answers / self.asked.peers * ACK_BYTES
+
+
+#: Called behind each exchange with what is left; not with the crowd, which goes on changing.
+Tell = Callable[[float], None]
+
+
+def play(asked: CrowdAsked, tell: Tell = lambda _: None, stop: threading.Event | None = None) -> CrowdOutcome:
+    """Play one crowd.
+
+    Raises:
+        ChoiceError, TopologyError: a graph or a number that cannot be; the message names the way out.
+    """
+    check(asked)
+    stop = stop or threading.Event()
+    began = time.process_time()
+    with _peak() as peak:
+        build = lookup(asked.graph, GRAPHS, "topology")
+        graph = wide(asked.graph.name, asked.peers, bind(asked.graph, build), np.random.default_rng(asked.seed))
+        if not graph.phases and (asked.loss or asked.churn or asked.gone):
+            raise TopologyError(
+                f"complete of {asked.peers:,} peers: its edges are not kept, so nothing can be lost on them and nobody "
+                f"leave; use {COMPLETE_MEMBERS_MAX:,} peers or fewer"
+            )
+        known = theory(graph, asked.protocol, asked.to)
+        draws = np.random.default_rng([asked.seed, 1])
+        start_P = draws.standard_normal(asked.peers)
+        crowd = Crowd(graph, asked.protocol, start_P, loss=asked.loss, lanes=asked.lanes)
+        left, traffic, newcomers = [crowd.disagreement()], Traffic(), 0
+        exchanging = time.process_time()
+        while left[-1] > asked.to and len(left) <= asked.exchanges_max and not stop.is_set():
+            for share, handed_over in ((asked.churn, True), (asked.gone, False)):
+                if share:
+                    newcomers += crowd.replace(share, draws, handed_over=handed_over)
+            traffic += crowd.exchange(len(left) - 1, draws)
+            left.append(crowd.disagreement())
+            tell(left[-1])
+        ended = time.process_time()
+    return CrowdOutcome(
+        asked=asked,
+        left=tuple(left),
+        drift=crowd.drift(),
+        weight=float(crowd.everything()[1]) / asked.peers,
+        newcomers=newcomers,
+        traffic=traffic,
+        lanes=graph.lanes,
+        phases=max(1, len(graph.phases)),
+        seconds=ended - began,
+        exchange_seconds=(ended - exchanging) / max(1, len(left) - 1),
+        peak_bytes=peak[0],
+        theory=known,
+        remarks=graph.remarks,
+    )
+
+
+def check(asked: CrowdAsked) -> None:
+    """Refuse numbers that cannot be.
+
+    Raises:
+        TopologyError: naming the number and what can be written.
+    """
+    for name in ("loss", "churn", "gone"):
+        share = getattr(asked, name)
+        if not 0 <= share < 1:
+            raise TopologyError(f"{name} = {share}: write a number from 0 to below 1")
+    if asked.exchanges_max < 1:
+        raise TopologyError(f"exchanges-max = {asked.exchanges_max}: write 1 or more")
+    if not asked.lanes and not asked.loss:
+        raise TopologyError("without lanes it matters only what becomes of lost messages; say how many are, --loss 0.1")
+
+
+@contextmanager
+def _peak() -> Iterator[list[int]]:
+    """Bytes of memory that Python and numpy take inside, at the most, put into the list at the end."""
+    found = [0]
+    before = tracemalloc.is_tracing()
+    if not before:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    start = tracemalloc.get_traced_memory()[0]
+    try:
+        yield found
+    finally:
+        found[0] = tracemalloc.get_traced_memory()[1] - start
+        if not before:
+            tracemalloc.stop()

@@ -1,0 +1,48 @@
+"""Figure 26 of the partial averaging paper: vehicles told apart by sensors, each peer a sensor (section V.4)."""
+
+from __future__ import annotations
+
+from fedpeer.experiments.experiment import AtRound
+from fedpeer.experiments.figure import Figure, Scheme, World
+from fedpeer.experiments.schemes import COUNT, OPEN, PAPER, best_is_partial, claimed
+
+_NETWORK = "mlp:100+50+20+1"
+#: Neurons of the first hidden layer in the global model, which is the level here -> neurons of the second.
+_SECOND = {0: 0, 7: 3, 15: 6, 30: 12, 40: 16, 50: 20}
+_NUMBERS = (100, 200, 300, 400)
+
+
+def _level(number: int) -> Scheme:
+    if number in (0, 50):
+        return Scheme(str(number), "full-averaging" if number else "local", network=_NETWORK)
+    return claimed(str(number), _NETWORK, input="all", hidden1=number, hidden2=_SECOND[number], output="all")
+
+
+_LEVELS = tuple(map(_level, _SECOND))
+FIG26 = Figure(
+    number="26",
+    title="Averaging level: vehicle sensors, 16 of them",
+    paper=PAPER,
+    open=OPEN,
+    data=("vehicle",),
+    schemes=lambda read: _LEVELS,
+    settings=_NUMBERS,
+    setting=COUNT,
+    world=lambda read: World(
+        dataset="vehicle",
+        split="user/truncate:50,test=200",
+        peers=16,
+        updates=25,
+        rounds=_NUMBERS[-1],
+        read=AtRound(read),
+        loss="binary",
+    ),
+    few=(("0", "15", "30", "40", "50"), _NUMBERS),
+    minutes=(1, 1, 3),
+    across=True,
+    claims=[best_is_partial(COUNT, number, (15, 30, 40), 50) for number in _NUMBERS],
+    notes=(
+        "With 50 examples a sensor, one model for all is best here whatever is taken where the paper leaves it open: "
+        "so it is with --loss squared-error, with --start uniform:1, and with both."
+    ),
+)

@@ -1,0 +1,236 @@
+"""The page of an experiment: theirs beside ours, what held, how it was made. JSON data in, Markdown out.
+
+`page_data` is all that a page says, as plain data that is kept beside it; `page` only words it. So a page in the
+repository can be held against its own numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fedpeer.experiments.experiment import Cell, Experiment, Size, SizeName, stem
+from fedpeer.experiments.figure_lines import lines_of
+from fedpeer.experiments.results import COLUMNS, Column, Measured, Middle, Results, mean_and_sem
+from fedpeer.runs.scores import METRICS
+
+_DASH = "–"
+
+
+def page_data(
+    experiment: Experiment,
+    size: Size,
+    size_name: SizeName,
+    cells: Sequence[Cell],
+    results: Results,
+    where: Mapping[str, Any],
+) -> dict[str, Any]:
+    """All that the page says. `where`: command, environment, workers."""
+    return {
+        "schema": 1,
+        "name": experiment.name,
+        "size": size_name,
+        "otherwise": dict(size.otherwise),
+        "title": experiment.title,
+        "source": experiment.source,
+        "paper": experiment.paper,
+        "notes": experiment.notes,
+        "differs": size.differs,
+        "rounds": size.rounds,
+        "passes": size.passes,
+        "seeds": size.seeds,
+        "columns": list(experiment.columns),
+        "cells": [cell.label for cell in cells],
+        "theirs": {cell.label: dict(cell.theirs) for cell in cells},
+        "figure": None if experiment.figure is None else asdict(experiment.figure),
+        "places": {cell.label: asdict(cell.place) for cell in cells if cell.place is not None},
+        "measured": [results[cell.label].to_json() for cell in cells if cell.label in results],
+        "claims": judged(experiment, size_name, [cell.label for cell in cells], results),
+        **where,
+    }
+
+
+def judged(
+    experiment: Experiment, size_name: SizeName, labels: Sequence[str], results: Results
+) -> list[dict[str, Any]]:
+    """Each claim with its verdict on these results of the cells of a size.
+
+    Claims about cells that this size does not have are left out, and those about printed numbers but at the full size.
+    """
+    claims = [
+        claim
+        for claim in experiment.claims
+        if set(labels).issuperset(claim.needs) and (size_name == "full" or not claim.printed)
+    ]
+    verdicts = [(claim.text, claim.check(results)) for claim in claims]
+    return [{"text": text, "held": verdict.held, "words": verdict.words} for text, verdict in verdicts]
+
+
+def stem_of(data: Mapping[str, Any]) -> str:
+    """What the files of a page are called; pages from before anything could be chosen otherwise are read too."""
+    return stem(data["name"], data["size"], data.get("otherwise", {}))
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """The page, in Markdown."""
+    results = {each["label"]: Measured.from_json(each) for each in data["measured"]}
+    missing = [label for label in data["cells"] if label not in results]
+    parts = [
+        f"# {data['title']}",
+        f"{data['source']} ({data['paper']}). Size: {data['size']}. {data['differs']}".strip(),
+        _table(data, results) if data.get("figure") is None else figure_table(data),
+        _unfinished(missing),
+        _fewer(data["seeds"], results),
+        _legend(data, results),
+        _claims(data["claims"]),
+        data["notes"],
+        _settings(results),
+        _made(data, results),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _fewer(seeds: int, results: Results) -> str:
+    """Which cells have not all seeds yet."""
+    fewer = {label: len(cell.seeds) for label, cell in results.items() if len(cell.seeds) < seeds}
+    if not fewer:
+        return ""
+    named = ", ".join(f"{label} {count}" for label, count in fewer.items())
+    said = named if len(fewer) <= 12 else f"{min(fewer.values())} or more, at {len(fewer)} points fewer than all"
+    return f"Seeds so far, of {seeds}: {said}. Pairs are of the seeds that both have."
+
+
+def _unfinished(missing: Sequence[str]) -> str:
+    if not missing:
+        return ""
+    return f"Not finished: {', '.join(missing)}." if len(missing) <= 12 else f"Not finished: {len(missing)} points."
+
+
+def figure_table(data: Mapping[str, Any]) -> str:
+    """The picture, which lies beside the page, and its points as a table: a line of the figure in a row."""
+    columns = data["columns"]
+    tables = [(f"{COLUMNS[name].title}:\n\n" if len(columns) > 1 else "") + _points(data, name) for name in columns]
+    return "\n\n".join([f"![{data['title']}]({stem_of(data)}.svg)", *tables])
+
+
+def _points(data: Mapping[str, Any], name: str) -> str:
+    """One column of a figure: its lines below each other, what is on the axis beside each other."""
+    found, digits = lines_of(data, name), COLUMNS[name].digits
+    places = sorted({x for line in found for x, _ in line.points})
+    shown = places if len(places) <= 12 else [x for x in places if not x % 5]
+    ticks = data["figure"].get("ticks") or ()
+    heads = [ticks[int(x)] if ticks else f"{x:,.0f}" for x in shown]
+    lines = [_line([f"{data['figure']['lines']} ↓, {data['figure']['x']} →", *heads])]
+    lines.append(_line([":--", *["--:"] * len(shown)]))
+    for line in found:
+        points = dict(line.points)
+        lines.append(_line([line.name, *(_middle(points[x], digits) if x in points else _DASH for x in shown)]))
+    return "\n".join(lines)
+
+
+def _middle(middle: Middle, digits: int) -> str:
+    found = f"{middle.median:.{digits}f}"
+    alone = middle.low == middle.high
+    return found if alone else f"{found} ({middle.low:.{digits}f}–{middle.high:.{digits}f})"
+
+
+def _table(data: Mapping[str, Any], results: Results) -> str:
+    columns = [COLUMNS[name] for name in data["columns"]]
+    best = any(column.best(cell) is not None for column in columns for cell in results.values())
+    printed = [name for name in data["columns"] if any(name in found for found in data["theirs"].values())]
+    head, kinds = [""], [":--"]
+    for name, column in zip(data["columns"], columns, strict=True):
+        added = [f"{column.title}, theirs"] if name in printed else []
+        added += [f"{column.title}, ours" if added else column.title]
+        added += [f"{column.title}, best round"] if best and column.metric in METRICS else []
+        head += added
+        kinds += ["--:"] * len(added)
+    lines = [_line(head), _line(kinds)]
+    for label, cell in results.items():
+        line = [label]
+        for name, column in zip(data["columns"], columns, strict=True):
+            line += [data["theirs"][label].get(name, _DASH)] if name in printed else []
+            values = column.values(cell)
+            line += [_DASH if values is None else _shown(column, *mean_and_sem(values))]
+            if best and column.metric in METRICS:
+                found = column.best(cell)
+                line += [_DASH if found is None else _shown(column, *found)]
+        lines.append(_line(line))
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _shown(column: Column, mean: float, sem: float | None) -> str:
+    digits = column.digits
+    return f"{mean:.{digits}f}" if sem is None else f"{mean:.{digits}f} ± {sem:.{digits}f}"
+
+
+def _legend(data: Mapping[str, Any], results: Results) -> str:
+    """What the letters stand for, of those that are there."""
+    words = "; ".join(f"{COLUMNS[name].title}: {COLUMNS[name].meant}" for name in data["columns"])
+    several = data["seeds"] > 1
+    if data.get("figure") is not None:
+        theirs = f" (the paper has {data['figure']['runs']})" if data["figure"]["number"] else ""
+        scores = "Scores are in percent. " if METRICS.keys() & set(data["columns"]) else ""
+        said = "In percent" if data["columns"] == ["PM"] else f"{scores}Each number"
+        if not several:
+            return f"{words}. {said}, of one run{theirs}."
+        return (
+            f"{words}. {said}: the median of {data['seeds']} runs{theirs} and, in brackets and as bars, the points "
+            "below which 40 % and 60 % of them lie."
+        )
+    said = f"{words}. Scores are in percent, in the last round"
+    said += f", mean ± standard error over {data['seeds']} seeds" if several else ", of one seed"
+    if any(cell.best for cell in results.values()):
+        said += "; the best round is chosen on training examples kept back, never on test examples"
+    return f"{said}."
+
+
+def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
+    if not claims:
+        return ""
+    held = {True: "**held**", False: "**not held**", None: "not judged"}
+    lines = [f"| {each['text']} | {held[each['held']]} | {each['words']} |" for each in claims]
+    return "\n".join(["| claim | here | by how much |", "| :-- | :-- | :-- |", *lines])
+
+
+def _settings(results: Results) -> str:
+    """Which variant was taken of which, where any was tried or named."""
+    lines = []
+    for label, cell in results.items():
+        if cell.tried:
+            tried = ", ".join(f"{name}: {100 * score:.1f}" for name, score in cell.tried.items())
+            lines.append(f"| {label} | {cell.variant} | {tried} |")
+        elif cell.variant:
+            lines.append(f"| {label} | {cell.variant} | {_DASH} |")
+    if not lines:
+        return ""
+    head = ["| settings | taken | tried: % on training examples kept back |", "| :-- | :-- | :-- |"]
+    return "\n".join([*head, *lines])
+
+
+def _made(data: Mapping[str, Any], results: Results) -> str:
+    environment = data["environment"]
+    versions = ", ".join(f"{name} {found}" for name, found in environment["packages"].items() if found)
+    seconds = sum(cell.seconds for cell in results.values())
+    workers = data["workers"]
+    on = f"{workers} worker{'s' * (workers > 1)}" if environment["device"] == "cpu" else environment["device"]
+    commit = environment["git"] and environment["git"]["commit"][:12]
+    shared = f", besides those of {', '.join(data['shared'])} that count here too," if data.get("shared") else ""
+    return (
+        f"```console\n$ {data['command']}\n```\n\n"
+        f"{lasting(seconds)} of runs{shared} with {on} on a machine of {environment['processors']} cores; "
+        f"{environment['python']}, {versions}" + (f", revision {commit}" if commit else "") + "."
+    )
+
+
+def lasting(seconds: float) -> str:
+    """12 s, 3 min, 2 h 5 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,218 @@
+"""Figures 8 to 16 of the partial averaging paper: handwriting, each peer a writer (section V.2).
+
+They are the paper's where LEAF's FEMNIST is on this machine. Elsewhere the peers are writers of MNIST's digits (QMNIST
+says whose they are), who have 130 digits at most: the three variants are then one task, with the sizes of its variant
+D, and 95 digits to train on where that has 100.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fedpeer.data.registry import describe
+from fedpeer.experiments.claims import falls, highest
+from fedpeer.experiments.experiment import AtRound
+from fedpeer.experiments.figure import CLASSIC, Figure, Models, Scheme, World, labelled
+from fedpeer.experiments.schemes import (
+    COUNT,
+    FIRST,
+    LOCAL,
+    OPEN,
+    PAPER,
+    PM,
+    best_is_partial,
+    claimed,
+    level,
+    levels,
+    neurons,
+)
+
+Variant = Literal["all", "merged", "digits"]
+_LETTERS = {"all": "A", "merged": "M", "digits": "D"}
+_VARIANTS: tuple[Variant, ...] = ("all", "merged", "digits")
+_NUMBERS = (30, 60, 100, 200, 400, 1000)
+#: Those for which a short run is enough.
+_SOON = _NUMBERS[:4]
+_IN_GROUP = "peers in a group"
+_SIXTY_FOUR = 64
+
+
+@dataclass(frozen=True)
+class _Writers:
+    """One variant as it is played here: its data, and the sizes of the first two tests and of the third."""
+
+    variant: Variant
+    dataset: str
+    classes: int
+    tests: int
+    examples: tuple[int, int]
+    updates: tuple[int, int]
+
+    def world(self, test: int, peers: int, rounds: int, read: int | None = None) -> World:
+        """Writers with the most examples first, of each so many to train and to test on."""
+        examples = self.examples[test]
+        fraction = (self.tests + 0.5) / (examples + self.tests)
+        split = f"user,test_fraction={fraction:.4f}/truncate:{examples},test={self.tests}"
+        return World(
+            dataset=self.dataset,
+            split=split,
+            peers=peers,
+            updates=self.updates[test],
+            rounds=rounds,
+            read=None if read is None else AtRound(read),
+        )
+
+    @property
+    def network(self) -> str:
+        return CLASSIC.removesuffix("10") + str(self.classes)
+
+    @property
+    def name(self) -> str:
+        """Of the data, in titles."""
+        asked = f"FEMNIST-{_LETTERS[self.variant]}"
+        return f"MNIST by writer for {asked}" if self.dataset == "qmnist" else asked
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        return (self.dataset.partition(",")[0],)
+
+
+def _writers(variant: Variant) -> _Writers:
+    if not describe("femnist").here:
+        return _Writers(variant, "qmnist", 10, 30, (95, 95), (50, 50))
+    if variant == "digits":
+        return _Writers(variant, "femnist,variant=digits", 10, 30, (100, 100), (50, 50))
+    classes = 62 if variant == "all" else 47
+    return _Writers(variant, f"femnist,variant={variant}", classes, 60, (360, 350), (180, 175))
+
+
+def _level_figure(number: str, writers: _Writers) -> Figure:
+    return Figure(
+        number=number,
+        title=f"Averaging level: {writers.name}, 16 writers",
+        paper=PAPER,
+        open=OPEN,
+        data=writers.data,
+        shares=_in_common(number, writers),
+        schemes=levels(network=writers.network),
+        settings=_NUMBERS,
+        setting=COUNT,
+        world=lambda read: writers.world(0, 16, _SOON[-1] if read in _SOON else _NUMBERS[-1], read),
+        few=(("0", "60", "80", "100"), _SOON),
+        minutes=(1, 10, 35),
+        across=True,
+        claims=[
+            *(best_is_partial(COUNT, number, (60, 80), 100, apart=True) for number in _NUMBERS[3:]),
+            *(best_is_partial(COUNT, number, (15, 30, 60, 80), 100) for number in _NUMBERS),
+        ],
+        notes=_note(writers),
+    )
+
+
+def _scheme_figure(number: str, writers: _Writers) -> Figure:
+    network = writers.network
+    wholes = (
+        claimed("784-300-100-0", network, input="all", hidden1="all", hidden2="all"),
+        claimed("784-300-0-0", network, input="all", hidden1="all"),
+        claimed(f"0-300-100-{writers.classes}", network, hidden1="all", hidden2="all", output="all"),
+        claimed(f"0-0-100-{writers.classes}", network, hidden2="all", output="all"),
+    )
+    schemes = (level(0, network), level(80, network), level(100, network), *wholes)
+    return Figure(
+        number=number,
+        title=f"Parts of layers or whole layers: {writers.name}, 16 writers",
+        paper=PAPER,
+        open=OPEN,
+        data=writers.data,
+        shares=_in_common(number, writers),
+        schemes=lambda read: schemes,
+        settings=_NUMBERS,
+        setting=COUNT,
+        world=lambda read: writers.world(0, 16, _SOON[-1] if read in _SOON else _NUMBERS[-1], read),
+        few=(tuple(each.name for each in schemes), _SOON[-1:]),
+        minutes=(1, 12, 40),
+        log=True,
+        claims=[
+            highest(
+                f"{COUNT} {number:,}: level 80 is above every scheme of whole layers",
+                [labelled("80", COUNT, number)],
+                [labelled(each.name, COUNT, number) for each in wholes],
+                PM,
+            )
+            for number in _NUMBERS
+        ],
+        notes=f"{_note(writers)} Of whole layers the paper names all but the last; the other schemes are ours.".strip(),
+    )
+
+
+def _grouped(number: int, size: int, network: str) -> Scheme:
+    """A level among groups of so many peers: each group has a model of its own."""
+    if not number:
+        return replace(LOCAL, network=network)
+    models: Models = {
+        f"group{first // size + 1}": {
+            "neurons": "all" if number == 100 else neurons(number),
+            "members": [f"peer{peer}" for peer in range(first + 1, first + size + 1)],
+        }
+        for first in range(0, _SIXTY_FOUR, size)
+    }
+    return Scheme(str(number), "partial-averaging", models, network)
+
+
+def _group_figure(number: str, writers: _Writers) -> Figure:
+    sizes = (2, 4, 8, 16, 32, 64)
+    return Figure(
+        number=number,
+        title=f"Number of peers: {writers.name}, 64 writers in groups",
+        paper=PAPER,
+        open=OPEN,
+        data=writers.data,
+        shares=_in_common(number, writers),
+        schemes=lambda size: [_grouped(each, size, writers.network) for each in FIRST],
+        settings=sizes,
+        setting=_IN_GROUP,
+        world=lambda size: writers.world(1, _SIXTY_FOUR, 200),
+        few=(("0", "80", "100"), (4, 64)),
+        minutes=(4, 35, 120),
+        log=True,
+        claims=[
+            falls(
+                "80: larger groups help, from 2 writers to 64",
+                labelled("80", _IN_GROUP, sizes[0]),
+                labelled("80", _IN_GROUP, sizes[-1]),
+                PM,
+                most=0.0,
+            ),
+            falls(
+                "100: larger groups lose, from 4 writers to 64",
+                labelled("100", _IN_GROUP, 4),
+                labelled("100", _IN_GROUP, 64),
+                PM,
+                least=0.0,
+            ),
+        ],
+        notes=_note(writers),
+    )
+
+
+def _in_common(number: str, writers: _Writers) -> tuple[str, ...]:
+    """Figures with the same runs: levels and whole layers of a variant, or of all where they are one task."""
+    own = int(number)
+    block = next(block for block in (range(8, 14), range(14, 17)) if own in block)
+    alike = [each for each in block if each != own]
+    return tuple(f"fig{each}" for each in alike if writers.dataset == "qmnist" or (each - own) % len(_VARIANTS) == 0)
+
+
+def _note(writers: _Writers) -> str:
+    if writers.dataset != "qmnist":
+        return ""
+    return (
+        "LEAF's FEMNIST is not on this machine: the peers are writers of MNIST's digits (qmnist), 95 digits each to "
+        "train on, 30 to test on, mini-batches of 50, so that the figures of the three variants are one task."
+    )
+
+
+FIG8, FIG9, FIG10 = (_level_figure(str(8 + at), _writers(each)) for at, each in enumerate(_VARIANTS))
+FIG11, FIG12, FIG13 = (_scheme_figure(str(11 + at), _writers(each)) for at, each in enumerate(_VARIANTS))
+FIG14, FIG15, FIG16 = (_group_figure(str(14 + at), _writers(each)) for at, each in enumerate(_VARIANTS))

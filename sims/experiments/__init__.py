@@ -1,6 +1,0 @@
-"""The papers' experiments at one command each: what is run, what the paper printed and claims, and what held.
-
-`experiment.py` says what an experiment is; `runner.py` plays its cells and keeps what is finished; `results.py` and
-`table.py` make numbers and a page of it; `claims.py` has the sentences that are checked. An experiment is one file with
-an `Experiment` and one line in `registry.py`.
-"""

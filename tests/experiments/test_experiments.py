@@ -1,0 +1,426 @@
+"""Experiments: what is kept, what is chosen by what, what is claimed, and what a page says."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedpeer.config.choice import Choice, ChoiceError
+from fedpeer.config.methods import method_of
+from fedpeer.data.dataset import DataError
+from fedpeer.data.registry import DATASETS
+from fedpeer.experiments import playing, runner
+from fedpeer.experiments.asking import asked, passes
+from fedpeer.experiments.claims import above, in_order, keeps, part_of, reaches
+from fedpeer.experiments.events import Begun, CellDone, OfRun
+from fedpeer.experiments.experiment import SEARCH_VALIDATION, Cell, Experiment, Size, SizeName
+from fedpeer.experiments.playing import Wanted
+from fedpeer.experiments.registry import EXPERIMENTS, experiment
+from fedpeer.experiments.results import COLUMNS, Measured, Results, Verdict, validation_score
+from fedpeer.experiments.runner import Asked, carry_out, digest_of, found
+from fedpeer.experiments.table import page, page_data
+from fedpeer.runs.disk import read_json
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.events import RoundDone, RunBegun
+from fedpeer.sims.request import SimulationRequest
+
+SIMULATION = {"dataset": "digits", "split": "blocks:40,shuffle=true,test=50"}
+
+
+def request(method: str, size: Size, **learning: Any) -> SimulationRequest:
+    return asked(
+        method,
+        size,
+        learning={**passes(size, 10), "optimizer": "sgd,lr=0.5", **learning},
+        simulation=SIMULATION,
+        network="mlp:64+8+10",
+    )
+
+
+def tiny(size: Size) -> tuple[Cell, ...]:
+    rates = {f"lr={lr}": request("fedavg", size, optimizer=f"sgd,lr={lr}") for lr in (0.5, 0.1)}
+    return (
+        Cell(label="Local", variants={"": request("local", size)}, theirs={"PM": "90.0 ± 0.1"}),
+        Cell(label="FedAvg", variants=rates, judged="GM"),
+    )
+
+
+SIZES: Mapping[SizeName, Size] = {
+    "quick": Size(peers=3, rounds=2, seeds=1, minutes=1),
+    "default": Size(peers=3, rounds=2, seeds=2, minutes=1, searches=True, differs="All of it is small."),
+    "full": Size(peers=3, rounds=2, seeds=1, minutes=1),
+}
+TINY = Experiment(
+    name="tiny",
+    title="A tiny table",
+    source="Nobody 2026, table 0",
+    paper="Nobody, Nothing, 2026",
+    data=("digits",),
+    columns=("PM", "GM"),
+    sizes=SIZES,
+    cells=tiny,
+    claims=(
+        reaches("alone they reach 0.1", "Local", "PM", 0.1),
+        above("it helps", "FedAvg", ("Local",), "PM", by=99),
+        above("nothing beats it", "FedAvg", ("Nothing",), "PM"),
+    ),
+)
+
+
+def wanted(root: Path, size: SizeName = "default", **more: Any) -> Asked:
+    return Asked(experiment=TINY, size_name=size, root=root, workers=1, command="fedpeer experiment run tiny", **more)
+
+
+class Lab:
+    """In place of the engines: writes at once what each run is to have measured, and remembers which were played."""
+
+    def __init__(self) -> None:
+        self.played: list[tuple[str, str, int, float]] = []
+        self.stop_before = 10**9
+        self.scores: Callable[[str, str], dict[str, float]] = lambda method, optimizer: {}
+
+    def prepare(self, request: SimulationRequest, *, dataset: object) -> SimpleNamespace:
+        return SimpleNamespace(request=request)
+
+    def begin(self, folder: Path, simulation: SimpleNamespace, command: str) -> RunFolder:
+        return RunFolder.create(folder, name="digits", settings={"command": command}, environment={})
+
+    def simulate(self, simulation: SimpleNamespace, run: RunFolder, tell: object, stop: threading.Event) -> None:
+        asked: SimulationRequest = simulation.request
+        learning, (method,), (seed,) = asked.federation.learning, asked.methods, asked.seeds
+        if len(self.played) == self.stop_before:
+            stop.set()
+            run.finish({"methods": {}}, "interrupted")
+            return
+        validation = asked.federation.simulation.validation
+        self.played.append((str(method), str(learning.optimizer), seed, validation))
+        scores = self.scores(method.name, str(learning.optimizer))
+        row = {
+            "method": str(method),
+            "seed": seed,
+            "round": learning.rounds,
+            "seconds": 0.1,
+            "accuracy": [0.5, 0.6, 0.7 + seed / 10],
+            "loss": [0.0] * 3,
+            "tested": [1, 1, 2],
+            "bytes_sent": [1, 2, 3],
+            "messages_sent": [0] * 3,
+            "disagreement": {},
+            "weight": {},
+            "server_accuracy": [0.4] * 3,
+            "statistics": {"update bytes": [0, 1000 + seed, 3000 + seed]},
+            **{name: [score] * 3 for name, score in scores.items() if validation or "validation" not in name},
+        }
+        run.record(row)
+        run.finish({"methods": {}})
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
+    made = Lab()
+    for name in ("prepare", "begin", "simulate"):
+        monkeypatch.setattr(playing, name, getattr(made, name))
+    return made
+
+
+def test_a_variant_is_chosen_on_what_was_kept_back_and_never_on_test_examples(lab: Lab, tmp_path: Path) -> None:
+    """The worse on test examples is the better on examples kept back, by the metric of the cell and no other."""
+    lab.scores = lambda method, optimizer: {
+        "validation_server_accuracy": 0.9 if "0.1" in optimizer else 0.5,
+        "validation_accuracy": 0.1 if "0.1" in optimizer else 0.9,
+        "server_accuracy": 0.2 if "0.1" in optimizer else 0.99,
+    }
+    assert carry_out(wanted(tmp_path))
+    fedavg = found(wanted(tmp_path))["FedAvg"]
+    assert fedavg.variant == "lr=0.1"
+    assert fedavg.tried == pytest.approx({"lr=0.5": 0.5, "lr=0.1": 0.9})
+    assert fedavg.per_seed["GM"] == pytest.approx((0.2, 0.2))
+    searched = [(optimizer, seed) for method, optimizer, seed, back in lab.played if back == SEARCH_VALIDATION]
+    assert searched == [("sgd,lr=0.5", 0), ("sgd,lr=0.1", 0)], "one seed each, for the one cell that has a choice"
+    final = [(optimizer, seed) for method, optimizer, seed, back in lab.played if method == "fedavg" and not back]
+    assert final == [("sgd,lr=0.1", 0), ("sgd,lr=0.1", 1)], "all seeds, on all training examples"
+
+
+def test_a_size_that_does_not_search_takes_the_first(lab: Lab, tmp_path: Path) -> None:
+    assert carry_out(wanted(tmp_path, "quick"))
+    assert [(method, optimizer) for method, optimizer, _, _ in lab.played] == [
+        ("local", "sgd,lr=0.5"),
+        ("fedavg", "sgd,lr=0.5"),
+    ]
+
+
+def test_a_search_can_be_left_out_and_the_page_says_so(lab: Lab, tmp_path: Path) -> None:
+    assert carry_out(wanted(tmp_path, search=False))
+    assert [optimizer for _, optimizer, _, validation in lab.played if not validation] == ["sgd,lr=0.5"] * 4
+    text = page(read_json(wanted(tmp_path).folder / "results.json"))
+    assert "All of it is small. No search" in text
+    assert carry_out(wanted(tmp_path, "quick", search=False))
+    assert "No search" not in page(read_json(wanted(tmp_path, "quick").folder / "results.json"))
+
+    lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.9 if "0.1" in optimizer else 0.5}
+    assert carry_out(wanted(tmp_path))
+    assert found(wanted(tmp_path, search=False))["FedAvg"].variant == "lr=0.1", "an earlier search counts"
+
+
+def test_a_variant_that_diverged_is_not_taken() -> None:
+    rows = [{"round": 1, "validation_accuracy": [0.3, None]}, {"round": 1, "validation_accuracy": [0.3, float("nan")]}]
+    assert validation_score(rows, "PM") == pytest.approx((0.3 - 1) / 2)
+    early = [{"round": 0, "validation_accuracy": [1.0]}, {"round": 9, "validation_accuracy": [0.25, 0.75]}]
+    assert validation_score(early, "PM") == 0.5, "the last round counts"
+
+
+def test_what_is_finished_is_kept_and_more_seeds_are_added_to_it(lab: Lab, tmp_path: Path) -> None:
+    lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.5}
+    lab.stop_before = 3
+    stop = threading.Event()
+    assert not carry_out(wanted(tmp_path), stop=stop)
+    assert list(found(wanted(tmp_path))) == ["Local"], "the second cell is not finished"
+    data = read_json(wanted(tmp_path).folder / "results.json")
+    assert "Not finished: FedAvg." in page(data)
+
+    lab.stop_before = 10**9
+    told: list[Any] = []
+    assert carry_out(wanted(tmp_path), told.append)
+    assert len(lab.played) == len(set(lab.played)) == 6, "nothing twice"
+    assert told[0] == Begun(runs=6, finished=3)
+    assert [event.measured.label for event in told if isinstance(event, CellDone)] == ["Local", "FedAvg"]
+    begun = [event.run for event in told if isinstance(event, OfRun) and isinstance(event.event, RunBegun)]
+    assert begun == ["FedAvg, trying lr=0.1", "FedAvg, seed 0", "FedAvg, seed 1"]
+
+    assert carry_out(wanted(tmp_path))
+    assert len(lab.played) == 6, "all of it was there"
+    assert carry_out(wanted(tmp_path, seeds=3, only=("Local",)))
+    assert lab.played[6:] == [("local", "sgd,lr=0.5", 2, 0.0)]
+    more = found(wanted(tmp_path, seeds=3))
+    assert (more["Local"].seeds, more["FedAvg"].seeds) == ((0, 1, 2), (0, 1))
+    data = read_json(wanted(tmp_path).folder / "results.json")
+    assert "Seeds so far, of 3: FedAvg 2." in page(data)
+    assert carry_out(wanted(tmp_path, seeds=3))
+    data = read_json(wanted(tmp_path).folder / "results.json")
+    assert [each["seeds"] for each in data["measured"]] == [[0, 1, 2]] * 2, "what was known in between is not kept"
+
+
+class AllAtOnce:
+    """A venue that plays whatever it has in any order, as a cluster may."""
+
+    free, at_once = True, 99
+
+    def __init__(self, lab: Lab, root: Path, last_first: bool) -> None:
+        self.lab, self.root, self.last_first = lab, root, last_first
+        self.waiting: list[Wanted] = []
+        self.handed: list[list[str]] = []
+
+    def begin(self, wanted: Wanted) -> None:
+        self.waiting.append(wanted)
+
+    def finished(self) -> dict[str, RunFolder]:
+        if not self.waiting:
+            return {}
+        self.handed.append(sorted(wanted.name for wanted in self.waiting))
+        wanted = self.waiting.pop(-1 if self.last_first else 0)
+        run = RunFolder.create(self.root, name="digits", settings={}, environment={})
+        self.lab.simulate(SimpleNamespace(request=wanted.request), run, None, threading.Event())
+        run.describe("cell", wanted.note)
+        return {wanted.digest: run}
+
+
+@pytest.mark.parametrize("last_first", [False, True])
+def test_all_that_is_ready_is_begun_at_once_and_seeds_wait_for_their_search(
+    last_first: bool, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.9 if "0.1" in optimizer else 0.5}
+    asked = wanted(tmp_path, cluster="")
+    many, told = AllAtOnce(lab, asked.folder, last_first), list[Any]()
+    monkeypatch.setattr(runner, "venue", lambda *_: nullcontext(many))
+    assert carry_out(asked, told.append)
+    assert many.handed[0] == ["FedAvg, trying lr=0.1", "FedAvg, trying lr=0.5", "Local, seed 0", "Local, seed 1"]
+    assert {name for handed in many.handed for name in handed if "FedAvg, seed" in name} == {
+        "FedAvg, seed 0",
+        "FedAvg, seed 1",
+    }
+    assert len(lab.played) == len(set(lab.played)) == 6, "each once"
+    seeds = [optimizer for method, optimizer, _, back in lab.played if method == "fedavg" and not back]
+    assert seeds == ["sgd,lr=0.1"] * 2, "those of the variant that the search chose"
+    cells = [event.measured.label for event in told if isinstance(event, CellDone)]
+    assert cells == (["FedAvg", "Local"] if last_first else ["Local", "FedAvg"]), "as they are finished"
+    assert list(found(asked)) == ["Local", "FedAvg"]
+
+
+def test_a_changed_definition_is_another_run() -> None:
+    size = SIZES["quick"]
+    one = request("fedavg", size)
+    assert digest_of(one) == digest_of(replace(one, device="cuda", workers=7)), "where it is played is the same"
+    others = [request("fedprox", size), request("fedavg", size, batch_size=20), replace(one, seeds=(1,))]
+    assert len({digest_of(each) for each in (one, *others)}) == 4
+
+
+def test_the_users_mistakes(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match='no cell "FedProx"; it has: Local; FedAvg'):
+        carry_out(wanted(tmp_path, only=("FedProx",)))
+    with pytest.raises(ChoiceError, match="no experiment"):
+        experiment("pfedvem-table9")
+    monkeypatch.setattr(runner, "describe", lambda name: SimpleNamespace(here=False))
+    with pytest.raises(DataError, match=r"digits is not on this machine.*fedpeer data prepare digits"):
+        carry_out(wanted(tmp_path))
+    assert not lab.played
+    assert not list(tmp_path.iterdir()), "a mistake leaves nothing behind"
+
+
+def cell(label: str, per_seed: tuple[float, ...], seeds: tuple[int, ...] = (), metric: str = "PM") -> Measured:
+    seeds = seeds or tuple(range(len(per_seed)))
+    scores = {metric: per_seed}
+    return Measured(
+        label=label, variant="", seeds=seeds, rounds=1, peers=2, per_seed=scores, sent=2e6, seconds=1.0, best={}
+    )
+
+
+def results(*cells: Measured) -> Results:
+    return {each.label: each for each in cells}
+
+
+def test_claims_compare_pairs_of_the_same_seed() -> None:
+    one, two = cell("A", (0.9, 0.7), seeds=(0, 1)), cell("B", (0.6, 0.65, 0.8), seeds=(1, 2, 0))
+    claim = above("A is above B", "A", ("B",), "PM", by=9.9)
+    assert claim.check(results(one, two)).held
+    assert claim.check(results(one, two)).words == "+10.00 ± 0.00 points to B", "0.9 - 0.8 and 0.7 - 0.6"
+    assert not above("", "A", ("B",), "PM", by=10.1).check(results(one, two)).held
+    assert above("", "B", ("A",), "error", more=False, by=-10.1).check(results(one, two)).held
+    assert not above("", "B", ("A",), "error", more=False, by=-9.9).check(results(one, two)).held
+    nearest = above("", "A", ("B", "C"), "PM").check(results(one, two, cell("C", (0.95, 0.7))))
+    assert (nearest.held, nearest.words) == (False, "-2.50 ± 2.50 points to C, the nearest")
+    assert claim.check(results(one)).held is None
+    assert claim.check(results(one)).words == "B was not run"
+    assert claim.check(results(one, cell("B", (0.5,), seeds=(7,)))).held is None
+
+
+def test_claims_of_a_value_and_of_the_papers_numbers() -> None:
+    here = results(cell("A", (0.9, 0.92)), cell("B", (0.5,)))
+    assert reaches("", "A", "PM", 91.0).check(here).held
+    assert reaches("", "A", "PM", 91.0).check(here).words == "91.0 ± 1.0 beside 91"
+    assert not reaches("", "A", "PM", 91.1).check(here).held
+    assert reaches("", "A", "error", 9.0, more=False).check(here).held
+    assert not reaches("", "A", "error", 8.9, more=False).check(here).held
+    assert reaches("", "A", "GM", 1.0).check(here).held is None
+    kept = keeps("", ("A", "B", "C"), "PM", (92.0, 50.9, 10.0), within=1.0).check(here)
+    assert (kept.held, kept.words) == (True, "2 of 3 judged")
+    lost = keeps("", ("A", "B"), "PM", (92.0, 51.1), within=1.0).check(here)
+    assert (lost.held, lost.words) == (False, "2 of 2 judged; below by more: B -1.1")
+    assert keeps("", ("C",), "PM", (1.0,), within=1.0).check(here).held is None
+    assert part_of("", "B", "A", "PM", most=0.55).check(here) == Verdict(True, "54.9 %")
+    assert not part_of("", "B", "A", "PM", most=0.54).check(here).held
+    assert part_of("", "A", "B", "GM", most=1.0).check(here).held is None
+
+
+def test_an_order_is_tested_by_pairs() -> None:
+    a, b = (0.90, 0.93, 0.95, 0.91), (0.89, 0.91, 0.94, 0.90)
+    found = in_order("", ("A", "B"), "error", more=False).check(results(cell("A", a), cell("B", b)))
+    chance = stats.ttest_rel(a, b, alternative="greater").pvalue
+    assert found.held
+    assert f"p = {chance:.2g}" in found.words
+    assert not in_order("", ("B", "A"), "error", more=False).check(results(cell("A", a), cell("B", b))).held
+    assert not in_order("", ("A", "B"), "PM", more=True, p=chance / 2).check(results(cell("A", a), cell("B", b))).held
+    single = in_order("", ("A", "B"), "PM", more=True).check(results(cell("A", (0.9,)), cell("B", (0.8,))))
+    assert single.held is None
+    same = in_order("", ("A", "B"), "PM", more=True).check(results(cell("A", (0.9, 0.9)), cell("B", (0.9, 0.9))))
+    assert not same.held
+
+
+def test_columns_are_in_percent_and_megabytes() -> None:
+    one = replace(cell("A", (0.75, 0.5)), best={"PM": (0.8, 0.01)})
+    assert COLUMNS["PM"].values(one) == (75.0, 50.0)
+    assert COLUMNS["error"].values(one) == (25.0, 50.0)
+    assert COLUMNS["error"].best(one) == pytest.approx((20.0, 1.0))
+    assert COLUMNS["sent"].values(one) == (2.0,)
+    assert COLUMNS["S"].values(one) is None
+    assert Measured.from_json(json.loads(json.dumps(one.to_json()))) == one
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_whole(name: str) -> None:
+    """Its cells can be asked for, its claims speak of cells that there are, and the paper's numbers have a column."""
+    found = experiment(name)
+    assert found.name == name
+    assert list(found.sizes) == ["quick", "default", "full"]
+    assert set(found.data) <= set(DATASETS)
+    for size in found.sizes.values():
+        cells = found.cells(size)
+        assert len({cell.label for cell in cells}) == len(cells)
+        for each in cells:
+            assert set(each.theirs) <= set(found.columns)
+            for one in each.variants.values():
+                assert one.federation.simulation.dataset.name in found.data
+                assert one.seeds == tuple(range(size.seeds))
+                assert SimulationRequest.from_json(one.to_json()).to_json() == one.to_json()
+                (method,) = one.methods
+                method_of(method)
+    labels = {each.label for each in found.cells(found.sizes["full"])}
+    assert all(labels.issuperset(claim.needs) for claim in found.claims)
+    made = {"packages": {}, "device": "cpu", "processors": 2, "python": "CPython", "git": None}
+    where = {"command": "fedpeer", "environment": made, "workers": 1}
+    size = found.sizes["default"]
+    nothing = page_data(found, size, "default", found.cells(size), {}, where)
+    assert f"# {found.title}" in page(nothing)
+    assert f"{COLUMNS[found.columns[0]].title}: {COLUMNS[found.columns[0]].meant}" in page(nothing)
+
+
+def test_a_page_says_what_was_measured(lab: Lab, tmp_path: Path) -> None:
+    lab.scores = lambda method, optimizer: {
+        "validation_server_accuracy": 0.5,
+        "server_accuracy": 0.25 if method == "fedavg" else 0.75,
+    }
+    assert carry_out(wanted(tmp_path))
+    data = read_json(wanted(tmp_path).folder / "results.json")
+    text = page(data)
+    mean = float(np.mean([[50, 60, 70], [50, 60, 80]]))
+    assert f"| Local | 90.0 ± 0.1 | {mean:.1f} ± 1.7 | 75.0 ± 0.0 |" in text
+    assert "All of it is small." in text
+    assert "alone they reach" not in text, "the paper's numbers are judged at the paper's size"
+    assert "nothing beats it" not in text, "that cell is not in this size"
+    assert "| it helps | **not held** |" in text
+    assert "| FedAvg | lr=0.5 | lr=0.5: 50.0, lr=0.1: 50.0 |" in text
+    assert "$ fedpeer experiment run tiny" in text
+    assert "best round" not in text, "where nothing was kept back none is chosen"
+    assert page(json.loads(json.dumps(data))) == text
+    assert carry_out(wanted(tmp_path, "full"))
+    text = page(read_json(wanted(tmp_path, "full").folder / "results.json"))
+    assert "| alone they reach 0.1 | **held** | 60.0 beside 0.1 |" in text
+
+
+def test_statistics_are_of_those_who_have_them(lab: Lab, tmp_path: Path) -> None:
+    lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.5}
+    assert carry_out(wanted(tmp_path))
+    local = found(wanted(tmp_path))["Local"]
+    assert COLUMNS["update"].values(local) == (2.0, 2.001), "the first was never asked; in KB"
+    assert COLUMNS["sent"].values(local) == (3e-6,), "6 bytes in two rounds of which one was recorded"
+
+
+@pytest.mark.slow
+def test_real_runs_go_on_to_the_same_numbers(tmp_path: Path) -> None:
+    """Stopped in the middle of a run, and gone on with: every row is that of an undisturbed experiment."""
+
+    class Stopping(threading.Event):
+        def __call__(self, event: object) -> None:
+            match event:
+                case OfRun(event=RoundDone(method="fedavg", round=1)):
+                    self.set()
+
+    stop = Stopping()
+    assert not carry_out(wanted(tmp_path / "stopped", "quick"), stop, stop)
+    assert carry_out(wanted(tmp_path / "stopped", "quick"))
+    assert carry_out(wanted(tmp_path / "whole", "quick"))
+    stopped, whole = (found(wanted(tmp_path / each, "quick")) for each in ("stopped", "whole"))
+    assert {label: each.per_seed for label, each in stopped.items()} == {k: each.per_seed for k, each in whole.items()}
+    assert set(whole["FedAvg"].per_seed) == {"PM", "MT", "GM", "S"}
+    assert set(whole["Local"].per_seed) == {"PM", "MT"}
+    assert not list(tmp_path.glob("**/models")), "no table looks at them"
+    assert Choice("digits") == request("local", SIZES["quick"]).federation.simulation.dataset

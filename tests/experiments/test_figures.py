@@ -1,0 +1,325 @@
+"""Figures: what is averaged in which scheme, one run read at several rounds, medians and bars, what is claimed."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpeer.config.methods import method_of
+from fedpeer.experiments import playing
+from fedpeer.experiments.book import book
+from fedpeer.experiments.claims import falls, highest, leads, lowest
+from fedpeer.experiments.events import Begun
+from fedpeer.experiments.experiment import AtRound, Cell, Experiment, SizeName
+from fedpeer.experiments.figure import Figure, Scheme, World, labelled
+from fedpeer.experiments.figure_lines import lines_of
+from fedpeer.experiments.pictures import picture
+from fedpeer.experiments.registry import EXPERIMENTS, experiment
+from fedpeer.experiments.results import Measured, Middle
+from fedpeer.experiments.runner import RESULTS, Asked, carry_out, found, played
+from fedpeer.experiments.schemes import FIRST, level
+from fedpeer.experiments.table import page
+from fedpeer.runs.canvas import PALETTE
+from fedpeer.runs.disk import read_json, write_json
+from fedpeer.runs.folder import RunFolder
+
+FIGURES = [name for name in EXPERIMENTS if name.startswith("fig")]
+
+SMALL = Figure(
+    number="0",
+    title="A figure",
+    paper="Nobody, Nothing, 2026",
+    data=("digits",),
+    schemes=lambda read: (Scheme("0", "local"), Scheme("100", "full-averaging")),
+    settings=(1, 2, 4),
+    setting="mini-batches",
+    world=lambda read: World(
+        dataset="digits", split="iid", peers=2, updates=3, rounds=4, read=AtRound(read), read_every=1
+    ),
+    few=(("0", "100"), (1, 4)),
+    minutes=(1, 1, 1),
+    claims=[
+        highest("100 is best", [labelled("100", "mini-batches", 4)], [labelled("0", "mini-batches", 4)], "PM"),
+    ],
+    runs=5,
+)
+
+
+class Band:
+    """In place of the engines: every run's accuracy is known, and who was played is remembered."""
+
+    def __init__(self) -> None:
+        self.played: list[tuple[str, int]] = []
+
+    def prepare(self, request: Any, *, dataset: object) -> SimpleNamespace:
+        return SimpleNamespace(request=request)
+
+    def begin(self, folder: Path, simulation: SimpleNamespace, command: str) -> RunFolder:
+        return RunFolder.create(folder, name="digits", settings={"command": command}, environment={})
+
+    def simulate(self, simulation: SimpleNamespace, run: RunFolder, tell: object, stop: object) -> None:
+        asked = simulation.request
+        (method,), (seed,) = asked.methods, asked.seeds
+        self.played.append((method.name, seed))
+        for number in range(1, 5):
+            row = {"method": str(method), "seed": seed, "round": number, "seconds": 0.1, "loss": [0.0] * 2}
+            score = accuracy(method.name, seed, number)
+            row |= {"accuracy": [score - 0.01, score + 0.01], "tested": [1, 1], "bytes_sent": [1, 2]}
+            run.record({**row, "messages_sent": [0] * 2, "disagreement": {}, "weight": {}})
+        run.finish({"methods": {}})
+
+
+def accuracy(method: str, seed: int, number: int) -> float:
+    return {"local": 0.1, "full-averaging": 0.2}[method] + 0.1 * number + seed**2 / 100
+
+
+@pytest.fixture
+def band(monkeypatch: pytest.MonkeyPatch) -> Band:
+    made = Band()
+    for name in ("prepare", "begin", "simulate"):
+        monkeypatch.setattr(playing, name, getattr(made, name))
+    return made
+
+
+def wanted(root: Path, size: SizeName = "full") -> Asked:
+    return Asked(
+        experiment=SMALL.experiment(), size_name=size, root=root, workers=1, command="fedpeer experiment run fig0"
+    )
+
+
+def test_one_run_is_read_at_several_rounds(band: Band, tmp_path: Path) -> None:
+    told: list[Any] = []
+    assert carry_out(wanted(tmp_path), told.append)
+    assert told[0] == Begun(runs=10, finished=0)
+    assert Counter(band.played) == {(name, seed): 1 for name in ("local", "full-averaging") for seed in range(5)}
+    cells = found(wanted(tmp_path))
+    for number in (1, 2, 4):
+        expected = [accuracy("local", seed, number) for seed in range(5)]
+        assert cells[labelled("0", "mini-batches", number)].per_seed["PM"] == pytest.approx(expected)
+    seconds = sum(cell.seconds for cell in cells.values())
+    assert seconds == pytest.approx(sum(float(read_json(path)["seconds"]) for path in tmp_path.rglob("run.json")))
+
+
+def test_what_a_paper_leaves_open_can_be_chosen_otherwise(band: Band, tmp_path: Path) -> None:
+    """In a folder and on a page of its own; another choice is another run."""
+    usual = wanted(tmp_path)
+    other = replace(usual, otherwise={"loss": "squared-error", "start": "uniform:1"})
+    asked = [cell.variants[""].federation.learning for cell in other.cells]
+    assert {(each.loss, str(each.start)) for each in asked} == {("squared-error", "uniform:1")}
+    assert carry_out(usual)
+    assert carry_out(other)
+    assert len(band.played) == 20, "nothing of the usual runs counts"
+    assert played(tmp_path, "fig0", "full") == [usual.folder, other.folder]
+    assert other.folder.name == "fig0-full-squared-error-uniform-1"
+    text = page(read_json(other.folder / RESULTS))
+    assert "Chosen otherwise: loss squared-error, start uniform:1." in text
+    assert "](fig0-full-squared-error-uniform-1.svg)" in text
+
+
+def test_a_point_is_the_median_and_its_bar_goes_from_two_to_three_fifths(band: Band, tmp_path: Path) -> None:
+    assert carry_out(wanted(tmp_path))
+    data = read_json(wanted(tmp_path).folder / "results.json")
+    local, full = lines_of(data)
+    assert [local.name, full.name] == ["0", "100"]
+    assert [x for x, _ in local.points] == [1, 2, 4]
+    scores = sorted(100 * accuracy("local", seed, 4) for seed in range(5))
+    assert local.points[-1][1].median == pytest.approx(statistics.median(scores))
+    # Five runs: 40 % of the way from the first to the last lies between the second and the third.
+    assert local.points[-1][1].low == pytest.approx(scores[1] + 0.6 * (scores[2] - scores[1]))
+    assert local.points[-1][1].high == pytest.approx(scores[2] + 0.4 * (scores[3] - scores[2]))
+    text = page(data)
+    assert "| 0 | 24.0 (22.8–26.0) |" in text
+    assert "![A figure](fig0-full.svg)" in text
+    assert "**held**" in text
+
+
+def test_the_picture_has_each_point_and_the_book_has_the_picture(band: Band, tmp_path: Path) -> None:
+    assert carry_out(wanted(tmp_path))
+    data = read_json(wanted(tmp_path).folder / "results.json")
+    svg = picture(data)
+    assert "mini-batches" in svg
+    assert svg.count("<use ") >= 6, "a marker a point"
+    html = book([data, data])
+    assert html.count(svg) == 2
+    assert "2 of 2 claims held" in html
+    assert "<img" not in html
+
+
+def test_more_lines_than_colours_are_told_apart_and_the_legend_hides_no_point(band: Band, tmp_path: Path) -> None:
+    assert carry_out(wanted(tmp_path))
+    data = read_json(wanted(tmp_path).folder / "results.json")
+    places = {
+        f"line {number}; {x}": {"line": f"line {number}", "x": float(x)}
+        for number in range(PALETTE + 1)
+        for x in (1, 2)
+    }
+    found = {**data, "places": places, "measured": [{**data["measured"][0], "label": label} for label in places]}
+    svg = picture(found)
+    assert "stroke-dasharray" in svg, "the last has the colour of the first"
+    assert "stroke-dasharray" not in picture(data)
+    top = re.search(r'id="patch_2">\s*<path d="M \S+ \S+ \s*L \S+ \S+ \s*L \S+ (\S+)', svg)
+    names = {name: float(y) for y, name in re.findall(r'<text [^>]*\by="([\d.]+)"[^>]*>(line \d)<', svg)}
+    assert top is not None
+    assert len(names) == PALETTE + 1
+    assert max(names.values()) < float(top[1])
+
+
+def test_what_an_earlier_version_was_asked_for_is_known_by_what_it_asked(band: Band, tmp_path: Path) -> None:
+    """A setting that came later has its default in what was asked before it came."""
+    assert carry_out(wanted(tmp_path))
+    for path in tmp_path.rglob("cell.json"):
+        cell = read_json(path)
+        del cell["asked"]["federation"]["gossip"]["every"]
+        write_json(path, cell)
+    assert len(found(wanted(tmp_path))) == 6
+    assert carry_out(wanted(tmp_path))
+    assert len(band.played) == 10, "nothing was played again"
+    for path in tmp_path.rglob("cell.json"):
+        cell = read_json(path)
+        cell["asked"]["federation"]["gossip"]["no-such-thing"] = 1
+        write_json(path, cell)
+    assert not found(wanted(tmp_path))
+
+
+# ------------------------------------------------------------------------------------------------------------- claims
+
+
+def cells(**values: tuple[float, ...]) -> dict[str, Measured]:
+    return {
+        name: Measured(
+            label=name,
+            variant="",
+            seeds=tuple(range(len(each))),
+            rounds=1,
+            peers=2,
+            per_seed={"PM": each},
+            sent=0,
+            seconds=0,
+        )
+        for name, each in values.items()
+    }
+
+
+def test_the_middle_of_many_runs() -> None:
+    values = np.random.default_rng(0).normal(size=1001)
+    middle = Middle.of(values.tolist())
+    assert (values < middle.low).mean() == pytest.approx(0.4, abs=2e-3)
+    assert (values < middle.high).mean() == pytest.approx(0.6, abs=2e-3)
+    assert middle.median == np.median(values)
+    assert Middle.of([0.5]) == Middle(0.5, 0.5, 0.5)
+
+
+def test_highest_compares_medians_and_if_asked_bars() -> None:
+    results = cells(a=(0.90, 0.91, 0.10), b=(0.89, 0.90, 0.91), c=(0.80, 0.81, 0.82), d=(0.5, 0.89, 0.95))
+    assert highest("", ["a"], ["c"], "PM").check(results).held, "the median is 0.90, whatever one run did"
+    assert not highest("", ["c"], ["b"], "PM").check(results).held
+    assert highest("", ["a"], ["b"], "PM").check(results).held is False, "a tie is not above"
+    assert highest("", ["a", "c"], ["c", "d"], "PM").check(results).held, "the best of several"
+    assert highest("", ["b"], ["c"], "PM", apart=True).check(results).held
+    verdict = highest("", ["b"], ["d"], "PM", apart=True).check(results)
+    assert verdict.held is False
+    assert "bars touch" in verdict.words
+    assert highest("", ["d"], ["b"], "PM", by=-2.5).check(results).held
+    assert highest("", ["a"], ["nothing"], "PM").check(results).held is None
+
+
+def test_lowest_is_below_every_other() -> None:
+    results = cells(a=(0.1, 0.5, 0.6), b=(0.4, 0.6, 0.9), c=(0.2, 0.55, 0.9), d=(0.0, 0.5, 1.0))
+    verdict = lowest("", "a", ["b", "c"], "PM").check(results)
+    assert (verdict.held, verdict.words) == (True, "-5.0 points, a to c"), "0.50 beside 0.60 and 0.55"
+    assert lowest("", "c", ["a", "b"], "PM").check(results).held is False, "below one, above the other"
+    assert lowest("", "a", ["b", "d"], "PM").check(results).held is False, "a tie is not below"
+    assert lowest("", "a", ["nothing"], "PM").check(results).held is None
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_what_is_best_or_worst_is_held_against_all_at_its_place(name: str) -> None:
+    each = experiment(name)
+    labels = all_cells(each, "full")
+    for claim in each.claims:
+        if re.search(r"\b(is|are) (best|worst|first|last)\b|the best level", claim.text):
+            (place,) = {label.partition("; ")[2] for label in claim.needs}
+            assert set(claim.needs) == {label for label in labels if label.partition("; ")[2] == place}, claim.text
+
+
+def test_leads_compares_means_over_points_run_by_run() -> None:
+    results = cells(a1=(0.5, 0.9, 0.6), a2=(0.7, 0.5, 0.8), b1=(0.9, 0.9, 0.1), b2=(0.2, 0.5, 0.9), c=(0.69, 0.1, 0.1))
+    verdict = leads("", ["a1", "a2"], [["b1", "b2"], ["c"]], "PM").check(results)
+    assert (verdict.held, verdict.words) == (True, "+15.00 points to the nearest"), "0.70 to 0.55, of three runs"
+    assert leads("", ["b1", "b2"], [["a1", "a2"]], "PM").check(results).held is False
+    assert leads("", ["a1"], [["a1"]], "PM").check(results).held is False, "a tie does not lead"
+    assert leads("", ["a1", "gone"], [["b1"]], "PM").check(results).held is None
+
+
+def test_falls_in_points_and_in_percent() -> None:
+    results = cells(before=(0.8, 0.8), after=(0.3, 0.3))
+    assert falls("", "before", "after", "PM", least=49.9).check(results).held
+    assert not falls("", "before", "after", "PM", least=50.1).check(results).held
+    assert falls("", "before", "after", "PM", least=62.4, most=62.6, part=True).check(results).held
+    assert not falls("", "before", "after", "PM", most=5).check(results).held
+    assert falls("", "after", "before", "PM", most=-49.9).check(results).held, "a rise is a negative fall"
+
+
+# ------------------------------------------------------------------------------------------------ what is on the list
+
+
+def all_cells(each: Experiment, size: SizeName) -> dict[str, Cell]:
+    made = each.cells(each.sizes[size])
+    assert len({cell.label for cell in made}) == len(made), "every label once"
+    return {cell.label: cell for cell in made}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_whole(name: str) -> None:
+    """The small size is part of the others, claims speak of cells that there are, and what is asked for is known."""
+    each = experiment(name)
+    few, default, full = (all_cells(each, size) for size in ("quick", "default", "full"))
+    assert few.keys() <= default.keys()
+    assert default.keys() == full.keys()
+    for claim in each.claims:
+        assert set(claim.needs) <= default.keys(), claim.text
+    for cell in default.values():
+        assert cell.place is not None
+        (request,) = cell.variants.values()
+        (method,) = request.methods
+        method_of(method)
+        request.federation.models()
+        assert cell.read is None or (
+            isinstance(cell.read, AtRound) and cell.read.round <= request.federation.learning.rounds
+        )
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_something_is_claimed_of_the_small_size(name: str) -> None:
+    each = experiment(name)
+    few = all_cells(each, "quick")
+    assert any(set(claim.needs) <= few.keys() for claim in each.claims)
+
+
+def test_levels_are_the_papers() -> None:
+    """Section V.1: 784-L1-L2-k; level 0 is local, level 100 is one model."""
+    assert {number: FIRST[number] for number in FIRST} == {0: 0, 15: 50, 30: 100, 60: 200, 80: 250, 100: 300}
+    assert (level(0).method, level(100).method) == ("local", "full-averaging")
+    models = level(80).models
+    assert models is not None
+    assert models["everyone"]["neurons"] == {"input": "all", "hidden1": 250, "hidden2": 80, "output": "all"}
+
+
+def test_the_groups_of_the_semi_local_figures_are_those_of_equal_tasks() -> None:
+    """Figure 20: the elements of S_3, two consecutive peers each; dependent semi-local models share what is between."""
+    fig20 = all_cells(experiment("fig20"), "default")
+    (request,) = fig20[labelled("80 + 20 dependent", "mini-batch size", 50)].variants.values()
+    models = {model.name: model for model in request.federation.models()}
+    groups = [model.members for name, model in models.items() if name != "everyone"]
+    assert groups == [(f"peer{first}", f"peer{first + 1}") for first in range(1, 13, 2)]
+    assert all(model.depends_on == ("everyone",) for name, model in models.items() if name != "everyone")
+    (independent,) = fig20[labelled("80 + 20", "mini-batch size", 50)].variants.values()
+    assert not any(model.depends_on for model in independent.federation.models())
