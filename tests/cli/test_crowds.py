@@ -91,7 +91,12 @@ def test_ctrl_c_shows_how_far_it_came() -> None:
     code = "from fedpeer.cli.main import main; import sys; sys.argv = ['fedpeer', *sys.argv[1:]]; main()"
     words = ["topology", "simulate", "--graph", "ring", "--peers", "50000", "--exchanges-max", "100000000"]
     with subprocess.Popen(
-        [sys.executable, "-c", code.replace("main()", "from fedpeer.experiments.scalar_gossip import simulation; main()"), *words],
+        [
+            sys.executable,
+            "-c",
+            code.replace("main()", "from fedpeer.experiments.scalar_gossip import simulation; main()"),
+            *words,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
