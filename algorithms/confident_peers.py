@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,18 +25,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.contract import Change, GossipAlgorithm
+from fedpeer.algorithms.contract import Algorithm, Method, Sharing
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.pfedvem import confidence
 from fedpeer.algorithms.servers.models import Model
-from fedpeer.algorithms.servers.pfedvem import Personal, PFedVEM
+from fedpeer.algorithms.servers.pfedvem import Personal, PersonalHeads
 from fedpeer.slicing.models import PartialModel
-from fedpeer.slicing.plan import Plan
+from fedpeer.slicing.network import NetworkMap
 
 
-def base_and_head(head: str) -> tuple[PartialModel, PartialModel]:
-    """The partial models whose groups are the base and the head, for everybody; `head`: its layer by dotted name."""
-    return PartialModel("base", (), "all"), PartialModel("head", ("base",), modules=(head,))
+def base_and_head(network: NetworkMap, head: str = "") -> tuple[PartialModel, PartialModel]:
+    """The partial models whose groups are the base and the head, for everybody.
+
+    `head` is its layer by dotted name; "" for the last one that has parameters.
+    """
+    last = [tensor.module for tensor in network.tensors if tensor.kind == "parameter"][-1]
+    return PartialModel("base", (), "all"), PartialModel("head", ("base",), modules=(head or last,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,56 +54,49 @@ class Trusting(Personal):
 
 
 @dataclass(frozen=True)
-class ConfidentPeers(GossipAlgorithm[Trusting]):
-    """pFedVEM without a server: a base and a global head are gossiped, under heads of one's own.
+class ConfidentPeers(PersonalHeads, Algorithm[Trusting, Model, Model]):
+    """pFedVEM without a server: a base and a global head are gossiped, under heads of one's own."""
 
-    `client` is how each peer trains, as under a server.
-    """
+    sharing: ClassVar[Sharing] = "own models"
 
-    client: PFedVEM
+    @classmethod
+    def method(cls, *, head: tuple[str, ...] = (), **settings: Any) -> Method:
+        return Method(cls.sharing, models=partial(base_and_head, head="".join(head[:1])), own_weights=True)
 
-    def start(self, plan: Plan, values_n: Tensor) -> Trusting:
-        """All heads are the common one, and all confidences 1 / sigma^2; examples are counted when they are met.
-
-        Raises:
-            AlgorithmError: a group of the plan holds numbers of both base and head.
-        """
-        for group in plan.groups:
-            for index_D in group.indices.values():
-                self._is_head(index_D, group.id)
-        begun = self.client.start_client(values_n, torch.ones(values_n.shape[:-1], dtype=torch.int64))
-        tau = confidence(self.client.head_of(begun), self.client.parted(values_n)[1], self.client.terms)
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Trusting:
+        """All heads are the common one, and all confidences 1 / sigma^2."""
+        begun = self.begun(values_n, examples)
+        tau = confidence(self.head_of(begun), self.parted(values_n)[1], self.terms)
         return Trusting(begun.model_n, begun.examples, begun.pi_D, tau)
 
-    def train(
-        self, state: Trusting, estimate_n: Tensor, batches: Batches, keys: Sequence[int]
-    ) -> tuple[Trusting, Change]:
-        """A turn as under a server that has said `estimate_n` (..., n) to each."""
-        examples = torch.tensor([len(each) for each in batches.whole], device=state.examples.device)
-        own = Personal(state.model_n, examples.reshape(state.examples.shape), state.pi_D)
-        kept, sent = self.client.train(own, Model(estimate_n), batches, keys)
-        return Trusting(kept.model_n, kept.examples, kept.pi_D, sent.tau), Change(sent.model_n)
+    def start_averaged(self, values_n: Tensor) -> Model:
+        return Model(values_n)
 
-    def weights(self, state: Trusting, index_D: NDArray[np.int64]) -> Tensor:
-        """(...) float64: with what weight an averaging after this state's training starts, in a group of these places.
+    def train(self, client: Trusting, received: Model, batches: Batches, keys: Sequence[int]) -> tuple[Trusting, Model]:
+        """A turn as under a server that has said `received` (..., n) to each."""
+        examples = torch.tensor([len(each) for each in batches.whole], device=client.examples.device)
+        own = Personal(client.model_n, examples.reshape(client.examples.shape), client.pi_D)
+        kept, tau = self.turn(own, received, batches, keys)
+        return Trusting(kept.model_n, kept.examples, kept.pi_D, tau), Model(kept.model_n)
 
-        tau in the head's group, n in the base's; both above 0.
+    def weights(self, client: Trusting, index_D: NDArray[np.int64]) -> Tensor:
+        """tau in the head's group, n in the base's.
+
+        Raises:
+            AlgorithmError: the group holds numbers of both.
         """
-        return (state.tau if self._is_head(index_D) else state.examples).to(torch.float64)
-
-    def personal_model(self, state: Trusting) -> Tensor:
-        """(..., n) the model that a peer predicts with: its own base under the mean of its own head."""
-        return state.model_n
-
-    def statistics(self, state: Trusting, estimate_n: Tensor) -> dict[str, Tensor]:
-        """Confidence, deviation and uncertainty (...) against what each takes to be the global head."""
-        return self.client.statistics(state, Model(estimate_n))
-
-    def _is_head(self, index_D: NDArray[np.int64], group: str = "") -> bool:
-        inside_D = (index_D >= self.client.span.start) & (index_D < self.client.span.stop)
+        inside_D = (index_D >= self.span.start) & (index_D < self.span.stop)
         if inside_D.any() and not inside_D.all():
             raise AlgorithmError(
-                f'group "{group}" holds numbers of both base and head, which are averaged by weights of their own; '
+                "an averaging group holds numbers of both base and head, which are averaged by weights of their own; "
                 "let one partial model claim all, and another, which depends on it, the head's layer"
             )
-        return bool(inside_D.all())
+        return (client.tau if inside_D.all() else client.examples).to(torch.float64)
+
+    def personal_model(self, client: Trusting) -> Tensor:
+        """(..., n) the model that a peer predicts with: its own base under the mean of its own head."""
+        return client.model_n
+
+    def statistics(self, client: Trusting, shared: Model) -> dict[str, Tensor]:
+        """Confidence, deviation and uncertainty (...) against what each takes to be the global head."""
+        return self.trust(client, shared)

@@ -1,9 +1,7 @@
-"""The contract of algorithms with a server: a coordinator opens a round, clients train, the coordinator closes it.
+"""Algorithms with a server: a coordinator opens a round, clients train, the coordinator closes it.
 
-An algorithm is functions over frozen dataclasses of tensors (`leaves.py`), built on a `Workbench`; its keyword-only
-parameters are its settings. A client's side takes leading dimensions: the same code trains one client `(n,)` and a
-block of clients `(B, n)`. It does not know who coordinates, who answered or how anything travels. What the server holds
-survives in `Server`, what a client keeps for itself in `RoundClient`.
+A server is added to the contract of a peer (`contract.py`). It does not know who coordinates, who answered or how
+anything travels. What it holds survives in `Server`.
 
 A round: some take part (`participants`), are told what `open` gives, and send what `train` made of it; `close` makes
 the next server of the updates that came. Whoever trained then settles what it keeps: its update counted, or came too
@@ -15,13 +13,13 @@ of peers (`in_peer_order`) and summed one after the other in float64 (`weighted_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.contract import Algorithm, Sharing
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import stacked
 from fedpeer.algorithms.precision import widest
@@ -38,8 +36,8 @@ class AlgorithmError(ValueError):
     """An algorithm cannot be built with these settings; the message says why and what can."""
 
 
-class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
-    """A server and its clients.
+class CoordinatedAlgorithm(Algorithm[Client, Broadcast, Update], Protocol[Server, Client, Broadcast, Update]):
+    """A server and its clients, who receive its broadcast, without leading dimensions, and send an update.
 
     everyone_trains   whether those train too who do not take part in a round; what they learn stays with them
     common_start      whether server and clients must start from the same parameters
@@ -53,6 +51,7 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
     takes_mean        whether `close` goes by the bench's mean of the updates, so that another rule can take its place
     """
 
+    sharing: ClassVar[Sharing] = "with a coordinator"
     everyone_trains: bool = False
     common_start: bool = False
     counts: tuple[str, ...] = ("examples",)
@@ -66,10 +65,6 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
         """The server before the first round; `values_n` (n,) are the initial parameters."""
         ...
 
-    def start_client(self, values_n: Tensor, examples: Tensor) -> Client:
-        """A client that was never asked: initial parameters (..., n), and how many examples it trains on (...)."""
-        ...
-
     def participants(self, round: int, clients: int, share: float, draws: Draws) -> tuple[int, ...]:
         """Who takes part in round 1, 2, ...: numbers of clients, ascending; a share of them drawn alike, at least one.
 
@@ -79,12 +74,6 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
 
     def open(self, server: Server, round: int) -> Broadcast:
         """What everybody who takes part in round 1, 2, ... is told; without leading dimensions."""
-        ...
-
-    def train(
-        self, client: Client, broadcast: Broadcast, batches: Batches, keys: Sequence[int]
-    ) -> tuple[Client, Update]:
-        """A client's part of the round; `keys` name the streams of randomness, one a client."""
         ...
 
     def close(self, server: Server, updates: Update) -> Server:
@@ -111,13 +100,14 @@ class CoordinatedAlgorithm(Protocol[Server, Client, Broadcast, Update]):
         """(..., n) the model that a client uses itself (MT, PM); the initial one while it was never asked."""
         ...
 
-    def statistics(self, client: Client, server: Server) -> Mapping[str, Tensor]:
-        """Numbers of each client (...) that a report shows, by name; none by default."""
-        return {}
-
     def relations(self, server: Server) -> Tensor | None:
         """(N, N) how related the clients' tasks are, between -1 and 1, where the algorithm learns it."""
         return None
+
+
+def has_server(algorithm: Algorithm[Any, Any, Any]) -> TypeGuard[CoordinatedAlgorithm[Any, Any, Any, Any]]:
+    """Whether an algorithm has a server."""
+    return callable(getattr(algorithm, "close", None))
 
 
 def drawn_alike(round: int, clients: int, share: float, draws: Draws) -> tuple[int, ...]:

@@ -1,49 +1,99 @@
 """Local training: what every peer does between two averagings, whatever is averaged.
 
-Local only, partial averaging (Bouchra Pilet, Frey, Taiani 2021, Algorithms 1 and 2, the line `N.TRAIN(D)`) and full
-averaging are this same algorithm under three plans.
+Local only, partial averaging (Bouchra Pilet, Frey, Taiani 2021, Algorithms 1 and 2, the line `N.TRAIN(D)`), full
+averaging and training on pooled data are this same algorithm; they differ in what is shared.
+
+Imports no torch, as `contract.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
+from fedpeer.algorithms.contract import Algorithm, Method, Sharing
+from fedpeer.algorithms.servers.models import Model
 
-from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.contract import Change, GossipAlgorithm
-from fedpeer.algorithms.correction import Correction
-from fedpeer.algorithms.steppers import Stepper
-from fedpeer.slicing.plan import Plan
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedpeer.algorithms.batches import Batches
+    from fedpeer.algorithms.correction import Correction
+    from fedpeer.algorithms.steppers import Stepper
+    from fedpeer.algorithms.workbench import Workbench
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainingState:
-    """What peers keep between rounds and never send: the optimiser's state (..., k); `fresh` while there is none."""
+    """What peers keep between rounds and never send.
+
+    optimizer_k   (..., k) the optimiser's state
+    trained       (...) bool, whether there is one
+    """
 
     optimizer_k: Tensor
-    fresh: bool = True
+    trained: Tensor
 
 
 @dataclass(frozen=True)
-class LocalTraining(GossipAlgorithm[TrainingState]):
-    """Local steps by one of the `steppers`."""
+class LocalTraining(Algorithm[TrainingState, Model, Model]):
+    """Each peer learns alone; nothing is sent."""
 
-    stepper: Stepper
-    optimizer_state: Literal["keep", "reset"] = "keep"
+    bench: Workbench
 
-    def start(self, plan: Plan, values_n: Tensor) -> TrainingState:
-        return TrainingState(values_n.new_zeros(*values_n.shape[:-1], self.stepper.state_size))
+    def start_client(self, values_n: Tensor, examples: Tensor) -> TrainingState:
+        optimizer_k = values_n.new_zeros(*values_n.shape[:-1], self.bench.stepper.state_size)
+        return TrainingState(optimizer_k, examples.new_zeros(values_n.shape[:-1]).bool())
+
+    def start_averaged(self, values_n: Tensor) -> Model:
+        return Model(values_n)
 
     def train(
-        self, state: TrainingState, estimate_n: Tensor, batches: Batches, keys: Sequence[int]
-    ) -> tuple[TrainingState, Change]:
-        """One round; nothing that was passed in is changed."""
-        fresh = state.fresh or self.optimizer_state == "reset"
-        trained_n, optimizer_k = _steps(self.stepper, estimate_n, state.optimizer_k, fresh, batches, keys)
-        return replace(state, optimizer_k=optimizer_k, fresh=False), Change(trained_n)
+        self, client: TrainingState, received: Model, batches: Batches, keys: Sequence[int]
+    ) -> tuple[TrainingState, Model]:
+        fresh = self.bench.optimizer_state == "reset" or not bool(client.trained.all())
+        trained_n, optimizer_k = _steps(self.bench.stepper, received.model_n, client.optimizer_k, fresh, batches, keys)
+        return TrainingState(optimizer_k, client.trained | True), Model(trained_n)
+
+
+@dataclass(frozen=True)
+class PartialAveraging(LocalTraining):
+    """Slice by slice, each weight with the peers that the partial models name.
+
+    Bouchra Pilet, Frey, Taiani 2021, Algorithm 1; with `cross_model` also Algorithm 2.
+    """
+
+    _: KW_ONLY
+    cross_model: bool = False
+    sharing: ClassVar[Sharing] = "partial models"
+
+    @classmethod
+    def method(cls, *, cross_model: bool = False, **settings: Any) -> Method:
+        return Method(cls.sharing, cross_model)
+
+
+@dataclass(frozen=True)
+class FullAveraging(LocalTraining):
+    """The whole network is averaged among all peers (one global model)."""
+
+    sharing: ClassVar[Sharing] = "everything"
+
+
+@dataclass(frozen=True)
+class Pooled(LocalTraining):
+    """One model trained on the examples of all peers in one place: what no federation can do, to compare with; where
+    lam is given a linear one with MOCHA's objective, by its solver.
+    """
+
+    _: KW_ONLY
+    lam: float | None = None
+    passes: float = 50.0
+    sharing: ClassVar[Sharing] = "the data"
+
+    @classmethod
+    def method(cls, *, lam: float | None = None, passes: float = 50.0, **settings: Any) -> Method:
+        return Method(cls.sharing, linear=None if lam is None else (lam, passes))
 
 
 def fresh_steps(

@@ -1,4 +1,4 @@
-"""What an algorithm with a server is built on: the network, how it is trained, who may take part, how means are taken.
+"""What an algorithm is built on: the network, how it is trained, who may take part, how means are taken.
 
 Every peer and every worker of a simulation has one of its own, all alike but for the device and for how many examples
 its own clients hold.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,7 @@ class Workbench:
     examples       N: how many examples all clients train on together; 0 where that is not known
     draw           (n,) initial parameters beside the usual ones, by the name of the draw
     mean           how the updates of a round become one
+    optimizer_state  whether equals keep the state of their optimiser from round to round
     """
 
     module: nn.Module
@@ -53,6 +54,7 @@ class Workbench:
     examples: int = 0
     draw: Callable[[str], Tensor] = _no_further_draws
     mean: Mean = field(default=weighted_mean)
+    optimizer_state: Literal["keep", "reset"] = "keep"
 
     @staticmethod
     def of(

@@ -151,7 +151,7 @@ def between_peers(federation: Federation) -> list[Problem]:
     if method.pooled:
         text = "global pools the examples of all peers, and real peers do not: it is for simulations, to compare with"
         return [Problem(("learning", "algorithm"), text)]
-    if method.keeps_state and federation.learning.mode != "synchronous":
+    if method.own_weights and federation.learning.mode != "synchronous":
         text = f"{federation.learning.algorithm} begins each averaging anew, by weights of its own"
         return [Problem(("learning", "mode"), f"{text}; write mode: synchronous")]
     if method.served and federation.gossip.privacy.name != "none":

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from fedpeer.cli.anchors import anchored
 from fedpeer.cli.errors import ConfigError, Problem
 from fedpeer.cli.peer_config import PeerConfig, load_peer
+from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice, parse
 from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import ASKED, DataError, Dataset
 from fedpeer.data.held import Held, held
 from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
-from fedpeer.peer.core.assembly import Loader
 from fedpeer.peer.holdings import held_by, load_dataset, split_of
 from fedpeer.peer.models import Model, load
 from fedpeer.runs.folder import RunFolder

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
 from operator import itemgetter
 
-from fedpeer.algorithms.registry import Method
+from fedpeer.algorithms.contract import Method
 from fedpeer.gossip.claims import Advert, Claim, claim_bytes
 from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX
 from fedpeer.slicing.models import ModelGraph, PartialModel, Problem

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fedpeer.algorithms.registry import ALGORITHMS, Method
+from typing import Any
+
+from fedpeer.algorithms.contract import Method
+from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.config.choice import Choice, called
 
 
@@ -14,5 +17,6 @@ def method_of(choice: Choice) -> Method:
     """
     if choice.name == "python":
         return Method("with a coordinator")
-    method: Method = called(choice, ALGORITHMS, "algorithm")()
+    algorithm: Any = called(choice, ALGORITHMS, "algorithm")
+    method: Method = algorithm.func.method(**algorithm.keywords)
     return method

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.start import STARTS
+from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice, bind, called, parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
@@ -27,7 +28,7 @@ from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, undivided
-from fedpeer.peer.core.assembly import Assembly, DataShape, Loader, assemble
+from fedpeer.peer.core.assembly import Assembly, DataShape, assemble
 from fedpeer.peer.core.learner import Learner
 
 

@@ -105,7 +105,7 @@ def check(request: SimulationRequest, objects: Sequence[str]) -> None:
     if served and request.federation.learning.mode != "synchronous":
         text = f"{', '.join(served)} goes round by round, with all who take part"
         raise ChoiceError(f"{text}; write learning.mode: synchronous, or compare algorithms of equals")
-    keeping = [str(method) for method in request.methods if method_of(method).keeps_state]
+    keeping = [str(method) for method in request.methods if method_of(method).own_weights]
     if keeping and request.federation.learning.mode != "synchronous":
         text = f"{', '.join(keeping)} begins each averaging anew, by weights of its own"
         raise ChoiceError(f"{text}; write learning.mode: synchronous, or compare other algorithms")

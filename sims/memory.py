@@ -14,8 +14,8 @@ from torch import Tensor
 from fedpeer.algorithms.batches import View
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.steppers import choose
+from fedpeer.config.building import optimizer_of
 from fedpeer.data.held import Held
-from fedpeer.peer.core.assembly import optimizer_of
 from fedpeer.peer.core.learner import budget, check_step, view_of
 from fedpeer.peer.holdings import inputs_of
 from fedpeer.sims.vector.workspace import Job, Part, Workspace

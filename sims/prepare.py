@@ -104,17 +104,18 @@ def prepare(
     kept = {}
     for method in request.methods:
         found_method, plan = method_of(method), plans[str(method)]
-        if found_method.served or found_method.keeps_state:
+        keeping = equals.keeping_of(method, first.federation.learning)
+        if found_method.served or keeping is not None:
             job = replace(jobs[request.seeds[0]], device="cpu", module=first.module)
             memory, stepper = workspace_of(first, plan, "cpu")(0), jobs[request.seeds[0]].stepper()
-            if found_method.served:
+            if keeping is None:
                 algorithm, states = served.rehearsed(
                     job, method, first.federation.learning, memory, first.drawn, stepper
                 )
                 sizes = byte_count(states["client"]), byte_count(states["update"])
                 kept[str(method)] = Kept(*sizes, algorithm.everyone_trains)
             else:
-                state = equals.rehearsed(job, method, plan, memory, first.drawn(""), stepper)
+                state = equals.rehearsed(job, keeping, plan, memory, first.drawn(""), stepper)
                 kept[str(method)] = Kept(byte_count(state))
         elif request.engine == "vector":
             kept[str(method)] = Kept(4 * jobs[request.seeds[0]].stepper().state_size)

@@ -13,9 +13,9 @@ import torch
 
 from fedpeer.algorithms.coordinated import drawn_alike
 from fedpeer.algorithms.privacy import epsilon
+from fedpeer.config.building import privacy_of
 from fedpeer.config.federation import Federation
 from fedpeer.data.splits import summary as split_summary
-from fedpeer.peer.core.assembly import privacy_of
 from fedpeer.peer.core.groups import averaging_of
 from fedpeer.peer.models import Card
 from fedpeer.runs.disk import dumps, write_text

@@ -31,6 +31,7 @@ from fedpeer.sims.prepare import Simulation
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.request import cores
 from fedpeer.sims.vector.engine import VectorEngine
+from fedpeer.sims.vector.equals import keeping_of
 from fedpeer.sims.vector.pool import StateLostError, Stopped
 from fedpeer.sims.vector.pooled import PooledEngine
 from fedpeer.sims.vector.resident import RESIDENT_MAX
@@ -309,7 +310,7 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
                 averaging_of(plan, world.federation, cell.seed),
                 workspace_of(world, plan, simulation.device),
                 start_of(world),
-                algorithm=method if method_of(method).keeps_state else None,
+                algorithm=keeping_of(method, world.federation.learning),
                 weights_P=sample_weights(world),
                 workers=_workers(simulation),
                 folder=run.path,

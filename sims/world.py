@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedpeer.algorithms.registry import Method
+from fedpeer.algorithms.contract import Method
 from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import Dataset, Split
 from fedpeer.data.held import Held, held

@@ -1,15 +1,17 @@
-"""What most of the algorithms here hold and send: the server a model, a client a model and how much it learnt from."""
+"""What most algorithms hold and send: equals and the server a model, a client a model and how much it learnt from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What the server holds and tells: model_n (n,)."""
+    """What equals average, (..., n), or what the server holds and tells: model_n (n,)."""
 
     model_n: Tensor
 

@@ -51,8 +51,8 @@ class Confident(Local):
 
 
 @dataclass(frozen=True)
-class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
-    """A shared base under Bayesian heads of one's own, each held to the others' as tightly as it has earned it.
+class PersonalHeads:
+    """A peer's turn, with a server or without: Bayesian heads of one's own over a base that is shared.
 
     sigma: the standard deviation that all numbers of a head start with. head_lr, head_epochs, momentum: of the head's
     full-batch steps (the data term is a sum, so a client of ten times the examples needs a tenth of the rate); the
@@ -69,9 +69,6 @@ class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
     samples: int = SAMPLES
     terms: Terms = "both"
     head: tuple[str, ...] = ()
-    everyone_trains = True
-    moved = ("model_n",)
-    positive = ("tau",)
 
     def __post_init__(self) -> None:
         check_gradients(self.bench.module)
@@ -115,26 +112,26 @@ class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
         start, base_m = self.span.start, base_m.expand(*head_D.shape[:-1], -1)
         return torch.cat((base_m[..., :start], head_D, base_m[..., start:]), -1)
 
-    def start_server(self, values_n: Tensor) -> Model:
-        return Model(values_n)
-
-    def start_client(self, values_n: Tensor, examples: Tensor) -> Personal:
-        """The server's first head in the mean: all clients begin with the confidence 1 / sigma^2."""
+    def begun(self, values_n: Tensor, examples: Tensor) -> Personal:
+        """(...) peers before their first round, with the common head in the mean and the confidence 1 / sigma^2."""
         return Personal(values_n, examples, Head.around(self.parted(values_n)[1], self.sigma).pi_D)
 
-    def open(self, server: Model, round: int) -> Model:
-        return server
-
-    def train(
-        self, client: Personal, broadcast: Model, batches: Batches, keys: Sequence[int]
-    ) -> tuple[Personal, Confident]:
-        """As the contract says; a broadcast may also be one for each client, (..., n)."""
-        own, (base_m, w_D) = self.head_of(client), self.parted(broadcast.model_n)
+    def turn(self, client: Personal, received: Model, batches: Batches, keys: Sequence[int]) -> tuple[Personal, Tensor]:
+        """Clients (...) after a round from the base and the global head in `received`, (n,) or (..., n); their tau."""
+        own, (base_m, w_D) = self.head_of(client), self.parted(received.model_n)
         w_D = w_D.expand_as(own.mu_D)
         tau = confidence(own, w_D, self.terms)
         begun = replace(client, model_n=self.joined(base_m, own.mu_D))
-        learnt = self.learn(begun, w_D, tau, batches, keys)
-        return learnt, Confident(learnt.model_n, client.examples, tau)
+        return self.learn(begun, w_D, tau, batches, keys), tau
+
+    def trust(self, client: Personal, shared: Model) -> dict[str, Tensor]:
+        """What figures 10 and 11 are drawn from: tau, and the two terms of 1 / tau (eq. 8)."""
+        own, w_D = self.head_of(client), self.parted(shared.model_n)[1]
+        return {
+            "confidence": confidence(own, w_D, self.terms),
+            "deviation": model_deviation(own, w_D),
+            "uncertainty": own.sigma_D.square().mean(-1),
+        }
 
     def head_of(self, client: Personal) -> Head:
         """(..., D) the clients' own heads."""
@@ -171,6 +168,30 @@ class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
         with_head_n = self.joined(self.parted(begun.model_n)[0], head.mu_D)
         return replace(begun, model_n=self._base.train(with_head_n, batches, slopes, branch(key, 1)), pi_D=head.pi_D)
 
+
+@dataclass(frozen=True)
+class PFedVEM(PersonalHeads, CoordinatedAlgorithm[Model, Personal, Model, Confident]):
+    """A shared base under Bayesian heads of one's own, each held to the others' as tightly as it has earned it."""
+
+    everyone_trains = True
+    moved = ("model_n",)
+    positive = ("tau",)
+
+    def start_server(self, values_n: Tensor) -> Model:
+        return Model(values_n)
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Personal:
+        return self.begun(values_n, examples)
+
+    def open(self, server: Model, round: int) -> Model:
+        return server
+
+    def train(
+        self, client: Personal, received: Model, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Personal, Confident]:
+        kept, tau = self.turn(client, received, batches, keys)
+        return kept, Confident(kept.model_n, client.examples, tau)
+
     def close(self, server: Model, updates: Confident) -> Model:
         base_Km, mu_KD = self.parted(updates.model_n)
         return Model(self.joined(self.bench.mean(base_Km, updates.examples), self.bench.mean(mu_KD, updates.tau)))
@@ -181,11 +202,5 @@ class PFedVEM(CoordinatedAlgorithm[Model, Personal, Model, Confident]):
     def personal_model(self, client: Personal) -> Tensor:
         return client.model_n
 
-    def statistics(self, client: Personal, server: Model) -> dict[str, Tensor]:
-        """What figures 10 and 11 are drawn from: tau, and the two terms of 1 / tau (eq. 8)."""
-        own, w_D = self.head_of(client), self.parted(server.model_n)[1]
-        return {
-            "confidence": confidence(own, w_D, self.terms),
-            "deviation": model_deviation(own, w_D),
-            "uncertainty": own.sigma_D.square().mean(-1),
-        }
+    def statistics(self, client: Personal, shared: Model) -> dict[str, Tensor]:
+        return self.trust(client, shared)

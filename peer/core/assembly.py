@@ -1,4 +1,4 @@
-"""From a federation's settings to the things that learn: loss, network, first weights, optimiser.
+"""From a federation's settings to the things that learn: loss, network, first weights.
 
 This is where the choices of a federation meet the registries of the pure rooms. A simulated peer and a real one come
 through here alike, so from the same file and seed they get the same network, the same first weights, the same groups.
@@ -9,32 +9,22 @@ function that a user's own network (`python:module:function`) names comes from a
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
-from fedpeer.algorithms.contract import GossipAlgorithm
-from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws, guarded
-from fedpeer.algorithms.leaves import leaves
 from fedpeer.algorithms.losses import LOSSES, Task
-from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.own_rule import learns
-from fedpeer.algorithms.privacy import PRIVACIES, Privacy
-from fedpeer.algorithms.private import protected
-from fedpeer.algorithms.registry import KEEPING, keeping_class, served_class, taking_part
 from fedpeer.algorithms.start import STARTS, put_into
-from fedpeer.algorithms.updates import Fault, strayed
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice, ChoiceError, bind, called, lookup, plain
 from fedpeer.config.federation import Federation, LearningSettings, PartialModelSettings
 from fedpeer.networks.registry import NETWORKS, NetworkError
@@ -43,17 +33,6 @@ from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.models import PartialModel
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.trace import trace
-
-Coordinated = CoordinatedAlgorithm[Any, Any, Any, Any]
-#: An algorithm whose peers keep something; of which kind only itself knows.
-Equals = GossipAlgorithm[Any]
-#: What an algorithm with a server must have.
-CONTRACT = tuple(
-    name for name, value in vars(CoordinatedAlgorithm).items() if inspect.isfunction(value) and name[0] != "_"
-)
-
-#: Finds the function `module:function` of a user; raises a sentence for the user where it must not or cannot.
-Loader = Callable[[str], Callable[..., Any]]
 
 
 class Described(Protocol):
@@ -313,120 +292,6 @@ def _check_rule(module: nn.Module, loss: str, shape: DataShape) -> None:
             f"the network learns by a rule of its own, not along the gradient of {loss}; choose data that are to be "
             "completed, such as associative, or another network"
         )
-
-
-def optimizer_of(choice: Choice) -> OptimizerChoice:
-    """`sgd,lr=0.1,momentum=0.9` as torch takes it: numbers and truth values, not words."""
-    settings = {key: plain(value) for key, value in choice.settings.items()}
-    if choice.value is not None:
-        settings["lr"] = plain(choice.value)
-    return OptimizerChoice.named(choice.name, settings)
-
-
-def algorithm_of(choice: Choice, load: Loader) -> Callable[[Workbench], Coordinated]:
-    """What builds an algorithm with a server on a workbench: one of ours, or a reader's own class.
-
-    Raises:
-        ChoiceError: unknown name or setting. What is returned raises AlgorithmError where the settings do not fit.
-    """
-    if choice.name != "python":
-        function = served_class(choice.name)
-        return functools.partial(function, **bind(choice, function))
-    settings = {key: plain(value) for key, value in choice.settings.items()}
-    name = str(choice.value or settings.pop("function", ""))
-    own = load(name)
-
-    def built(bench: Workbench) -> Coordinated:
-        try:
-            made = own(bench, **settings)
-        except AlgorithmError:
-            raise
-        except Exception as problem:  # whatever the reader's class raises
-            text = f"algorithm python:{name}: building it failed: {type(problem).__name__}: {problem}"
-            raise AlgorithmError(text) from problem
-        lacking = [each for each in CONTRACT if not callable(getattr(made, each, None))]
-        if lacking:
-            raise AlgorithmError(
-                f"algorithm python:{name} has no {', '.join(lacking)}; subclass fedpeer.CoordinatedAlgorithm"
-            )
-        return made  # type: ignore[no-any-return]
-
-    return built
-
-
-def equals_of(choice: Choice, bench: Workbench) -> Equals:
-    """An algorithm whose peers are equals that keep a state of their own, on a workbench.
-
-    Raises:
-        ChoiceError, AlgorithmError: unknown settings, or such as do not fit.
-    """
-    function = served_class(KEEPING[choice.name][1])
-    made: Equals = keeping_class(choice.name)(function(bench, **bind(choice, function)))
-    return made
-
-
-def coordinated(
-    choice: Choice,
-    learning: LearningSettings,
-    bench: Workbench,
-    load: Loader,
-    *,
-    secret: bytes = b"",
-    begun: bool = False,
-) -> Coordinated:
-    """An algorithm with a server as a federation wants it: with its aggregation, and with its privacy.
-
-    `secret` is what a client's noise comes from (`algorithms/private.py`). `begun`: peers have come or gone since the
-    federation began, and where too few are left for the rule of aggregation it does as where peers are away.
-
-    Raises:
-        ChoiceError, AlgorithmError, RobustError, PrivacyError: the user's mistakes.
-    """
-    rule, participants = mean_of(learning.aggregation), taking_part(bench.clients, learning.participation)
-    if not begun:
-        rule.check(participants)
-    algorithm = algorithm_of(choice, load)(replace(bench, mean=rule))
-    if rule.rule != "mean" and not algorithm.takes_mean:
-        raise AlgorithmError(f"{choice.name} takes no mean of its updates; write learning.aggregation: mean")
-    if algorithm.common_start and not learning.common_start:
-        raise AlgorithmError(f"{choice.name} has all start from the same parameters; write learning.common_start: true")
-    return protected(algorithm, privacy_of(learning.privacy), participants=participants, secret=secret)
-
-
-def left_out(
-    algorithm: Coordinated, learning: LearningSettings, server: Any, updates: Any, round: int
-) -> list[Fault | None]:
-    """For each update (K, ...) of a round, why it is left out, by `learning.farthest`."""
-    if learning.farthest is None:
-        return [None] * len(next(iter(leaves(updates).values())))
-    return strayed(
-        leaves(updates),
-        leaves(algorithm.open(server, round)),
-        learning.farthest,
-        moved=algorithm.moved,
-        besides=(*algorithm.counts, *algorithm.positive),
-    )
-
-
-def mean_of(choice: Choice) -> Aggregation:
-    """How the updates of a round become one: the `mean` of a `Workbench`.
-
-    Raises:
-        ChoiceError, RobustError: unknown name or setting, or one out of its range. Whether the rule stands its liars
-            among the updates of a round is for `Aggregation.check` to say, where their number is known.
-    """
-    made: Aggregation = called(choice, AGGREGATIONS, "aggregation")()
-    return made
-
-
-def privacy_of(choice: Choice) -> Privacy | None:
-    """What is done to updates before they are sent, for `algorithms.private.protected`; None: nothing.
-
-    Raises:
-        ChoiceError, PrivacyError: unknown name or setting, or one out of its range.
-    """
-    made: Privacy | None = called(choice, PRIVACIES, "privacy")()
-    return made
 
 
 def _settings(model: PartialModel) -> PartialModelSettings:

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.confident_peers import base_and_head
+from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.registry import Method
 from fedpeer.config.choice import called
 from fedpeer.config.federation import Federation, GossipSettings
 from fedpeer.gossip.averaging import Averaging
@@ -77,18 +76,13 @@ def plan_for(federation: Federation, network: NetworkMap, peers: Sequence[str], 
         models = (PartialModel("everyone", (), "all"),)
     elif method.sharing == "partial models":
         models = federation.models() if federation.partial_models else default_models(network)
-    elif method.sharing == "base and head":
-        models = base_and_head(method.head or _last_layer(network))
+    elif method.models is not None:
+        models = method.models(network)
     if federation.learning.buffers == "local":
         models = _with_local_norms(models, network)
     networks = dict.fromkeys(peers, network)
     graph = ModelGraph(models)
     return compile_plan(networks, graph, assign_all(networks, graph), cross_model=method.cross_model)
-
-
-def _last_layer(network: NetworkMap) -> str:
-    """The last module that has parameters."""
-    return [tensor.module for tensor in network.tensors if tensor.kind == "parameter"][-1]
 
 
 def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> tuple[PartialModel, ...]:

@@ -9,23 +9,26 @@ Nothing is kept between two calls, so they may be made from any thread, and repe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.contract import GossipAlgorithm
 from fedpeer.algorithms.leaves import mapped
-from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.probing import small
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.servers.models import Model
+from fedpeer.config.building import AnyAlgorithm, algorithm_of
 from fedpeer.config.choice import Choice
-from fedpeer.peer.core.assembly import equals_of, optimizer_of
 from fedpeer.peer.core.keeps import Keeps
 from fedpeer.peer.core.leaf_bytes import LeafForm
 from fedpeer.peer.core.learner import Learner
 from fedpeer.slicing.plan import Plan
+
+
+def _nothing(name: str) -> Callable[..., Any]:
+    raise AssertionError(f"{name} is a reader's own, and has a server")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +40,7 @@ class Keeper(Keeps):
     """
 
     learner: Learner
-    algorithm: GossipAlgorithm[Any]
+    algorithm: AnyAlgorithm
     plan: Plan
     form: LeafForm
 
@@ -48,20 +51,14 @@ class Keeper(Keeps):
         Raises:
             ChoiceError, AlgorithmError: the method's settings do not fit; the message says what to change.
         """
-        assembly, start_n = learner.assembly, learner.start().to(learner.device)
-        bench = Workbench(
-            module=assembly.module,
-            layout=assembly.layout,
-            loss=LOSSES[assembly.loss],
-            optimizer=optimizer_of(assembly.federation.learning.optimizer),
-            stepper=learner.stepper,
-            clients=len(plan.peers),
-            examples_max=learner.examples,
-        )
-        algorithm = equals_of(method, bench)
-        begun = algorithm.start(plan, start_n)
+        start_n, learning = learner.start().to(learner.device), learner.assembly.federation.learning
+        algorithm = algorithm_of(method, learning, learner.bench(len(plan.peers)), _nothing)
+        begun = algorithm.start_client(start_n, torch.tensor(learner.examples, device=learner.device))
         # A round on a few examples: what does not fit the network shows before anybody is met.
-        algorithm.train(begun, start_n, small(learner.batches(1)), [learner.key(1)])
+        received = algorithm.start_averaged(start_n)
+        trained, _ = algorithm.train(begun, received, small(learner.batches(1)), [learner.key(1)])
+        for group in plan.groups:
+            algorithm.weights(trained, group.indices[group.members[0]])
         return cls(learner, algorithm, plan, LeafForm(begun))
 
     @property
@@ -89,10 +86,12 @@ class Keeper(Keeps):
         `fresh`: there is no state yet.
         """
         x_n = x_n.to(self.learner.device)
-        state = self.algorithm.start(self.plan, x_n) if fresh else self._state(s_k)
-        state, change = self.algorithm.train(state, x_n, self.learner.batches(round), [self.learner.key(round)])
+        examples = torch.tensor(self.examples, device=self.learner.device)
+        state = self.algorithm.start_client(x_n, examples) if fresh else self._state(s_k)
+        batches, keys = self.learner.batches(round), [self.learner.key(round)]
+        state, sent = self.algorithm.train(state, Model(x_n), batches, keys)
         kept = bytearray(self.form.written(state))
-        return change.trained_n.cpu(), torch.frombuffer(kept, dtype=torch.uint8)
+        return sent.model_n.cpu(), torch.frombuffer(kept, dtype=torch.uint8)
 
     def evaluate(self, x_n: Tensor) -> tuple[float, float]:
         """(score, loss) of a model (n,) on its own test part."""

@@ -23,10 +23,13 @@ from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.evaluation import evaluate
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.losses import LOSSES
+from fedpeer.algorithms.servers.models import Model
 from fedpeer.algorithms.steppers import Stepper, build, choose
+from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.building import optimizer_of
 from fedpeer.config.federation import LearningSettings
 from fedpeer.networks.registry import NetworkError
-from fedpeer.peer.core.assembly import Assembly, DataShape, optimizer_of
+from fedpeer.peer.core.assembly import Assembly, DataShape
 
 
 class Scale(Protocol):
@@ -172,6 +175,25 @@ class Learner:
         """(n,) initial parameters."""
         return self.assembly.start(self.peer)
 
+    def bench(self, clients: int = 1) -> Workbench:
+        """What its algorithm is built on, among so many peers."""
+        assembly, learning = self.assembly, self.assembly.federation.learning
+
+        def drawn(name: str) -> Tensor:
+            return assembly.drawn(name).to(self.device)
+
+        return Workbench(
+            module=assembly.module,
+            layout=assembly.layout,
+            loss=LOSSES[assembly.loss],
+            optimizer=optimizer_of(learning.optimizer),
+            stepper=self.stepper,
+            clients=clients,
+            examples_max=self.examples,
+            draw=drawn,
+            optimizer_state=learning.optimizer_state,
+        )
+
     def batches(self, round: int, number: int | None = None) -> Batches:
         """Those of round 1, 2, ...; `number` is the peer's own among clients, where it is one."""
         draws, part = self.assembly.draws, self.train_part
@@ -189,13 +211,10 @@ class Learner:
 
         `fresh`: there is no optimiser state yet.
         """
-        state, change = LocalTraining(self.stepper, self.assembly.federation.learning.optimizer_state).train(
-            TrainingState(s_k.to(self.device), fresh),
-            x_n.to(self.device),
-            self.batches(round),
-            [self.key(round)],
-        )
-        return change.trained_n.cpu(), state.optimizer_k.cpu()
+        state = TrainingState(s_k.to(self.device), torch.tensor(not fresh))
+        training = LocalTraining(self.bench())
+        state, sent = training.train(state, Model(x_n.to(self.device)), self.batches(round), [self.key(round)])
+        return sent.model_n.cpu(), state.optimizer_k.cpu()
 
     def evaluate(self, x_n: Tensor) -> tuple[float, float]:
         """(score, loss) on its own test part: accuracy as a fraction, or error in units of the data; and mean loss."""

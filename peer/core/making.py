@@ -15,8 +15,8 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
+from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.registry import Method
 from fedpeer.config.capacity import SIGNATURES_MAX
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation

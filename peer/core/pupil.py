@@ -14,16 +14,13 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.leaves import leaves, mapped, stacked, taken
-from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.updates import Fault, fault
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.building import Coordinated, Loader, coordinated_of, left_out
 from fedpeer.config.choice import Choice
-from fedpeer.peer.core.assembly import Coordinated, Loader, coordinated, left_out, optimizer_of
 from fedpeer.peer.core.course import AlgorithmSpec, concluded, practised
 from fedpeer.peer.core.events import (
     AggregateUpdates,
@@ -76,28 +73,16 @@ class Pupil:
         assembly, device = learner.assembly, learner.device
         learning, clients = assembly.federation.learning, tuple(sorted(peers))
 
-        def drawn(name: str) -> Tensor:
-            return assembly.drawn(name).to(device)
-
-        bench = Workbench(
-            module=assembly.module,
-            layout=assembly.layout,
-            loss=LOSSES[assembly.loss],
-            optimizer=optimizer_of(learning.optimizer),
-            stepper=learner.stepper,
-            clients=len(clients),
-            examples_max=learner.examples,
-            draw=drawn,
-        )
-        algorithm = coordinated(method, learning, bench, load, secret=secret)
+        bench = learner.bench(len(clients))
+        algorithm = coordinated_of(method, learning, bench, load, secret=secret)
 
         @cache
         def among(count: int) -> Coordinated:
             if count == len(clients):
                 return algorithm
-            return coordinated(method, learning, replace(bench, clients=count), load, secret=secret, begun=True)
+            return coordinated_of(method, learning, replace(bench, clients=count), load, secret=secret, begun=True)
 
-        server = algorithm.start_server(drawn(""))
+        server = algorithm.start_server(bench.draw(""))
         examples = torch.tensor(learner.examples, device=device)
         client = algorithm.start_client(assembly.start(learner.peer).to(device), examples)
         update = probed(algorithm, client, server, _batches(learner, clients, 1))

@@ -107,7 +107,7 @@ def prepare(file: PeerFile, federation: Federation) -> Prepared:
     )
     algorithm = federation.learning.algorithm
     method, assembly = method_of(algorithm), prepared.outfit.assembly
-    if method.keeps_state:
+    if method.own_weights:
         plan = plan_for(assembly.federation, assembly.network, tuple(roster.by_id), method)
         return replace(prepared, keeper=Keeper.of(prepared.outfit.learner, algorithm, plan))
     if not method.served:

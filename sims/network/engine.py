@@ -83,7 +83,7 @@ class NetworkEngine:
         by_examples = world.federation.learning.weights == "samples"
         self._unit = np.mean([each.examples for each in residents.learners.values()]) if by_examples else 1.0
         self._liars = frozenset(each.peer for each in (faults or Faults()).liars)
-        self._own_units = method_of(method).keeps_state
+        self._own_units = method_of(method).own_weights
         self._counted = self._town.counted()
         self.traffic = ([0] * len(world.peers), [0] * len(world.peers))
         self.weights = {group.id: np.ones(len(group.members)) for group in plan.groups}

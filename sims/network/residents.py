@@ -130,7 +130,7 @@ class NodeFactory:
                 peer: Pupil.of(learner, method, imported, world.peers, patience=_patience(learner))
                 for peer, learner in found.items()
             }
-        elif method_of(method).keeps_state:
+        elif method_of(method).own_weights:
             plan = plan_of(world, method_of(method))
             keepers = {peer: Keeper.of(learner, method, plan) for peer, learner in found.items()}
             setups = {peer: replace(setup, keeps=keepers[peer]) for peer, setup in setups.items()}

@@ -251,7 +251,7 @@ class ProcessesEngine:
     def _unit(self, weights: Sequence[float]) -> float:
         """Under `weights: samples` peers count in examples; what is compared over runs counts in the mean of all. An
         algorithm may have units of its own in each group and round: then the mean is of those who are there."""
-        if method_of(self._method).keeps_state:
+        if method_of(self._method).own_weights:
             return float(np.mean(weights))
         if self._world.federation.learning.weights == "uniform":
             return 1.0

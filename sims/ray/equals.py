@@ -105,7 +105,8 @@ class RayEngine(VectorEngine):
         self._fill(x_Bn, peers)
         found = {"x": x_Bn.numpy()}
         if self._algorithm is not None:
-            state = self._algorithm.start(self._plan, x_Bn)
+            examples = torch.tensor([self.workspace.train.count(peer) for peer in peers])
+            state = self._algorithm.start_client(x_Bn, examples)
             found |= {f"state {name}": leaf.numpy() for name, leaf in leaves(state).items()}
         return found
 

@@ -20,8 +20,8 @@ from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.leaves import leaves, mapped, rebuilt
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.building import Coordinated, coordinated_of
 from fedpeer.data.own.code import imported
-from fedpeer.peer.core.assembly import Coordinated, coordinated
 from fedpeer.sims.vector.workspace import Job, Served, Workspace
 
 #: In place of a side: a client that has never trained has no state of its own. Its first one stands in leaves of
@@ -67,7 +67,7 @@ class Examined:
 
 def built(job: Job, served: Served, stepper: Stepper, workspace: Workspace) -> Coordinated:
     """The algorithm, as a worker needs it: nothing is drawn there."""
-    return coordinated(served.algorithm, served.learning, workbench(job, stepper, workspace), imported)
+    return coordinated_of(served.algorithm, served.learning, workbench(job, stepper, workspace), imported)
 
 
 def workbench(job: Job, stepper: Stepper, workspace: Workspace) -> Workbench:
@@ -81,6 +81,7 @@ def workbench(job: Job, stepper: Stepper, workspace: Workspace) -> Workbench:
         clients=len(job.peers),
         examples=len(workspace.train.index_T),
         examples_max=max(workspace.train.count(peer) for peer in range(len(job.peers))),
+        optimizer_state=job.optimizer_state,
     )
 
 

@@ -25,14 +25,13 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.algorithms.steppers import Stepper
-from fedpeer.config.choice import Choice
+from fedpeer.config.building import AnyAlgorithm
 from fedpeer.gossip.averaging import Averaging, traffic
 from fedpeer.gossip.veil import key_of, made_up
-from fedpeer.peer.core.assembly import Equals, equals_of
 from fedpeer.sims.peers import secret_of
 from fedpeer.sims.vector.clients import Examined, Score, emptied, joined, two_sides, workbench, write_rows
 from fedpeer.sims.vector.drifting import Drifting
-from fedpeer.sims.vector.equals import Advance, Appraise, states
+from fedpeer.sims.vector.equals import Advance, Appraise, equals_of, states
 from fedpeer.sims.vector.pool import Hands, Pool, Stopped
 from fedpeer.sims.vector.resident import given_back
 from fedpeer.sims.vector.tasks import Evaluate, Keep, Mix, Mixing, Spread, Task, Train, Worker
@@ -65,7 +64,7 @@ class VectorEngine:
         memory: Callable[[int], Workspace],
         start_Pn: Callable[[Tensor], None],
         *,
-        algorithm: Choice | None = None,
+        algorithm: Keeping | None = None,
         weights_P: NDArray[np.float64] | None = None,
         workers: int = 1,
         folder: Path | None = None,
@@ -84,7 +83,7 @@ class VectorEngine:
         self._stop = stop or threading.Event()
         self._memory, self._workers, self._folder = memory, workers, folder
         self._choice, self._sample_weights = algorithm, weights_P
-        self._algorithm: Equals | None = None
+        self._algorithm: AnyAlgorithm | None = None
         self._examined: dict[tuple[int, bool], Examined] = {}
         self._members = {g.id: [plan.peers.index(p) for p in g.members] for g in plan.groups}
         self.weights = {id: np.ones(len(rows)) for id, rows in self._members.items()}
@@ -113,7 +112,8 @@ class VectorEngine:
         self._blocks = cut(job, range(len(job.peers)))
         if self._algorithm is not None:
             for block in self._blocks:
-                begun = self._algorithm.start(self._plan, self.workspace.x[0][list(block)])
+                examples = torch.tensor([self.workspace.train.count(peer) for peer in block], device=job.device)
+                begun = self._algorithm.start_client(self.workspace.x[0][list(block)], examples)
                 write_rows(self.workspace, begun, block, [0] * len(block))
         self._mixes, self._keeps = self._cut_columns()
         if self._handles is not None:
@@ -251,8 +251,9 @@ class VectorEngine:
         if self._choice is not None:
             job = self._job
             self._algorithm = equals_of(self._choice, workbench(job, stepper, plain))
-            state = self._algorithm.start(self._plan, torch.zeros(job.layout.n, device=job.device))
-            self._job = job = replace(job, keeping=Keeping(self._choice, emptied(state)))
+            one = torch.ones((), dtype=torch.int64, device=job.device)
+            state = self._algorithm.start_client(torch.zeros(job.layout.n, device=job.device), one)
+            self._job = job = replace(job, keeping=replace(self._choice, state=emptied(state)))
             plain.leaves = two_sides(job, state)
         return plain
 

@@ -11,15 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.algorithms.probing import small
+from fedpeer.algorithms.servers.models import Model
 from fedpeer.algorithms.steppers import Stepper
+from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.building import AnyAlgorithm, algorithm_of
 from fedpeer.config.choice import Choice
-from fedpeer.peer.core.assembly import Equals, equals_of
+from fedpeer.config.federation import LearningSettings
+from fedpeer.config.methods import method_of
+from fedpeer.data.own.code import imported
 from fedpeer.sims.vector.clients import Examined, rows_of, scores, work_of, workbench, write_rows
-from fedpeer.sims.vector.workspace import Job, Workspace
+from fedpeer.sims.vector.workspace import Job, Keeping, Workspace
 from fedpeer.slicing.plan import Plan
 
 
@@ -43,17 +49,31 @@ class Appraise:
     validation: bool
 
 
-def rehearsed(job: Job, choice: Choice, plan: Plan, workspace: Workspace, start_n: Tensor, stepper: Stepper) -> Any:
+def keeping_of(choice: Choice, learning: LearningSettings) -> Keeping | None:
+    """What a worker must know of an algorithm of equals; None: of local training."""
+    if method_of(choice).own_weights:
+        return Keeping(choice, learning, None)
+    return None
+
+
+def equals_of(keeping: Keeping, bench: Workbench) -> AnyAlgorithm:
+    """The algorithm, on a bench."""
+    return algorithm_of(keeping.algorithm, keeping.learning, bench, imported)
+
+
+def rehearsed(job: Job, keeping: Keeping, plan: Plan, workspace: Workspace, start_n: Tensor, stepper: Stepper) -> Any:
     """The state that a peer begins with. One is trained a little, so that whatever does not fit shows before anything
     else is begun.
 
     Raises:
         ChoiceError, AlgorithmError: what does not fit, and what to change.
     """
-    algorithm = equals_of(choice, workbench(job, stepper, workspace))
+    algorithm = equals_of(keeping, workbench(job, stepper, workspace))
     batches, keys = work_of(job, workspace, [0], 1)
-    state = algorithm.start(plan, start_n)
-    algorithm.train(state, start_n, small(batches.peer(0)), keys)
+    state = algorithm.start_client(start_n, torch.tensor(workspace.train.count(0)))
+    trained, _ = algorithm.train(state, algorithm.start_averaged(start_n), small(batches.peer(0)), keys)
+    for group in plan.groups:
+        algorithm.weights(trained, group.indices[group.members[0]])
     return state
 
 
@@ -62,16 +82,17 @@ def states(workspace: Workspace, template: Any, side: int) -> Any:
     return rebuilt(template, {name: workspace.leaves[f"client {side} {name}"] for name in leaves(template)})
 
 
-def advance(job: Job, workspace: Workspace, algorithm: Equals, task: Advance) -> None:
+def advance(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: Advance) -> None:
     """Train a block, and write estimates and states."""
     batches, keys = work_of(job, workspace, task.peers, task.round)
     estimate_Bn = workspace.x[task.x_source][list(task.peers)]
-    state, change = algorithm.train(_block(job, workspace, task.peers, task.s_source), estimate_Bn, batches, keys)
-    workspace.x[1 - task.x_source][list(task.peers)] = change.trained_n
+    client = _block(job, workspace, task.peers, task.s_source)
+    state, sent = algorithm.train(client, Model(estimate_Bn), batches, keys)
+    workspace.x[1 - task.x_source][list(task.peers)] = sent.model_n
     write_rows(workspace, state, task.peers, [1 - task.s_source] * len(task.peers))
 
 
-def appraise(job: Job, workspace: Workspace, stepper: Stepper, algorithm: Equals, task: Appraise) -> Examined:
+def appraise(job: Job, workspace: Workspace, stepper: Stepper, algorithm: AnyAlgorithm, task: Appraise) -> Examined:
     """Score a block."""
     state = _block(job, workspace, task.peers, task.s_source)
     estimate_Bn = workspace.x[task.x_source][list(task.peers)]
@@ -82,7 +103,7 @@ def appraise(job: Job, workspace: Workspace, stepper: Stepper, algorithm: Equals
         if own_Bn is None
         else scores(job, workspace, stepper, task.peers, own_Bn, validation=task.validation),
         server=estimated,
-        statistics={name: each.tolist() for name, each in algorithm.statistics(state, estimate_Bn).items()},
+        statistics={name: each.tolist() for name, each in algorithm.statistics(state, Model(estimate_Bn)).items()},
     )
 
 

@@ -19,6 +19,8 @@ from torch import Tensor
 from fedpeer.algorithms import evaluation
 from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
+from fedpeer.algorithms.servers.models import Model
+from fedpeer.sims.vector.clients import workbench
 from fedpeer.sims.vector.engine import RoundTimes
 from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.vector.workspace import Job, Workspace
@@ -38,9 +40,9 @@ class PooledEngine:
         """
         self._job, self._workspace, self._stop = job, workspace, stop or threading.Event()
         self._stepper = job.stepper()
-        self._training = LocalTraining(self._stepper, job.optimizer_state)
+        self._training = LocalTraining(workbench(job, self._stepper, workspace))
         self._x_n = start_n.to(job.device)
-        self._state = TrainingState(self._x_n.new_zeros(self._stepper.state_size))
+        self._state = self._training.start_client(self._x_n, torch.zeros((), dtype=torch.int64, device=job.device))
         self._x_TF = _seen(workspace)
         self.weights: dict[str, NDArray[Any]] = {}
         self.round = 0  # rounds finished
@@ -78,8 +80,8 @@ class PooledEngine:
             batches = Batches(self._x_TF, places, self._workspace.train.y_T[places])
             # Whatever is dropped out is drawn anew in each piece.
             key = self._job.draws.key(f"dropout {first}", "", number)
-            state, change = self._training.train(state, x_n, batches, [key])
-            x_n = change.trained_n
+            state, sent = self._training.train(state, Model(x_n), batches, [key])
+            x_n = sent.model_n
         self._x_n, self._state, self.round = x_n, state, number
         return RoundTimes(time.perf_counter() - began, 0.0)
 
@@ -107,12 +109,13 @@ class PooledEngine:
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything needed to go on: tensors, and a small JSON-able state."""
-        return {"x": self._x_n, "s": self._state.optimizer_k}, {"round": self.round, "fresh": self._state.fresh}
+        return {"x": self._x_n, "s": self._state.optimizer_k}, {"round": self.round, "fresh": not self._state.trained}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Go on from a snapshot, to the very numbers of an uninterrupted run."""
         self._x_n = tensors["x"].to(self._job.device, copy=True)
-        self._state = TrainingState(tensors["s"].to(self._job.device, copy=True), state["fresh"])
+        trained = self._state.trained.new_tensor(not state["fresh"])
+        self._state = TrainingState(tensors["s"].to(self._job.device, copy=True), trained)
         self.round = state["round"]
 
 

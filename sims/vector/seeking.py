@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.assignment import GAIN_BYTES, CountSketch, Gain, below, cut, groups, merges, missed, told
+from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.evaluation import losses
-from fedpeer.algorithms.registry import Method
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.config.federation import Federation
 from fedpeer.gossip.averaging import traffic

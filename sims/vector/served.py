@@ -26,11 +26,11 @@ from fedpeer.algorithms.leaves import byte_count, leaves, rebuilt
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.algorithms.updates import Fault, fault
+from fedpeer.config.building import Coordinated, coordinated_of, left_out
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import LearningSettings
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
-from fedpeer.peer.core.assembly import Coordinated, coordinated, left_out
 from fedpeer.peer.core.framing import raw
 from fedpeer.peer.core.sparse_words import wire_bytes
 from fedpeer.sims.vector.clients import (
@@ -386,7 +386,7 @@ def rehearsed(
         AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
     """
     bench = replace(workbench(job, stepper, workspace), draw=drawn)
-    algorithm = coordinated(choice, learning, bench, imported)
+    algorithm = coordinated_of(choice, learning, bench, imported)
     start_n = drawn("")
     server = algorithm.start_server(start_n)
     examples = torch.tensor(workspace.train.count(0), device=start_n.device)

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedpeer.algorithms.assignment import AssignmentError, Seeking
+from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.registry import Method
 from fedpeer.config.undecided import NOBODY_SHARES, NOTHING_TO_SHARE, seeking_of, unfit
 from fedpeer.peer.core.groups import averaging_among, plan_for
 from fedpeer.sims.vector.workspace import Part

@@ -21,10 +21,11 @@ from fedpeer.algorithms import evaluation
 from fedpeer.algorithms.batches import round_order
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.precision import widest
+from fedpeer.algorithms.servers.models import Model
 from fedpeer.algorithms.steppers import Stepper
-from fedpeer.peer.core.assembly import Coordinated, Equals, equals_of
+from fedpeer.config.building import AnyAlgorithm, Coordinated
 from fedpeer.sims.vector.clients import Examine, Teach, built, examine, teach, workbench
-from fedpeer.sims.vector.equals import Advance, Appraise, advance, appraise
+from fedpeer.sims.vector.equals import Advance, Appraise, advance, appraise, equals_of
 from fedpeer.sims.vector.workspace import Job, Workspace
 
 
@@ -100,7 +101,7 @@ class Worker:
     def do(self, task: Task) -> Any:
         match task:
             case Train():
-                return train(self.job, self.workspace, self.stepper, task)
+                return train(self.job, self.workspace, self.local, task)
             case Mix():
                 return mix(self.workspace, self.mixing[task.group], task)
             case Keep():
@@ -121,10 +122,15 @@ class Worker:
                 return examine(self.job, self.workspace, self.stepper, self.algorithm, task)
 
     @cached_property
-    def equals(self) -> Equals:
+    def local(self) -> LocalTraining:
+        """That of equals that keep nothing but their optimiser's state."""
+        return LocalTraining(workbench(self.job, self.stepper, self.workspace))
+
+    @cached_property
+    def equals(self) -> AnyAlgorithm:
         """That whose peers keep a state of their own."""
         assert self.job.keeping is not None, "the job has such peers"
-        return equals_of(self.job.keeping.algorithm, workbench(self.job, self.stepper, self.workspace))
+        return equals_of(self.job.keeping, workbench(self.job, self.stepper, self.workspace))
 
     @cached_property
     def algorithm(self) -> Coordinated:
@@ -133,7 +139,7 @@ class Worker:
         return built(self.job, self.job.served, self.stepper, self.workspace)
 
 
-def train(job: Job, workspace: Workspace, stepper: Stepper, task: Train) -> None:
+def train(job: Job, workspace: Workspace, algorithm: LocalTraining, task: Train) -> None:
     """The block's rows: gather, train, write to the other side."""
     peers = list(task.peers)
     batch, steps = job.batch_P[peers[0]], job.steps_P[peers[0]]
@@ -142,11 +148,11 @@ def train(job: Job, workspace: Workspace, stepper: Stepper, task: Train) -> None
     )
     keys = [job.draws.key("dropout", job.peers[p], task.round) for p in peers]
     rows = _rows(peers)
-    state = TrainingState(workspace.s[task.s_source][rows], task.fresh)
-    state, change = LocalTraining(stepper, job.optimizer_state).train(
-        state, workspace.x[task.x_source][rows], workspace.batches(peers, orders), keys
+    state = TrainingState(workspace.s[task.s_source][rows], torch.tensor([not task.fresh]))
+    state, sent = algorithm.train(
+        state, Model(workspace.x[task.x_source][rows]), workspace.batches(peers, orders), keys
     )
-    workspace.x[1 - task.x_source][rows] = change.trained_n
+    workspace.x[1 - task.x_source][rows] = sent.model_n
     workspace.s[1 - task.s_source][rows] = state.optimizer_k
 
 

@@ -101,10 +101,12 @@ class Keeping:
     """What a worker must know of an algorithm of equals that keep a state of their own.
 
     algorithm   its name and settings
+    learning    the federation's
     state       one of the right kind, with tensors of no size
     """
 
     algorithm: Choice
+    learning: LearningSettings
     state: Any
 
 

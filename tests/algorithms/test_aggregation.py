@@ -27,9 +27,9 @@ from fedpeer.algorithms.private import Private
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local
 from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.building import Coordinated, coordinated_of, mean_of
 from fedpeer.config.choice import ChoiceError, parse
 from fedpeer.config.federation import LearningSettings
-from fedpeer.peer.core.assembly import Coordinated, coordinated, mean_of
 from tests.algorithms.making import mlp
 
 ROBUST = (
@@ -168,7 +168,7 @@ def of_a_federation(algorithm: str, clients: Workbench, **learning: str | float)
     def load(name: str) -> Callable[..., object]:
         raise AssertionError(f"{name} is nobody's own")
 
-    return coordinated(parse(algorithm), LearningSettings.model_validate(learning), clients, load)
+    return coordinated_of(parse(algorithm), LearningSettings.model_validate(learning), clients, load)
 
 
 def test_a_federation_gets_the_rule_that_it_asks_for() -> None:

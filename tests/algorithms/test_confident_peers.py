@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches, Examples
 from fedpeer.algorithms.confident_peers import ConfidentPeers, Trusting, base_and_head
-from fedpeer.algorithms.contract import GossipAlgorithm
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.leaves import leaves, taken
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.servers.models import Model
 from fedpeer.algorithms.servers.pfedvem import Confident, PFedVEM
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.gossip.mass import Mass
@@ -34,9 +34,9 @@ from tests.reference.synchronous import synchronous_round
 PEERS = tuple(f"peer{p}" for p in range(6))
 SIZES = (3, 40, 11, 24, 7, 19)
 MODULE = mlp(activation=nn.ReLU)
-CLIENT = PFedVEM(
-    Workbench.of(MODULE, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9})), head_lr=1e-2
-)
+BENCH = Workbench.of(MODULE, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9}))
+CLIENT, EQUALS = PFedVEM(BENCH, head_lr=1e-2), ConfidentPeers(BENCH, head_lr=1e-2)
+COUNTS = torch.tensor((3, 40, 11, 24, 7, 19))
 
 
 def plan_of(models: tuple[PartialModel, ...], module: nn.Module = MODULE, example: tuple[int, ...] = (5,)) -> Plan:
@@ -44,7 +44,7 @@ def plan_of(models: tuple[PartialModel, ...], module: nn.Module = MODULE, exampl
     return compile_plan(networks, graph, assign_all(networks, graph))
 
 
-PLAN = plan_of(base_and_head("4"))
+PLAN = plan_of(base_and_head(trace(MODULE, torch.zeros(1, 5)), "4"))
 
 
 def work(round: int) -> Batches:
@@ -70,15 +70,14 @@ def averaged(algorithm: ConfidentPeers, state: Trusting, trained_Pn: Tensor, pro
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["exact", "push-sum", "push-pull"])
 def test_round_by_round_peers_learn_what_a_server_would_tell_them(protocol: Protocol) -> None:
-    algorithm: GossipAlgorithm[Trusting] = ConfidentPeers(CLIENT)
-    assert isinstance(algorithm, ConfidentPeers)
+    algorithm = EQUALS
     x_n, keys = starts(MODULE, 1)[0], tuple(range(len(PEERS)))
-    state, estimate_Pn = algorithm.start(PLAN, x_n.expand(len(PEERS), -1)), x_n.expand(len(PEERS), -1)
+    state, estimate_Pn = algorithm.start_client(x_n.expand(len(PEERS), -1), COUNTS), x_n.expand(len(PEERS), -1)
     server = CLIENT.start_server(x_n)
     clients = CLIENT.start_client(x_n.expand(len(PEERS), -1), torch.tensor(SIZES))
     for round in range(3):
-        state, change = algorithm.train(state, estimate_Pn, work(round), keys)
-        estimate_Pn = averaged(algorithm, state, change.trained_n, protocol, round)
+        state, change = algorithm.train(state, Model(estimate_Pn), work(round), keys)
+        estimate_Pn = averaged(algorithm, state, change.model_n, protocol, round)
         clients, sent = CLIENT.train(clients, CLIENT.open(server, round + 1), work(round), keys)
         server = CLIENT.close(server, sent)
         assert distance(algorithm.personal_model(state), clients.model_n) <= 1e-6
@@ -87,7 +86,9 @@ def test_round_by_round_peers_learn_what_a_server_would_tell_them(protocol: Prot
         for estimate_n in estimate_Pn:
             assert distance(estimate_n, server.model_n) <= 1e-6
         for one, other in zip(
-            algorithm.statistics(state, estimate_Pn).values(), CLIENT.statistics(clients, server).values(), strict=True
+            algorithm.statistics(state, Model(estimate_Pn)).values(),
+            CLIENT.statistics(clients, server).values(),
+            strict=True,
         ):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=0)
     alike = CLIENT.close(server, Confident(sent.model_n, torch.ones(len(PEERS)), torch.ones(len(PEERS))))
@@ -95,13 +96,13 @@ def test_round_by_round_peers_learn_what_a_server_would_tell_them(protocol: Prot
 
 
 def test_a_peer_alone_is_a_row_of_the_block() -> None:
-    algorithm, block = ConfidentPeers(CLIENT), work(0)
+    algorithm, block = EQUALS, work(0)
     x_Pn = starts(MODULE, len(PEERS))
-    state, estimate_Pn = algorithm.start(PLAN, x_Pn), x_Pn.roll(1, 0)
-    after, change = algorithm.train(state, estimate_Pn, block, tuple(range(len(PEERS))))
+    state, estimate_Pn = algorithm.start_client(x_Pn, COUNTS), x_Pn.roll(1, 0)
+    after, change = algorithm.train(state, Model(estimate_Pn), block, tuple(range(len(PEERS))))
     for p in range(len(PEERS)):
-        one, own = algorithm.train(taken(state, p), estimate_Pn[p], block.peer(p), (p,))
-        assert torch.equal(own.trained_n, change.trained_n[p])
+        one, own = algorithm.train(taken(state, p), Model(estimate_Pn[p]), block.peer(p), (p,))
+        assert torch.equal(own.model_n, change.model_n[p])
         for name, leaf in leaves(one).items():
             assert torch.equal(leaf, leaves(after)[name][p]), name
     assert after.examples.tolist() == list(SIZES)
@@ -110,14 +111,16 @@ def test_a_peer_alone_is_a_row_of_the_block() -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_shares_that_get_lost_and_come_back_change_no_mean(seed: int) -> None:
     """One message at a time over random edges, three of ten lost: masses stay whole, and all end at the server's."""
-    algorithm, draws = ConfidentPeers(CLIENT), random.Random(seed)
+    algorithm, draws = EQUALS, random.Random(seed)
     x_Pn = starts(MODULE, len(PEERS), seed=seed + 1)
-    state, change = algorithm.train(algorithm.start(PLAN, x_Pn), x_Pn, work(seed), tuple(range(len(PEERS))))
-    sent = Confident(change.trained_n, state.examples, state.tau)
+    state, change = algorithm.train(
+        algorithm.start_client(x_Pn, COUNTS), Model(x_Pn), work(seed), tuple(range(len(PEERS)))
+    )
+    sent = Confident(change.model_n, state.examples, state.tau)
     wanted_n = CLIENT.close(CLIENT.start_server(x_Pn[0]), sent).model_n
     for group in PLAN.groups:
         index_D = group.indices[PEERS[0]]
-        whole = Mass.of(gather(change.trained_n, torch.from_numpy(index_D)), algorithm.weights(state, index_D))
+        whole = Mass.of(gather(change.model_n, torch.from_numpy(index_D)), algorithm.weights(state, index_D))
         held = [Mass(value_D, weight) for value_D, weight in zip(whole.value_D, whole.weight, strict=True)]
         for _ in range(700):
             source, target = draws.sample(range(len(PEERS)), 2)
@@ -135,7 +138,7 @@ def test_shares_that_get_lost_and_come_back_change_no_mean(seed: int) -> None:
     ("module", "head", "example"), [(MODULE, "4", (5,)), (images(), "3", (1, 4, 6))], ids=("stack", "images")
 )
 def test_two_partial_models_are_base_and_head(module: nn.Module, head: str, example: tuple[int, ...]) -> None:
-    plan = plan_of(base_and_head(head), module, example)
+    plan = plan_of(base_and_head(trace(module, torch.zeros(1, *example)), head), module, example)
     n = sum(p.numel() for p in module.parameters())
     of_head = sum(p.numel() for p in module.get_submodule(head).parameters())
     groups = {group.id: sorted(group.indices[PEERS[3]].tolist()) for group in plan.groups}
@@ -144,9 +147,12 @@ def test_two_partial_models_are_base_and_head(module: nn.Module, head: str, exam
 
 
 def test_a_group_of_both_is_refused_and_local_numbers_are_nobodys() -> None:
-    algorithm, x_n = ConfidentPeers(CLIENT), starts(MODULE, 1)[0]
-    with pytest.raises(AlgorithmError, match='group "everyone" holds numbers of both base and head'):
-        algorithm.start(plan_of((PartialModel("everyone", (), "all"),)), x_n)
-    begun = algorithm.start(plan_of((PartialModel("base", (), {"0": 3}),)), x_n)
+    algorithm, x_n = EQUALS, starts(MODULE, 1)[0]
+    begun = algorithm.start_client(x_n, torch.tensor(3))
+    (both,) = plan_of((PartialModel("everyone", (), "all"),)).groups
+    with pytest.raises(AlgorithmError, match="group holds numbers of both base and head"):
+        algorithm.weights(begun, both.indices[PEERS[0]])
+    (base,) = plan_of((PartialModel("base", (), {"0": 3}),)).groups
+    assert float(algorithm.weights(begun, base.indices[PEERS[0]])) == 3
     assert float(begun.tau) == pytest.approx(100)
     assert torch.equal(algorithm.personal_model(begun), x_n)

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.local_training import LocalTraining
+from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.steppers import Way, build
-from fedpeer.slicing.flat import FlatLayout
-from fedpeer.slicing.models import ModelGraph
-from fedpeer.slicing.plan import compile_plan
+from fedpeer.algorithms.servers.models import Model
+from fedpeer.algorithms.steppers import Way
+from fedpeer.algorithms.workbench import Workbench
 from tests.algorithms.making import CLOSE, batches, distance, in_torch, mlp, starts
 
 MODULE = mlp()
 LOSS = LOSSES["cross-entropy"]
 MOMENTUM = OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9})
-PLAN = compile_plan({}, ModelGraph([]))
 
 
 def training(way: Way, state: Literal["keep", "reset"] = "keep") -> LocalTraining:
     optimizer = MOMENTUM if way in ("loop", "mapped") else OptimizerChoice("SGD", {"lr": 0.1})
-    return LocalTraining(build(way, MODULE, FlatLayout.of(MODULE), LOSS, optimizer), state)
+    return LocalTraining(replace(Workbench.of(MODULE, LOSS, optimizer, way=way), optimizer_state=state))
+
+
+def begun(learner: LocalTraining, x_Bn: Tensor) -> TrainingState:
+    return learner.start_client(x_Bn, torch.tensor(1))
 
 
 def sizes(way: Way) -> int:
@@ -38,27 +42,27 @@ WAYS: list[Way] = ["single sample", "stack", "mapped", "loop"]
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_passed_in_is_changed(way: Way) -> None:
     learner, block, x_Bn = training(way), batches(size=sizes(way)), starts(MODULE, 3)
-    state = learner.start(PLAN, x_Bn)
-    state, change = learner.train(state, x_Bn, block, (1, 2, 3))
-    held = [x_Bn, state.optimizer_k, change.trained_n, block.x_NF, block.index, block.y]
+    state = begun(learner, x_Bn)
+    state, change = learner.train(state, Model(x_Bn), block, (1, 2, 3))
+    held = [x_Bn, state.optimizer_k, change.model_n, block.x_NF, block.index, block.y]
     before = [each.clone() for each in held]
-    later, again = learner.train(state, change.trained_n, block, (1, 2, 3))
-    assert not torch.equal(again.trained_n, change.trained_n)
+    later, again = learner.train(state, change, block, (1, 2, 3))
+    assert not torch.equal(again.model_n, change.model_n)
     assert all(torch.equal(a, b) for a, b in zip(held, before, strict=True))
-    assert not later.fresh
+    assert bool(later.trained.all())
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_one_peer_is_a_block_of_one(way: Way) -> None:
     learner, block = training(way), batches(peers=1, size=sizes(way))
     x_1n = starts(MODULE, 1)
-    alone, together = learner.start(PLAN, x_1n[0]), learner.start(PLAN, x_1n)
-    assert alone.optimizer_k.shape == (learner.stepper.state_size,)
-    assert together.optimizer_k.shape == (1, learner.stepper.state_size)
+    alone, together = begun(learner, x_1n[0]), begun(learner, x_1n)
+    assert alone.optimizer_k.shape == (learner.bench.stepper.state_size,)
+    assert together.optimizer_k.shape == (1, learner.bench.stepper.state_size)
     for _ in range(2):
-        alone, one = learner.train(alone, x_1n[0], block.peer(0), (1,))
-        together, many = learner.train(together, x_1n, block, (1,))
-        assert torch.equal(one.trained_n, many.trained_n[0])
+        alone, one = learner.train(alone, Model(x_1n[0]), block.peer(0), (1,))
+        together, many = learner.train(together, Model(x_1n), block, (1,))
+        assert torch.equal(one.model_n, many.model_n[0])
         assert torch.equal(alone.optimizer_k, together.optimizer_k[0])
 
 
@@ -72,11 +76,11 @@ def test_kept_state_is_one_uninterrupted_run_and_reset_state_is_none(way: Way) -
     ends = {}
     for keeping in ("keep", "reset"):
         learner = training(way, "keep" if keeping == "keep" else "reset")
-        state, change = learner.start(PLAN, x_Bn), None
+        state, change = begun(learner, x_Bn), None
         for block in rounds():
-            state, change = learner.train(state, x_Bn if change is None else change.trained_n, block, (1, 2, 3))
+            state, change = learner.train(state, change or Model(x_Bn), block, (1, 2, 3))
         assert change is not None
-        ends[keeping] = change.trained_n
+        ends[keeping] = change.model_n
     for p, x_n in enumerate(x_Bn):
         one, two = (block.peer(p) for block in rounds())
         kept = in_torch(MODULE, x_n, [one, two], LOSS, lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9))

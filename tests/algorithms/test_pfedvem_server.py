@@ -18,7 +18,7 @@ from fedpeer.algorithms.draws import Draws, branch
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.pfedvem import Head, Terms, confidence, free_energy, train_head
-from fedpeer.algorithms.registry import ALGORITHMS, served_class
+from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.algorithms.servers import pfedvem
 from fedpeer.algorithms.servers.models import Model
 from fedpeer.algorithms.servers.pfedvem import Confident, Personal, PFedVEM
@@ -251,7 +251,7 @@ def test_its_name_takes_its_settings() -> None:
     module = nn.Sequential()
     module.add_module("hidden", nn.Linear(3, 4))
     module.add_module("output", nn.Linear(4, 2))
-    made = served_class("pfedvem")(bench_of(module), **settings)
+    made = ALGORITHMS["pfedvem"](bench_of(module), **settings)
     assert (made, made.everyone_trains) == (PFedVEM(made.bench, **settings), True)
 
 

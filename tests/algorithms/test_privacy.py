@@ -20,8 +20,8 @@ from fedpeer.algorithms.coordinated import AlgorithmError, uniform_mean
 from fedpeer.algorithms.leaves import leaves, taken
 from fedpeer.algorithms.privacy import Privacy, PrivacyError, epsilon
 from fedpeer.algorithms.private import Private, clipped, noise, protected
+from fedpeer.config.building import privacy_of
 from fedpeer.config.choice import ChoiceError, parse
-from fedpeer.peer.core.assembly import privacy_of
 from tests.algorithms.making import batches, starts
 from tests.algorithms.server_making import MAKERS, MODULE, Algorithm
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedpeer.algorithms.registry import full_averaging, local, partial_averaging
+from fedpeer.algorithms.local_training import FullAveraging, LocalTraining, PartialAveraging
 from fedpeer.config.capacity import (
     ADDRESS_LETTERS_MAX,
     ARRAY_MAX,
@@ -99,7 +99,9 @@ def everyones(count: int, letters: int = 4) -> list[PartialModel]:
 @pytest.mark.parametrize("letters", [4, 30, NAME_LETTERS_MAX])
 def test_what_is_not_refused_can_be_said_and_one_more_is_refused(letters: int) -> None:
     most = max(
-        count for count in range(ARRAY_MAX + 1) if crowding(everyones(count, letters), partial_averaging()) is None
+        count
+        for count in range(ARRAY_MAX + 1)
+        if crowding(everyones(count, letters), PartialAveraging.method()) is None
     )
     names = [model.name for model in everyones(most, letters)]
     encode(ENVELOPE, hello(names))
@@ -109,7 +111,7 @@ def test_what_is_not_refused_can_be_said_and_one_more_is_refused(letters: int) -
 
 
 def test_who_averages_everything_or_nothing_tells_of_its_models_all_the_same() -> None:
-    for method in (local(), full_averaging()):
+    for method in (LocalTraining.method(), FullAveraging.method()):
         assert crowding(everyones(ARRAY_MAX), method) is None
         problem = crowding(everyones(ARRAY_MAX + 1), method)
         assert problem is not None
@@ -141,7 +143,7 @@ def stated(models: list[PartialModel]) -> None:
 
 
 def test_a_statement_is_refused_as_soon_as_it_could_not_be_made() -> None:
-    fits = [crowding(everyones(count, 40), full_averaging()) is None for count in range(ARRAY_MAX + 1)]
+    fits = [crowding(everyones(count, 40), FullAveraging.method()) is None for count in range(ARRAY_MAX + 1)]
     most = fits.index(False) - 1
     stated(everyones(most, 40))
     with pytest.raises(AssertionError, match="leaves no room"):
@@ -150,25 +152,25 @@ def test_a_statement_is_refused_as_soon_as_it_could_not_be_made() -> None:
 
 def test_only_what_two_peers_share_stands_in_a_hello() -> None:
     wards = [PartialModel(f"w{number}", members=("hub", f"peer{number}")) for number in range(ARRAY_MAX)]
-    assert crowding(wards, partial_averaging()) is None
+    assert crowding(wards, PartialAveraging.method()) is None
     both = [PartialModel(model.name, members=("hub", "twin")) for model in wards]
-    problem = crowding(both, partial_averaging())
+    problem = crowding(both, PartialAveraging.method())
     assert problem is not None
     assert problem.message.startswith(f"hub may share {ARRAY_MAX} groups with another peer")
 
 
 def test_weights_between_unrelated_models_are_groups_too() -> None:
     unrelated = everyones(12)
-    assert crowding(unrelated, partial_averaging()) is None
-    problem = crowding(unrelated, partial_averaging(cross_model=True))
+    assert crowding(unrelated, PartialAveraging.method()) is None
+    problem = crowding(unrelated, PartialAveraging.method(cross_model=True))
     assert problem is not None
     assert problem.message.startswith(f"every peer may share {12 + 12 * 11 // 2} groups")
     chain = [PartialModel(f"m{at}", depends_on=(f"m{at - 1}",) if at else ()) for at in range(12)]
-    assert crowding(chain, partial_averaging(cross_model=True)) is None
+    assert crowding(chain, PartialAveraging.method(cross_model=True)) is None
 
 
 @pytest.mark.parametrize("name", ["m" * (NAME_LETTERS_MAX + 1), "a\nb"])
 def test_a_name_that_no_message_takes(name: str) -> None:
-    problem = crowding([PartialModel(name)], local())
+    problem = crowding([PartialModel(name)], LocalTraining.method())
     assert problem is not None
     assert problem.place == f"partial_models.{name}"

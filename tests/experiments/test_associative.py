@@ -11,7 +11,7 @@ import torch
 
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.optimizers import OptimizerError
-from fedpeer.algorithms.registry import KEEPING, SERVED
+from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.config.choice import Choice, ChoiceError, parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
@@ -137,7 +137,9 @@ WITHOUT_GRADIENTS = ("fedavg", "fedper", "ifca")
 FIRST = dict.fromkeys(("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"), "write network: linear")
 
 
-@pytest.mark.parametrize("method", [*SERVED, *KEEPING])
+@pytest.mark.parametrize(
+    "method", [name for name in ALGORITHMS if name.split("-")[0] not in ("local", "partial", "full", "global")]
+)
 def test_algorithms_that_need_gradients_say_so_and_the_others_run(method: str) -> None:
     asked = request(method=method, learning__steps_between_averaging=3)
     if method in WITHOUT_GRADIENTS:

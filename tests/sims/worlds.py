@@ -16,6 +16,7 @@ from fedpeer.peer.core.groups import averaging_of
 from fedpeer.peer.holdings import load_dataset
 from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine
+from fedpeer.sims.vector.equals import keeping_of
 from fedpeer.sims.world import World, build, plan_of
 
 
@@ -58,7 +59,7 @@ def engine(
         averaging_of(plan, made.federation, made.seed),
         workspace_of(made, plan, device),
         start_of(made),
-        algorithm=choice if method_of(choice).keeps_state else None,
+        algorithm=keeping_of(choice, made.federation.learning),
         weights_P=sample_weights(made),
         workers=workers,
         replaced=replaced,

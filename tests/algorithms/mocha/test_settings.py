@@ -13,9 +13,10 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.mocha.relations import Relations, correlations
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.registry import ALGORITHMS, served_class
+from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.choice import bind, parse
+from fedpeer.config.methods import method_of
 from fedpeer.networks.registry import linear, mlp
 from tests.algorithms.mocha.playing import Tasks
 
@@ -25,8 +26,7 @@ BENCH = Tasks.drawn(1).bench
 def made(text: str, bench: Workbench = BENCH) -> Any:
     """The algorithm of a choice, as whoever reads a federation file builds it: checked first, then bound."""
     choice = parse(text)
-    algorithm = served_class(choice.name)
-    assert bind(choice, ALGORITHMS[choice.name]) == bind(choice, algorithm), "settings of bases are known to both"
+    algorithm = ALGORITHMS[choice.name]
     return algorithm(bench, **bind(choice, algorithm))
 
 
@@ -38,7 +38,7 @@ def test_choices_become_settings() -> None:
     assert made("cocoa,theta=0.2").theta == 0.2
     assert made("minibatch-sdca:local,batch=4,beta=12").beta == 12
     assert made("minibatch-sgd,average=sum").average == "sum"
-    assert all(ALGORITHMS[name]().served for name in ("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"))
+    assert all(method_of(parse(name)).served for name in ("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpeer.algorithms.registry import Method
+from fedpeer.algorithms.contract import Method
 from fedpeer.config.federation import Federation
 from fedpeer.networks.registry import NETWORKS
 from fedpeer.peer.core.groups import averaging_among, averaging_of, enrolled, peer_plan, plan_for

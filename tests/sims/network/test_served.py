@@ -14,10 +14,10 @@ from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.leaves import stacked
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.building import coordinated_of, optimizer_of
 from fedpeer.config.choice import parse
 from fedpeer.config.methods import method_of
 from fedpeer.data.own.code import imported
-from fedpeer.peer.core.assembly import algorithm_of, optimizer_of
 from fedpeer.peer.core.learner import Learner
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.faults import Faults
@@ -76,7 +76,7 @@ def algorithm(made: World, method: str, learner: Learner) -> Any:
         examples_max=learner.examples,
         draw=made.drawn,
     )
-    return algorithm_of(parse(method), imported)(bench)
+    return coordinated_of(parse(method), made.federation.learning, bench, imported)
 
 
 def batches_of(made: World, learner: Learner, peer: str, round: int) -> Batches:

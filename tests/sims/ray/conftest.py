@@ -15,6 +15,7 @@ from fedpeer.config.methods import method_of
 from fedpeer.peer.core.groups import averaging_of
 from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine
+from fedpeer.sims.vector.equals import keeping_of
 from fedpeer.sims.vector.served import ServedEngine
 from fedpeer.sims.world import World, plan_of
 from tests.sims.ray.held import VARIABLE
@@ -67,7 +68,7 @@ def of_equals(made: World, method: str) -> tuple[Any, dict[str, Any]]:
     averaging = averaging_of(plan, made.federation, made.seed)
     positional = (job_of(made, "cpu"), plan, averaging, workspace_of(made, plan, "cpu"), start_of(made))
     return positional, {
-        "algorithm": choice if method_of(choice).keeps_state else None,
+        "algorithm": keeping_of(choice, made.federation.learning),
         "weights_P": sample_weights(made),
     }
 

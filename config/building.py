@@ -1,0 +1,146 @@
+"""From a federation's choices to what learns: the algorithm on its workbench, with aggregation and privacy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
+from fedpeer.algorithms.contract import Algorithm
+from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, has_server
+from fedpeer.algorithms.leaves import leaves
+from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.privacy import PRIVACIES, Privacy
+from fedpeer.algorithms.private import protected
+from fedpeer.algorithms.registry import ALGORITHMS, taking_part
+from fedpeer.algorithms.updates import Fault, strayed
+from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.choice import Choice, called, plain
+from fedpeer.config.federation import LearningSettings
+from fedpeer.config.methods import method_of
+
+#: An algorithm; of which kind its states are only itself knows.
+AnyAlgorithm: TypeAlias = Algorithm[Any, Any, Any]
+Coordinated: TypeAlias = CoordinatedAlgorithm[Any, Any, Any, Any]
+#: What a reader's own algorithm must have.
+CONTRACT = tuple(name for name, _ in inspect.getmembers(CoordinatedAlgorithm, inspect.isfunction) if name[0] != "_")
+
+#: Finds the function `module:function` of a user; raises a sentence for the user where it must not or cannot.
+Loader: TypeAlias = Callable[[str], Callable[..., Any]]
+
+
+def algorithm_of(
+    choice: Choice,
+    learning: LearningSettings,
+    bench: Workbench,
+    load: Loader,
+    *,
+    secret: bytes = b"",
+    begun: bool = False,
+) -> AnyAlgorithm:
+    """Build an algorithm as a federation wants it; one with a server with its aggregation and its privacy.
+
+    Args:
+        secret: what a client's noise comes from (`algorithms/private.py`).
+        begun: peers have come or gone since the federation began, and where too few are left for the rule of
+            aggregation it does as where peers are away.
+
+    Raises:
+        ChoiceError, AlgorithmError, RobustError, PrivacyError: the user's mistakes.
+    """
+    make = _maker(choice, load)
+    if not method_of(choice).served:
+        equals: AnyAlgorithm = make(replace(bench, optimizer_state=learning.optimizer_state))
+        return equals
+    rule, participants = mean_of(learning.aggregation), taking_part(bench.clients, learning.participation)
+    if not begun:
+        rule.check(participants)
+    algorithm = make(replace(bench, mean=rule))
+    if rule.rule != "mean" and not algorithm.takes_mean:
+        raise AlgorithmError(f"{choice.name} takes no mean of its updates; write learning.aggregation: mean")
+    if algorithm.common_start and not learning.common_start:
+        raise AlgorithmError(f"{choice.name} has all start from the same parameters; write learning.common_start: true")
+    return protected(algorithm, privacy_of(learning.privacy), participants=participants, secret=secret)
+
+
+def coordinated_of(*asked: Any, **settings: Any) -> Coordinated:
+    """Build one that has a server; see `algorithm_of`."""
+    algorithm = algorithm_of(*asked, **settings)
+    assert has_server(algorithm), "asked where there is a server"
+    return algorithm
+
+
+def _maker(choice: Choice, load: Loader) -> Callable[[Workbench], Any]:
+    """What builds an algorithm on a workbench: one of ours, or a reader's own class.
+
+    Raises:
+        ChoiceError: unknown name or setting. What is returned raises AlgorithmError where the settings do not fit.
+    """
+    if choice.name != "python":
+        return called(choice, ALGORITHMS, "algorithm")
+    settings = {key: plain(value) for key, value in choice.settings.items()}
+    name = str(choice.value or settings.pop("function", ""))
+    own = load(name)
+
+    def built(bench: Workbench) -> Coordinated:
+        try:
+            made = own(bench, **settings)
+        except AlgorithmError:
+            raise
+        except Exception as problem:  # whatever the reader's class raises
+            text = f"algorithm python:{name}: building it failed: {type(problem).__name__}: {problem}"
+            raise AlgorithmError(text) from problem
+        lacking = [each for each in CONTRACT if not callable(getattr(made, each, None))]
+        if lacking:
+            raise AlgorithmError(
+                f"algorithm python:{name} has no {', '.join(lacking)}; subclass fedpeer.CoordinatedAlgorithm"
+            )
+        return made  # type: ignore[no-any-return]
+
+    return built
+
+
+def left_out(
+    algorithm: Coordinated, learning: LearningSettings, server: Any, updates: Any, round: int
+) -> list[Fault | None]:
+    """For each update (K, ...) of a round, why it is left out, by `learning.farthest`."""
+    if learning.farthest is None:
+        return [None] * len(next(iter(leaves(updates).values())))
+    return strayed(
+        leaves(updates),
+        leaves(algorithm.open(server, round)),
+        learning.farthest,
+        moved=algorithm.moved,
+        besides=(*algorithm.counts, *algorithm.positive),
+    )
+
+
+def mean_of(choice: Choice) -> Aggregation:
+    """How the updates of a round become one: the `mean` of a `Workbench`.
+
+    Raises:
+        ChoiceError, RobustError: unknown name or setting, or one out of its range. Whether the rule stands its liars
+            among the updates of a round is for `Aggregation.check` to say, where their number is known.
+    """
+    made: Aggregation = called(choice, AGGREGATIONS, "aggregation")()
+    return made
+
+
+def privacy_of(choice: Choice) -> Privacy | None:
+    """What is done to updates before they are sent, for `algorithms.private.protected`; None: nothing.
+
+    Raises:
+        ChoiceError, PrivacyError: unknown name or setting, or one out of its range.
+    """
+    made: Privacy | None = called(choice, PRIVACIES, "privacy")()
+    return made
+
+
+def optimizer_of(choice: Choice) -> OptimizerChoice:
+    """`sgd,lr=0.1,momentum=0.9` as torch takes it: numbers and truth values, not words."""
+    settings = {key: plain(value) for key, value in choice.settings.items()}
+    if choice.value is not None:
+        settings["lr"] = plain(choice.value)
+    return OptimizerChoice.named(choice.name, settings)
