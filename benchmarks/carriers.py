@@ -32,8 +32,9 @@ from torch import Tensor
 from fedpeer.gossip.reductions import FLOAT32, all_finite
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.gate import GroupSpec, MessagePolicy
-from fedpeer.peer.core.messages import Envelope, Message, Transfer
+from fedpeer.peer.core.message_policy import GroupSpec, MessagePolicy
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Message, Transfer
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.certificates import authority_certificate, key_pem, peer_certificate, pem
 from fedpeer.peer.shell.client import Links, Outcome, Taken

@@ -4,9 +4,8 @@ A frame on the wire, all numbers little-endian, unsigned:
 
     magic "FDPR" 4 | version u16 | kind u8 | 0 u8 | metadata length u32 | tail length u64 | metadata | tail
 
-Metadata is one msgpack array: the envelope's fields, then those of the kind (`fields.py`). The tail is a tensor's raw
-bytes, the text of a contract or a roster, the signatures of a ballot (`ballot_bytes.py`), or the content of an update
-or a model, held against its digest: which tensors are in it, others know, and the gate has their check of its numbers.
+Metadata is one msgpack array: the envelope's fields, then those of the kind, as `messages.py` declares them; the tail
+is what the kind's declaration says (`tails.py`).
 
 Decoding has three steps, cheap before dear, so that a server can refuse before it reads on: `parse_head`,
 `parse_metadata` with what is known of the other side (the `MessagePolicy`), and `finish` with the tail. Each gives what
@@ -22,45 +21,18 @@ from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from fedpeer.config.capacity import METADATA_BYTES_MAX
-from fedpeer.gossip.reductions import Form
-from fedpeer.gossip.transfers import Parcel
-from fedpeer.peer.core.ballot_bytes import tail_of, with_tail
-from fedpeer.peer.core.fields import ENVELOPE, KINDS, PLAIN, READERS, plain, printable, travelling
-from fedpeer.peer.core.framing import Bytes, pack, raw
-from fedpeer.peer.core.gate import TEXTS, MessagePolicy, ParsedMetadata, about, admitted, tail_bytes_max
-from fedpeer.peer.core.messages import (
-    ConsensusMessage,
-    Contract,
-    Envelope,
-    Message,
-    Model,
-    Ping,
-    PingRequest,
-    Pong,
-    Refused,
-    RosterNews,
-    Transfer,
-    Update,
-    Value,
-    digest_of,
-    spoken_in,
-)
-from fedpeer.peer.core.readers import TEXT_LETTERS_MAX, Unfit, unpacked
+from fedpeer.peer.core.framing import Bytes, pack
+from fedpeer.peer.core.message_policy import MessagePolicy
+from fedpeer.peer.core.message_spec import NO_TAIL, About, Envelope, ParsedMetadata, about, admitted, layout_of
+from fedpeer.peer.core.messages import KINDS, Message, Refused, RosterNews, spoken_in
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
-from fedpeer.peer.core.sparse_words import packed, restored, wire_bytes
-from fedpeer.peer.core.versions import NEWEST, VERSIONS, known_in
+from fedpeer.peer.core.versions import NEWEST, VERSIONS
+from fedpeer.peer.core.wire_types import TEXT_LETTERS_MAX, Unfit, printable, unpacked
 
 MAGIC = b"FDPR"
 _HEAD = Struct("<4sHBBIQ")
 HEAD_BYTES = _HEAD.size
-
-_NUMBERS = {kind: number for number, kind in KINDS.items()}
-_ENVELOPE_FIELDS = len(plain(Envelope(federation=b"", sender="", recipient="", incarnation=1, to_incarnation=0)))
-_WITH_CLAIMS = (Ping, PingRequest, Pong, Refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,46 +49,42 @@ class Head:
         return HEAD_BYTES + self.metadata_bytes + self.tail_bytes
 
 
+_ENVELOPE = layout_of(Envelope)
+_WRITE_ENVELOPE, _READ_ENVELOPE = _ENVELOPE.writer(NEWEST), _ENVELOPE.reader(NEWEST)
+_ENVELOPE_FIELDS = len(list(_ENVELOPE.elements()))
+
+
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
 def encode(envelope: Envelope, message: Message) -> tuple[bytes, memoryview]:
-    """A frame of the envelope's version in two pieces: header and metadata, and the tail, a view of the message's
-    tensor.
+    """Return a frame of the envelope's version in two pieces: header and metadata, and the tail, a view of the
+    message's tensor.
 
-    Claims are told again and again, so those that find no room in a message of membership are left out of it, the
-    last first. Anything else that is too large is a mistake of our own.
+    Claims are told again and again, so those that find no room in a message are left out of it, the last first.
+    Anything else that is too large is a mistake of our own.
     """
-    version, tail = envelope.version, _tail(message)
-    assert spoken_in(version, type(message)), f"version {version} has no {type(message).__name__}"
-    bare = replace(message, text=b"") if isinstance(message, Contract | RosterNews) else message
-    told = travelling(message.content, len(tail)) if isinstance(message, Update) else ()
-    metadata = pack(plain(envelope) + plain(bare, version) + told)
-    while len(metadata) > METADATA_BYTES_MAX and isinstance(bare, _WITH_CLAIMS) and bare.claims:
-        bare = replace(bare, claims=bare.claims[:-1])
-        metadata = pack(plain(envelope) + plain(bare, version))
-    assert len(metadata) <= METADATA_BYTES_MAX, f"{len(metadata)} bytes of metadata in a {type(message).__name__}"
-    assert len(tail) <= TEXTS.get(type(message), len(tail)), f"a {type(message).__name__} of {len(tail)} bytes"
-    return _HEAD.pack(MAGIC, version, _NUMBERS[type(message)], 0, len(metadata), len(tail)) + metadata, tail
+    version, kind, spec = envelope.version, type(message), message.spec
+    assert spoken_in(version, kind), f"version {version} has no {kind.__name__}"
+    write, tail = layout_of(kind).writer(version), spec.tail.packed(message)
+    told = spec.tail.told(message, len(tail))
+    metadata = pack(_WRITE_ENVELOPE(envelope) + write(message) + told)
+    while len(metadata) > METADATA_BYTES_MAX:
+        message = _with_less(message)
+        metadata = pack(_WRITE_ENVELOPE(envelope) + write(message) + told)
+    return _HEAD.pack(MAGIC, version, spec.number, 0, len(metadata), len(tail)) + metadata, tail
 
 
-def _tail(message: Message) -> memoryview:
-    match message:
-        case Transfer(parcel=Parcel(payload=tensor)) | Value(value_D=tensor):
-            return raw(tensor)
-        case Contract(text=text) | RosterNews(text=text):
-            return memoryview(text)
-        case ConsensusMessage(said=said):
-            return memoryview(tail_of(said))
-        case Update(content=content):
-            return memoryview(packed(content) if wire_bytes(content) < len(content) else content)
-        case Model(content=content):
-            return memoryview(content)
-    return memoryview(b"")
+def _with_less(message: Message) -> Message:
+    """Return the message without the last of the values that may be left out."""
+    spare = layout_of(type(message)).spare
+    values = getattr(message, spare) if spare else ()
+    assert values, f"more than {METADATA_BYTES_MAX} bytes of metadata in a {type(message).__name__}"
+    return replace(message, **{spare: values[:-1]})
 
 
 def refused(rejected: Rejected) -> Refused:
-    """The answer to who sent it: the advice of the table, and what exactly was wrong."""
+    """Return the answer to who sent it: the advice of the table, and what exactly was wrong."""
     text = f"{REFUSALS[rejected.code].advice} ({rejected.text})" if rejected.text else REFUSALS[rejected.code].advice
     return Refused(
         code=rejected.code,
@@ -131,22 +99,23 @@ def refused(rejected: Rejected) -> Refused:
 
 
 def parse_head(head: Bytes, frame_bytes: int | None = None) -> Head | Rejected:
-    """The first 20 bytes of a frame; `frame_bytes`: how long it is altogether, where that was said (Content-Length)."""
+    """Read the first 20 bytes of a frame; `frame_bytes`: how long it is altogether, where that was said."""
     if len(head) < HEAD_BYTES:
         return Rejected("header_truncated", f"{len(head)} bytes instead of {HEAD_BYTES}")
-    magic, version, kind, reserved, metadata_bytes, tail_bytes = _HEAD.unpack_from(head)
+    magic, version, number, reserved, metadata_bytes, tail_bytes = _HEAD.unpack_from(head)
     if magic != MAGIC:
         return Rejected("not_fedpeer")
     if version not in VERSIONS:
         spoken = " and ".join(map(str, VERSIONS))
         return Rejected("version_unsupported", f"version {version}; this release speaks {spoken}")
-    if KINDS.get(kind) not in READERS[version]:
-        return Rejected("unknown_kind", f"kind {kind}")
+    kind = KINDS.get(number)
+    if kind is None or not spoken_in(version, kind):
+        return Rejected("unknown_kind", f"kind {number}")
     if reserved:
         return Rejected("bad_metadata", "the reserved byte of the header is not 0")
     if metadata_bytes > METADATA_BYTES_MAX:
         return Rejected("metadata_too_large", f"{metadata_bytes} bytes, more than {METADATA_BYTES_MAX}")
-    found = Head(version, KINDS[kind], metadata_bytes, tail_bytes)
+    found = Head(version, kind, metadata_bytes, tail_bytes)
     if frame_bytes is None or frame_bytes == found.frame_bytes:
         return found
     if frame_bytes < HEAD_BYTES + metadata_bytes:
@@ -156,107 +125,92 @@ def parse_head(head: Bytes, frame_bytes: int | None = None) -> Head | Rejected:
     return Rejected("tail_length_wrong", f"{tail_bytes} bytes of tail in a frame of {frame_bytes}")
 
 
-def parse_metadata(head: Head, metadata: Bytes, gate: MessagePolicy) -> ParsedMetadata | Rejected:
-    """Everything but the tail: what it says, whether it is for us, and whether such a tail may come."""
+def parse_metadata(head: Head, metadata: Bytes, policy: MessagePolicy) -> ParsedMetadata | Rejected:
+    """Read everything but the tail: what it says, whether it is for us, and whether such a tail may come."""
     try:
-        opening = _opened(head, metadata)
+        parsed = _parsed(head, metadata)
     except Unfit as unfit:
         return Rejected(unfit.code, unfit.text)
-    return admitted(opening, gate)
+    return admitted(parsed, policy)
 
 
-def finish(opening: ParsedMetadata, tail: memoryview) -> Message | Rejected:
-    """The message. Its tensor is a view of `tail`, which must not change any more, if that can be written to; a content
-    is a copy."""
-    if len(tail) != opening.tail_bytes:
-        code = "trailing_bytes" if len(tail) > opening.tail_bytes else "tail_length_wrong"
-        return about(opening, code, f"{len(tail)} bytes of tail instead of {opening.tail_bytes}")
-    fields = dict(opening.fields)
-    if opening.form is not None:
-        payload = _viewed(tail, opening.form)
-        fault = opening.form.fault(payload, opening.length)
-        if fault is not None:
-            return about(opening, fault, f"in {opening.form.name} of a group of {opening.length}")
-        fields["value_D" if opening.kind is Value else "payload"] = payload
-    elif opening.kind in TEXTS:
-        fields["text"] = bytes(tail)
-    elif opening.kind is ConsensusMessage:
-        said = with_tail(fields["said"], tail)
-        if isinstance(said, str):
-            return about(opening, "bad_metadata", said)
-        fields["said"] = said
-    elif opening.kind in (Update, Model):
-        content = _content(fields, tail)
-        if content is None:
-            return about(opening, "wrong_shape", "no sparse words")
-        if digest_of(content) != fields["digest"]:
-            return about(opening, "digest_mismatch", f"{len(content)} bytes of a {opening.kind.__name__}")
-        wrong = opening.check(content)
-        if wrong is not None and opening.kind is Model:
-            return about(opening, wrong.code, wrong.text)
-        fields["content"] = content
-        if opening.kind is Update:
-            fields["fault"] = wrong
-    if opening.kind is Transfer:
-        beside = {name: fields.pop(name) for name in known_in(NEWEST, Transfer) if name in fields}
-        return Transfer(**beside, parcel=Parcel(**fields))
-    return opening.kind(**fields)
+def finish(parsed: ParsedMetadata, tail: memoryview) -> Message | Rejected:
+    """Return the message. Its tensor is a view of `tail`, which must not change any more, if that can be written to; a
+    content is a copy."""
+    if len(tail) != parsed.tail_bytes:
+        code = "trailing_bytes" if len(tail) > parsed.tail_bytes else "tail_length_wrong"
+        return about(parsed, code, f"{len(tail)} bytes of tail instead of {parsed.tail_bytes}")
+    found = parsed.spec.tail.read(parsed, tail)
+    if isinstance(found, Rejected):
+        return found
+    message: Message = layout_of(parsed.kind).build({**parsed.fields, **found})
+    return message
 
 
-def _content(fields: dict[str, Any], tail: memoryview) -> bytes | None:
-    """The content of an update or a model; None if it is not what its form says."""
-    form, size = fields.pop("form", PLAIN), fields.pop("size", 0)
-    return bytes(tail) if form == PLAIN else restored(tail, size)
-
-
-def decode(frame: Bytes, gate: MessagePolicy) -> tuple[Envelope, Message] | Rejected:
-    """A whole frame in one go. The message shares no memory with it."""
+def decode(frame: Bytes, policy: MessagePolicy) -> tuple[Envelope, Message] | Rejected:
+    """Read a whole frame in one go. The message shares no memory with it."""
     head = parse_head(frame, len(frame))
     if isinstance(head, Rejected):
         return head
     start = HEAD_BYTES + head.metadata_bytes
-    opening = parse_metadata(head, memoryview(frame)[HEAD_BYTES:start], gate)
-    if isinstance(opening, Rejected):
-        return opening
-    message = finish(opening, memoryview(bytearray(memoryview(frame)[start:])))
-    return message if isinstance(message, Rejected) else (opening.envelope, message)
+    parsed = parse_metadata(head, memoryview(frame)[HEAD_BYTES:start], policy)
+    if isinstance(parsed, Rejected):
+        return parsed
+    message = finish(parsed, memoryview(bytearray(memoryview(frame)[start:])))
+    return message if isinstance(message, Rejected) else (parsed.envelope, message)
 
 
 def decode_answer(frame: Bytes) -> Refused | RosterNews | None:
-    """What stands in the body of an error's response: a refusal, or the roster that put the asker out; None if neither
-    does. Whose it is, the connection says."""
+    """Read the body of an error's response: a refusal, or the roster that put the asker out; None if it is neither.
+
+    The connection says whose it is.
+    """
     head = parse_head(frame, len(frame))
-    if isinstance(head, Rejected) or head.kind not in (Refused, RosterNews):
+    if isinstance(head, Rejected) or not head.kind.spec.answers:
         return None
     start = HEAD_BYTES + head.metadata_bytes
     try:
-        opening = _opened(head, memoryview(frame)[HEAD_BYTES:start])
+        parsed = _parsed(head, memoryview(frame)[HEAD_BYTES:start])
     except Unfit:
         return None
-    if opening.tail_bytes > TEXTS.get(opening.kind, 0):
+    if parsed.tail_bytes > parsed.spec.tail.most(None):
         return None
-    message = finish(opening, memoryview(frame)[start:])
+    message = finish(parsed, memoryview(frame)[start:])
     return message if isinstance(message, Refused | RosterNews) else None
 
 
 #: Bytes of the longest answer.
-ANSWER_BYTES_MAX = HEAD_BYTES + METADATA_BYTES_MAX + TEXTS[RosterNews]
+ANSWER_BYTES_MAX = (
+    HEAD_BYTES + METADATA_BYTES_MAX + max(kind.spec.tail.most(None) for kind in KINDS.values() if kind.spec.answers)
+)
 
 
-def frame_bytes_max(gate: MessagePolicy) -> int:
-    """Bytes of the longest frame that this other side may send: what a Content-Length is held against."""
-    return HEAD_BYTES + METADATA_BYTES_MAX + tail_bytes_max(gate)
+def frame_bytes_max(policy: MessagePolicy) -> int:
+    """Return the bytes of the longest frame that this other side may send, to hold a Content-Length against."""
+    return HEAD_BYTES + METADATA_BYTES_MAX + tail_bytes_max(policy)
 
 
-def _opened(head: Head, metadata: Bytes) -> ParsedMetadata:
-    """Raises Unfit."""
+def tail_bytes_max(policy: MessagePolicy) -> int:
+    """Return the bytes of the longest tail that this other side may send."""
+    us = {policy.me} if policy.other is None else {policy.me, policy.other}
+    groups = [each for each in policy.groups.values() if us <= each.members]
+    councils = [each for each in policy.councils.values() if us <= each.members]
+    shared: dict[About, list[Any]] = {
+        "nothing": [None],
+        "group": groups,
+        "council": councils,
+        "council or group": [*councils, *groups],
+    }
+    return max(tail.most(each) for what, tail in _TAILS for each in shared[what])
+
+
+#: Tails that there are, in messages about what.
+_TAILS = [(kind.spec.about, kind.spec.tail) for kind in KINDS.values() if kind.spec.tail is not NO_TAIL]
+
+
+def _parsed(head: Head, metadata: Bytes) -> ParsedMetadata:
+    """Return what these bytes say; raises Unfit."""
     values = unpacked(metadata)
-    envelope = Envelope(**ENVELOPE(values[:_ENVELOPE_FIELDS]), version=head.version)
-    fields = READERS[head.version][head.kind](values[_ENVELOPE_FIELDS:])
+    envelope = Envelope(**_READ_ENVELOPE(values[:_ENVELOPE_FIELDS]), version=head.version)
+    fields = layout_of(head.kind).reader(head.version)(values[_ENVELOPE_FIELDS:])
     return ParsedMetadata(envelope, head.kind, fields, head.tail_bytes)
-
-
-def _viewed(tail: memoryview, form: Form) -> Tensor:
-    if not len(tail):  # torch cannot view nothing
-        return torch.empty(0, dtype=form.dtype)
-    return torch.frombuffer(bytearray(tail) if tail.readonly else tail, dtype=form.dtype)

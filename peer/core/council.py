@@ -49,7 +49,8 @@ from fedpeer.peer.core.former import attested
 from fedpeer.peer.core.gathering import Gathering
 from fedpeer.peer.core.leaf_bytes import content_of, parted
 from fedpeer.peer.core.life import NodeState
-from fedpeer.peer.core.messages import Ack, ConsensusMessage, Model, Refused, Update, Wanted, digest_of
+from fedpeer.peer.core.messages import Ack, ConsensusMessage, Model, Refused, Update, Wanted
+from fedpeer.peer.core.tails import digest_of
 from fedpeer.peer.core.voters import EVERYONE
 
 #: Ticks without a coordinator after which rounds are said to pause: a new one takes at most 200 (promise P5), so there

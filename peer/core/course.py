@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fedpeer.algorithms.updates import Fault
 from fedpeer.peer.core.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
 from fedpeer.peer.core.leaf_bytes import content_of, parted
-from fedpeer.peer.core.messages import digest_of
+from fedpeer.peer.core.tails import digest_of
 
 #: Of a round: nobody's update is left out.
 NOBODY: Mapping[str, Fault] = {}

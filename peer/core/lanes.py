@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from fedpeer.gossip.proofs import Signed, Way
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict, implied_D, judge
-from fedpeer.peer.core.doors import may_precede, weight_limits, weight_refusal
+from fedpeer.peer.core.admission import may_precede, weight_limits, weight_refusal
 from fedpeer.peer.core.entries import Acked, ShareApplied
 from fedpeer.peer.core.ledger import NOTHING_HELD
 from fedpeer.peer.core.life import NodeState

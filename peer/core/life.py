@@ -35,10 +35,10 @@ from fedpeer.peer.core.entries import (
     UpdateMade,
 )
 from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send, Stop
-from fedpeer.peer.core.gate import MessagePolicy
 from fedpeer.peer.core.groups import PeerGroup
 from fedpeer.peer.core.keeps import Keeps
 from fedpeer.peer.core.ledger import DurableState
+from fedpeer.peer.core.message_policy import MessagePolicy
 from fedpeer.peer.core.messages import Message, spoken_in
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Roster

@@ -24,6 +24,7 @@ from fedpeer.config.methods import method_of
 from fedpeer.gossip.ballots import VoterSet
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import NOTHING
+from fedpeer.peer.core.admission import WEIGHT_MAX
 from fedpeer.peer.core.assembly import Assembly
 from fedpeer.peer.core.contract import (
     EARLIER,
@@ -36,7 +37,6 @@ from fedpeer.peer.core.contract import (
     text_of,
 )
 from fedpeer.peer.core.course import AlgorithmSpec
-from fedpeer.peer.core.doors import WEIGHT_MAX
 from fedpeer.peer.core.entries import Entry
 from fedpeer.peer.core.events import Persist
 from fedpeer.peer.core.groups import averaging_among, enrolled, noise_of, peer_plan, plan_for

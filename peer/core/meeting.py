@@ -16,9 +16,9 @@ from dataclasses import replace
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX, fence, memory
 from fedpeer.gossip.proofs import LifeProof, life_text
 from fedpeer.gossip.transfers import Incoming, Outgoing
+from fedpeer.peer.core.admission import note_roster
 from fedpeer.peer.core.amending import hear_signed, tell_signed
 from fedpeer.peer.core.contract import differences, digest_of, part, told
-from fedpeer.peer.core.doors import note_roster
 from fedpeer.peer.core.entries import Acked, Left, Met, Returned, Revoked
 from fedpeer.peer.core.events import Enrol, Heard, Stop
 from fedpeer.peer.core.json_text import parsed

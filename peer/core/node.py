@@ -3,7 +3,7 @@
 No socket, file, clock or thread is in it, and no draw that was not handed in, so a real process, a simulated one and
 a test run the same code. What must survive is in the `DurableState`; each change of it is persisted before anything
 that follows from it is said. The rest may be forgotten and is in `NodeState` and beside it: what others say
-(`hearing.py`), who has been met (`meeting.py`), what is open on the lanes and for how long (`lanes.py`), where the
+(`dispatch.py`), who has been met (`meeting.py`), what is open on the lanes and for how long (`lanes.py`), where the
 rounds stand (`rounds.py`), who is there (`company.py`), how the peer comes and goes (`passages.py`).
 
 A step takes the event in and then goes on as far as it can.
@@ -27,12 +27,13 @@ from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Claim, Membership
 from fedpeer.peer.core import electors
 from fedpeer.peer.core.acquaintance import Neighbor
+from fedpeer.peer.core.admission import policy_of
 from fedpeer.peer.core.amending import goes_over, gone_over, take_over
 from fedpeer.peer.core.client import RoundClient
 from fedpeer.peer.core.company import attend
 from fedpeer.peer.core.council import RoundConsensus
 from fedpeer.peer.core.course import AlgorithmSpec
-from fedpeer.peer.core.doors import gate_of
+from fedpeer.peer.core.dispatch import Dispatch
 from fedpeer.peer.core.events import (
     Asked,
     ClientTrained,
@@ -50,12 +51,11 @@ from fedpeer.peer.core.events import (
     UpdatesAggregated,
 )
 from fedpeer.peer.core.fellow import GroupAverager
-from fedpeer.peer.core.gate import MessagePolicy
-from fedpeer.peer.core.hearing import Hearing
 from fedpeer.peer.core.lanes import say_again
 from fedpeer.peer.core.ledger import DurableState
 from fedpeer.peer.core.life import NodeState, PeerGroups, Phase, Setup
 from fedpeer.peer.core.meeting import close_books, enrol, greet
+from fedpeer.peer.core.message_policy import MessagePolicy
 from fedpeer.peer.core.messages import Message, Ping, PingRequest, Pong
 from fedpeer.peer.core.passages import Lifecycle, Work, gather, join, leave, linger
 from fedpeer.peer.core.reminders import born_again
@@ -148,7 +148,7 @@ class Node:
             self.part = (
                 GroupAverager(self.life, self.councils) if fellow else RoundClient(self.life, self.councils[EVERYONE])
             )
-        self._hearing = Hearing(self.work, self.councils, self._enrol)
+        self._dispatch = Dispatch(self.work, self.councils, self._enrol)
         self._awake = False
         self._reacquainted = False
 
@@ -175,7 +175,7 @@ class Node:
     def gate(self, other: str | None) -> MessagePolicy:
         """What a message from this other peer (None: not known without certificates) is held against now."""
         if other not in self.life.gates:
-            self.life.gates[other] = gate_of(self.life, other)
+            self.life.gates[other] = policy_of(self.life, other)
         return self.life.gates[other]
 
     def moment(self) -> Moment:
@@ -214,7 +214,7 @@ class Node:
                     for council in self.councils.values():
                         council.tick()
             case Heard():
-                self._hearing.hear(event)
+                self._dispatch.hear(event)
             case Trained() if isinstance(self.part, GroupAverager):
                 self.part.trained(event)
             case Trained():

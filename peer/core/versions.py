@@ -1,15 +1,12 @@
 """Versions of the wire: which this release speaks, and from which on a field is part of its record.
 
-A peer speaks the newest version and the one before it. A record of a message is declared once, as its newest version
-has it: a field that older versions lack says so (`since`), stands behind the others, and has its default where a frame
+A peer speaks the newest version and the one before it. A message is declared once, as its newest version has it: a
+field that older versions lack says so (`wire_types.Since`), stands behind the others, and has its default where a frame
 of an older version comes. What the two ends of a link speak they find out by themselves: the newest first, an older one
 with who refuses that, and the newest again as soon as a frame of it comes.
 """
 
 from __future__ import annotations
-
-from dataclasses import field, fields
-from typing import Any
 
 #: The versions that are read and written; the package's version is another thing.
 OLDEST, NEWEST = 1, 2
@@ -20,13 +17,3 @@ VERSIONS = range(OLDEST, NEWEST + 1)
 CAPABILITIES = ("proofs",)
 #: Letters of such a name, and how many are read.
 CAPABILITY_LETTERS_MAX, CAPABILITIES_MAX = 24, 8
-
-
-def since(version: int, default: Any) -> Any:
-    """A field of a dataclass that frames of earlier versions do not have; `default` is what it is there."""
-    return field(default=default, metadata={"since": version})
-
-
-def known_in(version: int, kind: type[Any]) -> tuple[str, ...]:
-    """Names of the fields of a record that frames of this version have, in order."""
-    return tuple(each.name for each in fields(kind) if each.metadata.get("since", OLDEST) <= version)

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.messages import Contract, Envelope, Refused, RosterNews
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Contract, Refused, RosterNews
 from fedpeer.peer.core.roster import AUTHORITY, Roster, to_bytes
 from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes
 from fedpeer.peer.core.versions import NEWEST, OLDEST

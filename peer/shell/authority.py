@@ -15,7 +15,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpeer.peer.core.gate import CONTRACT_BYTES_MAX
+from fedpeer.peer.core.messages import CONTRACT_BYTES_MAX
 from fedpeer.peer.core.roster import AUTHORITY, Roster, RosterError, newer, to_bytes
 from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, sign_contract
 from fedpeer.peer.shell.certificates import authority_certificate, key_pem, pem

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpeer.peer.core.gate import CONTRACT_BYTES_MAX
+from fedpeer.peer.core.messages import CONTRACT_BYTES_MAX
 from fedpeer.peer.core.roster import RosterError
 from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, contract_from
 from fedpeer.peer.shell.roster_file import changed_at

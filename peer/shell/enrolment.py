@@ -21,8 +21,8 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpeer.config.peer_file import endpoint
-from fedpeer.peer.core.gate import CONTRACT_BYTES_MAX
 from fedpeer.peer.core.json_text import parsed
+from fedpeer.peer.core.messages import CONTRACT_BYTES_MAX
 from fedpeer.peer.core.roster import ROSTER_BYTES_MAX, Roster
 from fedpeer.peer.shell.authority import Authority, EnrolmentError
 from fedpeer.peer.shell.certificates import pem, request

@@ -7,17 +7,8 @@ from collections.abc import Callable, Iterable
 
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import Event, Heard, NobodyListens, Note, Send
-from fedpeer.peer.core.messages import (
-    Ack,
-    ConsensusMessage,
-    Envelope,
-    Model,
-    Refused,
-    RosterNews,
-    Transfer,
-    Update,
-    Wanted,
-)
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Refused, RosterNews, group_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
 from fedpeer.peer.shell.identity import client_context
@@ -26,9 +17,6 @@ from fedpeer.peer.shell.prepared import Prepared
 from fedpeer.peer.shell.roster_file import RosterFile
 from fedpeer.peer.shell.rows import Rows
 from fedpeer.peer.shell.status import Status
-
-#: What belongs to averaging, or to coordinated rounds.
-_COUNTED = Transfer | Ack | ConsensusMessage | Update | Wanted | Model
 
 
 class Post:
@@ -64,10 +52,10 @@ class Post:
             version=send.version,
         )
         head, tail = codec.encode(envelope, send.message)
-        size = len(head) + len(tail)
-        self._status.sent(size, send.message.group if isinstance(send.message, Transfer | Update | Model) else "")
-        self._rows.sent(size, counts=isinstance(send.message, _COUNTED))
-        self._links.send(send.to, address, head, tail, urgent=isinstance(send.message, ConsensusMessage))
+        size, spec = len(head) + len(tail), send.message.spec
+        self._status.sent(size, group_of(send.message))
+        self._rows.sent(size, counts=spec.learning)
+        self._links.send(send.to, address, head, tail, urgent=spec.urgent)
 
     def heard(self, peer: str) -> None:
         """A message came from this peer."""

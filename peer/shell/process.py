@@ -47,9 +47,10 @@ from fedpeer.peer.core.events import (
     TrainClient,
     Worked,
 )
-from fedpeer.peer.core.gate import MessagePolicy
 from fedpeer.peer.core.making import disk_bytes, node_of, rules_of, setup_of
-from fedpeer.peer.core.messages import Envelope, Message, Model, RosterNews, Transfer, Update
+from fedpeer.peer.core.message_policy import MessagePolicy
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Message, RosterNews, group_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import AUTHORITY, RosterError, to_bytes
@@ -447,8 +448,7 @@ class Process:
             return Rejected("duplicate_peer", f"a later process speaks as {sender}", claims=later)
         self._heard_at[sender] = time.monotonic()
         self._post.heard(sender)
-        group = message.group if isinstance(message, Transfer | Update | Model) else ""
-        self.status.received(len(lease.view) + codec.HEAD_BYTES, group)
+        self.status.received(len(lease.view) + codec.HEAD_BYTES, group_of(message))
         if len(self._waiting) >= WAITING_MAX:
             lease.release()
         else:

@@ -25,8 +25,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from fedpeer.gossip.transfers import WINDOW
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.gate import MessagePolicy, ParsedMetadata
-from fedpeer.peer.core.messages import ConsensusMessage, Envelope, Message, Model, RosterNews, Transfer, Update
+from fedpeer.peer.core.message_policy import MessagePolicy
+from fedpeer.peer.core.message_spec import Envelope, ParsedMetadata
+from fedpeer.peer.core.messages import Message, RosterNews
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.limits import READ_AHEAD_BYTES, Allowance, Limits, pace
@@ -222,7 +223,7 @@ class PeerServer:
         lease = self._lease(visit.sender, opening)
         try:
             await body.into(lease.view)
-            if opening.kind in (Update, Model) and length > HASHED_AT_ONCE_BYTES:
+            if opening.spec.tail.hashed and length > HASHED_AT_ONCE_BYTES:
                 message = await asyncio.to_thread(codec.finish, opening, lease.view)
             else:
                 message = codec.finish(opening, lease.view)
@@ -238,11 +239,11 @@ class PeerServer:
     def _lease(self, sender: str, opening: ParsedMetadata) -> Lease:
         """A buffer for the tail. Those of transfers are kept: they come again and again, all of one length."""
         limits, length = self._limits, opening.tail_bytes
-        if opening.kind is Transfer:
+        if opening.spec.buffers == "kept":
             lease = self._pool.lease(sender, opening.group, length, most=WINDOW + 1, kept=True)
         elif length:
             lane = f"{opening.kind.__name__} {opening.group}"
-            most = limits.ballots_waiting if opening.kind is ConsensusMessage else limits.large_waiting
+            most = limits.ballots_waiting if opening.spec.buffers == "several" else limits.large_waiting
             lease = self._pool.lease(sender, lane, length, most=most, kept=False)
         else:
             lease = self._pool.lease(sender, "", 0, most=limits.small_waiting, kept=False)

@@ -51,7 +51,7 @@ from fedpeer.peer.core.keeper import Keeper
 from fedpeer.peer.core.life import Setup
 from fedpeer.peer.core.making import disk_bytes, node_of, rules_of, setup_of
 from fedpeer.peer.core.means import concluded
-from fedpeer.peer.core.messages import Envelope
+from fedpeer.peer.core.message_spec import Envelope
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.refusals import Rejected

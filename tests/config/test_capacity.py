@@ -21,11 +21,11 @@ from fedpeer.gossip.claims import Advert, Claim
 from fedpeer.gossip.membership import Membership
 from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX
 from fedpeer.peer.core.codec import encode
-from fedpeer.peer.core.fields import plain
 from fedpeer.peer.core.framing import pack
-from fedpeer.peer.core.messages import Envelope, Hello, LaneState
-from fedpeer.peer.core.readers import NUMBER_MAX
-from fedpeer.peer.core.versions import CAPABILITIES
+from fedpeer.peer.core.message_spec import Envelope, layout_of
+from fedpeer.peer.core.messages import CLAIM, Hello, LaneState
+from fedpeer.peer.core.versions import CAPABILITIES, NEWEST
+from fedpeer.peer.core.wire_types import NUMBER_MAX
 from fedpeer.slicing.models import PartialModel
 
 LONGEST = "i" * NAME_LETTERS_MAX
@@ -63,7 +63,7 @@ def hello(groups: list[str]) -> Hello:
 @example([f"{number:02}" + "😀" * (NAME_LETTERS_MAX - 2) for number in range(20)])
 @settings(max_examples=100, deadline=None)
 def test_no_hello_takes_more_and_none_much_less(groups: list[str]) -> None:
-    takes = len(pack(plain(ENVELOPE) + plain(hello(groups))))
+    takes = len(pack(layout_of(Envelope).writer(NEWEST)(ENVELOPE) + layout_of(Hello).writer(NEWEST)(hello(groups))))
     assert takes <= hello_bytes(groups) <= takes + 6 + 4 * len(groups)
 
 
@@ -89,7 +89,7 @@ def test_no_statement_takes_more(models: list[str]) -> None:
         advert=advert,
         signature=bytes(64),
     )
-    assert len(pack(plain(claim))) <= statement_bytes(models)
+    assert len(pack(CLAIM.layout.writer(NEWEST)(claim))) <= statement_bytes(models)
 
 
 def everyones(count: int, letters: int = 4) -> list[PartialModel]:

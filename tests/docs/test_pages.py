@@ -23,7 +23,7 @@ from fedpeer.data.registry import DATASETS, SOURCES
 from fedpeer.experiments.associative import demonstration
 from fedpeer.experiments.associative.page import server as playground
 from fedpeer.gossip.reductions import FORMS, PACKERS
-from fedpeer.peer.core.fields import KINDS
+from fedpeer.peer.core.messages import KINDS
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare

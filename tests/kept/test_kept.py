@@ -14,12 +14,11 @@ from fedpeer.cli.peer_config import load_peer
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
 from fedpeer.gossip.ballots import Message as Said
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
-from fedpeer.peer.core import ballot_bytes, fields, tags
+from fedpeer.peer.core import consensus_wire, tags
 from fedpeer.peer.core.entries import Began, Entry
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import DurableState
-from fedpeer.peer.core.messages import Message
-from fedpeer.peer.core.versions import NEWEST
+from fedpeer.peer.core.messages import KINDS, Message
 from fedpeer.peer.shell.prepared import prepare
 from fedpeer.peer.shell.store import Store
 from fedpeer.runs.folder import RunFolder
@@ -64,15 +63,15 @@ def test_each_field_that_is_kept_has_a_stored_name() -> None:
 
 
 def test_the_tags_of_ballots_stay_and_each_kind_has_one() -> None:
-    assert " ".join(ballot_bytes.TAGS.values()).startswith(BALLOT_TAGS)
-    assert set(ballot_bytes.TAGS) == set(get_args(Said))
+    assert " ".join(consensus_wire.TAGS.values()).startswith(BALLOT_TAGS)
+    assert set(consensus_wire.TAGS) == set(get_args(Said))
 
 
 def test_the_numbers_of_messages_stay_and_each_kind_has_one() -> None:
     """Which bytes follow, `wire-v1.txt` has for each kind."""
-    assert list(fields.KINDS) == list(range(1, len(fields.KINDS) + 1))
-    assert " ".join(kind.__name__ for kind in fields.KINDS.values()).startswith(KIND_NUMBERS)
-    assert set(fields.KINDS.values()) == set(get_args(Message)) == set(fields.READERS[NEWEST])
+    assert list(KINDS) == list(range(1, len(KINDS) + 1))
+    assert " ".join(kind.__name__ for kind in KINDS.values()).startswith(KIND_NUMBERS)
+    assert set(KINDS.values()) == set(get_args(Message))
 
 
 # ----------------------------------------------------------------------------------------------------------- entries

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.messages import Ack, Envelope, Message, Refused, Transfer
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Ack, Message, Refused, Transfer
 from fedpeer.peer.shell.authority import open_authority
 from fedpeer.peer.shell.certificates import peer_certificate, pem
 from fedpeer.peer.shell.server import CONTENT_TYPE, ROUTE

@@ -22,14 +22,14 @@ from fedpeer.gossip.claims import Advert, Claim
 from fedpeer.gossip.proofs import LaneProof, LifeProof
 from fedpeer.gossip.reductions import FORMS, Form
 from fedpeer.gossip.transfers import Parcel
-from fedpeer.peer.core import ballot_bytes
+from fedpeer.peer.core import consensus_wire
 from fedpeer.peer.core.codec import encode
-from fedpeer.peer.core.gate import CouncilSpec, GroupSpec, MessagePolicy
+from fedpeer.peer.core.message_policy import CouncilSpec, GroupSpec, MessagePolicy
+from fedpeer.peer.core.message_spec import Envelope
 from fedpeer.peer.core.messages import (
     Ack,
     ConsensusMessage,
     Contract,
-    Envelope,
     Fetch,
     Hello,
     LaneState,
@@ -45,8 +45,8 @@ from fedpeer.peer.core.messages import (
     Update,
     Value,
     Wanted,
-    digest_of,
 )
+from fedpeer.peer.core.tails import digest_of
 from tests.peer.hostile import Party
 
 FEDERATION = bytes(range(16))
@@ -212,7 +212,7 @@ MESSAGES: dict[str, Message] = {
         lanes=(LaneProof(group="all", way="made", number=9, weight=1.5, signature=b"p" * 64),),
     ),
     "refused": Refused(code="sequence_jump", group="all", seq=9, text="Transfers are numbered one by one."),
-    **{f"ballot-{ballot_bytes.TAGS[type(said)]}": ConsensusMessage(group="all", said=said) for said in SAYINGS},
+    **{f"ballot-{consensus_wire.TAGS[type(said)]}": ConsensusMessage(group="all", said=said) for said in SAYINGS},
     "update": update(_CONTENT),
     "update-sparse": update(bytes(8) + _CONTENT[8:16] + bytes(8) + _CONTENT[24:]),
     "wanted": Wanted(group="all", digest=b"m" * 32),

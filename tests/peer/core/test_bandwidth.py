@@ -8,7 +8,8 @@ import torch
 from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.codec import encode
-from fedpeer.peer.core.messages import Ack, Envelope, Transfer
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Ack, Transfer
 from fedpeer.peer.core.versions import NEWEST
 
 #: Bytes of longer names and larger numbers.

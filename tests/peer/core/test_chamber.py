@@ -23,7 +23,7 @@ from fedpeer.peer.core.entries import (
 )
 from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import DurableState, Rules
-from fedpeer.peer.core.messages import digest_of
+from fedpeer.peer.core.tails import digest_of
 
 GROUP = "everyone"
 PEERS = frozenset({"ann", "ben", "cy"})

@@ -6,7 +6,6 @@ import struct
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from fedpeer.config.capacity import METADATA_BYTES_MAX, NAME_LETTERS_MAX
 from fedpeer.gossip.claims import Advert, Claim
 from fedpeer.gossip.reductions import FORMS, Zstd, all_finite
 from fedpeer.gossip.transfers import Parcel
-from fedpeer.peer.core import fields
 from fedpeer.peer.core.codec import (
     ANSWER_BYTES_MAX,
     HEAD_BYTES,
@@ -32,11 +30,13 @@ from fedpeer.peer.core.codec import (
     parse_metadata,
     refused,
 )
-from fedpeer.peer.core.gate import CONTRACT_BYTES_MAX, MessagePolicy, ParsedMetadata
+from fedpeer.peer.core.message_policy import MessagePolicy
+from fedpeer.peer.core.message_spec import Envelope, ParsedMetadata
 from fedpeer.peer.core.messages import (
+    CONTRACT_BYTES_MAX,
+    KINDS,
     Ack,
     Contract,
-    Envelope,
     Hello,
     LaneState,
     Message,
@@ -47,10 +47,10 @@ from fedpeer.peer.core.messages import (
     Value,
     spoken_in,
 )
-from fedpeer.peer.core.readers import COUNT_MAX, NUMBER_MAX
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.roster import ROSTER_BYTES_MAX
-from fedpeer.peer.core.versions import CAPABILITIES_MAX, NEWEST, VERSIONS
+from fedpeer.peer.core.versions import CAPABILITIES_MAX, VERSIONS
+from fedpeer.peer.core.wire_types import COUNT_MAX, NUMBER_MAX
 from tests.peer import hostile
 from tests.peer.hostile import HOSTILE, REFUSED, ROSTER_NEWS, VALUE, Hostile, ack, craft, numbers, packed, transfer
 from tests.peer.wire import CLAIMS, ENVELOPE, GATE, HELLO, LENGTH, MESSAGES, PARTY, PLAIN, TRANSFER, framed, spec
@@ -106,8 +106,7 @@ def test_no_version_of_the_wire_ever_changes(version: int, name: str) -> None:
 def test_there_are_golden_bytes_of_every_kind_of_message(version: int) -> None:
     spoken = {name for name, message in MESSAGES.items() if spoken_in(version, type(message))}
     assert set(GOLDEN[version]) == spoken - ({"refused-duplicate"} if version == 1 else set())
-    assert {type(MESSAGES[name]) for name in spoken} == set(fields.READERS[version])
-    assert set(fields.READERS[NEWEST]) == set(get_args(Message)) == set(fields.KINDS.values())
+    assert {type(MESSAGES[name]) for name in spoken} == {kind for kind in KINDS.values() if spoken_in(version, kind)}
 
 
 def test_a_field_of_a_later_version_has_its_default_in_a_frame_of_an_older_one() -> None:
@@ -539,7 +538,7 @@ PLAIN_VALUES = st.recursive(
 
 
 @pytest.mark.slow
-@given(st.integers(1, len(fields.KINDS)), st.lists(PLAIN_VALUES, max_size=6), st.binary(max_size=40), st.booleans())
+@given(st.integers(1, len(KINDS)), st.lists(PLAIN_VALUES, max_size=6), st.binary(max_size=40), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_metadata_of_any_structure_is_a_message_or_a_refusal(
     kind: int, found: list[object], tail: bytes, sealed: bool

@@ -34,21 +34,12 @@ from fedpeer.peer.core.events import (
     TrainClient,
     UpdatesAggregated,
 )
-from fedpeer.peer.core.messages import (
-    Ack,
-    ConsensusMessage,
-    Envelope,
-    Hello,
-    Message,
-    Model,
-    Refused,
-    Update,
-    Wanted,
-    digest_of,
-)
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Ack, ConsensusMessage, Hello, Message, Model, Refused, Update, Wanted
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.saving import Recovered
+from fedpeer.peer.core.tails import digest_of
 from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules

@@ -42,14 +42,15 @@ from fedpeer.gossip.ballots import (
 from fedpeer.gossip.decree import RoundCommit
 from fedpeer.gossip.election import TERM_JUMP_MAX
 from fedpeer.gossip.outcomes import Refusal
-from fedpeer.peer.core.ballot_bytes import SIGNATURES_BYTES
 from fedpeer.peer.core.codec import HEAD_BYTES, decode, frame_bytes_max
-from fedpeer.peer.core.fields import KINDS
-from fedpeer.peer.core.gate import CouncilSpec
-from fedpeer.peer.core.messages import ConsensusMessage, Envelope, Message, Model, Update, Wanted, digest_of
-from fedpeer.peer.core.readers import NUMBER_MAX
+from fedpeer.peer.core.consensus_wire import SIGNATURES_BYTES
+from fedpeer.peer.core.message_policy import CouncilSpec
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import KINDS, ConsensusMessage, Message, Model, Update, Wanted
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.sparse_words import packed, wire_bytes
+from fedpeer.peer.core.tails import digest_of
+from fedpeer.peer.core.wire_types import NUMBER_MAX
 from tests.gossip.court import SCOPE, Disk, machine
 from tests.gossip.swim import ids, signature
 from tests.peer.hostile import ACK, Hostile, Party, craft

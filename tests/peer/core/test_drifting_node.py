@@ -24,9 +24,9 @@ from fedpeer.gossip.transfers import (
     judge,
     take,
 )
-from fedpeer.peer.core.gate import MessagePolicy
 from fedpeer.peer.core.journal import ledger_of, snapshot_bytes
 from fedpeer.peer.core.ledger import GroupState
+from fedpeer.peer.core.message_policy import MessagePolicy
 from fedpeer.peer.core.messages import Transfer
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.rounds import QUIET_TRAININGS, _awake

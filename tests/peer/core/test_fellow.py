@@ -14,9 +14,11 @@ from fedpeer.peer.core import codec
 from fedpeer.peer.core.entries import Averaged, Began, LocalTrained, UpdateMade
 from fedpeer.peer.core.events import Effect, Note, Persist, Send, Train
 from fedpeer.peer.core.making import group_electorate
-from fedpeer.peer.core.messages import Envelope, Update, Wanted, digest_of
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Update, Wanted
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Entry, Roster
+from fedpeer.peer.core.tails import digest_of
 from fedpeer.peer.shell.view import view_of
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.peer.core.leaf_bytes import ENTRY_BYTES_MAX, LeafForm, content_bytes, content_of, parted
-from fedpeer.peer.core.messages import digest_of
 from fedpeer.peer.core.roster import PEER_ID
+from fedpeer.peer.core.tails import digest_of
 
 
 @dataclass(frozen=True)

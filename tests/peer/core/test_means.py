@@ -17,7 +17,7 @@ from fedpeer.peer.core.capability import Capability
 from fedpeer.peer.core.events import AggregateUpdates
 from fedpeer.peer.core.leaf_bytes import parted
 from fedpeer.peer.core.means import concluded, course_of, mean_of, patience_in, update_of, values_of
-from fedpeer.peer.core.messages import digest_of
+from fedpeer.peer.core.tails import digest_of
 from fedpeer.topology.graphs import complete
 from fedpeer.topology.overlay import overlay
 

@@ -18,7 +18,8 @@ from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import Asked, Enrol, Heard, Persist, Refuse, Stop
 from fedpeer.peer.core.journal import snapshot_bytes
 from fedpeer.peer.core.life import YOUNG_TICKS
-from fedpeer.peer.core.messages import Envelope, Hello, Ping, RosterNews, Transfer
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Hello, Ping, RosterNews, Transfer
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import to_bytes

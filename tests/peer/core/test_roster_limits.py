@@ -11,7 +11,8 @@ from fedpeer.gossip.transfers import Incoming, Parcel
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import Heard, NewRoster, Refuse, Send
 from fedpeer.peer.core.meeting import say_hello
-from fedpeer.peer.core.messages import Envelope, Hello, Transfer
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Hello, Transfer
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.sims.network.faults import Faults

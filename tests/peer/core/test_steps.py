@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedpeer.gossip.transfers import Parcel
-from fedpeer.peer.core import hearing
+from fedpeer.peer.core import dispatch
 from fedpeer.peer.core.events import Heard, Persist, Refuse, Send, Stop, Tick, Trained
 from fedpeer.peer.core.journal import snapshot_bytes
 from fedpeer.peer.core.life import NodeState
@@ -104,7 +104,7 @@ def mending(broken: pytest.MonkeyPatch) -> Callable[[Node, Moment], Node]:
 
 @pytest.mark.parametrize(
     ("place", "name"),
-    [(hearing, "hear_transfer"), (NodeState, "write"), (Node, "_proceed")],
+    [(dispatch, "hear_transfer"), (NodeState, "write"), (Node, "_proceed")],
     ids=lambda each: str(each),
 )
 def test_nothing_of_a_message_stays_on_which_we_fail(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
@@ -133,7 +133,7 @@ def test_the_disk_and_the_node_tell_the_same(monkeypatch: pytest.MonkeyPatch) ->
     village, node, other = running()
     steps, replayed = Steps(node, lambda *told: None), node.ledger.copy()
     with monkeypatch.context() as broken:
-        failing(broken, hearing, "hear_transfer")
+        failing(broken, dispatch, "hear_transfer")
         effects = steps.step(heard(node, other, share(village, node, other)))
     effects += steps.step(Tick(steps.node.life.now + 1))
     for effect in effects:
@@ -150,7 +150,7 @@ def test_the_same_share_is_taken_once_it_can_be(monkeypatch: pytest.MonkeyPatch)
     steps = Steps(node, lambda *told: None)
     held, taken_weight = node.ledger.groups[group].weight, node.ledger.groups[group].into[other].taken_weight
     with monkeypatch.context() as broken:
-        failing(broken, hearing, "hear_transfer")
+        failing(broken, dispatch, "hear_transfer")
         steps.step(heard(node, other, said))
     assert steps.node.ledger.groups[group].weight == held
     steps.step(heard(steps.node, other, hello(village, steps.node, other)))
@@ -164,7 +164,7 @@ def test_who_makes_us_fail_is_soon_not_listened_to(monkeypatch: pytest.MonkeyPat
     village, node, other = running()
     told: list[Exception] = []
     steps = Steps(node, lambda error, sender: told.append(error))
-    failing(monkeypatch, hearing, "hear_hello")
+    failing(monkeypatch, dispatch, "hear_hello")
     said = hello(village, node, other)
     for _ in range(3 * SUSPICIOUS_MAX):
         steps.step(heard(steps.node, other, said))
@@ -205,7 +205,7 @@ def test_who_leaves_goes_on_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Steps(node, lambda *told: None)
     node.life.enter("leaving")
     with monkeypatch.context() as broken:
-        failing(broken, hearing, "hear_transfer")
+        failing(broken, dispatch, "hear_transfer")
         effects = steps.step(heard(node, other, share(village, node, other)))
     assert steps.node.phase == "leaving"
     assert not [each for each in effects if isinstance(each, Stop)]

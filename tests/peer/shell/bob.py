@@ -20,8 +20,9 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.gossip.claims import Advert, Claim, claim_text
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.gate import MessagePolicy
-from fedpeer.peer.core.messages import Envelope, Hello, Message, Ping, Refused
+from fedpeer.peer.core.message_policy import MessagePolicy
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Hello, Message, Ping, Refused
 from fedpeer.peer.core.refusals import REFUSALS
 from fedpeer.peer.core.roster import sign_statement, to_bytes
 from fedpeer.peer.shell.identity import Identity, client_context, server_context

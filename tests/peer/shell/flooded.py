@@ -16,7 +16,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from fedpeer.peer.core.messages import Envelope, Message
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Message
 from fedpeer.peer.core.roster import from_bytes
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.identity import Identity, peer_of, server_context

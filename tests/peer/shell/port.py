@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.gate import MessagePolicy
-from fedpeer.peer.core.messages import Envelope, Message, Refused, RosterNews
+from fedpeer.peer.core.message_policy import MessagePolicy
+from fedpeer.peer.core.message_spec import Envelope
+from fedpeer.peer.core.messages import Message, Refused, RosterNews
 from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.limits import Limits

@@ -312,7 +312,7 @@ def test_a_mistake_of_ours_refuses_the_message_and_nothing_else(
             hear_transfer(*given)
             raise RuntimeError(words)
 
-        monkeypatch.setattr("fedpeer.peer.core.hearing.hear_transfer", fails)
+        monkeypatch.setattr("fedpeer.peer.core.dispatch.hear_transfer", fails)
         for count in (1, 2):
             since = len(bob.peer.lines)
             with bob.tells("ann", telling("internal_error")):

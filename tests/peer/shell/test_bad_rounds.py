@@ -36,9 +36,10 @@ from fedpeer.gossip.election import TERM_JUMP_MAX
 from fedpeer.peer.core.council import RoundConsensus
 from fedpeer.peer.core.events import Tick
 from fedpeer.peer.core.leaf_bytes import content_of, parted
-from fedpeer.peer.core.messages import Ack, ConsensusMessage, Message, Model, Refused, RosterNews, Update, digest_of
+from fedpeer.peer.core.messages import Ack, ConsensusMessage, Message, Model, Refused, RosterNews, Update
 from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.roster import sign, sign_statement, to_bytes
+from fedpeer.peer.core.tails import digest_of
 from fedpeer.peer.core.voters import EVERYONE
 from fedpeer.peer.shell.process import Process
 from fedpeer.peer.shell.view import view_of

@@ -15,10 +15,12 @@ import torch
 
 from fedpeer.gossip.transfers import WINDOW, Parcel
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.gate import CouncilSpec, ParsedMetadata
-from fedpeer.peer.core.messages import Message, Model, Refused, RosterNews, Transfer, digest_of
+from fedpeer.peer.core.message_policy import CouncilSpec
+from fedpeer.peer.core.message_spec import ParsedMetadata
+from fedpeer.peer.core.messages import Message, Model, Refused, RosterNews, Transfer
 from fedpeer.peer.core.refusals import REFUSALS, Rejected
 from fedpeer.peer.core.roster import expel, to_bytes
+from fedpeer.peer.core.tails import digest_of
 from fedpeer.peer.shell.identity import client_context, peer_of, put_out, server_context
 from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import ListenError, bind

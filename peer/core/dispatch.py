@@ -1,9 +1,8 @@
-"""What a peer makes of what others say: whether it listens at all, and whom in it a message concerns.
+"""Dispatch of messages: whether a peer listens to the sender now, and which part of the peer handles the message.
 
-A message comes from somebody whom the connection has named, and has been read and held against the gate. What is left
-to see is memory: a Hello makes two peers acquainted, and from who is not, or lives in another life than the one that is
-known, only that is heard which needs no lanes. Everything else goes to who has its business: membership, lanes,
-councils, the rounds. A refusal that comes of different memories is cleared up by a Hello.
+The connection has named the sender, and the message was read and admitted. What is left to check is memory: when a
+message is taken in, its declaration says (`MessageSpec.heard`). Each kind has its case in `_dispatch`: membership,
+lanes, coordinated rounds, the rounds of equals. A refusal that comes of different memories is cleared up by a Hello.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ CLEARED_UP_BY_HELLO = {
 }
 
 
-class Hearing:
-    """See the top of this file.
+class Dispatch:
+    """The part of a node that takes messages in and hands them on.
 
     councils   by group, those that the peer sits in; whoever changes the mapping changes who is asked
     enrol      goes over to a roster that is news
@@ -69,11 +68,8 @@ class Hearing:
 
     def hear(self, heard: Heard) -> None:
         life, peer = self.work.life, heard.sender
-        if peer == AUTHORITY and isinstance(heard.message, RosterNews):
-            self._news(peer, heard.message)
-            return
-        if peer == AUTHORITY and isinstance(heard.message, Contract):
-            hear_signed(life, peer, heard.message.text)
+        if peer == AUTHORITY and heard.message.spec.from_authority:
+            self._hear_authority(heard.message)
             return
         if peer not in life.others:
             life.count("unknown_peer", peer)
@@ -86,16 +82,8 @@ class Hearing:
         life.others[peer].heard_at = life.now
         life.membership.heard(peer)
         message = heard.message
-        if isinstance(message, Hello):
-            if hear_hello(life, heard, message):
-                say_all_open(life, self.work.repeats, peer)
-                for council in self.councils.values():
-                    if peer in life.circle.councils[council.group].members:
-                        electors.introduce(council, peer)
-            life.changed()
-            return
-        if isinstance(message, Reminder):
-            hear_reminder(life, heard, message)
+        if message.spec.heard == "handshake":
+            self._shake_hands(heard, message)
             return
         known = life.ledger.met.get(peer)
         if known is not None and heard.incarnation < known:
@@ -103,9 +91,29 @@ class Hearing:
             return
         if heard.incarnation != known:
             life.others[peer].greet_soon(life.now)
-            if not isinstance(message, Ping | PingRequest | Pong | Refused | RosterNews):
+            if message.spec.heard != "any time":
                 return
         self._dispatch(peer, message)
+
+    def _hear_authority(self, message: Message) -> None:
+        match message:
+            case RosterNews():
+                self._news(AUTHORITY, message)
+            case Contract():
+                hear_signed(self.work.life, AUTHORITY, message.text)
+
+    def _shake_hands(self, heard: Heard, message: Message) -> None:
+        life, peer = self.work.life, heard.sender
+        match message:
+            case Hello():
+                if hear_hello(life, heard, message):
+                    say_all_open(life, self.work.repeats, peer)
+                    for council in self.councils.values():
+                        if peer in life.circle.councils[council.group].members:
+                            electors.introduce(council, peer)
+                life.changed()
+            case Reminder():
+                hear_reminder(life, heard, message)
 
     def _dispatch(self, peer: str, message: Message) -> None:
         life = self.work.life
@@ -140,7 +148,7 @@ class Hearing:
             case ConsensusMessage() | Update() | Wanted() | Model():
                 self._sit(peer, message)
             case Hello() | Reminder():
-                raise AssertionError("what makes two meet is heard before")
+                raise AssertionError("a message of the handshake is handled before")
             case _:
                 assert_never(message)
 

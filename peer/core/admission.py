@@ -1,4 +1,4 @@
-"""The doors of a running peer: what a message is held against at this moment, as the codec needs it (`gate.py`)."""
+"""The admission policy of a running peer: what a message is held against at this moment (`message_policy.py`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from fedpeer.gossip.reductions import NOTHING
 from fedpeer.gossip.successive import read_in
 from fedpeer.gossip.transfers import WINDOW, Incoming, Outgoing, Parcel
 from fedpeer.gossip.weight_limits import WeightLimits
-from fedpeer.peer.core.gate import CouncilSpec, GroupSpec, MessagePolicy
 from fedpeer.peer.core.leaf_bytes import content_bytes
 from fedpeer.peer.core.life import NodeState
+from fedpeer.peer.core.message_policy import CouncilSpec, GroupSpec, MessagePolicy
 from fedpeer.peer.core.messages import Hello
 from fedpeer.peer.core.roster import AUTHORITY
 
@@ -17,7 +17,7 @@ from fedpeer.peer.core.roster import AUTHORITY
 WEIGHT_MAX = 1e12
 
 
-def gate_of(life: NodeState, other: str | None) -> MessagePolicy:
+def policy_of(life: NodeState, other: str | None) -> MessagePolicy:
     """What a message from this other peer (None: not known without certificates) is held against now."""
     neighbours = {group: _neighbours(life, group) for group in life.circle.groups}
     rules = life.ledger.rules
