@@ -21,30 +21,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fedpeer.algorithms.byzantine import RobustError, check_liars
+
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class RobustError(ValueError):
-    """A rule cannot stand that many liars among that few updates; the message names both and the way out."""
-
-
-def check_liars(rule: str, updates: int, liars: int) -> None:
-    """Refuse a setting under which f liars could win: all rules here are for n >= 2 f + 3.
-
-    Raises:
-        RobustError: f < 0, or n < 2 f + 3 (Blanchard et al. 2017, proposition 1, needs 2 f + 2 < n; the same margin is
-            asked of every rule, so that one can be put in the place of another).
-    """
-    if liars < 0:
-        raise RobustError(f"{rule} with f = {liars}: a number of liars is 0 or more")
-    if updates < 2 * liars + 3:
-        most = (updates - 3) // 2
-        way_out = f"lower f to {most}" if most >= 0 else "take the plain mean"
-        raise RobustError(
-            f"{rule} with f = {liars} liars takes 2 f + 3 = {2 * liars + 3} updates, and there are {updates}; "
-            f"{way_out}, or let more peers take part in a round"
-        )
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.aggregation import RobustError, check_liars
+from fedpeer.algorithms.byzantine import RobustError, check_liars
 from fedpeer.algorithms.coordinated import uniform_mean, weighted_mean
 from fedpeer.algorithms.precision import widest
 

@@ -15,7 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation, RobustError
+from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
+from fedpeer.algorithms.byzantine import RobustError
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy, PrivacyError
 from fedpeer.algorithms.registry import ALGORITHMS, taking_part
 from fedpeer.algorithms.start import STARTS

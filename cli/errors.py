@@ -24,7 +24,7 @@ _USERS_MISTAKES = {
     "fedpeer.algorithms.coordinated.AlgorithmError",
     "fedpeer.algorithms.optimizers.OptimizerError",
     "fedpeer.algorithms.privacy.PrivacyError",
-    "fedpeer.algorithms.aggregation.RobustError",
+    "fedpeer.algorithms.byzantine.RobustError",
     "fedpeer.algorithms.assignment.AssignmentError",
     "fedpeer.data.dataset.DataError",
     "fedpeer.gossip.drift.DriftError",

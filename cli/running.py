@@ -25,7 +25,7 @@ from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.request import SimulationRequest
 
 if TYPE_CHECKING:
-    from fedpeer.sims.prepare import Simulation
+    from fedpeer.sims.simulation import Simulation
 
 EXIT_STOPPED = 130
 

@@ -16,8 +16,8 @@ from fedpeer.cli.files import runs_folder
 
 if TYPE_CHECKING:
     from fedpeer.runs.folder import RunFolder
-    from fedpeer.sims.prepare import Simulation
     from fedpeer.sims.request import SimulationRequest
+    from fedpeer.sims.simulation import Simulation
 
 DATA, LEARN, GOSSIP, RUN = "Peers and data", "Learning", "Gossip", "The run"
 

@@ -175,6 +175,6 @@ def venue(where: Where, tell: Tell, stop: threading.Event) -> Iterator[Executor]
     cpus = where.workers or 1
     with (
         joined(where.cluster, None, lambda text: tell(Remark(text=text))) as cluster,
-        Sweep(cluster, cpus, heard, stop) as sweep,
+        Sweep(cluster, cpus, heard, stop, simulate) as sweep,
     ):
         yield RayExecutor(where, sweep, cluster.places // cpus, heard)

@@ -16,8 +16,8 @@ from fedpeer.algorithms.registry import taking_part
 from fedpeer.config.methods import method_of
 from fedpeer.runs.disk import RunError
 from fedpeer.runs.summary import count_text
-from fedpeer.sims.prepare import Simulation
 from fedpeer.sims.request import cores
+from fedpeer.sims.simulation import Simulation
 
 #: Bytes of the leading process with its libraries, of a worker with what training takes, and of what the leading
 #: process knows of a peer: measured, `python -m benchmarks.learning_scale` shows them. And of large states what

@@ -26,11 +26,14 @@ from fedpeer.sims.engine import Engine
 from fedpeer.sims.footprint import check_disk
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.timeline import Timed
-from fedpeer.sims.prepare import Simulation
+from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.world import World
 from fedpeer.slicing.describe import describe, to_svg
 from fedpeer.slicing.plan import Plan
 from fedpeer.topology.describe import layout
+
+#: Folder in a run's, where cells that are spread over a cluster have theirs until all are finished.
+CELLS = "cells"
 
 #: (score, loss) of each peer, as the engine evaluates.
 Results = list[tuple[float, float]]

@@ -27,9 +27,9 @@ from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundD
 from fedpeer.sims.footprint import footprint, told
 from fedpeer.sims.memory import sample_weights, start_of, workspace_of
 from fedpeer.sims.network.engine import NetworkEngine
-from fedpeer.sims.prepare import Simulation
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.request import cores
+from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.equals import keeping_of
 from fedpeer.sims.vector.pool import StateLostError, Stopped
@@ -53,9 +53,6 @@ LOSSES_MAX = 3
 #: A mean loss that no learning gives: a cross-entropy begins near 2, a squared error of numbers left in their own units
 #: may be millions.
 LOST = 1e9
-
-#: Folder in a run's, where cells that are spread over a cluster have theirs until all are finished.
-CELLS = "cells"
 
 Tell = Callable[[Event], None]
 Checkpoint = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -128,7 +125,7 @@ def simulate(
         except Stopped:
             status = "interrupted"
     if status == "finished":
-        shutil.rmtree(run.path / CELLS, ignore_errors=True)
+        shutil.rmtree(run.path / record.CELLS, ignore_errors=True)
     summary = record.summary(run, simulation)
     run.finish(summary, status)
     return summary
@@ -166,7 +163,7 @@ def _spread(stage: _Stage, cells: Sequence[_Cell], done: Collection[_Cell]) -> N
 
     assert stage.cluster is not None, "it is spread over one"
     wanted, finished = ([(cell.method, cell.seed) for cell in each] for each in (cells, done))
-    if not play_cells(stage.simulation, stage.cluster, stage.run, wanted, finished, stage.tell, stage.stop):
+    if not play_cells(stage.simulation, stage.cluster, stage.run, wanted, finished, stage.tell, stage.stop, simulate):
         raise Stopped
 
 

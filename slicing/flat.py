@@ -7,12 +7,12 @@ The order of the scalars is that of `NetworkMap.tensors`. Functions take leading
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedpeer.slicing.network import NetworkMap, TensorSpec
-from fedpeer.slicing.trace import tensor_specs
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,19 @@ class FlatLayout:
         """Views of (..., n) by name, each (..., *shape), for `torch.func.functional_call`."""
         lead = x_n.shape[:-1]
         return {tensor.name: x_n[..., tensor.span].view(lead + tensor.shape) for tensor in self.tensors}
+
+
+def tensor_specs(module: nn.Module) -> list[TensorSpec]:
+    """The tensors of a module's flat vector in order: parameters, then float buffers, as the module names them."""
+    tensors: list[tuple[str, Tensor, Literal["parameter", "buffer"]]] = [
+        (name, tensor, "parameter") for name, tensor in module.named_parameters()
+    ]
+    tensors += [(name, tensor, "buffer") for name, tensor in module.named_buffers() if tensor.is_floating_point()]
+    specs, offset = [], 0
+    for name, tensor, kind in tensors:
+        specs.append(TensorSpec(name, tuple(tensor.shape), offset, kind, name.rpartition(".")[0]))
+        offset += tensor.numel()
+    return specs
 
 
 def gather(x_n: Tensor, index_D: Tensor) -> Tensor:

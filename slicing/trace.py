@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +21,9 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
 from fedpeer.slicing.cells import Ids, Ledger, MixedError
+from fedpeer.slicing.flat import tensor_specs
 from fedpeer.slicing.models import SlicingError
-from fedpeer.slicing.network import NONE, NetworkMap, TensorSpec
+from fedpeer.slicing.network import NONE, NetworkMap
 from fedpeer.slicing.rules import call_function, call_module
 from fedpeer.slicing.shadows import Call, Neurons, Shadow, Weights, fresh, leaves, parameters_in
 
@@ -54,19 +55,6 @@ def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
         walker = _Walker(graph, ledger, {other: first for first, others in tied.items() for other in others})
         walker.run(example_input[:1].cpu())
     return ledger.network(walker.outputs)
-
-
-def tensor_specs(module: nn.Module) -> list[TensorSpec]:
-    """The tensors of a module's flat vector in order: parameters, then float buffers, as the module names them."""
-    tensors: list[tuple[str, Tensor, Literal["parameter", "buffer"]]] = [
-        (name, tensor, "parameter") for name, tensor in module.named_parameters()
-    ]
-    tensors += [(name, tensor, "buffer") for name, tensor in module.named_buffers() if tensor.is_floating_point()]
-    specs, offset = [], 0
-    for name, tensor, kind in tensors:
-        specs.append(TensorSpec(name, tuple(tensor.shape), offset, kind, name.rpartition(".")[0]))
-        offset += tensor.numel()
-    return specs
 
 
 class _Walker(fx.Interpreter):

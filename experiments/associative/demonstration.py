@@ -23,10 +23,11 @@ from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import DataError
 from fedpeer.experiments.associative.recall import Bits, Canvas, Cells, Memory, Pattern, Recall, closeness
 from fedpeer.networks.associative import Associative
-from fedpeer.sims.prepare import Simulation, prepare
+from fedpeer.sims.prepare import prepare
 from fedpeer.sims.record import begin
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import Tell, simulate
+from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.world import World
 
 METHODS = ("local", "full-averaging", "partial-averaging")

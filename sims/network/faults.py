@@ -18,7 +18,6 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import ChoiceError, called, nearest, parse
 from fedpeer.data.dataset import DataError
 from fedpeer.data.splits.differences import peer_numbers
-from fedpeer.sims.network.lies import LIES
 from fedpeer.sims.network.links import Cut, LinkRules, partition
 
 #: kill      the process dies and is started again after `ticks`
@@ -30,6 +29,9 @@ from fedpeer.sims.network.links import Cut, LinkRules, partition
 #: step      its clock leaps forward by `ticks`
 #: full      its disk takes nothing for `ticks`
 Kind = Literal["kill", "flip", "old", "lose", "pause", "stall", "step", "full"]
+
+#: The ways in which a peer can lie; `lies.py` says what each is.
+LIE_NAMES = ("life", "duplicate", "weight", "exchange", "value", "verdict", "contract", "roster", "term", "silent")
 
 #: Ticks that a process is away, stands still, leaps or cannot save: from a moment to half a minute.
 TICKS_MAX = 1200.0
@@ -215,14 +217,14 @@ def _liar(
     tick: float,
     *,
     on: tuple[str, ...],
-    lies: tuple[str, ...] = tuple(LIES),
+    lies: tuple[str, ...] = LIE_NAMES,
     at: float = 5.0,
     for_: float = SECONDS_MAX,
 ) -> Faults:
     """peers (liar:3) that lie from second `at` on, for `for` seconds: lies=life+verdict, or all of them"""
     for lie in lies:
-        if lie not in LIES:
-            raise ChoiceError(f'faults: there is no lie "{lie}"; {nearest(lie, list(LIES))}')
+        if lie not in LIE_NAMES:
+            raise ChoiceError(f'faults: there is no lie "{lie}"; {nearest(lie, LIE_NAMES)}')
     side, _ = _sides("liar", on, peers)
     begin, end = _span("liar", at, for_, tick)
     return replace(before, liars=(*before.liars, *(Lying(begin, end, peer, lies) for peer in side)))

@@ -39,6 +39,7 @@ from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.reminders import own_signature
 from fedpeer.peer.core.roster import Roster, sign, to_bytes
 from fedpeer.peer.core.versions import CAPABILITIES, NEWEST, VERSIONS
+from fedpeer.sims.network.faults import LIE_NAMES
 
 #: What a liar sends to one other, by its own node, the other's and a number that rises.
 Lie = Callable[[Node, Node, int], Iterator[Send]]
@@ -283,6 +284,7 @@ LIES: Mapping[str, Lie] = {
     "term": terms,
     "silent": nothing,
 }
+assert tuple(LIES) == LIE_NAMES, "each lie that a user can ask for"
 
 
 def told(names: Collection[str], me: Node, to: Node, number: int) -> Iterator[Send]:

@@ -15,11 +15,11 @@ from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
 from fedpeer.sims.events import Event, MethodDone, Remark, SimulationStarted
-from fedpeer.sims.prepare import Simulation
 from fedpeer.sims.ray.cluster import Cluster
-from fedpeer.sims.ray.errand import RemoteRun
+from fedpeer.sims.ray.errand import RemoteRun, Simulate
 from fedpeer.sims.ray.sweep import Sweep
-from fedpeer.sims.simulate import CELLS
+from fedpeer.sims.record import CELLS
+from fedpeer.sims.simulation import Simulation
 
 #: (method, seed)
 Cell = tuple[str, int]
@@ -33,8 +33,9 @@ def play_cells(
     done: Sequence[Cell],
     tell: Callable[[Event], None],
     stop: threading.Event,
+    simulate: Simulate,
 ) -> bool:
-    """Play these cells, or the rest of them. `done` are those that the folder has already.
+    """Play these cells, or the rest of them. `done` are those that the folder has already; `simulate` plays one.
 
     Returns:
         Whether all are finished now; False if `stop` was set meanwhile.
@@ -70,7 +71,7 @@ def play_cells(
     for cell in cells:
         if cell in parts:
             looked_at(cell, parts[cell])
-    with Sweep(cluster, simulation.request.workers or 1, heard, stop, simulation.objects) as sweep:
+    with Sweep(cluster, simulation.request.workers or 1, heard, stop, simulate, simulation.objects) as sweep:
         for method, seed in left:
             part = parts.get((method, seed))
             sweep.begin(

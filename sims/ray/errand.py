@@ -7,7 +7,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -24,13 +24,15 @@ from fedpeer.sims.prepare import LastDataset, prepare
 from fedpeer.sims.ray.shard import check_version
 from fedpeer.sims.record import begin
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.simulate import simulate
+from fedpeer.sims.simulation import Simulation
 
 #: How often a run tells what is new and asks whether it is to stop: an eye sees no more, and Ray hardly notices it.
 TELL_SECONDS = 0.25
 
 #: A folder's id, and what is in it.
 Files = tuple[str, Mapping[str, bytes]]
+#: `fedpeer.sims.simulate.simulate`: a simulation, its folder, what it tells, and whether it is to stop.
+Simulate = Callable[[Simulation, RunFolder, Callable[[Event], None], threading.Event], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +57,18 @@ class RemoteRun:
 
 
 def play(
-    version: str, board: Any, room: str, attempt: int, errand: RemoteRun, objects: Mapping[str, Any] | None
+    version: str,
+    board: Any,
+    room: str,
+    attempt: int,
+    errand: RemoteRun,
+    objects: Mapping[str, Any] | None,
+    simulate: Simulate,
 ) -> Files:
     """Play it, or the rest of it, and give back its folder: finished, or interrupted because the board said so.
 
     `room` names a folder of this machine, which an attempt before may have left. `objects` are data and network, where
-    they came as Python objects.
+    they came as Python objects; `simulate` does what was prepared.
     """
     check_version(version)
     stop, given = threading.Event(), dict(objects or {})

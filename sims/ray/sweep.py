@@ -25,7 +25,7 @@ from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, Run
 from fedpeer.sims.ray.board import Board
 from fedpeer.sims.ray.cluster import Cluster
 from fedpeer.sims.ray.deaths import PATIENCE_SECONDS, reason_of, words_of
-from fedpeer.sims.ray.errand import Files, RemoteRun, play
+from fedpeer.sims.ray.errand import Files, RemoteRun, Simulate, play
 from fedpeer.sims.vector.pool import DEATHS_PER_TASK_MAX, EngineError
 
 #: How long the end of a sweep waits for runs that were let go.
@@ -48,6 +48,7 @@ class Sweep:
     Args:
         cpus: of each run.
         tell: hears what happens in a run.
+        simulate: what a machine does with a run.
         objects: data and network, where they came as Python objects.
 
     Raises:
@@ -60,6 +61,7 @@ class Sweep:
         cpus: int,
         tell: Callable[[RemoteRun, Event], None],
         stop: threading.Event,
+        simulate: Simulate,
         objects: Mapping[str, Any] | None = None,
     ) -> None:
         most = cluster.widest
@@ -67,6 +69,7 @@ class Sweep:
             text = f"no machine of the Ray cluster has {cpus} CPUs for a run of {cpus} workers"
             raise ChoiceError(f"{text}; take --workers {max(most, 1)}, or add machines to it")
         self._cluster, self._cpus, self._tell, self._stop = cluster, cpus, tell, stop
+        self._simulate = simulate
         self._objects = ray.put(dict(objects)) if objects else None
         self._play = ray.remote(play)
         self._numbers = itertools.count()
@@ -123,7 +126,15 @@ class Sweep:
             num_cpus=self._cpus, num_gpus=0, max_retries=0, scheduling_strategy="SPREAD", name=errand.name
         )
         number = next(self._numbers)
-        told = (fedpeer.__version__, self._board, self._rooms[errand.key], number, errand, self._objects)
+        told = (
+            fedpeer.__version__,
+            self._board,
+            self._rooms[errand.key],
+            number,
+            errand,
+            self._objects,
+            self._simulate,
+        )
         self._under_way[task.remote(*told)], self._attempts[number] = number, attempt
 
     def _cancel(self, tasks: list[Any]) -> None:

@@ -17,8 +17,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from fedpeer.algorithms import robust
-from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation, RobustError
+from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
 from fedpeer.algorithms.batches import Batches, round_order
+from fedpeer.algorithms.byzantine import RobustError
 from fedpeer.algorithms.coordinated import AlgorithmError, weighted_mean
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.losses import LOSSES

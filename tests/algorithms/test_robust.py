@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from fedpeer.algorithms.aggregation import RobustError, check_liars
+from fedpeer.algorithms.byzantine import RobustError, check_liars
 from fedpeer.algorithms.coordinated import in_peer_order, uniform_mean
 from fedpeer.algorithms.robust import (
     centred_clipping,

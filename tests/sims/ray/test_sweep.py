@@ -210,10 +210,10 @@ def test_what_a_run_cannot_have_is_told_as_the_users_mistake(machines: Machines)
 
     most, stop = machines.cluster.widest, threading.Event()
     with pytest.raises(ChoiceError, match=rf"no machine of the Ray cluster has 99 CPUs.*--workers {most}"):
-        Sweep(machines.cluster, 99, lambda errand, event: None, stop)
+        Sweep(machines.cluster, 99, lambda errand, event: None, stop, simulate)
     missing = federation(simulation__dataset="csv:/nowhere.csv,label=y", simulation__split=None)
     asked = SimulationRequest(federation=missing, methods=(parse("local"),))
-    with Sweep(machines.cluster, 1, lambda errand, event: None, stop) as sweep:
+    with Sweep(machines.cluster, 1, lambda errand, event: None, stop, simulate) as sweep:
         sweep.begin(RemoteRun(key="one", name="local, seed 0", request=asked))
         with pytest.raises(DataError, match=r"^on .* a machine of the Ray cluster: .*/nowhere.csv"):
             sweep.finished()
