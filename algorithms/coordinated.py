@@ -24,7 +24,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import stacked
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.registry import taking_part
-from fedpeer.algorithms.updates import Fault
+from fedpeer.rejection import Rejection
 
 Server = TypeVar("Server")
 Client = TypeVar("Client")
@@ -88,7 +88,7 @@ class CoordinatedAlgorithm(Algorithm[Client, Broadcast, Update], Protocol[Server
         """
         return trained
 
-    def server_fault(self, server: Server) -> Fault | None:
+    def server_fault(self, server: Server) -> Rejection | None:
         """What is wrong with a server of finite numbers that another peer says to have made; nothing by default."""
         return None
 

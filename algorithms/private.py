@@ -27,7 +27,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.privacy import Privacy
-from fedpeer.algorithms.updates import Fault
+from fedpeer.rejection import Rejection
 
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
 
@@ -83,7 +83,7 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
     def settle(self, before: Any, trained: Any, server: Any, counted: Tensor) -> Any:
         return self.inner.settle(before, trained, server, counted)
 
-    def server_fault(self, server: Any) -> Fault | None:
+    def server_fault(self, server: Any) -> Rejection | None:
         return self.inner.server_fault(server)
 
     def server_model(self, server: Any) -> Tensor | None:

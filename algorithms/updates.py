@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedpeer.algorithms.precision import widest
+from fedpeer.rejection import Rejection
 
 #: The most examples that a client may say it trains on: more than any device holds, and few enough that the sum over
 #: 100,000 clients is a whole number in float64.
@@ -31,14 +31,6 @@ JUDGES = 3
 SHOWN = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Why an update is not taken: a code of `peer/core/refusals.py`, and what exactly is wrong."""
-
-    code: str
-    text: str
-
-
 def fault(
     update: Mapping[str, Tensor],
     template: Mapping[str, Tensor],
@@ -46,7 +38,7 @@ def fault(
     counts: Sequence[str] = ("examples",),
     positive: Sequence[str] = (),
     examples_max: int = EXAMPLES_MAX,
-) -> Fault | None:
+) -> Rejection | None:
     """What is wrong with the update of a single client, if anything.
 
     Args:
@@ -61,21 +53,21 @@ def fault(
     )
 
 
-def _unlike(update: Mapping[str, Tensor], template: Mapping[str, Tensor]) -> Fault | None:
+def _unlike(update: Mapping[str, Tensor], template: Mapping[str, Tensor]) -> Rejection | None:
     """Other names, shapes or types than the template's."""
     for name in template:
         if name not in update:
-            return Fault("wrong_shape", f"{name} is missing")
+            return Rejection("wrong_shape", f"{name} is missing")
     for name in update:
         if name not in template:
-            return Fault("wrong_shape", f"{name[:SHOWN]!r} is none of {', '.join(template)}")
+            return Rejection("wrong_shape", f"{name[:SHOWN]!r} is none of {', '.join(template)}")
     for name, wanted in template.items():
         if update[name].shape != wanted.shape:
             found = tuple(update[name].shape)
-            return Fault("wrong_shape", f"{name} has shape {found}, and it is {tuple(wanted.shape)}")
+            return Rejection("wrong_shape", f"{name} has shape {found}, and it is {tuple(wanted.shape)}")
     for name, wanted in template.items():
         if update[name].dtype != wanted.dtype:
-            return Fault("wrong_dtype", f"{name} is {_type(update[name])}, and should be {_type(wanted)}")
+            return Rejection("wrong_dtype", f"{name} is {_type(update[name])}, and should be {_type(wanted)}")
     return None
 
 
@@ -83,28 +75,28 @@ def _type(leaf: Tensor) -> str:
     return str(leaf.dtype).removeprefix("torch.")
 
 
-def _not_finite(update: Mapping[str, Tensor]) -> Fault | None:
+def _not_finite(update: Mapping[str, Tensor]) -> Rejection | None:
     for name, leaf in update.items():
         wrong = int((~leaf.isfinite()).sum())
         if wrong:
-            return Fault("not_finite", f"{name}: {wrong} of {leaf.numel()} numbers are NaN or infinite")
+            return Rejection("not_finite", f"{name}: {wrong} of {leaf.numel()} numbers are NaN or infinite")
     return None
 
 
-def _counts(update: Mapping[str, Tensor], names: Sequence[str], most: int) -> Fault | None:
+def _counts(update: Mapping[str, Tensor], names: Sequence[str], most: int) -> Rejection | None:
     for name in names:
         leaf = update[name].to(widest(update[name].device))
         if not ((leaf >= 1) & (leaf <= most) & (leaf == leaf.floor())).all():
             text = f"{name} = {_first(leaf):g}: a number of examples is whole, from 1 to {most:,}"
-            return Fault("bad_sample_count", text)
+            return Rejection("bad_sample_count", text)
     return None
 
 
-def _positive(update: Mapping[str, Tensor], names: Sequence[str]) -> Fault | None:
+def _positive(update: Mapping[str, Tensor], names: Sequence[str]) -> Rejection | None:
     for name in names:
         low = update[name].min()
         if not low > 0:
-            return Fault("bad_precision", f"{name} goes down to {float(low):g}, and must be above 0 throughout")
+            return Rejection("bad_precision", f"{name} goes down to {float(low):g}, and must be above 0 throughout")
     return None
 
 
@@ -141,14 +133,14 @@ def strayed(
     *,
     moved: Sequence[str] = (),
     besides: Sequence[str] = ("examples",),
-) -> list[Fault | None]:
+) -> list[Rejection | None]:
     """For each update (K, ...) of a round, whether it went further than `limit` times their median; see `length`."""
     count = len(next(iter(updates.values())))
     each = ({name: leaf[row] for name, leaf in updates.items()} for row in range(count))
     return too_far([length(update, broadcast, moved=moved, besides=besides) for update in each], limit=limit)
 
 
-def too_far(lengths: Sequence[float], *, limit: float) -> list[Fault | None]:
+def too_far(lengths: Sequence[float], *, limit: float) -> list[Rejection | None]:
     """For each update of a round, by its `length`, whether it went further than `limit` times their median.
 
     Nobody is refused in a round of fewer than three, whose median one of them could choose alone, nor where most have
@@ -158,7 +150,7 @@ def too_far(lengths: Sequence[float], *, limit: float) -> list[Fault | None]:
     if middle == 0:
         return [None] * len(lengths)
     return [
-        Fault("too_far", f"it moved by {each:.3g}, and {limit:g} times this round's median is {limit * middle:.3g}")
+        Rejection("too_far", f"it moved by {each:.3g}, and {limit:g} times this round's median is {limit * middle:.3g}")
         if each > limit * middle
         else None
         for each in lengths

@@ -15,11 +15,12 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
 from fedpeer.algorithms.private import protected
 from fedpeer.algorithms.registry import ALGORITHMS, taking_part
-from fedpeer.algorithms.updates import Fault, strayed
+from fedpeer.algorithms.updates import strayed
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.choice import Choice, called, plain
 from fedpeer.config.federation import LearningSettings
 from fedpeer.config.methods import method_of
+from fedpeer.rejection import Rejection
 
 #: An algorithm; of which kind its states are only itself knows.
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any, Any]
@@ -104,7 +105,7 @@ def _maker(choice: Choice, load: Loader) -> Callable[[Workbench], Any]:
 
 def left_out(
     algorithm: Coordinated, learning: LearningSettings, server: Any, updates: Any, round: int
-) -> list[Fault | None]:
+) -> list[Rejection | None]:
     """For each update (K, ...) of a round, why it is left out, by `learning.farthest`."""
     if learning.farthest is None:
         return [None] * len(next(iter(leaves(updates).values())))

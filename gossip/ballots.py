@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedpeer.gossip.claims import Verify, joined, whole
-from fedpeer.gossip.outcomes import Refusal
+from fedpeer.rejection import Rejection
 
 #: First bytes of every signed text; the number is the version of this format.
 TAG = b"fedpeer ballot 1"
@@ -270,4 +270,4 @@ class Take:
     digest: bytes
 
 
-Out = Persist | Say | LeaderChanged | Fetch | Apply | Take | Refusal
+Out = Persist | Say | LeaderChanged | Fetch | Apply | Take | Rejection

@@ -50,7 +50,7 @@ from fedpeer.gossip.ballots import (
 )
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.election import TERM_JUMP_MAX, Election
-from fedpeer.gossip.outcomes import Refusal
+from fedpeer.rejection import Rejection
 
 #: Models that this machine knows to be durable: of the last round, of the accepted decree, of one proposed and of one
 #: that is being fetched.
@@ -126,13 +126,13 @@ class RoundCommit:
         """A member sends its update (with this digest) for the round that the coordinator of `term` opened."""
         if not self.election.leading or term != self.election.stand.term:
             text = f"an update for term {term}; it is {self.election.stand.term}"
-            return [Refusal("stale_term", sender, text), self._follow(sender)]
+            return [Rejection("stale_term", text, sender), self._follow(sender)]
         if round_ > self.holding.round + 1:
-            return [Refusal("round_gap", sender, f"an update for round {round_} after {self.holding.round}")]
+            return [Rejection("round_gap", f"an update for round {round_} after {self.holding.round}", sender)]
         if round_ <= self.holding.round or self._open is not None:
-            return [Refusal("round_closed", sender, f"an update for round {round_}, which is over")]
+            return [Rejection("round_closed", f"an update for round {round_}, which is over", sender)]
         if self._updates.get(sender, digest) != digest:
-            return [Refusal("second_update", sender, f"another update for round {round_}")]
+            return [Rejection("second_update", f"another update for round {round_}", sender)]
         if sender in self._updates:
             return []
         self._updates[sender] = digest
@@ -183,9 +183,9 @@ class RoundCommit:
         if decree is None or (accept.term, accept.round) != (decree.term, decree.round):
             return []
         if sender not in self._acceptors(decree):
-            return [Refusal("unknown_peer", sender, f"{sender} is no voter of roster {decree.roster}")]
+            return [Rejection("unknown_peer", f"{sender} is no voter of roster {decree.roster}", sender)]
         if not self._verify(sender, acceptance_text(self.election.scope, sender, decree), accept.signature):
-            return [Refusal("bad_signature", sender, f"accepts round {decree.round} with another's signature")]
+            return [Rejection("bad_signature", f"accepts round {decree.round} with another's signature", sender)]
         self._accepted[sender] = accept.signature
         return self._counted()
 
@@ -200,24 +200,24 @@ class RoundCommit:
     def _heard_propose(self, sender: str, decree: Decree) -> list[Out]:
         term, holding = self.election.stand.term, self.holding
         if decree.term > term + TERM_JUMP_MAX:
-            return [Refusal("term_jump", sender, f"a decree of term {decree.term} after {term}")]
+            return [Rejection("term_jump", f"a decree of term {decree.term} after {term}", sender)]
         if decree.term < term:
             return [
-                Refusal("stale_term", sender, f"a decree of term {decree.term}; it is {term}"),
+                Rejection("stale_term", f"a decree of term {decree.term}; it is {term}", sender),
                 self._follow(sender),
             ]
         if decree.term > term or self.election.coordinator is None:
             return []  # its heartbeat is on the way, and then it says this again
         if sender != self.election.coordinator:
-            return [Refusal("two_coordinators", sender, f"a decree of term {term}, which is another's")]
+            return [Rejection("two_coordinators", f"a decree of term {term}, which is another's", sender)]
         if decree.round <= holding.round:
             text = f"a decree for round {decree.round}; {holding.round} is applied"
-            return [Refusal("already_applied", sender, text), *self._help(sender, Progress(decree.round - 1))]
+            return [Rejection("already_applied", text, sender), *self._help(sender, Progress(decree.round - 1))]
         if decree.round > holding.round + 1 or decree.roster not in self.election.known:
             text = f"a decree for round {decree.round} of roster {decree.roster}; {holding.round} is applied"
-            return [Refusal("round_gap", sender, text), self._follow(sender)]
+            return [Rejection("round_gap", text, sender), self._follow(sender)]
         if self._contradicts(decree):
-            return [Refusal("digest_mismatch", sender, f"two decrees for round {decree.round} in term {term}")]
+            return [Rejection("digest_mismatch", f"two decrees for round {decree.round} in term {term}", sender)]
         if not self._has(decree.digest):
             return self._wait_for(decree.digest, sender, Propose(decree))
         if self.election.me not in self._acceptors(decree):
@@ -227,23 +227,23 @@ class RoundCommit:
     def _heard_commit(self, sender: str, certificate: Certificate) -> list[Out]:
         decree, holding = certificate.decree, self.holding
         if decree.term > self.election.stand.term + TERM_JUMP_MAX:
-            return [Refusal("term_jump", sender, f"a round of term {decree.term} after {self.election.stand.term}")]
+            return [Rejection("term_jump", f"a round of term {decree.term} after {self.election.stand.term}", sender)]
         if decree.round < holding.round:
             return []
         if self._contradicts(decree):
-            return [Refusal("digest_mismatch", sender, f"another model for round {decree.round}")]
+            return [Rejection("digest_mismatch", f"another model for round {decree.round}", sender)]
         if decree.round == holding.round:
             return []
         if decree.roster not in self.election.known:
             text = f"round {decree.round} under roster {decree.roster}, which is not known here"
-            return [Refusal("round_gap", sender, text)]
+            return [Rejection("round_gap", text, sender)]
         carried = self._carried(decree, dict(certificate.acceptances))
         if not carried or not acceptances_hold(self.election.scope, certificate, self._verify):
-            return [Refusal("bad_signature", sender, f"round {decree.round} without a majority's acceptances")]
+            return [Rejection("bad_signature", f"round {decree.round} without a majority's acceptances", sender)]
         if self._has(decree.digest):
             return self._apply(certificate)
         gap = decree.round > holding.round + 1
-        late: list[Out] = [Refusal("round_gap", sender, f"round {decree.round} after {holding.round}")] if gap else []
+        late: list[Out] = [Rejection("round_gap", f"round {decree.round} after {holding.round}", sender)] if gap else []
         return [*late, *self._wait_for(decree.digest, sender, Commit(certificate))]
 
     def _accept(self, decree: Decree) -> list[Out]:

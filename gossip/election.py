@@ -63,8 +63,8 @@ from fedpeer.gossip.ballots import (
     vote_text,
 )
 from fedpeer.gossip.claims import Sign, Verify
-from fedpeer.gossip.outcomes import Refusal
 from fedpeer.gossip.polls import Poll, Timing
+from fedpeer.rejection import Rejection
 
 #: Further ahead no term is believed: with an election every second it would be twelve days.
 TERM_JUMP_MAX = 2**20
@@ -212,7 +212,7 @@ class Election:
             return jump
         electorate = self.known.get(canvass.roster)
         if electorate is not None and sender not in electorate.voters:
-            return [Refusal("unknown_peer", sender, f"{sender} is no voter of roster {canvass.roster}")]
+            return [Rejection("unknown_peer", f"{sender} is no voter of roster {canvass.roster}", sender)]
         able = electorate is not None and canvass.progress.at_least(self.progress)
         newer = canvass.term > self.stand.term
         out: list[Out] = []
@@ -220,7 +220,7 @@ class Election:
             in_time = self._ambitions.stands(sender, canvass.term, self._clock)
             able = able and bool(in_time)
             if in_time is False:
-                out.append(Refusal("too_many_terms", sender, f"stands in term {canvass.term} soon after another"))
+                out.append(Rejection("too_many_terms", f"stands in term {canvass.term} soon after another", sender))
         if not able or self._is_led() or canvass.term > self.stand.term + RAISE_MAX:
             return [*out, self._no(sender, canvass)]
         if canvass.pre:
@@ -246,7 +246,7 @@ class Election:
         if poll is None or answer.pre != poll.pre or (answer.granted and answer.term != poll.term):
             return []
         if sender not in poll.electorate.voters:
-            return [Refusal("unknown_peer", sender, f"{sender} is no voter of roster {poll.electorate.number}")]
+            return [Rejection("unknown_peer", f"{sender} is no voter of roster {poll.electorate.number}", sender)]
         if not answer.granted:
             poll.refused.add(sender)
             if poll.term <= answer.term <= self.stand.term + RAISE_MAX:
@@ -255,7 +255,7 @@ class Election:
             return self._back_off() if lost else []
         text = vote_text(self.scope, sender, poll.term, poll.electorate.number, self.me)
         if not poll.pre and not self._verify(sender, text, answer.signature):
-            return [Refusal("bad_signature", sender, f"a vote for term {poll.term} that {sender} did not sign")]
+            return [Rejection("bad_signature", f"a vote for term {poll.term} that {sender} did not sign", sender)]
         poll.granted[sender] = answer.signature
         return [*([] if poll.pre else self._seen((sender,), self.me)), *self._counted(poll)]
 
@@ -268,7 +268,7 @@ class Election:
             return [self._follow(sender)]
         if mandate.term < self.stand.term or mandate.term == self._ended:
             text = f"coordinates in term {mandate.term}, and it is {self.stand.term}"
-            return [Refusal("stale_term", sender, text), self._follow(sender)]
+            return [Rejection("stale_term", text, sender), self._follow(sender)]
         out: list[Out] = []
         if mandate.term > self.stand.term or sender != self.coordinator:
             refusal = self._doubted(sender, mandate)
@@ -479,12 +479,12 @@ class Election:
         down = self._step_down()
         self._heard = self._clock - self._lease  # it is over too
         self._back_off()
-        return [Refusal("two_coordinators", sender, text), *doubles, *down]
+        return [Rejection("two_coordinators", text, sender), *doubles, *down]
 
     def _seen(self, voters: Iterable[str], candidate: str) -> list[Out]:
         """Votes of this term; who is seen to vote for two is named."""
         return [
-            Refusal("double_vote", voter, f"votes for {self._votes[voter]} and {candidate} in term {self.stand.term}")
+            Rejection("double_vote", f"votes for {self._votes[voter]} and {candidate} in term {self.stand.term}", voter)
             for voter in voters
             if self._votes.setdefault(voter, candidate) != candidate
         ]
@@ -499,18 +499,18 @@ class Election:
         earlier = self._earlier  # that a majority follows it is shown by the last round that came into force
         return earlier is not None and self._clock - earlier[1] < self._lease and earlier[0].term == self.progress.term
 
-    def _doubted(self, sender: str, mandate: LeaderCertificate) -> Refusal | None:
+    def _doubted(self, sender: str, mandate: LeaderCertificate) -> Rejection | None:
         electorate = self.known.get(mandate.roster)
         if electorate is None:
-            return Refusal("round_gap", sender, f"coordinates under roster {mandate.roster}, which is not known here")
+            return Rejection("round_gap", f"coordinates under roster {mandate.roster}, which is not known here", sender)
         if mandate.candidate != sender or not mandate_holds(self.scope, mandate, electorate, self._verify):
-            return Refusal("bad_signature", sender, f"coordinates in term {mandate.term} without a majority's votes")
+            return Rejection("bad_signature", f"coordinates in term {mandate.term} without a majority's votes", sender)
         return None
 
     def _jump(self, sender: str, term: int) -> list[Out]:
         if term <= self.stand.term + TERM_JUMP_MAX:
             return []
-        return [Refusal("term_jump", sender, f"term {term} after {self.stand.term}")]
+        return [Rejection("term_jump", f"term {term} after {self.stand.term}", sender)]
 
     def _wait(self) -> int:
         return self._clock + self._lease + self._turn()

@@ -7,7 +7,7 @@ its own; everything else rides along on pings and pongs. The dead are pinged now
 that partitions heal by themselves.
 
 Time is the ticks handed in; a long gap counts as a pause of this process and not as silence of the others. Methods
-return what is to be done, in order: `Say`, `Change`, `Refusal`, `OtherSelf`.
+return what is to be done, in order: `Say`, `Change`, `Rejection`, `OtherSelf`.
 
 Sources: Das, Gupta, Motivala, SWIM, 2002; Dadgar, Phillips, Currey, Lifeguard, 2018.
 """
@@ -28,11 +28,12 @@ from fedpeer.gossip.claims import claim_text as claim_text
 from fedpeer.gossip.credit import Credit
 from fedpeer.gossip.detector import Accuse, Ask, Detector
 from fedpeer.gossip.outcomes import Change as Change
+from fedpeer.gossip.outcomes import ClaimRejection
 from fedpeer.gossip.outcomes import OtherSelf as OtherSelf
 from fedpeer.gossip.outcomes import Out as Out
-from fedpeer.gossip.outcomes import Refusal as Refusal
 from fedpeer.gossip.outcomes import Say as Say
 from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX, Held, Rumours, Standing, Taken
+from fedpeer.rejection import Rejection
 
 
 class Membership:
@@ -217,7 +218,7 @@ class Membership:
                         right = False
                     case "stale_incarnation" | "bad_signature" | "unknown_peer" | "false_accuser" as code:
                         right = code != "stale_incarnation"
-                        out.append(Refusal(code, sender, _described(claim), roster))
+                        out.append(ClaimRejection(code, _described(claim), sender, roster=roster))
                         if code == "false_accuser":
                             out += self._pass_on(claim)
             if not right:
@@ -258,12 +259,12 @@ class Membership:
             return [], True
         refused = self._rumours.checked(claim)
         if refused is not None:
-            return [Refusal(refused, sender, _described(claim))], True
+            return [Rejection(refused, _described(claim), sender)], True
         if claim.advert is not None:
             return self._answer_statement(claim), False
         if claim.number < mine.number:
             stale = claim.state == "dead"
-            return [Refusal("stale_incarnation", sender, _described(claim))] if stale else [], False
+            return [Rejection("stale_incarnation", _described(claim), sender)] if stale else [], False
         if claim.number > mine.number or mine.state != "alive":
             return [], True  # of a statement that I do not know to be mine, or of one that ends everything
         # Others may believe it still, so it is answered; but whom we do not believe makes us neither doubt ourselves
@@ -273,7 +274,7 @@ class Membership:
             self._detector.refuted()
         self._credit.refuted(claim.author, self._clock)
         self._restate(mine.version + 1, urgent=credible)
-        return [Refusal("refuted", sender, _described(claim))], False
+        return [Rejection("refuted", _described(claim), sender)], False
 
     def _answer_statement(self, claim: Claim) -> list[Out]:
         """A statement under this peer's own key that is not its newest."""
@@ -347,8 +348,8 @@ class Membership:
         return Say(ask.to, ask.kind, ask.number, ask.target, ask.heard, claims)
 
 
-def _stranger(sender: str, peer: str) -> Refusal:
-    return Refusal("unknown_peer", sender, f"{peer} is not in the roster")
+def _stranger(sender: str, peer: str) -> Rejection:
+    return Rejection("unknown_peer", f"{peer} is not in the roster", sender)
 
 
 def _described(claim: Claim) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from fedpeer.gossip.claims import Claim
 from fedpeer.gossip.rumours import Standing
+from fedpeer.rejection import Rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,13 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A claim was not taken (bad_signature, unknown_peer, stale_incarnation) or was answered (refuted).
+class ClaimRejection(Rejection):
+    """A claim was not taken (bad_signature, unknown_peer, stale_incarnation, false_accuser).
 
     `sender` handed it to us, and need not have made it. `roster`: the latest by which somebody goes, as the claims say
     that came with it; 0: they do not say.
     """
 
-    code: str
-    sender: str
-    text: str
     roster: int = 0
 
 
@@ -61,4 +59,4 @@ class OtherSelf:
     claim: Claim
 
 
-Out = Say | Change | Refusal | OtherSelf
+Out = Say | Change | Rejection | OtherSelf

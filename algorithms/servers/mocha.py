@@ -34,8 +34,8 @@ from fedpeer.algorithms.mocha.linear import check, number_of, task_of
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, Loss, smoothed_hinge
 from fedpeer.algorithms.mocha.relations import Kind, Relations, correlations, needed
 from fedpeer.algorithms.mocha.sdca import Order, budgets, reshuffled, solve
-from fedpeer.algorithms.updates import Fault
 from fedpeer.algorithms.workbench import Workbench
+from fedpeer.rejection import Rejection
 
 #: sigma' of each task, or the paper's one for all, the largest.
 Sigma: TypeAlias = Literal["per-task", "paper"]
@@ -171,17 +171,17 @@ class Coupled:
         matrix_TT, excess = self.related.after(w_TF.cpu())
         return Coupling(matrix_TT.to(w_TF.device), coupling.excess.new_tensor(excess), rounds)
 
-    def coupling_fault(self, coupling: Coupling) -> Fault | None:
+    def coupling_fault(self, coupling: Coupling) -> Rejection | None:
         """What is wrong with a coupling of finite numbers: M is symmetric, positive semi-definite, M_tt above 0."""
         matrix_TT = coupling.matrix_TT.cpu()
         largest = float(matrix_TT.abs().max())
         if float((matrix_TT - matrix_TT.T).abs().max()) > ROUNDING * largest:
-            return Fault("bad_task_matrix", "the coupling of the tasks is not symmetric")
+            return Rejection("bad_task_matrix", "the coupling of the tasks is not symmetric")
         if float(matrix_TT.diagonal().min()) <= 0:
-            return Fault("bad_task_matrix", "the coupling of the tasks has a diagonal that is not above 0")
+            return Rejection("bad_task_matrix", "the coupling of the tasks has a diagonal that is not above 0")
         least = float(torch.linalg.eigvalsh(matrix_TT)[0])
         if least < -ROUNDING * largest * len(matrix_TT):
-            return Fault("bad_task_matrix", f"the coupling of the tasks has the eigenvalue {least:g}, below 0")
+            return Rejection("bad_task_matrix", f"the coupling of the tasks has the eigenvalue {least:g}, below 0")
         return None
 
     def said_of(self, coupling: Coupling, each: Tensor) -> dict[str, Tensor]:
@@ -227,7 +227,7 @@ class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
         model_n = w_TF[trained.number].to(before.model_n.dtype)
         return replace(trained, model_n=model_n, alpha_S=where(counted, trained.alpha_S, before.alpha_S))
 
-    def server_fault(self, server: Centre) -> Fault | None:
+    def server_fault(self, server: Centre) -> Rejection | None:
         return self.coupling_fault(server.coupling)
 
     def server_model(self, server: Centre) -> None:

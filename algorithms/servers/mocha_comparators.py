@@ -26,7 +26,7 @@ from fedpeer.algorithms.mocha.linear import number_of
 from fedpeer.algorithms.mocha.relations import correlations, needed
 from fedpeer.algorithms.mocha.sdca import Order
 from fedpeer.algorithms.servers.mocha import Coupled, Coupling, DualMethod, Sigma, added, curvatures
-from fedpeer.algorithms.updates import Fault
+from fedpeer.rejection import Rejection
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[Primal, Learner, Pulled, Slope]
     def settle(self, before: Learner, trained: Learner, server: Primal, counted: Tensor) -> Learner:
         return replace(trained, model_n=server.w_TF[trained.number].to(before.model_n.dtype))
 
-    def server_fault(self, server: Primal) -> Fault | None:
+    def server_fault(self, server: Primal) -> Rejection | None:
         return self.coupling_fault(server.coupling)
 
     def server_model(self, server: Primal) -> None:

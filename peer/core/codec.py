@@ -9,7 +9,7 @@ is what the kind's declaration says (`tails.py`).
 
 Decoding has three steps, cheap before dear, so that a server can refuse before it reads on: `parse_head`,
 `parse_metadata` with what is known of the other side (the `MessagePolicy`), and `finish` with the tail. Each gives what
-it read, or a `Rejected` with a code of `refusals.py`; nothing is raised whatever the bytes are, nothing is allocated
+it read, or a `Rejection` with a code of `rejections.py`; nothing is raised whatever the bytes are, nothing is allocated
 from a declared length, and tensors are views of the bytes received.
 
 What needs memory of earlier messages (numbers, rounds, plausibility) is the node's business.
@@ -22,13 +22,15 @@ from struct import Struct
 from typing import Any
 
 from fedpeer.config.capacity import METADATA_BYTES_MAX
+from fedpeer.gossip.claims import Claim
 from fedpeer.peer.core.framing import Bytes, pack
 from fedpeer.peer.core.message_policy import MessagePolicy
 from fedpeer.peer.core.message_spec import NO_TAIL, About, Envelope, ParsedMetadata, about, admitted, layout_of
-from fedpeer.peer.core.messages import KINDS, Message, Refused, RosterNews, spoken_in
-from fedpeer.peer.core.refusals import REFUSALS, Rejected
+from fedpeer.peer.core.messages import KINDS, Message, RejectMessage, RosterNews, spoken_in
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.versions import NEWEST, VERSIONS
-from fedpeer.peer.core.wire_types import TEXT_LETTERS_MAX, Unfit, printable, unpacked
+from fedpeer.peer.core.wire_types import TEXT_LETTERS_MAX, printable, unpacked
+from fedpeer.rejection import Rejection, RejectionError
 
 MAGIC = b"FDPR"
 _HEAD = Struct("<4sHBBIQ")
@@ -83,100 +85,100 @@ def _with_less(message: Message) -> Message:
     return replace(message, **{spare: values[:-1]})
 
 
-def refused(rejected: Rejected) -> Refused:
-    """Return the answer to who sent it: the advice of the table, and what exactly was wrong."""
-    text = f"{REFUSALS[rejected.code].advice} ({rejected.text})" if rejected.text else REFUSALS[rejected.code].advice
-    return Refused(
-        code=rejected.code,
-        group=rejected.group,
-        seq=rejected.seq,
-        text=printable(text, TEXT_LETTERS_MAX),
-        claims=rejected.claims,
+def answer_to(rejection: Rejection, claims: tuple[Claim, ...] = ()) -> RejectMessage:
+    """Return the answer to the sender: the advice of the table, what exactly was wrong, and claims that show it."""
+    advice = REJECTIONS[rejection.code].advice
+    return RejectMessage(
+        code=rejection.code,
+        group=rejection.group,
+        seq=rejection.seq,
+        text=printable(f"{advice} ({rejection.text})" if rejection.text else advice, TEXT_LETTERS_MAX),
+        claims=claims,
     )
 
 
 # ------------------------------------------------------------------------------------------------------------- decode
 
 
-def parse_head(head: Bytes, frame_bytes: int | None = None) -> Head | Rejected:
+def parse_head(head: Bytes, frame_bytes: int | None = None) -> Head | Rejection:
     """Read the first 20 bytes of a frame; `frame_bytes`: how long it is altogether, where that was said."""
     if len(head) < HEAD_BYTES:
-        return Rejected("header_truncated", f"{len(head)} bytes instead of {HEAD_BYTES}")
+        return Rejection("header_truncated", f"{len(head)} bytes instead of {HEAD_BYTES}")
     magic, version, number, reserved, metadata_bytes, tail_bytes = _HEAD.unpack_from(head)
     if magic != MAGIC:
-        return Rejected("not_fedpeer")
+        return Rejection("not_fedpeer")
     if version not in VERSIONS:
         spoken = " and ".join(map(str, VERSIONS))
-        return Rejected("version_unsupported", f"version {version}; this release speaks {spoken}")
+        return Rejection("version_unsupported", f"version {version}; this release speaks {spoken}")
     kind = KINDS.get(number)
     if kind is None or not spoken_in(version, kind):
-        return Rejected("unknown_kind", f"kind {number}")
+        return Rejection("unknown_kind", f"kind {number}")
     if reserved:
-        return Rejected("bad_metadata", "the reserved byte of the header is not 0")
+        return Rejection("bad_metadata", "the reserved byte of the header is not 0")
     if metadata_bytes > METADATA_BYTES_MAX:
-        return Rejected("metadata_too_large", f"{metadata_bytes} bytes, more than {METADATA_BYTES_MAX}")
+        return Rejection("metadata_too_large", f"{metadata_bytes} bytes, more than {METADATA_BYTES_MAX}")
     found = Head(version, kind, metadata_bytes, tail_bytes)
     if frame_bytes is None or frame_bytes == found.frame_bytes:
         return found
     if frame_bytes < HEAD_BYTES + metadata_bytes:
-        return Rejected("header_truncated", f"{metadata_bytes} bytes of metadata in a frame of {frame_bytes}")
+        return Rejection("header_truncated", f"{metadata_bytes} bytes of metadata in a frame of {frame_bytes}")
     if frame_bytes > found.frame_bytes:
-        return Rejected("trailing_bytes", f"{frame_bytes - found.frame_bytes} bytes after the end")
-    return Rejected("tail_length_wrong", f"{tail_bytes} bytes of tail in a frame of {frame_bytes}")
+        return Rejection("trailing_bytes", f"{frame_bytes - found.frame_bytes} bytes after the end")
+    return Rejection("tail_length_wrong", f"{tail_bytes} bytes of tail in a frame of {frame_bytes}")
 
 
-def parse_metadata(head: Head, metadata: Bytes, policy: MessagePolicy) -> ParsedMetadata | Rejected:
+def parse_metadata(head: Head, metadata: Bytes, policy: MessagePolicy) -> ParsedMetadata | Rejection:
     """Read everything but the tail: what it says, whether it is for us, and whether such a tail may come."""
     try:
         parsed = _parsed(head, metadata)
-    except Unfit as unfit:
-        return Rejected(unfit.code, unfit.text)
+    except RejectionError as error:
+        return error.rejection
     return admitted(parsed, policy)
 
 
-def finish(parsed: ParsedMetadata, tail: memoryview) -> Message | Rejected:
+def finish(parsed: ParsedMetadata, tail: memoryview) -> Message | Rejection:
     """Return the message. Its tensor is a view of `tail`, which must not change any more, if that can be written to; a
     content is a copy."""
     if len(tail) != parsed.tail_bytes:
         code = "trailing_bytes" if len(tail) > parsed.tail_bytes else "tail_length_wrong"
         return about(parsed, code, f"{len(tail)} bytes of tail instead of {parsed.tail_bytes}")
     found = parsed.spec.tail.read(parsed, tail)
-    if isinstance(found, Rejected):
+    if isinstance(found, Rejection):
         return found
     message: Message = layout_of(parsed.kind).build({**parsed.fields, **found})
     return message
 
 
-def decode(frame: Bytes, policy: MessagePolicy) -> tuple[Envelope, Message] | Rejected:
+def decode(frame: Bytes, policy: MessagePolicy) -> tuple[Envelope, Message] | Rejection:
     """Read a whole frame in one go. The message shares no memory with it."""
     head = parse_head(frame, len(frame))
-    if isinstance(head, Rejected):
+    if isinstance(head, Rejection):
         return head
     start = HEAD_BYTES + head.metadata_bytes
     parsed = parse_metadata(head, memoryview(frame)[HEAD_BYTES:start], policy)
-    if isinstance(parsed, Rejected):
+    if isinstance(parsed, Rejection):
         return parsed
     message = finish(parsed, memoryview(bytearray(memoryview(frame)[start:])))
-    return message if isinstance(message, Rejected) else (parsed.envelope, message)
+    return message if isinstance(message, Rejection) else (parsed.envelope, message)
 
 
-def decode_answer(frame: Bytes) -> Refused | RosterNews | None:
+def decode_answer(frame: Bytes) -> RejectMessage | RosterNews | None:
     """Read the body of an error's response: a refusal, or the roster that put the asker out; None if it is neither.
 
     The connection says whose it is.
     """
     head = parse_head(frame, len(frame))
-    if isinstance(head, Rejected) or not head.kind.spec.answers:
+    if isinstance(head, Rejection) or not head.kind.spec.answers:
         return None
     start = HEAD_BYTES + head.metadata_bytes
     try:
         parsed = _parsed(head, memoryview(frame)[HEAD_BYTES:start])
-    except Unfit:
+    except RejectionError:
         return None
     if parsed.tail_bytes > parsed.spec.tail.most(None):
         return None
     message = finish(parsed, memoryview(frame)[start:])
-    return message if isinstance(message, Refused | RosterNews) else None
+    return message if isinstance(message, RejectMessage | RosterNews) else None
 
 
 #: Bytes of the longest answer.
@@ -209,7 +211,7 @@ _TAILS = [(kind.spec.about, kind.spec.tail) for kind in KINDS.values() if kind.s
 
 
 def _parsed(head: Head, metadata: Bytes) -> ParsedMetadata:
-    """Return what these bytes say; raises Unfit."""
+    """Return what these bytes say; raises a RejectionError."""
     values = unpacked(metadata)
     envelope = Envelope(**_READ_ENVELOPE(values[:_ENVELOPE_FIELDS]), version=head.version)
     fields = layout_of(head.kind).reader(head.version)(values[_ENVELOPE_FIELDS:])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from fedpeer.gossip.membership import Change, OtherSelf, Out, Refusal, Say
+from fedpeer.gossip.membership import Change, OtherSelf, Out, Say
+from fedpeer.gossip.outcomes import ClaimRejection
 from fedpeer.peer.core.life import DOUBT_TICKS, NodeState
 from fedpeer.peer.core.messages import Ping, PingRequest, Pong
 from fedpeer.peer.core.reminders import other_self
+from fedpeer.rejection import Rejection
 
 
 def attend(life: NodeState, outs: list[Out]) -> None:
@@ -20,9 +22,9 @@ def attend(life: NodeState, outs: list[Out]) -> None:
                 life.send(out.to, Pong(number=out.number, target=out.target, heard=out.heard, claims=out.claims))
             case Change():
                 _changed(life, out)
-            case Refusal(code="unknown_peer" | "bad_signature") if _goes_by_another_roster(life, out):
+            case Rejection(code="unknown_peer" | "bad_signature") if _goes_by_another_roster(life, out):
                 life.note("debug", "other_roster", out.text, peer=out.sender)
-            case Refusal():
+            case Rejection():
                 life.count(out.code, out.sender, out.text)
             case OtherSelf():
                 advert = out.claim.advert
@@ -47,7 +49,7 @@ def _changed(life: NodeState, change: Change) -> None:
     life.changed()
 
 
-def _goes_by_another_roster(life: NodeState, refused: Refusal) -> bool:
+def _goes_by_another_roster(life: NodeState, refused: Rejection) -> bool:
     """Return whether a claim may be passed on in good faith about a peer that the roster held here does not name, or
     names with another key.
 
@@ -56,6 +58,5 @@ def _goes_by_another_roster(life: NodeState, refused: Refusal) -> bool:
     """
     new = life.enrolled_at is not None and life.now - life.enrolled_at < DOUBT_TICKS
     mine = life.circle.roster.number
-    return refused.sender in life.others and (
-        new or refused.roster > mine or life.others[refused.sender].roster != mine
-    )
+    roster = refused.roster if isinstance(refused, ClaimRejection) else 0
+    return refused.sender in life.others and (new or roster > mine or life.others[refused.sender].roster != mine)

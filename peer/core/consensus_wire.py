@@ -30,7 +30,8 @@ from fedpeer.gossip.ballots import (
 )
 from fedpeer.peer.core.framing import Bytes, FrameError, pack, unpack_each
 from fedpeer.peer.core.versions import NEWEST
-from fedpeer.peer.core.wire_types import Elsewhere, Flag, Layout, Octets, Row, Tagged, Text, Unfit, Whole, inline
+from fedpeer.peer.core.wire_types import Elsewhere, Flag, Layout, Octets, Row, Tagged, Text, Whole, inline
+from fedpeer.rejection import RejectionError
 
 SIGNATURE_BYTES = 64
 #: A letter has at most 4 bytes in UTF-8.
@@ -99,8 +100,8 @@ def with_tail(said: Message, tail: Bytes) -> Message | str:
         signatures: Signatures = tuple(_entry(entry) for entry in entries)
     except FrameError as error:
         return str(error)
-    except Unfit as unfit:
-        return unfit.text
+    except RejectionError as error:
+        return error.rejection.text
     if len(signatures) > SIGNATURES_MAX:
         return f"{len(signatures)} signatures, more than {SIGNATURES_MAX}"
     if any(one >= other for (one, _), (other, _) in pairwise(signatures)):

@@ -18,7 +18,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpeer.algorithms.updates import Fault
 from fedpeer.gossip.ballots import (
     Accept,
     Apply,
@@ -38,7 +37,6 @@ from fedpeer.gossip.ballots import (
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.decree import RoundCommit
 from fedpeer.gossip.election import Election
-from fedpeer.gossip.outcomes import Refusal
 from fedpeer.peer.core.asking import Asked
 from fedpeer.peer.core.chamber import ConsensusState, PendingUpdate, bound
 from fedpeer.peer.core.course import AlgorithmSpec
@@ -49,9 +47,10 @@ from fedpeer.peer.core.former import attested
 from fedpeer.peer.core.gathering import Gathering
 from fedpeer.peer.core.leaf_bytes import content_of, parted
 from fedpeer.peer.core.life import NodeState
-from fedpeer.peer.core.messages import Ack, ConsensusMessage, Model, Refused, Update, Wanted
+from fedpeer.peer.core.messages import Ack, ConsensusMessage, Model, RejectMessage, Update, Wanted
 from fedpeer.peer.core.tails import digest_of
 from fedpeer.peer.core.voters import EVERYONE
+from fedpeer.rejection import Rejection
 
 #: Ticks without a coordinator after which rounds are said to pause: a new one takes at most 200 (promise P5), so there
 #: is no majority.
@@ -97,7 +96,7 @@ class RoundConsensus:
         self._noted = dict[str, int]()
         self._part: tuple[tuple[int, int], tuple[str, ...]] = ((0, 0), ())
         self._read: tuple[bytes, dict[str, int], bytes] = (b"", {}, course.server)
-        self._known: tuple[PendingUpdate, bytes, Fault | None] | None = (
+        self._known: tuple[PendingUpdate, bytes, Rejection | None] | None = (
             None  # of this peer's update: digest, what is wrong
         )
 
@@ -211,18 +210,18 @@ class RoundConsensus:
                 return
         self._take(peer, update, self.decrees.heard_update(peer, update.term, update.round, update.digest))
 
-    def _in_whose_name(self, peer: str, update: Update) -> Fault | None:
+    def _in_whose_name(self, peer: str, update: Update) -> Rejection | None:
         """What is wrong with the number of the client in an update, where there is one."""
         number, own = self.course.number(update.content), self.clients.index(peer)
         if number in (None, own):
             return None
-        return Fault("wrong_client", f"the update is client {number}'s, and {peer} is client {own}")
+        return Rejection("wrong_client", f"the update is client {number}'s, and {peer} is client {own}")
 
     def hear_ack(self, peer: str, ack: Ack) -> None:
         """The coordinator of a term (`taken`) has this peer's update of a round."""
         self._sent.answered((peer, ack.taken, ack.round))
 
-    def hear_refused(self, peer: str, refused: Refused) -> None:
+    def hear_refused(self, peer: str, refused: RejectMessage) -> None:
         """The coordinator does not take this peer's update; it is not offered to it again."""
         study, followed = self.chamber.study, self.decrees.election.followed
         if study is not None and followed is not None and refused.code not in PASSING:
@@ -241,7 +240,7 @@ class RoundConsensus:
 
     # -------------------------------------------------------------------------------------------------- what work gave
 
-    def offers(self, digest: bytes, fault: Fault | None) -> None:
+    def offers(self, digest: bytes, fault: Rejection | None) -> None:
         """This peer's client has made an update with this digest; what is wrong with it, if anything."""
         if self.chamber.study is not None:
             self._known = self.chamber.study, digest, fault
@@ -386,7 +385,7 @@ class RoundConsensus:
                     self._note_first("in_force", decree.term, decree.round)
                 case Take():
                     raise AssertionError("updates are taken where they are heard")
-                case Refusal():
+                case Rejection():
                     life.count(out.code, out.sender, out.text)
 
     def _note_first(self, what: str, term: int, round: int) -> None:
@@ -415,7 +414,7 @@ class RoundConsensus:
             match out:
                 case Take():
                     self._gathering.updates[peer] = update.content
-                case Refusal():
+                case Rejection():
                     refused = True
                     self._refuse(peer, out.code, out.text)
                 case _:

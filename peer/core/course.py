@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedpeer.algorithms.updates import Fault
 from fedpeer.peer.core.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
 from fedpeer.peer.core.leaf_bytes import content_of, parted
 from fedpeer.peer.core.tails import digest_of
+from fedpeer.rejection import Rejection
 
 #: Of a round: nobody's update is left out.
-NOBODY: Mapping[str, Fault] = {}
+NOBODY: Mapping[str, Rejection] = {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,21 +39,21 @@ class AlgorithmSpec:
     server: bytes
     client: bytes
     takes_part: Callable[[int, Sequence[str]], tuple[str, ...]]
-    fault: Callable[[bytes], Fault | None]
+    fault: Callable[[bytes], Rejection | None]
     sound: Callable[[bytes], bool]
     everyone: Callable[[int], bool]
     patience: float
     fixed: bool = False
     number: Callable[[bytes], int | None] = lambda content: None
-    server_fault: Callable[[bytes], Fault | None] = lambda server: None
+    server_fault: Callable[[bytes], Rejection | None] = lambda server: None
 
-    def model_fault(self, content: bytes) -> Fault | None:
+    def model_fault(self, content: bytes) -> Rejection | None:
         """What is wrong with a model that a decree names, if anything."""
         found = parted(content, self.server_bytes)
         if found is None:
-            return Fault("bad_metadata", "what was decreed is no model")
+            return Rejection("bad_metadata", "what was decreed is no model")
         if not self.sound(found[1]):
-            return Fault("not_finite", "what was decreed is a model with NaN in it")
+            return Rejection("not_finite", "what was decreed is a model with NaN in it")
         return self.server_fault(found[1])
 
 
@@ -63,7 +63,7 @@ def practised(job: TrainClient, client: bytes, update: bytes, course: AlgorithmS
 
 
 def concluded(
-    job: AggregateUpdates, server: bytes, *, sound: bool, out: Mapping[str, Fault] = NOBODY
+    job: AggregateUpdates, server: bytes, *, sound: bool, out: Mapping[str, Rejection] = NOBODY
 ) -> UpdatesAggregated:
     """A round that leads to this server; `sound`: whether it is made of numbers, `out`: whose updates are left out."""
     if not sound:

@@ -31,7 +31,7 @@ from fedpeer.peer.core.messages import (
     Ping,
     PingRequest,
     Pong,
-    Refused,
+    RejectMessage,
     Reminder,
     RosterNews,
     Transfer,
@@ -143,7 +143,7 @@ class Dispatch:
                 hear_contract(life, peer, message)
             case RosterNews():
                 self._news(peer, message)
-            case Refused():
+            case RejectMessage():
                 self._refused(peer, message)
             case ConsensusMessage() | Update() | Wanted() | Model():
                 self._sit(peer, message)
@@ -213,7 +213,7 @@ class Dispatch:
         values[value.group][peer] = value.value_D.clone()
         life.others[peer].seen_in(value.round, life.now)
 
-    def _refused(self, peer: str, refused: Refused) -> None:
+    def _refused(self, peer: str, refused: RejectMessage) -> None:
         """A neighbour did not take something. Whatever has to do with memory or lives is cleared up by a Hello."""
         life = self.work.life
         if refused.code == "version_unsupported" and self._speak_older(peer):

@@ -14,12 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeGuard
 
 from fedpeer.gossip.ballots import Commit, Heartbeat, Message, Out
-from fedpeer.gossip.outcomes import Refusal
 from fedpeer.peer.core.chamber import called
 from fedpeer.peer.core.entries import VotingAllowed
 from fedpeer.peer.core.meeting import read_news
 from fedpeer.peer.core.messages import RosterNews
 from fedpeer.peer.core.roster import Roster, to_bytes
+from fedpeer.rejection import Rejection
 
 if TYPE_CHECKING:
     from fedpeer.peer.core.council import RoundConsensus
@@ -35,9 +35,9 @@ def signers(said: Message) -> frozenset[str]:
     return frozenset()
 
 
-def unproven(out: Out) -> TypeGuard[Refusal]:
+def unproven(out: Out) -> TypeGuard[Rejection]:
     """Whether it refuses a signature."""
-    return isinstance(out, Refusal) and out.code == "bad_signature"
+    return isinstance(out, Rejection) and out.code == "bad_signature"
 
 
 def enrol(council: RoundConsensus, roster: Roster) -> None:

@@ -13,13 +13,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedpeer.algorithms.updates import Fault
 from fedpeer.peer.core.contract import Held
 from fedpeer.peer.core.messages import Message
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.signed_contract import SignedContract
 from fedpeer.peer.core.versions import NEWEST
 from fedpeer.peer.core.voters import EVERYONE
+from fedpeer.rejection import Rejection
 
 # ---------------------------------------------------------------------------------------------------- what happens
 
@@ -44,14 +44,6 @@ class Heard:
     to_incarnation: int
     message: Message
     version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedAtDoor:
-    """Something of a peer was refused before it became a message; it counts for the peer's standing."""
-
-    code: str
-    sender: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +82,7 @@ class ClientTrained:
     client: bytes
     update: bytes
     digest: bytes
-    fault: Fault | None = None
+    fault: Rejection | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +95,7 @@ class UpdatesAggregated:
     content: bytes | None
     digest: bytes = b""
     group: str = EVERYONE
-    out: Mapping[str, Fault] = field(default_factory=dict)
+    out: Mapping[str, Rejection] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +129,12 @@ class NewContract:
     contract: SignedContract
 
 
+#: A `Rejection`: something of its sender was turned away before it became a message; it counts for the sender's
+#: standing.
 Event = (
     Tick
     | Heard
-    | RefusedAtDoor
+    | Rejection
     | NobodyListens
     | Trained
     | Evaluated
@@ -256,12 +250,10 @@ class FinishRound:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
-    """Count a refusal: its code in `refusals.REFUSALS`, who is concerned, what exactly. One log line, one metric."""
+class RejectEffect:
+    """Count a rejection. One log line, one metric."""
 
-    code: str
-    sender: str
-    text: str = ""
+    rejection: Rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,4 +293,4 @@ class Stop:
 #: What takes long, and is done beside the node: one after the other, in this order. Each gives the event of its name.
 Work = Train | Evaluate | TrainClient | AggregateUpdates | FinishRound
 Worked = Trained | Evaluated | ClientTrained | UpdatesAggregated | RoundFinished
-Effect = Persist | Send | Work | Refuse | Note | Enrol | Amend | Stop
+Effect = Persist | Send | Work | RejectEffect | Note | Enrol | Amend | Stop

@@ -22,7 +22,7 @@ from fedpeer.gossip.membership import Advert, Claim, Membership
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.gossip.veil import key_of
 from fedpeer.peer.core.acquaintance import Neighbor
-from fedpeer.peer.core.codec import refused
+from fedpeer.peer.core.codec import answer_to
 from fedpeer.peer.core.contract import Held
 from fedpeer.peer.core.course import AlgorithmSpec
 from fedpeer.peer.core.entries import (
@@ -34,18 +34,18 @@ from fedpeer.peer.core.entries import (
     Started,
     UpdateMade,
 )
-from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send, Stop
+from fedpeer.peer.core.events import Effect, Note, Persist, RejectEffect, Send, Stop
 from fedpeer.peer.core.groups import PeerGroup
 from fedpeer.peer.core.keeps import Keeps
 from fedpeer.peer.core.ledger import DurableState
 from fedpeer.peer.core.message_policy import MessagePolicy
 from fedpeer.peer.core.messages import Message, spoken_in
-from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.signed_contract import SignedContract
 from fedpeer.peer.core.standing import Standing
 from fedpeer.peer.core.versions import NEWEST
 from fedpeer.peer.core.voters import PeerCouncil
+from fedpeer.rejection import Rejection
 from fedpeer.slicing.plan import Group
 
 #: Ticks in which a process that was started on an old disk has heard of its later lives from whoever is there (10 s at
@@ -267,7 +267,8 @@ class NodeState:
     def refuse(self, code: str, sender: str, text: str = "", *, group: str = "", seq: int = 0) -> None:
         """Count it, let it cost what it costs, and tell the one refused."""
         self.count(code, sender, text)
-        self.send(sender, refused(Rejected(code, text, group, seq, self.shows(sender) if code in SHOWN else ())))
+        rejection = Rejection(code, text, sender, group, seq)
+        self.send(sender, answer_to(rejection, self.shows(sender) if code in SHOWN else ()))
 
     def shows(self, peer: str) -> tuple[Claim, ...]:
         """What a peer says of itself, as far as that is known, for who speaks in its name and is not it any more."""
@@ -276,7 +277,7 @@ class NodeState:
 
     def count(self, code: str, sender: str, text: str = "") -> None:
         """The same without a word to the one refused."""
-        self.effects.append(Refuse(code, sender, text))
+        self.effects.append(RejectEffect(Rejection(code, text, sender)))
         self.charge(code, sender)
 
     def charge(self, code: str, sender: str) -> None:

@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.updates import Fault
 from fedpeer.peer.core import course
 from fedpeer.peer.core.course import AlgorithmSpec
 from fedpeer.peer.core.events import AggregateUpdates, UpdatesAggregated
 from fedpeer.peer.core.framing import raw
+from fedpeer.rejection import Rejection
 
 _WEIGHT = Struct("<d")
 _VALUES = np.dtype("<f4")
@@ -65,12 +65,12 @@ def course_of(value_D: Tensor, *, weight_max: float, patience: float) -> Algorit
     """
     size = len(value_D) * _VALUES.itemsize
 
-    def wrong(data: bytes) -> Fault | None:
+    def wrong(data: bytes) -> Rejection | None:
         weight, value_D = _parted(data)
         if not 0 < weight <= weight_max:  # false for NaN too
-            return Fault("bad_weight", f"{weight}; at most {weight_max:g}")
+            return Rejection("bad_weight", f"{weight}; at most {weight_max:g}")
         missing = value_D.size - int(np.isfinite(value_D).sum())
-        return Fault("not_finite", f"{missing} of {value_D.size} numbers are NaN or infinite") if missing else None
+        return Rejection("not_finite", f"{missing} of {value_D.size} numbers are NaN or infinite") if missing else None
 
     return AlgorithmSpec(
         server_bytes=size,

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fedpeer.algorithms.updates import Fault
 from fedpeer.gossip.reductions import Form
 from fedpeer.peer.core.versions import NEWEST
+from fedpeer.rejection import Rejection
 
 #: What is wrong with the numbers in a content, if anything.
-Check: TypeAlias = Callable[[bytes], Fault | None]
+Check: TypeAlias = Callable[[bytes], Rejection | None]
 
 
-def nothing_wrong(content: bytes) -> Fault | None:
+def nothing_wrong(content: bytes) -> Rejection | None:
     """A check that any content passes."""
     return None
 

@@ -5,7 +5,7 @@ the admission checks, limits and counters follow from these two. A kind that is 
 `dispatch.py`.
 
 The checks here need no memory of earlier messages and read nothing of the tail: a `ParsedMetadata` passes, with what
-its tail has to be, or is `Rejected`. They go in the order of the table of bad inputs: who and to whom, then the group,
+its tail has to be, or is `Rejection`. They go in the order of the table of bad inputs: who and to whom, then the group,
 then the shape and the number of bytes, then the weight.
 """
 
@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from fedpeer.config.capacity import NAME_LETTERS_MAX
 from fedpeer.gossip.reductions import Form
 from fedpeer.peer.core.message_policy import Check, CouncilSpec, GroupSpec, MessagePolicy, nothing_wrong
-from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.versions import NEWEST, OLDEST
 from fedpeer.peer.core.wire_types import COUNT_MAX, Elsewhere, FieldType, Layout, Octets, Text, Whole, WireType
+from fedpeer.rejection import Rejection
 
 #: When a message is taken in.
 #:
@@ -74,11 +74,11 @@ class Tail:
         """Return the values of `beside` for a message whose tail takes so many bytes."""
         return ()
 
-    def admitted(self, parsed: ParsedMetadata, group: Any) -> ParsedMetadata | Rejected:
+    def admitted(self, parsed: ParsedMetadata, group: Any) -> ParsedMetadata | Rejection:
         """Return the message with what is needed to read its tail, or why such a tail may not come."""
         return sized(parsed, 0, self.most(group))
 
-    def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejected:
+    def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
         """Return the fields that the tail gives, by name, or what is wrong with it."""
         return {}
 
@@ -200,7 +200,7 @@ class ParsedMetadata:
 # ---------------------------------------------------------------------------------------------------------- admission
 
 
-def admitted(parsed: ParsedMetadata, policy: MessagePolicy) -> ParsedMetadata | Rejected:
+def admitted(parsed: ParsedMetadata, policy: MessagePolicy) -> ParsedMetadata | Rejection:
     """Return the message with what is needed to read its tail, or why it may not come in."""
     wrong = _misdirected(parsed, policy)
     if wrong is not None:
@@ -218,7 +218,7 @@ def admitted(parsed: ParsedMetadata, policy: MessagePolicy) -> ParsedMetadata | 
     return spec.tail.admitted(parsed, group)
 
 
-def _misdirected(parsed: ParsedMetadata, policy: MessagePolicy) -> Rejected | None:
+def _misdirected(parsed: ParsedMetadata, policy: MessagePolicy) -> Rejection | None:
     """Return what is wrong with from whom and to whom."""
     envelope = parsed.envelope
     if envelope.federation != policy.federation:
@@ -243,12 +243,12 @@ def _known(what: About, group: str, policy: MessagePolicy) -> GroupSpec | Counci
     return policy.groups.get(group)
 
 
-def about(parsed: ParsedMetadata, code: str, text: str = "") -> Rejected:
+def about(parsed: ParsedMetadata, code: str, text: str = "") -> Rejection:
     """Return the refusal of this message, naming the transfer where it is one."""
-    return Rejected(code, text, parsed.group, parsed.fields.get("seq", 0))
+    return Rejection(code, text, parsed.envelope.sender, parsed.group, parsed.fields.get("seq", 0))
 
 
-def sized(parsed: ParsedMetadata, least: int, most: int, size: int | None = None) -> ParsedMetadata | Rejected:
+def sized(parsed: ParsedMetadata, least: int, most: int, size: int | None = None) -> ParsedMetadata | Rejection:
     """Return the message if its tail, or what that stands for (`size`), has from `least` to `most` bytes."""
     found = parsed.tail_bytes if size is None else size
     if least <= found <= most:

@@ -17,7 +17,6 @@ from typing import Annotated, ClassVar, get_args
 
 from torch import Tensor
 
-from fedpeer.algorithms.updates import Fault
 from fedpeer.config.capacity import ADDRESS_LETTERS_MAX, GROUP_LETTERS_MAX, NAME_LETTERS_MAX
 from fedpeer.gossip import ballots
 from fedpeer.gossip.claims import STATEMENTS, VERDICTS, Advert, Claim, well_formed
@@ -47,6 +46,7 @@ from fedpeer.peer.core.wire_types import (
     inline,
     record,
 )
+from fedpeer.rejection import Rejection
 
 #: Lanes of which a reminder says something.
 LANES_SHOWN_MAX = 4
@@ -289,8 +289,8 @@ class RosterNews:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """The recipient's message was refused: the code of `refusals.py`, and a sentence for its log.
+class RejectMessage:
+    """The recipient's message was refused: the code of `rejections.py`, and a sentence for its log.
 
     `group` and `seq` say which transfer, where it was one ("" and 0 elsewhere). `claims`: what shows that it is right,
     at most one: the statement of a later process with the recipient's identity.
@@ -357,7 +357,7 @@ class Update:
     round: First
     digest: Digest
     content: Annotated[bytes, Elsewhere()]
-    fault: Annotated[Fault | None, Elsewhere()] = None
+    fault: Annotated[Rejection | None, Elsewhere()] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,7 +395,7 @@ Message = (
     | Fetch
     | Value
     | RosterNews
-    | Refused
+    | RejectMessage
     | ConsensusMessage
     | Update
     | Wanted

@@ -44,7 +44,6 @@ from fedpeer.peer.core.events import (
     NewContract,
     NewRoster,
     NobodyListens,
-    RefusedAtDoor,
     RoundFinished,
     Tick,
     Trained,
@@ -64,6 +63,7 @@ from fedpeer.peer.core.roster import Roster
 from fedpeer.peer.core.rounds import Rounds, average, begin, push, stay, train, trained, watch
 from fedpeer.peer.core.skew import finished_without
 from fedpeer.peer.core.voters import EVERYONE, PeerCouncil
+from fedpeer.rejection import Rejection
 
 #: Ticks for which only the seeds are greeted: they tell who else is there within that time.
 SEEDS_FIRST_TICKS = 100
@@ -229,7 +229,7 @@ class Node:
                 life.note("info", "evaluated", text, **fields)
             case ClientTrained() | UpdatesAggregated() | RoundFinished():
                 self._studied(event)
-            case RefusedAtDoor():
+            case Rejection():
                 life.charge(event.code, event.sender)
             case NobodyListens():
                 for council in self.councils.values():

@@ -18,7 +18,7 @@ import torch
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.leaves import leaves, mapped, stacked, taken
 from fedpeer.algorithms.probing import probed
-from fedpeer.algorithms.updates import Fault, fault
+from fedpeer.algorithms.updates import fault
 from fedpeer.config.building import Coordinated, Loader, coordinated_of, left_out
 from fedpeer.config.choice import Choice
 from fedpeer.peer.core.course import AlgorithmSpec, concluded, practised
@@ -32,6 +32,7 @@ from fedpeer.peer.core.events import (
 )
 from fedpeer.peer.core.leaf_bytes import LeafForm
 from fedpeer.peer.core.learner import Learner
+from fedpeer.rejection import Rejection
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +96,7 @@ class Pupil:
 
         template = leaves(mapped(lambda leaf: leaf.cpu(), update))
 
-        def wrong(data: bytes) -> Fault | None:
+        def wrong(data: bytes) -> Rejection | None:
             return fault(forms[2].leaves(data), template, counts=algorithm.counts, positive=algorithm.positive)
 
         def number(data: bytes) -> int | None:

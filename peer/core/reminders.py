@@ -15,9 +15,10 @@ from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.gossip.proofs import LIFE_AHEAD_MAX, LaneProof, LifeProof, Signed, Way, lane_text, life_text
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.core.entries import Reborn
-from fedpeer.peer.core.events import Heard, Refuse
+from fedpeer.peer.core.events import Heard, RejectEffect
 from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.messages import Hello, LaneState, Reminder
+from fedpeer.rejection import Rejection
 
 #: Lanes of which a reminder says something; one is enough to find out.
 LANES_MAX = 2
@@ -176,7 +177,7 @@ def other_self(life: NodeState, sender: str, incarnation: int, number: int, nonc
     ledger = life.ledger
     if number > ledger.life + LIFE_AHEAD_MAX or incarnation > ledger.incarnation + INCARNATION_AHEAD_MAX:
         text = f"incarnation {incarnation}, start {number} of this peer"
-        life.effects.append(Refuse("incarnation_jump", sender, text))
+        life.effects.append(RejectEffect(Rejection("incarnation_jump", text, sender)))
         return
     other_process = nonce != life.setup.nonce or number not in life.numbers
     later = other_process and (number, nonce) > (ledger.life, life.setup.nonce)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fedpeer.peer.core.events import Effect, Note, Persist, Refuse, Send
+from fedpeer.peer.core.events import Effect, Note, Persist, RejectEffect, Send
 
 #: Effects that may wait behind a save before the node is fed no more events. One event gives some ten effects (a save,
 #: a share to each neighbour, an acknowledgement), so about ten events share one save of some milliseconds.
@@ -36,7 +36,7 @@ class Recovered:
     entries: Iterable[bytes]
     whole: bool = True
     spare: bool = True
-    remarks: tuple[Note | Refuse, ...] = ()
+    remarks: tuple[Note | RejectEffect, ...] = ()
 
 
 class Outbox:

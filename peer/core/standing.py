@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
 
 #: Suspicious refusals within `WINDOW_S` that pause an edge: a bug or a flipped bit makes one or two, an attack many.
 SUSPICIOUS_MAX = 10
@@ -41,7 +41,7 @@ class Standing:
 
     def after(self, code: str, now: int, tick_s: float) -> Standing:
         """The standing after a refusal of this code at tick `now`, with ticks of `tick_s` seconds."""
-        kind = REFUSALS[code].kind
+        kind = REJECTIONS[code].kind
         if kind == "x":
             return replace(self, closed=True)
         if kind != "s" or not self.listens(now):

@@ -18,9 +18,9 @@ from fedpeer.peer.core.consensus_wire import SIGNATURES_BYTES, has_signatures, t
 from fedpeer.peer.core.framing import Bytes, raw
 from fedpeer.peer.core.message_policy import CouncilSpec, GroupSpec
 from fedpeer.peer.core.message_spec import ParsedMetadata, Tail, about, sized
-from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.sparse_words import packed, packed_bytes_min, restored, wire_bytes
 from fedpeer.peer.core.wire_types import Many, OneOf, Reader, Whole, WireType, Writer
+from fedpeer.rejection import Rejection
 
 #: Dimensions of a tensor: one is right, and some more are read so that the refusal can name them.
 DIMENSIONS_MAX = 8
@@ -70,7 +70,7 @@ class Shape(WireType):
         return "[int]"
 
 
-def _shaped(parsed: ParsedMetadata, shape: tuple[int, ...], form: Form, group: GroupSpec) -> ParsedMetadata | Rejected:
+def _shaped(parsed: ParsedMetadata, shape: tuple[int, ...], form: Form, group: GroupSpec) -> ParsedMetadata | Rejection:
     """Return the message if its tail is one vector: of the group's length, or within what a reduction makes of it."""
     least, most = (bound // form.dtype.itemsize for bound in form.bytes_bounds(group.length))
     if len(shape) != 1 or not least <= shape[0] <= most:
@@ -81,7 +81,7 @@ def _shaped(parsed: ParsedMetadata, shape: tuple[int, ...], form: Form, group: G
     return replace(parsed, form=form, length=group.length)
 
 
-def _vector(parsed: ParsedMetadata, tail: memoryview) -> Tensor | Rejected:
+def _vector(parsed: ParsedMetadata, tail: memoryview) -> Tensor | Rejection:
     """Return the vector, a view of the tail if that can be written to."""
     form = parsed.form
     assert form is not None, "a tail that was admitted has its form"
@@ -110,12 +110,12 @@ class ValueTail(Tail):
     def packed(self, message: Any) -> memoryview:
         return raw(message.value_D)
 
-    def admitted(self, parsed: ParsedMetadata, group: GroupSpec) -> ParsedMetadata | Rejected:
+    def admitted(self, parsed: ParsedMetadata, group: GroupSpec) -> ParsedMetadata | Rejection:
         return _shaped(parsed, parsed.fields["value_D"], FLOAT32, group)
 
-    def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejected:
+    def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
         value_D = _vector(parsed, tail)
-        return value_D if isinstance(value_D, Rejected) else {"value_D": value_D}
+        return value_D if isinstance(value_D, Rejection) else {"value_D": value_D}
 
 
 class ShareTail(Tail):
@@ -130,21 +130,21 @@ class ShareTail(Tail):
     def packed(self, message: Any) -> memoryview:
         return raw(message.parcel.payload)
 
-    def admitted(self, parsed: ParsedMetadata, group: GroupSpec) -> ParsedMetadata | Rejected:
+    def admitted(self, parsed: ParsedMetadata, group: GroupSpec) -> ParsedMetadata | Rejection:
         form = group.forms.get(parsed.fields["form"])
         if form is None:
             return about(parsed, "wrong_dtype", f"{parsed.fields['form']}; allowed: {', '.join(group.forms)}")
         shaped = _shaped(parsed, parsed.fields["payload"], form, group)
-        if isinstance(shaped, Rejected):
+        if isinstance(shaped, Rejection):
             return shaped
         weight = parsed.fields["weight"]
         if not (weight == 0 if form is NOTHING else 0 < weight <= group.weight_max):  # false for NaN too
             return about(parsed, "bad_weight", f"{weight}; at most {group.weight_max:g}")
         return shaped
 
-    def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejected:
+    def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
         payload = _vector(parsed, tail)
-        return payload if isinstance(payload, Rejected) else {"payload": payload}
+        return payload if isinstance(payload, Rejection) else {"payload": payload}
 
 
 # ------------------------------------------------------------------------------------------------- coordinated rounds
@@ -162,10 +162,10 @@ class SignaturesTail(Tail):
     def packed(self, message: Any) -> memoryview:
         return memoryview(tail_of(message.said))
 
-    def admitted(self, parsed: ParsedMetadata, group: CouncilSpec) -> ParsedMetadata | Rejected:
+    def admitted(self, parsed: ParsedMetadata, group: CouncilSpec) -> ParsedMetadata | Rejection:
         return sized(parsed, *(SIGNATURES_BYTES if has_signatures(parsed.fields["said"]) else (0, 0)))
 
-    def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejected:
+    def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
         said = with_tail(parsed.fields["said"], tail)
         return about(parsed, "bad_metadata", said) if isinstance(said, str) else {"said": said}
 
@@ -184,10 +184,10 @@ class ContentTail(Tail):
     def packed(self, message: Any) -> memoryview:
         return memoryview(message.content)
 
-    def admitted(self, parsed: ParsedMetadata, group: CouncilSpec) -> ParsedMetadata | Rejected:
+    def admitted(self, parsed: ParsedMetadata, group: CouncilSpec) -> ParsedMetadata | Rejection:
         return sized(replace(parsed, check=group.model_fault), *group.model_bytes)
 
-    def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejected:
+    def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
         content = bytes(tail)
         if digest_of(content) != parsed.fields["digest"]:
             return _another(parsed, content)
@@ -216,15 +216,15 @@ class UpdateTail(ContentTail):
         size = len(message.content)
         return PLAIN if tail_bytes == size else SPARSE, size
 
-    def admitted(self, parsed: ParsedMetadata, group: CouncilSpec) -> ParsedMetadata | Rejected:
+    def admitted(self, parsed: ParsedMetadata, group: CouncilSpec) -> ParsedMetadata | Rejection:
         form, size = parsed.fields["form"], parsed.fields["size"]
         wrong = sized(parsed, *group.update_bytes, size)
-        if isinstance(wrong, Rejected):
+        if isinstance(wrong, Rejection):
             return wrong
         bounds = (size, size) if form == PLAIN else (packed_bytes_min(size), size - 1)
         return sized(replace(parsed, check=group.update_fault), *bounds)
 
-    def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejected:
+    def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
         plain = parsed.fields["form"] == PLAIN
         content = bytes(tail) if plain else restored(tail, parsed.fields["size"])
         if content is None:
@@ -234,5 +234,5 @@ class UpdateTail(ContentTail):
         return {"content": content, "fault": parsed.check(content)}
 
 
-def _another(parsed: ParsedMetadata, content: bytes) -> Rejected:
+def _another(parsed: ParsedMetadata, content: bytes) -> Rejection:
     return about(parsed, "digest_mismatch", f"{len(content)} bytes of a {parsed.kind.__name__}")

@@ -1,9 +1,9 @@
 """What the metadata of a message may hold: one declaration of a value reads it, writes it, and says it in words.
 
 A wire type declares one value: its type, its range, its length. `reader` makes a function that takes a plain value and
-returns what it means, or raises `Unfit`, which never leaves the decoder. Types are compared exactly (a bool is no
-number, a number no bool), arrays have exactly the fields that belong there in their order, and everything that has a
-length has a bound. `str` of a type is what docs/wire.md says of it.
+returns what it means, or raises a `RejectionError`, which never leaves the decoder. Types are compared exactly (a bool
+is no number, a number no bool), arrays have exactly the fields that belong there in their order, and everything that
+has a length has a bound. `str` of a type is what docs/wire.md says of it.
 
 A `Layout` joins the types of a class's fields. It reads and writes them for one version of the wire: a field that older
 versions lack is declared as `Since`, stands behind the others, and has the class's default in a frame of an older one.
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from fedpeer.config.capacity import ARRAY_MAX
 from fedpeer.peer.core.framing import Bytes, FrameError, unpack
 from fedpeer.peer.core.versions import NEWEST
+from fedpeer.rejection import Rejection, RejectionError
 
 #: Letters of a sentence for the other side's log: a line or four on a terminal.
 TEXT_LETTERS_MAX = 500
@@ -37,12 +38,8 @@ Writer = Callable[[Any], Any]
 Plain = TypeVar("Plain")
 
 
-class Unfit(Exception):  # noqa: N818 (never seen outside: it becomes a refusal)
-    """A value that cannot be taken: the refusal's code, and what is wrong."""
-
-    def __init__(self, code: str, text: str) -> None:
-        self.code, self.text = code, text
-        super().__init__(text)
+def _unfit(text: str, code: str = "bad_metadata") -> RejectionError:
+    return RejectionError(Rejection(code, text))
 
 
 def unpacked(metadata: Bytes) -> tuple[Any, ...]:
@@ -50,14 +47,14 @@ def unpacked(metadata: Bytes) -> tuple[Any, ...]:
     try:
         value = unpack(metadata, str_max=STRING_BYTES_MAX, bin_max=BINARY_BYTES_MAX, array_max=ARRAY_MAX, map_max=0)
     except FrameError as error:
-        raise Unfit("bad_metadata", str(error)) from None
+        raise _unfit(str(error)) from None
     return of_type(tuple, value)
 
 
 def of_type(wanted: type[Plain], value: Any) -> Plain:
     """Return the value, which has to be of exactly this type."""
     if type(value) is not wanted:  # not isinstance: a bool is an int
-        raise Unfit("bad_metadata", f"{type(value).__name__} where {wanted.__name__} belongs")
+        raise _unfit(f"{type(value).__name__} where {wanted.__name__} belongs")
     return value
 
 
@@ -68,7 +65,7 @@ def printable(text: str, letters_max: int) -> str:
 
 def _array(value: Any, length: int) -> tuple[Any, ...]:
     if len(items := of_type(tuple, value)) != length:
-        raise Unfit("bad_metadata", f"{len(items)} fields instead of {length}")
+        raise _unfit(f"{len(items)} fields instead of {length}")
     return items
 
 
@@ -80,7 +77,7 @@ class WireType(ABC):
 
     @abstractmethod
     def reader(self, version: int) -> Reader:
-        """Return what makes a plain value of this version of the wire the meant one, or raises Unfit."""
+        """Return what makes a plain value of this version of the wire the meant one, or raises RejectionError."""
 
     def writer(self, version: int) -> Writer | None:
         """Return the inverse of the reader; None where a value is its own plain form."""
@@ -100,7 +97,7 @@ class Whole(WireType):
         def read(value: Any) -> int:
             number = of_type(int, value)
             if not least <= number <= most:
-                raise Unfit("field_out_of_range", f"{number} is not in {least} .. {most}")
+                raise _unfit(f"{number} is not in {least} .. {most}", "field_out_of_range")
             return number
 
         return read
@@ -135,7 +132,7 @@ class Real(WireType):
         def read(value: Any) -> float:
             number = of_type(float, value)
             if not (math.isfinite(number) and number >= least):
-                raise Unfit("field_out_of_range", f"{number} is not finite, or less than {least}")
+                raise _unfit(f"{number} is not finite, or less than {least}", "field_out_of_range")
             return number
 
         return read
@@ -157,7 +154,7 @@ class Text(WireType):
         def read(value: Any) -> str:
             text = of_type(str, value)
             if not (least <= len(text) <= most and text.isprintable()):
-                raise Unfit("bad_metadata", f"not {least} to {most} printable letters")
+                raise _unfit(f"not {least} to {most} printable letters")
             return text
 
         return read
@@ -177,7 +174,7 @@ class OneOf(WireType):
 
         def read(value: Any) -> str:
             if (text := of_type(str, value)) not in words:
-                raise Unfit("bad_metadata", f"none of {', '.join(words)}")
+                raise _unfit(f"none of {', '.join(words)}")
             return text
 
         return read
@@ -199,7 +196,7 @@ class Octets(WireType):
         def read(value: Any) -> bytes:
             data = of_type(bytes, value)
             if len(data) != count and len(data) != other:
-                raise Unfit("bad_metadata", f"{len(data)} bytes instead of {count}")
+                raise _unfit(f"{len(data)} bytes instead of {count}")
             return data
 
         return read
@@ -261,10 +258,10 @@ class Many(WireType):
 
         def read(value: Any) -> tuple[Any, ...]:
             if len(items := of_type(tuple, value)) > most:
-                raise Unfit("bad_metadata", f"{len(items)} elements, more than {most}")
+                raise _unfit(f"{len(items)} elements, more than {most}")
             found = tuple(map(each, items))
             if named is not None and len(set(map(named, found))) < len(found):
-                raise Unfit("bad_metadata", "a name stands twice")
+                raise _unfit("a name stands twice")
             return found
 
         return read
@@ -424,8 +421,8 @@ class Layout:
             for (name, reader), item in zip(readers, _array(value, len(readers)), strict=True):
                 try:
                     found[name] = reader(item)
-                except Unfit as unfit:
-                    raise Unfit(unfit.code, f"{place}.{name}: {unfit.text}") from None
+                except RejectionError as error:
+                    raise _in_field(place, name, error) from None
             return found
 
         return read if self.tagged is None else self._tagged_reader(version, read, len(readers), *self.tagged)
@@ -441,8 +438,8 @@ class Layout:
             found = head(items[:width])
             try:
                 fields_of, build = kinds[tag_of(items[width] if len(items) > width else None)]
-            except Unfit as unfit:
-                raise Unfit(unfit.code, f"{self.made.__name__}.{name}: {unfit.text}") from None
+            except RejectionError as error:
+                raise _in_field(self.made.__name__, name, error) from None
             return {**found, name: build(fields_of(items[width + 1 :]))}
 
         return read
@@ -460,7 +457,7 @@ class Layout:
 
     def _fitting(self, made: Any) -> Any:
         if self._fits is not None and not self._fits(made):
-            raise Unfit("bad_metadata", self._unfit)
+            raise _unfit(self._unfit)
         return made
 
     def writer(self, version: int) -> Callable[[Any], tuple[Any, ...]]:
@@ -498,6 +495,10 @@ class Layout:
                     yield own, inner.writer(version), False
                 case WireType():
                     yield own, type.writer(version), False
+
+
+def _in_field(place: str, name: str, error: RejectionError) -> RejectionError:
+    return _unfit(f"{place}.{name}: {error.rejection.text}", error.rejection.code)
 
 
 def _tagged_writer(tagged: Tagged, version: int) -> Writer:

@@ -11,7 +11,7 @@ import contextlib
 
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.message_spec import Envelope
-from fedpeer.peer.core.messages import Contract, Refused, RosterNews
+from fedpeer.peer.core.messages import Contract, RejectMessage, RosterNews
 from fedpeer.peer.core.roster import AUTHORITY, Roster, to_bytes
 from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes
 from fedpeer.peer.core.versions import NEWEST, OLDEST
@@ -53,13 +53,13 @@ async def announce(
 
     def report(peer: str, outcome: Outcome) -> None:
         match outcome:
-            case Refused(code="version_unsupported") if peer not in older:
+            case RejectMessage(code="version_unsupported") if peer not in older:
                 older.add(peer)
                 tell(peer, OLDEST)
                 return
             case LinkDown(reason=reason):
                 found[peer] = reason
-            case Refused(text=text):
+            case RejectMessage(text=text):
                 found[peer] = f"refused: {text}"
             case RosterNews(number=number):
                 found[peer] = f"it answered with roster {number}, as if the authority were put out"

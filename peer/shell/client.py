@@ -36,7 +36,7 @@ from aiohttp import (
 from aiohttp.abc import AbstractStreamWriter
 
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.messages import Refused, RosterNews
+from fedpeer.peer.core.messages import RejectMessage, RosterNews
 from fedpeer.peer.shell.limits import CHUNK_BYTES, Limits, pace
 from fedpeer.peer.shell.listener import expect_loss, require_loopback
 from fedpeer.peer.shell.reasons import link_reason
@@ -69,7 +69,7 @@ class LinkDown:
 
 
 #: A roster is the answer to who was put out by it.
-Outcome = Taken | Refused | RosterNews | LinkDown
+Outcome = Taken | RejectMessage | RosterNews | LinkDown
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import AUTHORITY, ROSTER_BYTES_MAX, Roster, RosterError, from_bytes
+from fedpeer.rejection import Rejection
 
 #: Bytes of a key or certificate file: ours have under 1 KB, and nothing longer is worth parsing.
 PEM_BYTES_MAX = 64 * 1024
@@ -202,20 +202,20 @@ def joining_context(expected: bytes) -> ssl.SSLContext:
     return context
 
 
-def peer_of(der: bytes | None, roster: Roster) -> str | Rejected:
+def peer_of(der: bytes | None, roster: Roster) -> str | Rejection:
     """Which peer showed this certificate (DER) in a handshake that succeeded.
 
     "authority" is the federation's authority itself, which may bring a new roster and nothing else.
     """
     key = None if der is None else key_of(der)
     if key is None:
-        return Rejected("unknown_peer", "no certificate with an Ed25519 key")
+        return Rejection("unknown_peer", "no certificate with an Ed25519 key")
     if key == roster.authority:
         return AUTHORITY
     if key in roster.by_key:
         return roster.by_key[key].id
     why = "is revoked" if key in roster.revoked else "is not"
-    return Rejected("unknown_peer", f"the key of the certificate {why} in roster {roster.number}")
+    return Rejection("unknown_peer", f"the key of the certificate {why} in roster {roster.number}")
 
 
 def put_out(der: bytes | None, roster: Roster) -> bool:

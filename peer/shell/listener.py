@@ -19,12 +19,12 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.shell.handshakes import Handshakes
 from fedpeer.peer.shell.identity import accept_tls
 from fedpeer.peer.shell.limits import Allowances, Limits
 from fedpeer.peer.shell.reasons import tls_reason, was_cut
 from fedpeer.peer.shell.transient import NoAddressError, PortInUseError
+from fedpeer.rejection import Rejection
 
 #: Connections that the kernel keeps for us while we are busy.
 BACKLOG = 128
@@ -126,7 +126,7 @@ class Listener:
     def __init__(
         self,
         speak: Callable[[], asyncio.Protocol],
-        owner: Callable[[asyncio.BaseTransport], str | Rejected],
+        owner: Callable[[asyncio.BaseTransport], str | Rejection],
         refused: Refused,
         tls: ssl.SSLContext | None,
         limits: Limits,
@@ -171,7 +171,7 @@ class Listener:
     def review(self) -> None:
         """Who belongs has changed: who does not any more is told with the next request, or closed soon."""
         self._forget_closed()
-        gone = [each for each, whose in self._open.items() if whose and isinstance(self._owner(each), Rejected)]
+        gone = [each for each, whose in self._open.items() if whose and isinstance(self._owner(each), Rejection)]
         loop = asyncio.get_running_loop()
         for transport in gone:
             self._came_from.pop(self._open.pop(transport), None)
@@ -224,7 +224,7 @@ class Listener:
         """A peer that reconnects replaces its oldest connection: after a cut we may not know yet that it is dead."""
         owner = self._owner(transport)
         self._forget_closed()
-        if isinstance(owner, Rejected):
+        if isinstance(owner, Rejection):
             self._show_out(transport, owner, address)
             return
         if owner:
@@ -243,7 +243,7 @@ class Listener:
             self._end_oldest_of(most)
         self._open[transport] = owner
 
-    def _show_out(self, transport: asyncio.Transport, why: Rejected, address: str) -> None:
+    def _show_out(self, transport: asyncio.Transport, why: Rejection, address: str) -> None:
         """End a connection of who is no member; who was put out may say one thing, to be told, if it says it soon."""
         tls = transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None else None

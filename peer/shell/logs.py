@@ -1,8 +1,8 @@
 """The log of a running peer: one line a thing that happened, for a person on a terminal, as JSON anywhere else.
 
-`line_of` makes a `Line` of a `Note` or `Refuse` of the core. `Log` hands lines on to its sinks (the terminal, the file
-`log.jsonl` of the state folder, the dashboard) and holds back what repeats: the same line again, or too many of one
-name, are counted and told in one line when their time is over. So a flood of refusals fills neither disk nor screen.
+`line_of` makes a `Line` of a `Note` or `RejectEffect` of the core. `Log` hands lines on to its sinks (the terminal, the
+file `log.jsonl` of the state folder, the dashboard) and holds back what repeats: the same line again, or too many of
+one name, are counted and told in one line when their time is over. So a flood of refusals fills neither disk nor screen.
 Whatever is written here may have been said by a stranger: control characters never get through.
 """
 
@@ -19,8 +19,9 @@ from typing import Any, Literal, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from fedpeer.peer.core.events import Note, Refuse
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.events import Note, RejectEffect
+from fedpeer.peer.core.rejections import REJECTIONS
+from fedpeer.rejection import Rejection
 from fedpeer.runs.disk import dumps, plain
 
 #: Seconds over which repeats are gathered: long enough to thin a flood, short enough to be news when told.
@@ -68,13 +69,13 @@ class Line:
         return {**line, **({"fields": plain(self.fields)} if self.fields else {})}
 
 
-def line_of(effect: Note | Refuse, t: float) -> Line:
+def line_of(effect: Note | RejectEffect, t: float) -> Line:
     """The line that tells an effect."""
     match effect:
         case Note(level, what, text, fields):
             return Line(t=t, level=level, what=what, text=printable(text), fields=fields)
-        case Refuse(code, sender, text):
-            refusal = REFUSALS[code]
+        case RejectEffect(Rejection(code, text, sender)):
+            refusal = REJECTIONS[code]
             who = printable(sender, NAME_MAX) or ("this machine" if refusal.kind == "o" else "a stranger")
             sentence = f"{who}: {refusal.log} ({code}){f': {text}' if text else ''}"
             return Line(t=t, level=_LEVEL_OF[refusal.kind], what=code, text=printable(sentence), fields={"sender": who})
@@ -112,7 +113,7 @@ class Log:
         self._clock, self._ticking = clock, ticking
         self._windows: dict[str, _Window] = {}  # by name: bounded, since names are fixed
 
-    def tell(self, effect: Note | Refuse) -> None:
+    def tell(self, effect: Note | RejectEffect) -> None:
         """Tell what the core has noted or refused."""
         self.say(line_of(effect, self._clock()))
 

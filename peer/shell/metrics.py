@@ -2,7 +2,7 @@
 
 Nothing is counted here. A collector of the peer's own registry (there is no global one) turns the status document into
 metric families whenever it is asked, so page, terminal and Prometheus show the same numbers. `METRICS` is the table of
-all of them. Every refusal code of `peer/core/refusals.py` is there from the start with 0, so that an alert can be
+all of them. Every refusal code of `peer/core/rejections.py` is there from the start with 0, so that an alert can be
 written before the first one happens. A test holds table, codes and documentation together.
 """
 
@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.shell.status import PeerState, State
 
 Status = Mapping[str, Any]
@@ -91,10 +91,10 @@ def _peers(status: Status) -> Iterable[Sample]:
 
 
 def _refused(status: Status) -> Iterable[Sample]:
-    counts = dict.fromkeys(REFUSALS, 0)
+    counts = dict.fromkeys(REJECTIONS, 0)
     for row in status["refusals"]:
         counts[row["code"]] += row["count"]
-    return [((code, REFUSALS[code].kind), count) for code, count in counts.items()]
+    return [((code, REJECTIONS[code].kind), count) for code, count in counts.items()]
 
 
 def _events(status: Status) -> Iterable[Sample]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.events import Event, Heard, NobodyListens, Note, Send
 from fedpeer.peer.core.message_spec import Envelope
-from fedpeer.peer.core.messages import Refused, RosterNews, group_of
+from fedpeer.peer.core.messages import RejectMessage, RosterNews, group_of
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.shell.client import LinkDown, Links, Outcome, Taken
 from fedpeer.peer.shell.identity import client_context
@@ -86,7 +86,7 @@ class Post:
     def _reported(self, peer: str, outcome: Outcome) -> None:
         """What became of a message: an answer goes to the node; why a link is down is told once for each reason."""
         match outcome:
-            case Refused() | RosterNews():
+            case RejectMessage() | RosterNews():
                 ledger = self._node().ledger
                 self._feed(Heard(peer, ledger.met.get(peer, 0), ledger.incarnation, outcome))
             case LinkDown(reason=reason, refused=refused):

@@ -38,8 +38,7 @@ from fedpeer.peer.core.events import (
     NewRoster,
     Note,
     Persist,
-    Refuse,
-    RefusedAtDoor,
+    RejectEffect,
     Send,
     Stop,
     Tick,
@@ -52,7 +51,6 @@ from fedpeer.peer.core.message_policy import MessagePolicy
 from fedpeer.peer.core.message_spec import Envelope
 from fedpeer.peer.core.messages import Message, RosterNews, group_of
 from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import AUTHORITY, RosterError, to_bytes
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.steps import Steps
@@ -74,13 +72,14 @@ from fedpeer.peer.shell.prepared import Prepared, signatures, status_of
 from fedpeer.peer.shell.roster_file import RosterFile
 from fedpeer.peer.shell.rows import Rows
 from fedpeer.peer.shell.secret import keep
-from fedpeer.peer.shell.server import Host, PeerServer
+from fedpeer.peer.shell.server import AnsweredRejectionError, Host, PeerServer
 from fedpeer.peer.shell.status import Status
 from fedpeer.peer.shell.store import Store, StoreError
 from fedpeer.peer.shell.trainer import Trainer
 from fedpeer.peer.shell.transient import NoAddressError, patiently
 from fedpeer.peer.shell.view import view_of
 from fedpeer.peer.shell.writer import Pipeline
+from fedpeer.rejection import Rejection
 
 #: Seconds between two looks at what only people see: status, log windows, the roster's file.
 LOOK_S = 1.0
@@ -192,7 +191,7 @@ class Process:
         code = NO_DISK if passes is StoreError else NO_ADDRESS
 
         def said(why: Exception) -> None:
-            self._say(Refuse(code, "", str(why)))
+            self._say(RejectEffect(Rejection(code, str(why))))
 
         return None if self._over.is_set() else await patiently(attempt, passes, said, self._over)
 
@@ -429,7 +428,7 @@ class Process:
 
     # --------------------------------------------------------------------------------------------------- the server's
 
-    def _identify(self, certificate: bytes | None) -> str | Rejected:
+    def _identify(self, certificate: bytes | None) -> str | Rejection:
         return peer_of(certificate, self._members.roster)
 
     def _farewell(self, certificate: bytes | None) -> RosterNews | None:
@@ -442,10 +441,11 @@ class Process:
     def _gate(self, other: str | None) -> MessagePolicy:
         return self._node.gate(other)
 
-    def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> Rejected | None:
+    def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
         if later := self._node.outlived(sender, message):
             # Others answer the later of two processes, where it is; only here can the earlier one be told.
-            return Rejected("duplicate_peer", f"a later process speaks as {sender}", claims=later)
+            rejection = Rejection("duplicate_peer", f"a later process speaks as {sender}")
+            raise AnsweredRejectionError(rejection, codec.answer_to(rejection, later))
         self._heard_at[sender] = time.monotonic()
         self._post.heard(sender)
         self.status.received(len(lease.view) + codec.HEAD_BYTES, group_of(message))
@@ -454,16 +454,15 @@ class Process:
         else:
             heard = Heard(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)
             self.feed(heard, lease)
-        return None
 
     def _broken(self, error: Exception, sender: str) -> None:
         """Our own program failed on a message: where, and once for each place how it came there."""
         self._say(self._mistakes.of(error, sender))
 
     def _refused_at_door(self, code: str, sender: str, text: str) -> None:
-        self._say(Refuse(code, sender, text))
+        self._say(RejectEffect(Rejection(code, text, sender)))
         if sender:
-            self.feed(RefusedAtDoor(code, sender))
+            self.feed(Rejection(code, sender=sender))
 
     # ----------------------------------------------------------------------------------------------------- effects out
 
@@ -475,7 +474,7 @@ class Process:
                 self._post.send(effect)
             case Train() | Evaluate() | TrainClient() | AggregateUpdates() | FinishRound():
                 self._trainer.submit(effect)
-            case Note() | Refuse():
+            case Note() | RejectEffect():
                 self._say(effect)
             case Enrol():
                 self._post.forget(self._members.keep(effect.roster))
@@ -528,13 +527,13 @@ class Process:
 
     def _saved(self, problem: StoreError | None) -> None:
         if problem is not None:
-            self._say(Refuse(NO_DISK, "", str(problem)))
+            self._say(RejectEffect(Rejection(NO_DISK, str(problem))))
         else:
             self._say(Note("info", "saving_again", "the state can be saved again"))
 
-    def _say(self, effect: Note | Refuse) -> None:
-        if isinstance(effect, Refuse):
-            self.status.refused(effect)
+    def _say(self, effect: Note | RejectEffect) -> None:
+        if isinstance(effect, RejectEffect):
+            self.status.refused(effect.rejection)
         else:
             self.status.noted(effect)
             if effect.what == "round":

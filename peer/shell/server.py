@@ -5,7 +5,7 @@ the codec judges; only then a buffer is taken and the tensor read straight into 
 asked for at once: that is several times slower, and leaves it to the sender how much memory we spend.
 
 The server decides nothing about messages. It hands each good one to its `Host`, with the lease of the buffer that it
-lies in, and answers 204; a refusal is answered with a `Refused` frame, and the connection ends where its body was not
+lies in, and answers 204; a refusal is answered with a `RejectMessage`, and the connection ends where its body was not
 read. aiohttp speaks the HTTP; compressed bodies are not opened (`auto_decompress=False`).
 """
 
@@ -27,11 +27,11 @@ from fedpeer.gossip.transfers import WINDOW
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.message_policy import MessagePolicy
 from fedpeer.peer.core.message_spec import Envelope, ParsedMetadata
-from fedpeer.peer.core.messages import Message, RosterNews
-from fedpeer.peer.core.refusals import Rejected
+from fedpeer.peer.core.messages import Message, RejectMessage, RosterNews
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.limits import READ_AHEAD_BYTES, Allowance, Limits, pace
 from fedpeer.peer.shell.listener import Listener
+from fedpeer.rejection import Rejection, RejectionError
 
 ROUTE, CONTENT_TYPE = "/v1/message", "application/octet-stream"
 #: Headers that would make the body something else than it says, or the connection: refused before reading.
@@ -64,37 +64,42 @@ class Host:
     listens     whether this peer's messages are taken at all (see `standing.py`)
     gate        what may come from this peer; None, without TLS: from whoever the envelope names
     deliver     take a message; its tensors lie in the lease, which is to be released when they are no longer needed;
-                or say at once why not, since an answer by another way might not reach who sent it
+                or raise an AnsweredRejectionError, since an answer by another way might not reach who sent it
     refused     count a refusal: code, sender ("" for a stranger), what exactly was wrong
     broken      told of a mistake of our own while a message of this sender is handled, which is then refused
     farewell    the roster by which whoever showed this certificate was put out; None: it never belonged
     expects     whether a member may come from this address
     """
 
-    identify: Callable[[bytes | None], str | Rejected]
+    identify: Callable[[bytes | None], str | Rejection]
     listens: Callable[[str], bool]
     gate: Callable[[str | None], MessagePolicy]
-    deliver: Callable[[str, Envelope, Message, Lease], Rejected | None]
+    deliver: Callable[[str, Envelope, Message, Lease], None]
     refused: Callable[[str, str, str], None]
     broken: Callable[[Exception, str], None]
     farewell: Callable[[bytes | None], RosterNews | None] = lambda certificate: None
     expects: Callable[[str], bool] = lambda address: False
 
 
-class _Turned(Exception):  # noqa: N818 (it is no error: it becomes an answer)
-    """A request turned away, and what is answered if not a refusal; never leaves the handler."""
+class AnsweredRejectionError(RejectionError):
+    """A rejection with the message that the sender gets instead of the usual `RejectMessage`."""
 
-    def __init__(self, why: Rejected, answer: RosterNews | None = None) -> None:
-        self.why, self.answer = why, answer
+    def __init__(self, rejection: Rejection, answer: RejectMessage | RosterNews) -> None:
+        super().__init__(rejection)
+        self.answer = answer
 
 
 _Good = TypeVar("_Good")
 
 
-def _good(found: _Good | Rejected) -> _Good:
-    if isinstance(found, Rejected):
-        raise _Turned(found)
+def _good(found: _Good | Rejection) -> _Good:
+    if isinstance(found, Rejection):
+        raise RejectionError(found)
     return found
+
+
+def _rejected(code: str, text: str, group: str = "") -> RejectionError:
+    return RejectionError(Rejection(code, text, group=group))
 
 
 @dataclass(slots=True)
@@ -151,7 +156,7 @@ class PeerServer:
         self._web.pre_shutdown()
         await self._web.shutdown(_STOP_S)
 
-    def _owner(self, transport: asyncio.BaseTransport) -> str | Rejected:
+    def _owner(self, transport: asyncio.BaseTransport) -> str | Rejection:
         """The peer at the other end; "" where there is no TLS to say."""
         if transport.get_extra_info("ssl_object") is None:
             return ""
@@ -165,11 +170,11 @@ class PeerServer:
         visit = _Visit(request)
         try:
             await self._take(visit)
-        except _Turned as turned:
-            return self._refusal(visit, turned)
+        except RejectionError as error:
+            return self._refusal(visit, error)
         except Exception as error:
             self._host.broken(error, visit.sender)
-            return self._refusal(visit, _Turned(Rejected("internal_error")))
+            return self._refusal(visit, RejectionError(Rejection("internal_error")))
         finally:
             if visit.entered:
                 self._at_once -= Counter({visit.sender: 1})
@@ -178,7 +183,7 @@ class PeerServer:
     async def _take(self, visit: _Visit) -> None:
         request, host = visit.request, self._host
         if not self._all.take(asyncio.get_running_loop().time()):
-            raise _Turned(Rejected("too_many_requests", "more a second than one core answers"))
+            raise _rejected("too_many_requests", "more a second than one core answers")
         if request.transport is not None and request.get_extra_info("ssl_object") is not None:
             self._enter(visit, self._identified(_certificate(request.transport)))
         gate = host.gate(visit.sender or None)
@@ -187,7 +192,7 @@ class PeerServer:
             async with pace(self._limits) as moved:
                 await self._read(visit, _Body(request.content, moved), length, gate)
         except TimeoutError:
-            raise _Turned(Rejected("body_too_slow", f"{length} bytes announced")) from None
+            raise _rejected("body_too_slow", f"{length} bytes announced") from None
 
     def _identified(self, certificate: bytes | None) -> str:
         """Who it is. Who was put out while nobody could tell it is told now, by the roster itself."""
@@ -195,20 +200,21 @@ class PeerServer:
         if isinstance(who, str):
             return who
         told = self._farewells.take(asyncio.get_running_loop().time())
-        raise _Turned(who, self._host.farewell(certificate) if told else None)
+        news = self._host.farewell(certificate) if told else None
+        raise RejectionError(who) if news is None else AnsweredRejectionError(who, news)
 
     def _enter(self, visit: _Visit, sender: str) -> None:
         """Count a request to a peer, if it may have one more."""
         limits, now = self._limits, asyncio.get_running_loop().time()
         visit.sender = sender
         if not self._host.listens(sender):
-            raise _Turned(Rejected("too_many_requests", "this edge rests after what it sent before"))
+            raise _rejected("too_many_requests", "this edge rests after what it sent before")
         if self._at_once[sender] >= limits.requests_at_once:
-            raise _Turned(Rejected("too_many_requests", f"{limits.requests_at_once} at once"))
+            raise _rejected("too_many_requests", f"{limits.requests_at_once} at once")
         if sender not in self._rates:
             self._rates[sender] = Allowance(limits.requests_per_second, now)
         if not self._rates[sender].take(now):
-            raise _Turned(Rejected("too_many_requests", f"{limits.requests_per_second:.0f} a second"))
+            raise _rejected("too_many_requests", f"{limits.requests_per_second:.0f} a second")
         self._at_once[sender] += 1
         visit.entered = True
 
@@ -224,14 +230,12 @@ class PeerServer:
         try:
             await body.into(lease.view)
             if opening.spec.tail.hashed and length > HASHED_AT_ONCE_BYTES:
-                message = await asyncio.to_thread(codec.finish, opening, lease.view)
+                found = await asyncio.to_thread(codec.finish, opening, lease.view)
             else:
-                message = codec.finish(opening, lease.view)
-            if isinstance(message, Rejected):
-                raise _Turned(message)
-            refused = self._host.deliver(visit.sender, envelope, message, lease)
-            if refused is not None:
-                raise _Turned(refused)
+                found = codec.finish(opening, lease.view)
+            if isinstance(found, Rejection):
+                raise RejectionError(found)
+            self._host.deliver(visit.sender, envelope, found, lease)
         except BaseException:
             lease.release()
             raise
@@ -248,12 +252,13 @@ class PeerServer:
         else:
             lease = self._pool.lease(sender, "", 0, most=limits.small_waiting, kept=False)
         if lease is None:
-            raise _Turned(Rejected("too_many_requests", "earlier ones are not dealt with yet", opening.group))
+            raise _rejected("too_many_requests", "earlier ones are not dealt with yet", opening.group)
         return lease
 
-    def _refusal(self, visit: _Visit, turned: _Turned) -> web.Response:
+    def _refusal(self, visit: _Visit, error: RejectionError) -> web.Response:
         """Count, and answer with a frame that the other side can read as it reads any other."""
-        why = turned.why
+        why = error.rejection
+        answer = error.answer if isinstance(error, AnsweredRejectionError) else codec.answer_to(why)
         self._host.refused(why.code, visit.sender, why.text)
         gate = self._host.gate(visit.sender or None)
         envelope = Envelope(
@@ -264,11 +269,11 @@ class PeerServer:
             to_incarnation=visit.incarnation,
             version=visit.version or gate.version,
         )
-        head, tail = codec.encode(envelope, turned.answer or codec.refused(why))
-        answer = web.Response(status=_STATUS.get(why.code, 400), body=head + bytes(tail), content_type=CONTENT_TYPE)
+        head, tail = codec.encode(envelope, answer)
+        response = web.Response(status=_STATUS.get(why.code, 400), body=head + bytes(tail), content_type=CONTENT_TYPE)
         if why.code == "unknown_peer":
-            answer.force_close()
-        return answer
+            response.force_close()
+        return response
 
 
 def _certificate(transport: asyncio.BaseTransport) -> bytes | None:
@@ -281,15 +286,15 @@ def _checked(request: web.BaseRequest, gate: MessagePolicy) -> int:
     """The length of the body, from a request that is what peers send."""
     asked = request.method, request.raw_path, request.headers.get("Content-Type")
     if asked != ("POST", ROUTE, CONTENT_TYPE):
-        raise _Turned(Rejected("unknown_route", " ".join(map(str, asked))))
+        raise _rejected("unknown_route", " ".join(map(str, asked)))
     for name in _UNWANTED:
         if name in request.headers:
-            raise _Turned(Rejected("unknown_route", f"{name}: {request.headers[name]}"))
+            raise _rejected("unknown_route", f"{name}: {request.headers[name]}")
     length, most = request.content_length, codec.frame_bytes_max(gate)
     if length is None:
-        raise _Turned(Rejected("body_too_large", "a body without Content-Length may be of any length"))
+        raise _rejected("body_too_large", "a body without Content-Length may be of any length")
     if length > most:
-        raise _Turned(Rejected("body_too_large", f"{length} bytes, and nothing we share has more than {most}"))
+        raise _rejected("body_too_large", f"{length} bytes, and nothing we share has more than {most}")
     return length
 
 
@@ -320,9 +325,9 @@ class _Body:
         try:
             chunk = await self._content.readany()
         except (OSError, RuntimeError, web.RequestPayloadError) as error:  # RuntimeError: closed before we asked
-            raise _Turned(Rejected("body_truncated", str(error))) from None
+            raise _rejected("body_truncated", str(error)) from None
         if not chunk:
-            raise _Turned(Rejected("body_truncated", "the connection ended"))
+            raise _rejected("body_truncated", "the connection ended")
         self._moved(len(chunk))
         return memoryview(chunk)
 

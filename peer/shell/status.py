@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from fedpeer.peer.core.events import Evaluated, Note, Refuse
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.events import Evaluated, Note
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.shell.logs import NAME_MAX, Line, printable
 from fedpeer.peer.shell.tallies import Curve, Timing, Traffic, finite
+from fedpeer.rejection import Rejection
 
 SCHEMA = 1
 #: Log lines shown: two screens of a tall window; the whole log is in the state folder.
@@ -251,12 +252,12 @@ class Status:
         timing.sum += seconds
         timing.max = max(timing.max, seconds)
 
-    def refused(self, refusal: Refuse) -> None:
-        """Count a refusal; its line comes by `say`."""
-        sender = printable(refusal.sender, NAME_MAX)
-        key = (refusal.code, sender)
+    def refused(self, rejection: Rejection) -> None:
+        """Count a rejection; its line comes by `say`."""
+        sender = printable(rejection.sender, NAME_MAX)
+        key = (rejection.code, sender)
         if key not in self._refused and len(self._refused) >= REFUSAL_ROWS:
-            key = (refusal.code, OTHERS)
+            key = (rejection.code, OTHERS)
         seen = self._refused.setdefault(key, _Seen())
         seen.count += 1
         seen.last = self._clock()
@@ -312,7 +313,7 @@ class Status:
 
     def _refusals(self) -> list[dict[str, Any]]:
         return [
-            {"code": code, "kind": REFUSALS[code].kind, "sender": sender, "count": seen.count, "last": seen.last}
+            {"code": code, "kind": REJECTIONS[code].kind, "sender": sender, "count": seen.count, "last": seen.last}
             for (code, sender), seen in sorted(self._refused.items())
         ]
 

@@ -26,12 +26,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from fedpeer.peer.core.events import Note, Refuse
+from fedpeer.peer.core.events import Note, RejectEffect
 from fedpeer.peer.core.framing import leading_fields
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.shell import blocks
 from fedpeer.peer.shell.blocks import HEAD_BYTES, JOURNAL, SNAPSHOT, Batch, DamagedError
 from fedpeer.peer.shell.transient import disk_may_recover
+from fedpeer.rejection import Rejection
 from fedpeer.runs.disk import flush_folder, is_locked, replacing, take_lock
 
 #: Snapshots kept: the newest, and the one that stands in for it should it not be readable.
@@ -115,19 +116,21 @@ class Store:
         with usable(self.folder):
             for leftover in self.folder.glob("*/.*.tmp"):
                 leftover.unlink()
-            remarks: list[Note | Refuse] = []
+            remarks: list[Note | RejectEffect] = []
             number, snapshot = self._newest(remarks)
             batches, lost = self._replay(number, remarks)
             for late in self._numbers("snapshot"):
                 if late > number:
                     self._path("snapshot", late).unlink()
         if lost:
-            remarks.append(Refuse("journal_corrupt", "", f"{lost}; what was saved after it is gone"))
+            remarks.append(RejectEffect(Rejection("journal_corrupt", f"{lost}; what was saved after it is gone")))
         entries = (entry for batch in batches for entry in batch.entries())
-        spare = not any(isinstance(each, Refuse) and each.code == "snapshot_corrupt" for each in remarks)
+        spare = not any(
+            isinstance(each, RejectEffect) and each.rejection.code == "snapshot_corrupt" for each in remarks
+        )
         return Recovered(snapshot=snapshot, entries=entries, whole=not lost, spare=spare, remarks=tuple(remarks))
 
-    def _newest(self, remarks: list[Note | Refuse]) -> tuple[int, bytes | None]:
+    def _newest(self, remarks: list[Note | RejectEffect]) -> tuple[int, bytes | None]:
         """Number and content of the newest snapshot that can be read; (0, None) if the first journal leads to it."""
         known = self._numbers("snapshot")
         for number in reversed(known):
@@ -135,7 +138,9 @@ class Store:
                 return number, blocks.read_snapshot(self._path("snapshot", number), number)
             except DamagedError as problem:
                 self._refuse_later(problem, "snapshot", number)
-                remarks.append(Refuse("snapshot_corrupt", "", f"snapshot {number} {problem}; the one before is used"))
+                remarks.append(
+                    RejectEffect(Rejection("snapshot_corrupt", f"snapshot {number} {problem}; the one before is used"))
+                )
         journals = self._numbers("journal")
         if (known or journals) and journals[:1] != [0]:
             raise StateError(
@@ -144,7 +149,7 @@ class Store:
             )
         return 0, None
 
-    def _replay(self, number: int, remarks: list[Note | Refuse]) -> tuple[list[Batch], str]:
+    def _replay(self, number: int, remarks: list[Note | RejectEffect]) -> tuple[list[Batch], str]:
         """The batches after snapshot `number`, and what is lost. Leaves the last sound journal open for more."""
         later = [n for n in self._numbers("journal") if n >= number]
         batches: list[Batch] = []

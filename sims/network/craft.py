@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fedpeer.peer.core.events import Effect, Event, Heard, Persist, RefusedAtDoor, Send, Tick, Work
+from fedpeer.peer.core.events import Effect, Event, Heard, Persist, Send, Tick, Work
 from fedpeer.peer.core.saving import Outbox, Recovered
 from fedpeer.peer.core.signed_contract import SignedContract
+from fedpeer.rejection import Rejection
 
 #: Ticks before a failed save is tried again, doubled each time up to the second number; as a real peer does.
 RETRY_TICKS, RETRY_TICKS_MAX = 4.0, 200.0
@@ -44,7 +45,7 @@ class Craft:
     start: Callable[[str, Recovered], Machine]
     save: Callable[[str, Persist], bytes]
     encode: Callable[[str, Send], bytes]
-    decode: Callable[[str, Machine, str, bytes], Heard | tuple[RefusedAtDoor, bytes]]
+    decode: Callable[[str, Machine, str, bytes], Heard | tuple[Rejection, bytes]]
     answered: Callable[[str, Machine, str, bytes], Event | None] = lambda sender, machine, receiver, data: None
     nobody_listens: Callable[[str, Machine, str], Event | None] = lambda sender, machine, receiver: None
     work: Callable[[str, Work], Event]

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedpeer.peer.core.events import Note, Refuse
+from fedpeer.peer.core.events import Note, RejectEffect
 from fedpeer.peer.core.saving import Recovered
+from fedpeer.rejection import Rejection
 
 #: As in a real peer: the newest snapshot, and the one that stands in for it.
 SNAPSHOTS_KEPT = 2
@@ -83,13 +84,13 @@ class MemoryDisk:
 
     def recover(self) -> Recovered:
         """What the next process finds."""
-        remarks: list[Note | Refuse] = []
+        remarks: list[Note | RejectEffect] = []
         if self._torn:
             remarks.append(Note("info", "journal_torn", "the last save was not finished"))
             self._torn = False
         used = self._kept
         if used[-1].damaged:
-            remarks.append(Refuse("snapshot_corrupt", "", "the newest snapshot; the one before is used"))
+            remarks.append(RejectEffect(Rejection("snapshot_corrupt", "the newest snapshot; the one before is used")))
             # As a real store does: the damaged one is removed, what was saved after it stays.
             used[-2:] = [replace(used[-2], entries=[*used[-2].entries, *used[-1].entries])]
         newest = used[-1]

@@ -31,7 +31,7 @@ from fedpeer.peer.core.messages import (
     Message,
     Ping,
     Pong,
-    Refused,
+    RejectMessage,
     RosterNews,
     Transfer,
 )
@@ -114,7 +114,7 @@ def _ends(of: Node, other: Node, group: str) -> tuple[Outgoing, Incoming]:
 def duplicates(me: Node, to: Node, number: int) -> Iterator[Send]:
     """The other was started a second time."""
     for version in VERSIONS:
-        said = Refused(code="duplicate_peer", group="", seq=0, text="a later process has your identity")
+        said = RejectMessage(code="duplicate_peer", group="", seq=0, text="a later process has your identity")
         yield _send(me, to, said, version=version)
 
 

@@ -35,7 +35,6 @@ from fedpeer.peer.core.events import (
     Heard,
     NobodyListens,
     Persist,
-    RefusedAtDoor,
     RoundFinished,
     Send,
     Train,
@@ -54,11 +53,11 @@ from fedpeer.peer.core.means import concluded
 from fedpeer.peer.core.message_spec import Envelope
 from fedpeer.peer.core.node import Node
 from fedpeer.peer.core.pupil import Pupil
-from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Entry, Roster
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.signed_contract import SignedContract
 from fedpeer.peer.core.versions import NEWEST
+from fedpeer.rejection import Rejection
 from fedpeer.sims.network.craft import Craft, Machine
 from fedpeer.sims.network.lies import told, withheld
 from fedpeer.sims.peers import learners, secret_of
@@ -241,23 +240,23 @@ class NodeFactory:
         )
         return b"".join(codec.encode(envelope, send.message))
 
-    def _decode(self, receiver: str, machine: Machine, sender: str, data: bytes) -> Heard | tuple[RefusedAtDoor, bytes]:
+    def _decode(self, receiver: str, machine: Machine, sender: str, data: bytes) -> Heard | tuple[Rejection, bytes]:
         assert isinstance(machine, Node)
         gate = machine.gate(sender)
         found = self._beyond(receiver, data) or codec.decode(data, gate)
-        if isinstance(found, Rejected):
+        if isinstance(found, Rejection):
             met = machine.ledger.met.get(sender, 0)
-            answer = Send(sender, codec.refused(found), machine.ledger.incarnation, met, gate.version)
-            return RefusedAtDoor(found.code, sender), self._encode(receiver, answer)
+            answer = Send(sender, codec.answer_to(found), machine.ledger.incarnation, met, gate.version)
+            return Rejection(found.code, sender=sender), self._encode(receiver, answer)
         envelope, message = found
         return Heard(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)
 
-    def _beyond(self, receiver: str, data: bytes) -> Rejected | None:
+    def _beyond(self, receiver: str, data: bytes) -> Rejection | None:
         """The refusal of a frame that is newer than the receiver's release."""
         head, newest = codec.parse_head(data), self.speaks.get(receiver, NEWEST)
-        if isinstance(head, Rejected) or head.version <= newest:
+        if isinstance(head, Rejection) or head.version <= newest:
             return None
-        return Rejected("version_unsupported", f"version {head.version}; this release speaks up to {newest}")
+        return Rejection("version_unsupported", f"version {head.version}; this release speaks up to {newest}")
 
     def _sign(self, peer: str, text: bytes) -> bytes:
         return hashlib.blake2b(text, key=self.keys.get(peer) or _key(self.world, peer)).digest()

@@ -27,7 +27,7 @@ from fedpeer.peer.core.events import (
     Heard,
     Note,
     Persist,
-    Refuse,
+    RejectEffect,
     Send,
     Stop,
     Tick,
@@ -127,8 +127,8 @@ class Simulator:
             self._alive[peer] = process
             self._note("start", peer)
             for remark in recovered.remarks:
-                if isinstance(remark, Refuse):
-                    self._note("refused", peer, remark.code, "")
+                if isinstance(remark, RejectEffect):
+                    self._note("refused", peer, remark.rejection.code, "")
                 else:
                     self._note("note", peer, remark.what)
             self._tick(peer, process)
@@ -320,8 +320,8 @@ class Simulator:
                 begin = max(self.now, process.busy_until)
                 process.busy_until = begin + self._craft.work_ticks(peer, effect)
                 self.agenda.at(process.busy_until, partial(self._worked, peer, process, effect))
-            case Refuse():
-                self._note("refused", peer, effect.code, effect.sender)
+            case RejectEffect(rejection):
+                self._note("refused", peer, rejection.code, rejection.sender)
             case Note():
                 self._note("note", peer, effect.what)
             case Stop():

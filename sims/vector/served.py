@@ -25,7 +25,7 @@ from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.leaves import byte_count, leaves, rebuilt
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.steppers import Stepper
-from fedpeer.algorithms.updates import Fault, fault
+from fedpeer.algorithms.updates import fault
 from fedpeer.config.building import Coordinated, coordinated_of, left_out
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import LearningSettings
@@ -33,6 +33,7 @@ from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
 from fedpeer.peer.core.framing import raw
 from fedpeer.peer.core.sparse_words import wire_bytes
+from fedpeer.rejection import Rejection
 from fedpeer.sims.vector.clients import (
     FIRST,
     Examine,
@@ -308,7 +309,7 @@ class ServedEngine:
 
     def _near(self, sending: Sequence[int], round: int) -> list[int]:
         """Those whose updates are not left out for how far they moved; of the others it is told."""
-        found: list[Fault | None] = [None] * len(sending)
+        found: list[Rejection | None] = [None] * len(sending)
         if sending:
             found = left_out(self._algorithm, self._learning, self.server, self._updates(sending), round)
         for peer, why in zip(sending, found, strict=True):

@@ -12,8 +12,9 @@ from hypothesis import strategies as some
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves, taken
-from fedpeer.algorithms.updates import EXAMPLES_MAX, Fault, fault, length, strayed, too_far
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.algorithms.updates import EXAMPLES_MAX, fault, length, strayed, too_far
+from fedpeer.peer.core.rejections import REJECTIONS
+from fedpeer.rejection import Rejection
 from tests.algorithms.making import batches, starts
 from tests.algorithms.server_making import MAKERS, MODULE
 
@@ -32,7 +33,7 @@ def put(name: str, leaf: Tensor) -> Callable[[Leaves], Leaves]:
     return lambda found: found | {name: leaf}
 
 
-def found_in(changed: Mapping[str, Tensor]) -> Fault | None:
+def found_in(changed: Mapping[str, Tensor]) -> Rejection | None:
     return fault(changed, update(), positive=("factor.xi_n",))
 
 
@@ -81,7 +82,7 @@ def test_what_cannot_be_is_named(change: Callable[[Leaves], Leaves], code: str, 
     found = found_in(change(update()))
     assert found is not None
     assert found.code == code
-    assert code in REFUSALS
+    assert code in REJECTIONS
     assert len(found.text) < 300
     assert re.search(words, found.text)
 
@@ -96,7 +97,7 @@ def test_a_count_is_whole_in_whatever_type_it_travels() -> None:
     template = {"examples": torch.tensor(1.0)}
     assert fault({"examples": torch.tensor(3.0)}, template) is None
     halves = fault({"examples": torch.tensor(3.5)}, template)
-    assert halves == Fault(
+    assert halves == Rejection(
         "bad_sample_count", "examples = 3.5: a number of examples is whole, from 1 to 10,000,000,000"
     )
     assert fault({"examples": torch.tensor(3.0)}, template, examples_max=2) is not None

@@ -24,7 +24,7 @@ from fedpeer.experiments.associative import demonstration
 from fedpeer.experiments.associative.page import server as playground
 from fedpeer.gossip.reductions import FORMS, PACKERS
 from fedpeer.peer.core.messages import KINDS
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
@@ -137,7 +137,7 @@ def test_every_kind_of_message_and_every_form_is_on_the_page_of_the_wire() -> No
 
 def test_every_input_that_is_refused_is_in_the_contract() -> None:
     text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    assert [id for row in REFUSALS.values() for id in row.ids if f"| {id} |" not in text] == []
+    assert [id for row in REJECTIONS.values() for id in row.ids if f"| {id} |" not in text] == []
 
 
 def test_every_make_target_is_explained() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.core.codec import decode
-from fedpeer.peer.core.refusals import REFUSALS, Rejected
+from fedpeer.peer.core.rejections import REJECTIONS
+from fedpeer.rejection import Rejection
 from tests.peer.wire import GATE, MESSAGES, framed
 
 #: Messages of one seed.
@@ -20,7 +21,7 @@ def fuzzed(seed: int) -> None:
     for _ in range(EACH):
         data = spoilt(bytearray(frames[draws.integers(len(frames))]), draws)
         found = decode(data, GATE)
-        assert not isinstance(found, Rejected) or found.code in REFUSALS, f"{found} for {data.hex()}"
+        assert not isinstance(found, Rejection) or found.code in REJECTIONS, f"{found} for {data.hex()}"
 
 
 def spoilt(data: bytearray, draws: np.random.Generator) -> bytes:

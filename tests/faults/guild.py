@@ -27,7 +27,7 @@ from fedpeer.peer.core.leaf_bytes import parted
 from fedpeer.peer.core.making import setup_of
 from fedpeer.peer.core.messages import ConsensusMessage, Update
 from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.roster import Roster, sign
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
@@ -273,7 +273,7 @@ class GroupCluster:
         judges.judged(
             [*seen.wrong, *forks, *twice, *rivals][: judges.SHOWN_MAX],
             judges.saved_before_said(rows),
-            judges.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+            judges.only_harmless(rows, {code: refusal.kind for code, refusal in REJECTIONS.items()}),
         )
         for group in self.groups:
             rounds = sorted(round for each, round in seen.models if each == group)

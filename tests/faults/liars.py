@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from fedpeer.gossip.transfers import Incoming
 from fedpeer.peer.core.ledger import DurableState
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.sims.network.faults import Faults, Lying
 from fedpeer.sims.network.lies import LIES
 from fedpeer.sims.network.links import LinkRules
@@ -87,7 +87,7 @@ def _judge(village: PeerCluster, honest: Sequence[str], unlike: Sequence[str], *
         [each for each in village.outside if any(f" {peer}'s " in each for peer in honest) and not poisoned],
         judges.saved_before_said(rows),
         judges.taken_once_and_in_order(took),
-        judges.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+        judges.only_harmless(rows, {code: refusal.kind for code, refusal in REJECTIONS.items()}),
     )
 
 

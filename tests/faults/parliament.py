@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.updates import Fault
 from fedpeer.config.choice import parse
 from fedpeer.gossip.ballots import Accept, Commit, Heartbeat
 from fedpeer.peer.core.course import AlgorithmSpec, concluded, practised
@@ -28,7 +27,7 @@ from fedpeer.peer.core.events import (
     ClientTrained,
     Effect,
     FinishRound,
-    Refuse,
+    RejectEffect,
     RoundFinished,
     Send,
     TrainClient,
@@ -38,9 +37,10 @@ from fedpeer.peer.core.leaf_bytes import parted
 from fedpeer.peer.core.making import setup_of
 from fedpeer.peer.core.messages import ConsensusMessage, Update
 from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.roster import Roster, sign
 from fedpeer.peer.core.voters import EVERYONE
+from fedpeer.rejection import Rejection
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import Faults
@@ -106,7 +106,9 @@ class Clerk:
             server=bytes(BYTES),
             client=bytes(BYTES),
             takes_part=self._part,
-            fault=lambda data: None if np.isfinite(pair(data)).all() else Fault("not_finite", "a number that is none"),
+            fault=lambda data: (
+                None if np.isfinite(pair(data)).all() else Rejection("not_finite", "a number that is none")
+            ),
             sound=lambda data: bool(np.isfinite(pair(data)).all()),
             everyone=lambda round: self.everyone,
             patience=int(self.me.removeprefix("peer")) / 20,
@@ -268,8 +270,8 @@ class ServerCluster:
             case Send(message=ConsensusMessage(said=Heartbeat(mandate))):
                 if not seen.leads or seen.leads[-1][1:] != (mandate.term, peer):
                     seen.leads.append((self.town.now, mandate.term, peer))
-            case Refuse():
-                seen.refused.append((peer, effect.code, effect.sender))
+            case RejectEffect(rejection):
+                seen.refused.append((peer, rejection.code, rejection.sender))
 
     # ---- judgement
 
@@ -296,7 +298,7 @@ class ServerCluster:
         judges.judged(
             found[: judges.SHOWN_MAX],
             judges.saved_before_said(rows),
-            judges.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+            judges.only_harmless(rows, {code: refusal.kind for code, refusal in REJECTIONS.items()}),
         )
 
     def settle_down(self) -> None:

@@ -27,9 +27,9 @@ from fedpeer.peer.core.events import Effect, Event, Heard, Persist, Send
 from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.messages import Ack, Hello, Transfer
 from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.saving import Outbox
 from fedpeer.peer.core.standing import Standing
+from fedpeer.rejection import Rejection
 from tests.faults import liars, scenarios, sessions
 from tests.peer.hostile import HOSTILE
 from tests.peer.wire import GATE, PARTY
@@ -183,7 +183,7 @@ def not_finite(_: int) -> None:
     for bad in HOSTILE:
         if bad.id.startswith("S06"):
             found = decode(bad.build(PARTY), GATE)
-            assert isinstance(found, Rejected), bad.id
+            assert isinstance(found, Rejection), bad.id
             assert found.code == bad.code, bad.id
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
 
 TESTS = Path(__file__).parents[1]
 ALL = tuple(TESTS.rglob("*.py"))
@@ -92,10 +92,10 @@ def test_the_code_has_the_name_and_the_kind(row: str) -> None:
     named = re.match(r"[A-Z]\w+", answer)
     assert named is not None
     code = re.sub(r"(?<!^)(?=[A-Z])", "_", named[0]).lower()
-    assert row in REFUSALS[code].ids
-    assert REFUSALS[code].kind == kind
+    assert row in REJECTIONS[code].ids
+    assert REJECTIONS[code].kind == kind
 
 
-@pytest.mark.parametrize("code", REFUSALS)
+@pytest.mark.parametrize("code", REJECTIONS)
 def test_the_table_has_each_row_of_a_refusal(code: str) -> None:
-    assert set(REFUSALS[code].ids) <= rows().keys()
+    assert set(REJECTIONS[code].ids) <= rows().keys()

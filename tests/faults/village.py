@@ -23,7 +23,7 @@ from fedpeer.peer.core.events import Effect, Note
 from fedpeer.peer.core.ledger import DurableState, GroupState
 from fedpeer.peer.core.making import setup_of
 from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.roster import Roster, sign
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
@@ -371,6 +371,6 @@ class PeerCluster:
             [*self.wrong, *self.outside][: judges.SHOWN_MAX],
             judges.saved_before_said(rows),
             lanes,
-            judges.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+            judges.only_harmless(rows, {code: refusal.kind for code, refusal in REJECTIONS.items()}),
             list(also),
         )

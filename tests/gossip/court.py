@@ -33,7 +33,7 @@ from fedpeer.gossip.ballots import (
 )
 from fedpeer.gossip.decree import RoundCommit
 from fedpeer.gossip.election import Election
-from fedpeer.gossip.outcomes import Refusal
+from fedpeer.rejection import Rejection
 from tests.gossip.swim import FEDERATION, ids, signature, verify
 
 SCOPE = Scope(FEDERATION, "everyone")
@@ -243,7 +243,7 @@ class ConsensusCluster:
                 self.applied.append((self.now, peer, decree))
             case LeaderChanged():
                 self.turns.append((self.now, peer, output))
-            case Refusal(code):
+            case Rejection(code):
                 self.refused[code] += 1
 
     def _is_durable(self, peer: str, to: str, message: Message) -> bool:

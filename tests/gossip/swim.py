@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from fedpeer.gossip.awareness import Timing
-from fedpeer.gossip.membership import Advert, Change, Claim, Membership, OtherSelf, Out, Refusal, Say, claim_text
+from fedpeer.gossip.membership import Advert, Change, Claim, Membership, OtherSelf, Out, Say, claim_text
+from fedpeer.rejection import Rejection
 
 FEDERATION = bytes(range(16))
 
@@ -88,7 +89,7 @@ class World:
         self.sent: Counter[str] = Counter()
         self.last: dict[tuple[str, str], int] = {}
         self.history: list[tuple[int, str, Change]] = []
-        self.refusals: list[tuple[int, str, Refusal]] = []
+        self.refusals: list[tuple[int, str, Rejection]] = []
         self.others: list[tuple[str, OtherSelf]] = []
         for peer in self.roster:
             self.start(peer)
@@ -160,7 +161,7 @@ class World:
                         self.send(peer, item)
                 case Change():
                     self.history.append((self.now, peer, item))
-                case Refusal():
+                case Rejection():
                     self.refusals.append((self.now, peer, item))
                 case OtherSelf():
                     self.others.append((peer, item))

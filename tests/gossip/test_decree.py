@@ -34,7 +34,7 @@ from fedpeer.gossip.ballots import (
 )
 from fedpeer.gossip.decree import RoundCommit
 from fedpeer.gossip.election import TERM_JUMP_MAX
-from fedpeer.gossip.outcomes import Refusal
+from fedpeer.rejection import Rejection
 from tests.gossip.court import SCOPE, ConsensusCluster, Disk, applications, bereaved, effects, judge, machine
 from tests.gossip.swim import ids, signature
 
@@ -279,7 +279,7 @@ def coordinator() -> RoundCommit:
 
 
 def first_refusal(out: list[Out]) -> str | None:
-    return out[0].code if out and isinstance(out[0], Refusal) else None
+    return out[0].code if out and isinstance(out[0], Rejection) else None
 
 
 @pytest.mark.parametrize(

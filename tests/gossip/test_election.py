@@ -31,8 +31,8 @@ from fedpeer.gossip.ballots import (
     vote_text,
 )
 from fedpeer.gossip.election import RAISE_MAX, TERM_JUMP_MAX, Election
-from fedpeer.gossip.outcomes import Refusal
 from fedpeer.gossip.polls import Timing
+from fedpeer.rejection import Rejection
 from tests.gossip.court import SCOPE, ConsensusCluster, Disk, Lie, bereaved, effects, judge, machine
 from tests.gossip.swim import ids, signature
 
@@ -63,7 +63,7 @@ def said(out: Iterable[Out]) -> list[object]:
 
 
 def refused(out: Iterable[Out]) -> list[str]:
-    return [output.code for output in out if isinstance(output, Refusal)]
+    return [output.code for output in out if isinstance(output, Rejection)]
 
 
 def canvass(term: int, *, pre: bool = False, progress: Progress | None = None) -> VoteRequest:
@@ -648,7 +648,10 @@ def test_two_coordinators_of_a_term_end_it_and_who_voted_twice_is_named() -> Non
     election = voter()
     election.heard_lead(A, mandate(A, 4, (A, B, C)))
     out = election.heard_lead(D, mandate(D, 4, (C, D, E)))
-    assert [(o.code, o.sender) for o in out if isinstance(o, Refusal)] == [("two_coordinators", D), ("double_vote", C)]
+    assert [(o.code, o.sender) for o in out if isinstance(o, Rejection)] == [
+        ("two_coordinators", D),
+        ("double_vote", C),
+    ]
     assert out[-1] == LeaderChanged(4, None)
     for sender, votes in ((A, (A, B, C)), (D, (C, D, E))):
         assert refused(election.heard_lead(sender, mandate(sender, 4, votes))) == ["stale_term"]
@@ -671,7 +674,7 @@ def test_a_vote_for_somebody_else_in_a_term_that_is_under_way_is_named() -> None
     vote = signature(C, vote_text(SCOPE, C, 4, 1, B))
     assert election.heard_answer(C, VoteReply(4, False, True, vote)) == []
     out = election.heard_lead(A, mandate(A, 4, (A, C, E)))
-    assert [(o.code, o.sender) for o in out if isinstance(o, Refusal)] == [("double_vote", C)]
+    assert [(o.code, o.sender) for o in out if isinstance(o, Rejection)] == [("double_vote", C)]
     assert election.coordinator == A
 
 

@@ -14,7 +14,8 @@ import pytest
 from fedpeer.gossip.awareness import Timing, suspicion_wait
 from fedpeer.gossip.claims import claim_bytes
 from fedpeer.gossip.detector import RELAYS_MAX
-from fedpeer.gossip.membership import Change, Claim, Membership, OtherSelf, Out, Refusal, Say, claim_text
+from fedpeer.gossip.membership import Change, Claim, Membership, OtherSelf, Out, Say, claim_text
+from fedpeer.rejection import Rejection
 from tests.gossip.swim import FEDERATION, a_claim, advert, ids, signature, verify
 
 
@@ -45,8 +46,8 @@ def tell(peer: Membership, *claims: Claim, sender: str = "peer002") -> list[Out]
 
 
 def refusals(out: list[Out]) -> list[str]:
-    assert all(isinstance(item, Refusal) for item in out), "nothing but refusals"
-    return [item.code for item in out if isinstance(item, Refusal)]
+    assert all(isinstance(item, Rejection) for item in out), "nothing but refusals"
+    return [item.code for item in out if isinstance(item, Rejection)]
 
 
 def view(peer: Membership) -> object:
@@ -276,7 +277,7 @@ def test_whose_verdicts_are_refuted_is_not_believed_for_a_while() -> None:  # R1
         tell(peer, a_claim("peer003", "alive", author="peer003", version=version))
         believed = version <= 3
         told = tell(peer, a_claim("peer003", "dead", author="peer002", version=version))
-        assert ([item.code for item in told if isinstance(item, Refusal)] == ["false_accuser"]) is not believed
+        assert ([item.code for item in told if isinstance(item, Rejection)] == ["false_accuser"]) is not believed
         assert (peer.standing("peer003") == "suspect") is believed
     assert tell(peer, a_claim("peer003", "suspect", author="peer004", version=8)) != [], "others are believed"
 

@@ -43,7 +43,7 @@ ENTRY_TAGS = (
 )
 BALLOT_TAGS = "canvass answer lead follow propose accept commit"
 KIND_NUMBERS = (
-    "Hello Contract Transfer Ack Ping PingRequest Pong Fetch Value RosterNews Refused "
+    "Hello Contract Transfer Ack Ping PingRequest Pong Fetch Value RosterNews RejectMessage "
     "ConsensusMessage Update Wanted Model"
 )
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.message_spec import Envelope
-from fedpeer.peer.core.messages import Ack, Message, Refused, Transfer
+from fedpeer.peer.core.messages import Ack, Message, RejectMessage, Transfer
 from fedpeer.peer.shell.authority import open_authority
 from fedpeer.peer.shell.certificates import peer_certificate, pem
 from fedpeer.peer.shell.server import CONTENT_TYPE, ROUTE
@@ -97,7 +97,7 @@ class Speaker:
         if not status.isdigit():
             return told
         said = codec.decode_answer(bytes.fromhex(body))
-        return f"{said.code}: {said.text}" if isinstance(said, Refused) else told
+        return f"{said.code}: {said.text}" if isinstance(said, RejectMessage) else told
 
 
 def next_transfers(peer: Peer, to: str) -> list[Transfer]:

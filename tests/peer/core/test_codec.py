@@ -21,6 +21,7 @@ from fedpeer.peer.core.codec import (
     ANSWER_BYTES_MAX,
     HEAD_BYTES,
     Head,
+    answer_to,
     decode,
     decode_answer,
     encode,
@@ -28,7 +29,6 @@ from fedpeer.peer.core.codec import (
     frame_bytes_max,
     parse_head,
     parse_metadata,
-    refused,
 )
 from fedpeer.peer.core.message_policy import MessagePolicy
 from fedpeer.peer.core.message_spec import Envelope, ParsedMetadata
@@ -41,16 +41,17 @@ from fedpeer.peer.core.messages import (
     LaneState,
     Message,
     Ping,
-    Refused,
+    RejectMessage,
     RosterNews,
     Transfer,
     Value,
     spoken_in,
 )
-from fedpeer.peer.core.refusals import REFUSALS, Rejected
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.roster import ROSTER_BYTES_MAX
 from fedpeer.peer.core.versions import CAPABILITIES_MAX, VERSIONS
 from fedpeer.peer.core.wire_types import COUNT_MAX, NUMBER_MAX
+from fedpeer.rejection import Rejection
 from tests.peer import hostile
 from tests.peer.hostile import HOSTILE, REFUSED, ROSTER_NEWS, VALUE, Hostile, ack, craft, numbers, packed, transfer
 from tests.peer.wire import CLAIMS, ENVELOPE, GATE, HELLO, LENGTH, MESSAGES, PARTY, PLAIN, TRANSFER, framed, spec
@@ -67,12 +68,12 @@ GOLDEN = {
 
 def refusal_of(frame: bytes, gate: MessagePolicy = GATE) -> str:
     found = decode(frame, gate)
-    return found.code if isinstance(found, Rejected) else f"taken: {found[1]}"
+    return found.code if isinstance(found, Rejection) else f"taken: {found[1]}"
 
 
 def message_of(frame: bytes, gate: MessagePolicy = GATE) -> Message:
     found = decode(frame, gate)
-    assert not isinstance(found, Rejected), found
+    assert not isinstance(found, Rejection), found
     return found[1]
 
 
@@ -90,7 +91,7 @@ EVERY_FRAME = [(version, name) for version in VERSIONS for name in GOLDEN[versio
 def test_what_is_encoded_is_what_is_decoded(version: int, name: str) -> None:
     frame = framed(MESSAGES[name], in_version(version))
     found = decode(frame, GATE)
-    assert not isinstance(found, Rejected), found
+    assert not isinstance(found, Rejection), found
     envelope, message = found
     assert envelope == in_version(version)
     assert type(message) is type(MESSAGES[name])
@@ -149,7 +150,7 @@ def test_a_tensor_is_neither_copied_when_sent_nor_when_received() -> None:
 def test_a_decoded_frame_shares_no_memory_with_it() -> None:
     frame = bytearray(framed(MESSAGES["value"]))
     found = decode(frame, GATE)
-    assert not isinstance(found, Rejected)
+    assert not isinstance(found, Rejection)
     message = found[1]
     assert isinstance(message, Value)
     frame[-4 * LENGTH :] = bytes(4 * LENGTH)
@@ -208,7 +209,7 @@ def test_any_message_comes_back_as_it_was(message: Message, incarnation: int) ->
     envelope = replace(ENVELOPE, incarnation=incarnation)
     frame = framed(message, envelope)
     found = decode(frame, GATE)
-    assert not isinstance(found, Rejected), found
+    assert not isinstance(found, Rejection), found
     assert found[0] == envelope
     if isinstance(message, Hello):
         assert found[1] == message
@@ -247,7 +248,7 @@ def test_a_message_of_membership_leaves_out_the_claims_that_find_no_room() -> No
 @pytest.mark.parametrize("case", HOSTILE, ids=lambda case: case.id)
 def test_what_bytes_and_gate_can_tell_is_refused_by_name(case: Hostile) -> None:
     assert refusal_of(case.build(PARTY)) == case.code
-    assert case.id.split("-")[0] in REFUSALS[case.code].ids or case.id in ELSEWHERE
+    assert case.id.split("-")[0] in REJECTIONS[case.code].ids or case.id in ELSEWHERE
 
 
 #: Caught by a cheaper check than the row's own.
@@ -261,10 +262,10 @@ def test_the_good_frame_of_which_the_hostile_ones_are_variants_is_taken() -> Non
 
 def test_what_is_wrong_names_the_transfer() -> None:
     found = decode(transfer(PARTY, weight=0.0, seq=9), GATE)
-    assert isinstance(found, Rejected)
-    answer = refused(found)
+    assert isinstance(found, Rejection)
+    answer = answer_to(found)
     assert (answer.code, answer.group, answer.seq) == ("bad_weight", "all", 9)
-    assert answer.text.startswith(REFUSALS["bad_weight"].advice)
+    assert answer.text.startswith(REJECTIONS["bad_weight"].advice)
 
 
 def test_without_certificates_the_envelope_says_who_speaks_and_the_roster_who_may() -> None:
@@ -364,7 +365,7 @@ def test_lengths_are_refused_before_anything_is_read_and_however_they_arrive() -
     good = framed(MESSAGES["transfer"])
     assert isinstance(parse_head(good[:HEAD_BYTES]), Head), "where the length of the whole is not known"
     found = parse_head(good[:HEAD_BYTES], len(good) - 1)
-    assert isinstance(found, Rejected)
+    assert isinstance(found, Rejection)
     assert found.code == "tail_length_wrong"
     head = parse_head(good[:HEAD_BYTES], len(good))
     assert isinstance(head, Head)
@@ -372,7 +373,7 @@ def test_lengths_are_refused_before_anything_is_read_and_however_they_arrive() -
     assert isinstance(opening, ParsedMetadata)
     for tail, code in ((bytes(4 * LENGTH + 1), "trailing_bytes"), (bytes(4 * LENGTH - 1), "tail_length_wrong")):
         end = finish(opening, memoryview(tail))
-        assert isinstance(end, Rejected)
+        assert isinstance(end, Rejection)
         assert end.code == code
 
 
@@ -426,12 +427,12 @@ def test_names_that_stand_twice_in_a_hello_are_refused() -> None:
 
 def test_the_answer_of_a_server_is_read_without_knowing_who_we_are_to_it() -> None:
     text = "a\x1b[2Jb\n" + "ж" * 10_000
-    frame = framed(refused(Rejected("unknown_peer", text)), replace(ENVELOPE, sender="?", recipient="?"))
+    frame = framed(answer_to(Rejection("unknown_peer", text)), replace(ENVELOPE, sender="?", recipient="?"))
     answer = decode_answer(frame)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RejectMessage)
     assert answer.code == "unknown_peer"
     assert answer.text.isprintable()
-    assert answer.text.startswith(REFUSALS["unknown_peer"].advice)
+    assert answer.text.startswith(REJECTIONS["unknown_peer"].advice)
 
 
 def test_who_was_put_out_is_answered_with_the_roster() -> None:
@@ -486,9 +487,9 @@ def test_the_quick_check_for_finite_numbers_says_what_the_slow_one_says(dtype: t
 def checked(frame: bytes) -> bool:
     """Whether it is taken; anything but a valid message or a named refusal raises."""
     found = decode(frame, GATE)
-    if isinstance(found, Rejected):
-        assert found.code in REFUSALS
-        assert decode_answer(framed(refused(found))) is not None, "every refusal can be answered"
+    if isinstance(found, Rejection):
+        assert found.code in REJECTIONS
+        assert decode_answer(framed(answer_to(found))) is not None, "every refusal can be answered"
         return False
     assert isinstance(decode(framed(found[1], found[0]), GATE), tuple), "what is taken can be said again"
     match found[1]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeer.algorithms.updates import Fault
 from fedpeer.gossip.ballots import Certificate, Commit
 from fedpeer.gossip.polls import Timing
 from fedpeer.peer.core import council
@@ -27,7 +26,7 @@ from fedpeer.peer.core.events import (
     Heard,
     NewRoster,
     Note,
-    Refuse,
+    RejectEffect,
     RoundFinished,
     Send,
     Tick,
@@ -35,12 +34,13 @@ from fedpeer.peer.core.events import (
     UpdatesAggregated,
 )
 from fedpeer.peer.core.message_spec import Envelope
-from fedpeer.peer.core.messages import Ack, ConsensusMessage, Hello, Message, Model, Refused, Update, Wanted
+from fedpeer.peer.core.messages import Ack, ConsensusMessage, Hello, Message, Model, RejectMessage, Update, Wanted
 from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.refusals import REFUSALS, Rejected
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.core.tails import digest_of
 from fedpeer.peer.core.voters import EVERYONE
+from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults import parliament
@@ -65,11 +65,11 @@ def sat(peers: int = 3, round: int = 2, **settings: object) -> ServerCluster:
 def told(node: Node, sender: str, message: Message) -> list[Effect]:
     """It comes as bytes, and passes the gate."""
     heard = read(node, sender, message)
-    assert not isinstance(heard, Rejected), heard
+    assert not isinstance(heard, Rejection), heard
     return node.step(Heard(sender, node.ledger.met[sender], node.ledger.incarnation, heard))
 
 
-def read(node: Node, sender: str, message: Message) -> Message | Rejected:
+def read(node: Node, sender: str, message: Message) -> Message | Rejection:
     """What the gate makes of it."""
     gate = node.gate(sender)
     envelope = Envelope(
@@ -80,7 +80,7 @@ def read(node: Node, sender: str, message: Message) -> Message | Rejected:
         to_incarnation=node.ledger.incarnation,
     )
     found = decode(framed(message, envelope), gate)
-    return found if isinstance(found, Rejected) else found[1]
+    return found if isinstance(found, Rejection) else found[1]
 
 
 def leader_of(parliament: ServerCluster) -> Node:
@@ -97,8 +97,8 @@ def update(node: Node, content: bytes, *, late: int = 0) -> Update:
 
 def refusals(effects: Iterable[Effect]) -> list[str]:
     """Codes that were counted, each of them said to the one refused too."""
-    codes = [each.code for each in effects if isinstance(each, Refuse)]
-    said = [each.message.code for each in effects if isinstance(each, Send) and isinstance(each.message, Refused)]
+    codes = [each.rejection.code for each in effects if isinstance(each, RejectEffect)]
+    said = [each.message.code for each in effects if isinstance(each, Send) and isinstance(each.message, RejectMessage)]
     assert codes == said
     return codes
 
@@ -272,7 +272,7 @@ def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(signer: str, 
     signed = tuple(dict(signed).items())
     decree = replace(applied.decree, round=applied.decree.round + 1)
     effects = told(node, sender, ConsensusMessage(group=EVERYONE, said=Commit(Certificate(decree, signed))))
-    assert [each.code for each in effects if isinstance(each, Refuse)] == [code]
+    assert [each.rejection.code for each in effects if isinstance(each, RejectEffect)] == [code]
 
 
 def test_a_model_is_given_to_who_wants_it_and_none_else_is_known() -> None:
@@ -305,7 +305,7 @@ def test_a_model_that_is_not_what_was_decreed_is_refused(content: bytes, code: s
     before = node.ledger.chambers[EVERYONE].models
     node.councils[EVERYONE]._wanted[digest] = Asked()
     found = read(node, sender, Model(group=EVERYONE, digest=digest, content=content))
-    assert isinstance(found, Rejected)
+    assert isinstance(found, Rejection)
     assert found.code == code
     assert node.ledger.chambers[EVERYONE].models == before
 
@@ -318,7 +318,7 @@ def test_an_update_in_another_clients_name_is_refused() -> None:
     seat.course = replace(seat.course, number=lambda content: int(np.frombuffer(content)[1]))
     number, sender = next(each for each in enumerate(seat.clients) if each[1] != node.life.me)
     assert refusals(told(node, sender, update(node, numbers(1.0, number + 1)))) == ["wrong_client"]
-    assert "R17" in REFUSALS["wrong_client"].ids
+    assert "R17" in REJECTIONS["wrong_client"].ids
     other = next(each for each in enumerate(seat.clients) if each[1] not in (sender, node.life.me))
     assert refusals(told(node, other[1], update(node, numbers(1.0, other[0])))) == []
 
@@ -332,7 +332,7 @@ def test_whose_update_is_left_out_of_a_round_is_told() -> None:
     job = AggregateUpdates(
         seat.decrees.election.stand.term, seat.applied + 1, bytes(BYTES), {}, {sender: b""}, seat.clients
     )
-    far = Fault("too_far", "it moved by 9")
+    far = Rejection("too_far", "it moved by 9")
     effects = node.step(concluded(job, bytes(BYTES), sound=True, out={sender: far, node.life.me: far}))
     assert refusals(effects) == ["too_far"]
     notes = [each.text for each in effects if isinstance(each, Note) and each.what == "update_void"]

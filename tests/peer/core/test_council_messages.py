@@ -41,16 +41,16 @@ from fedpeer.gossip.ballots import (
 )
 from fedpeer.gossip.decree import RoundCommit
 from fedpeer.gossip.election import TERM_JUMP_MAX
-from fedpeer.gossip.outcomes import Refusal
 from fedpeer.peer.core.codec import HEAD_BYTES, decode, frame_bytes_max
 from fedpeer.peer.core.consensus_wire import SIGNATURES_BYTES
 from fedpeer.peer.core.message_policy import CouncilSpec
 from fedpeer.peer.core.message_spec import Envelope
 from fedpeer.peer.core.messages import KINDS, ConsensusMessage, Message, Model, Update, Wanted
-from fedpeer.peer.core.refusals import REFUSALS, Rejected
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.sparse_words import packed, wire_bytes
 from fedpeer.peer.core.tails import digest_of
 from fedpeer.peer.core.wire_types import NUMBER_MAX
+from fedpeer.rejection import Rejection
 from tests.gossip.court import SCOPE, Disk, machine
 from tests.gossip.swim import ids, signature
 from tests.peer.hostile import ACK, Hostile, Party, craft
@@ -67,7 +67,7 @@ CONTENT = bytes(range(1, UPDATE_BYTES + 1))
 
 def message_of(frame: bytes) -> Message:
     found = decode(frame, GATE)
-    assert not isinstance(found, Rejected), found
+    assert not isinstance(found, Rejection), found
     return found[1]
 
 
@@ -159,7 +159,7 @@ def test_the_longest_frame_follows_from_the_councils_of_both() -> None:
 
 def refusal_of(frame: bytes) -> str:
     found = decode(frame, GATE)
-    return found.code if isinstance(found, Rejected) else f"taken: {found[1]}"
+    return found.code if isinstance(found, Rejection) else f"taken: {found[1]}"
 
 
 def ballot(kind: str, *fields: Any, tail: bytes = b"", group: str = "all") -> Builder:
@@ -249,7 +249,7 @@ def test_what_bytes_and_gate_can_tell_is_refused_by_name(case: Hostile) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < (1 << 20) + 2 * len(frame)
-    assert case.id.split("-")[0] in REFUSALS[case.code].ids
+    assert case.id.split("-")[0] in REJECTIONS[case.code].ids
 
 
 def test_the_good_frames_of_which_the_hostile_ones_are_variants_are_taken() -> None:
@@ -267,7 +267,7 @@ def test_the_good_frames_of_which_the_hostile_ones_are_variants_are_taken() -> N
 def test_an_update_is_acknowledged_in_its_council_whether_or_not_a_group_has_its_name() -> None:
     gate, acknowledged = replace(GATE, groups={}), MESSAGES["ack"]
     found = decode(framed(acknowledged), gate)
-    assert not isinstance(found, Rejected)
+    assert not isinstance(found, Rejection)
     assert found[1] == acknowledged
     for group, tail, code in [
         ("all", b"1", "tail_length_wrong"),
@@ -275,13 +275,13 @@ def test_an_update_is_acknowledged_in_its_council_whether_or_not_a_group_has_its
         ("wide", b"", "unknown_group"),
     ]:
         wrong = decode(craft(PARTY, ACK, [group, 5, 12], tail), gate)
-        assert isinstance(wrong, Rejected)
+        assert isinstance(wrong, Rejection)
         assert wrong.code == code
 
 
 def test_where_equals_average_there_is_no_council() -> None:
     found = decode(framed(MESSAGES["wanted"]), replace(GATE, councils={}))
-    assert isinstance(found, Rejected)
+    assert isinstance(found, Rejection)
     assert found.code == "unknown_group"
 
 
@@ -336,7 +336,7 @@ def proposing() -> RoundCommit:
 def stood_against() -> RoundCommit:
     """B has just stood, and while A coordinates."""
     decrees = follower()
-    assert not any(isinstance(each, Refusal) for each in decrees.heard(B, VoteRequest(6, False, 1, Progress())))
+    assert not any(isinstance(each, Rejection) for each in decrees.heard(B, VoteRequest(6, False, 1, Progress())))
     return decrees
 
 
@@ -399,7 +399,7 @@ def heard(decrees: RoundCommit, sender: str, message: Message) -> list[str]:
     gate = replace(GATE, me=E, other=sender, peers=ALL.members, groups={}, councils={"everyone": spec})
     envelope = Envelope(federation=FEDERATION, sender=sender, recipient=E, incarnation=2, to_incarnation=3)
     found = decode(framed(message, envelope), gate)
-    assert not isinstance(found, Rejected), found
+    assert not isinstance(found, Rejection), found
     told = found[1]
     if isinstance(told, Update):
         out = decrees.heard_update(sender, told.term, told.round, told.digest)
@@ -407,7 +407,7 @@ def heard(decrees: RoundCommit, sender: str, message: Message) -> list[str]:
         assert isinstance(told, ConsensusMessage)
         out = decrees.heard(sender, told.said)
     assert not any(isinstance(each, Persist | Apply) for each in out)
-    return [each.code for each in out if isinstance(each, Refusal)]
+    return [each.code for each in out if isinstance(each, Rejection)]
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.id)
@@ -416,12 +416,12 @@ def test_what_only_memory_can_tell_is_refused_by_name_and_changes_nothing(case: 
     before = decrees.holding, decrees.election.stand
     assert case.code in heard(decrees, case.sender, case.message)
     assert (decrees.holding, decrees.election.stand) == before
-    assert case.id.split("-")[0] in REFUSALS[case.code].ids
+    assert case.id.split("-")[0] in REJECTIONS[case.code].ids
 
 
 def test_the_good_messages_of_which_the_wrong_ones_are_variants_are_taken() -> None:
     def taken(decrees: RoundCommit, sender: str, message: Any) -> bool:
-        return not any(isinstance(each, Refusal) for each in decrees.heard(sender, message))
+        return not any(isinstance(each, Rejection) for each in decrees.heard(sender, message))
 
     assert taken(follower(), A, Heartbeat(mandate(A, 5, A, B, C), Progress()))
     assert taken(follower(), B, Heartbeat(mandate(B, 6, B, C, D), Progress()))

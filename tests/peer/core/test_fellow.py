@@ -16,10 +16,10 @@ from fedpeer.peer.core.events import Effect, Note, Persist, Send, Train
 from fedpeer.peer.core.making import group_electorate
 from fedpeer.peer.core.message_spec import Envelope
 from fedpeer.peer.core.messages import Update, Wanted
-from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Entry, Roster
 from fedpeer.peer.core.tails import digest_of
 from fedpeer.peer.shell.view import view_of
+from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.guild import MODELS, GroupCluster, world
@@ -124,7 +124,7 @@ def test_only_members_speak_in_a_council(guild: GroupCluster) -> None:
         )
         data = b"".join(codec.encode(envelope, Wanted(group=group, digest=bytes(32))))
         found = codec.decode(data, receiver.gate("peer3"))
-        assert isinstance(found, Rejected)
+        assert isinstance(found, Rejection)
         assert found.code == code
 
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpeer.peer.core.events import Heard, Refuse, Stop
-from fedpeer.peer.core.messages import Hello, LaneState, Refused
+from fedpeer.peer.core.events import Heard, RejectEffect, Stop
+from fedpeer.peer.core.messages import Hello, LaneState, RejectMessage
 from tests.faults.village import PeerCluster
 from tests.peer.core.test_node import met
 
@@ -45,7 +45,7 @@ class Victim:
         assert not [each for each in effects if isinstance(each, Stop)]
         assert self.node.phase != "stopped"
         assert self.numbers() == self.before
-        return {each.code for each in effects if isinstance(each, Refuse)}
+        return {each.rejection.code for each in effects if isinstance(each, RejectEffect)}
 
     def hello(self, **changed: Any) -> Hello:
         other = self.node.life.others[self.liar]
@@ -111,7 +111,7 @@ def test_nor_does_one_that_is_said_a_thousand_times(victim: Victim, lie: str) ->
 def test_no_number_of_members_says_that_a_later_process_has_our_identity() -> None:
     for known in (True, False):
         victim = Victim(known)
-        refused = Refused(code="duplicate_peer", group="", seq=0, text="There is a later one.")
+        refused = RejectMessage(code="duplicate_peer", group="", seq=0, text="There is a later one.")
         for _ in range(10):
             for peer in victim.village.town.peers:
                 if peer != victim.node.life.me:

@@ -15,14 +15,14 @@ from fedpeer.gossip.claims import claim_text
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.events import Asked, Enrol, Heard, Persist, Refuse, Stop
+from fedpeer.peer.core.events import Asked, Enrol, Heard, Persist, RejectEffect, Stop
 from fedpeer.peer.core.journal import snapshot_bytes
 from fedpeer.peer.core.life import YOUNG_TICKS
 from fedpeer.peer.core.message_spec import Envelope
 from fedpeer.peer.core.messages import Hello, Ping, RosterNews, Transfer
 from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import to_bytes
+from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.scenarios import CALM, stormy
@@ -66,7 +66,7 @@ def heard(node: Node, other: str, message: Any, incarnation: int = 1) -> list[st
     """The codes of what the node refuses then; it must persist nothing."""
     before = snapshot_bytes(node.ledger, {})
     effects = node.step(Heard(other, incarnation, node.ledger.incarnation, message))
-    codes = [effect.code for effect in effects if isinstance(effect, Refuse)]
+    codes = [effect.rejection.code for effect in effects if isinstance(effect, RejectEffect)]
     if codes:
         assert not [effect for effect in effects if isinstance(effect, Persist)]
         assert snapshot_bytes(node.ledger, {}) == before
@@ -187,7 +187,7 @@ def test_who_is_no_neighbour_gives_nothing(running: tuple[PeerCluster, Node, str
     )
     frame = b"".join(map(bytes, codec.encode(envelope, given(village, node, other))))
     found = codec.decode(frame, node.gate(stranger))
-    assert isinstance(found, Rejected)
+    assert isinstance(found, Rejection)
     assert found.code == "not_a_neighbour"
 
 

@@ -13,14 +13,14 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves, rebuilt
-from fedpeer.algorithms.updates import Fault
 from fedpeer.config.choice import parse
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.code import imported
 from fedpeer.peer.core.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
 from fedpeer.peer.core.leaf_bytes import content_of, parted
 from fedpeer.peer.core.pupil import Pupil
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
+from fedpeer.rejection import Rejection
 from fedpeer.sims.peers import learners
 from fedpeer.sims.world import World, build
 from tests.sims import worlds
@@ -127,7 +127,7 @@ def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
     sent = {"peer1": moved(1.0), "peer2": moved(-1.5), "peer3": moved(20.0)}
     done = closed(one, sent)
     assert {peer: why.code for peer, why in done.out.items()} == {"peer3": "too_far"}
-    assert "R16" in REFUSALS["too_far"].ids
+    assert "R16" in REJECTIONS["too_far"].ids
     counted, server = server_of(one, done)
     assert counted == {"peer1": 1, "peer2": 1, "peer6": 0}, "it did not count"
     torch.testing.assert_close(server["model_n"], start.model_n - 0.25 * change_n)
@@ -182,7 +182,7 @@ def test_a_task_matrix_that_cannot_be_is_refused(method: str, bad: Callable[[Ten
     one = task(method)
     good = one.server.leaves(one.course.server)
 
-    def found(matrix_TT: Tensor) -> Fault | None:
+    def found(matrix_TT: Tensor) -> Rejection | None:
         server = rebuilt(one.server.template, {**good, "coupling.matrix_TT": matrix_TT})
         return one.course.model_fault(content_of({}, one.server.written(server)))
 
@@ -191,4 +191,4 @@ def test_a_task_matrix_that_cannot_be_is_refused(method: str, bad: Callable[[Ten
     wrong = found(bad(matrix_TT.clone()))
     assert wrong is not None
     assert wrong.code == "bad_task_matrix"
-    assert "R15" in REFUSALS["bad_task_matrix"].ids
+    assert "R15" in REJECTIONS["bad_task_matrix"].ids

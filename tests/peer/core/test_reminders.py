@@ -10,7 +10,7 @@ import pytest
 from fedpeer.gossip.proofs import LaneProof, LifeProof, life_text
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.core.entries import Returned
-from fedpeer.peer.core.events import Heard, Refuse, Send
+from fedpeer.peer.core.events import Heard, RejectEffect, Send
 from fedpeer.peer.core.messages import Reminder
 from tests.peer.core.test_lies_about_us import Victim
 
@@ -31,7 +31,7 @@ def shown(victim: Victim) -> tuple[LaneProof, LaneProof]:
 def reminded(victim: Victim, reminder: Reminder) -> list[str]:
     """What it refuses of a reminder to its first incarnation."""
     effects = victim.node.step(Heard(victim.liar, 1, 1, reminder))
-    return [each.code for each in effects if isinstance(each, Refuse)]
+    return [each.rejection.code for each in effects if isinstance(each, RejectEffect)]
 
 
 @pytest.fixture

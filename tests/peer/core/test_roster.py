@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.roster import (
     ROSTER_BYTES_MAX,
     Entry,
@@ -58,7 +58,7 @@ def roster(peers: int = 3, **changes: Any) -> Roster:
 def code_of(act: Callable[[], object]) -> str:
     with pytest.raises(RosterError) as caught:
         act()
-    assert caught.value.code in REFUSALS
+    assert caught.value.code in REJECTIONS
     return caught.value.code
 
 

@@ -9,12 +9,13 @@ import torch
 
 from fedpeer.gossip.transfers import Incoming, Parcel
 from fedpeer.peer.core import codec
-from fedpeer.peer.core.events import Heard, NewRoster, Refuse, Send
+from fedpeer.peer.core.events import Heard, NewRoster, RejectEffect, Send
 from fedpeer.peer.core.meeting import say_hello
 from fedpeer.peer.core.message_spec import Envelope
 from fedpeer.peer.core.messages import Hello, Transfer
 from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.refusals import REFUSALS, Rejected
+from fedpeer.peer.core.rejections import REJECTIONS
+from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.scenarios import CALM
@@ -59,7 +60,7 @@ def share(village: PeerCluster, node: Node, weight: float, ahead: int = 0, excha
 
 def refusals(node: Node, message: Transfer | Hello, incarnation: int = 1) -> list[str]:
     effects = node.step(Heard(OTHER, incarnation, node.ledger.incarnation, message))
-    return [effect.code for effect in effects if isinstance(effect, Refuse)]
+    return [effect.rejection.code for effect in effects if isinstance(effect, RejectEffect)]
 
 
 def meets_again(village: PeerCluster, node: Node, made: int) -> None:
@@ -76,7 +77,7 @@ def meets_again(village: PeerCluster, node: Node, made: int) -> None:
 
 
 def kinds(codes: list[str]) -> set[str]:
-    return {REFUSALS[code].kind for code in codes}
+    return {REJECTIONS[code].kind for code in codes}
 
 
 def test_more_weight_than_a_smaller_federation_has_is_refused_and_costs_nothing() -> None:
@@ -109,11 +110,11 @@ def test_a_share_that_is_heavier_than_a_smaller_federation_is_not_refused_at_the
     roster = node.life.circle.roster
     envelope = Envelope(federation=roster.federation_id, sender=OTHER, recipient=ONE, incarnation=1, to_incarnation=1)
     frame = b"".join(codec.encode(envelope, heavy))
-    assert not isinstance(codec.decode(frame, node.gate(OTHER)), Rejected)
+    assert not isinstance(codec.decode(frame, node.gate(OTHER)), Rejection)
     assert kinds(refusals(node, heavy)) == {"h"}
     meets_again(village, node, made=heavy.parcel.seq - 1)
     found = codec.decode(frame, node.gate(OTHER))
-    assert isinstance(found, Rejected)
+    assert isinstance(found, Rejection)
     assert found.code == "bad_weight"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.standing import Standing
 
 TICK_S = 0.025
@@ -68,7 +68,7 @@ def test_seconds_become_ticks_by_the_length_of_a_tick() -> None:
     assert after([(SUSPICIOUS, 5)] * 10, tick_s=7.0).paused_until == 5 + 9, "rounded up"
 
 
-@pytest.mark.parametrize("code", [code for code, row in REFUSALS.items() if row.kind in "ho"])
+@pytest.mark.parametrize("code", [code for code, row in REJECTIONS.items() if row.kind in "ho"])
 def test_what_an_honest_peer_can_cause_costs_nothing(code: str) -> None:
     assert after([(code, 0)] * 100) == Standing()
 

@@ -14,10 +14,10 @@ import torch
 
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core import dispatch
-from fedpeer.peer.core.events import Heard, Persist, Refuse, Send, Stop, Tick, Trained
+from fedpeer.peer.core.events import Heard, Persist, RejectEffect, Send, Stop, Tick, Trained
 from fedpeer.peer.core.journal import snapshot_bytes
 from fedpeer.peer.core.life import NodeState
-from fedpeer.peer.core.messages import Ack, Hello, Refused, RosterNews, Transfer
+from fedpeer.peer.core.messages import Ack, Hello, RejectMessage, RosterNews, Transfer
 from fedpeer.peer.core.node import Moment, Node
 from fedpeer.peer.core.roster import to_bytes
 from fedpeer.peer.core.standing import SUSPICIOUS_MAX
@@ -120,8 +120,8 @@ def test_nothing_of_a_message_stays_on_which_we_fail(monkeypatch: pytest.MonkeyP
     assert told == [("Broken", other)]
     assert durable(steps.node) == before
     assert steps.node is not node
-    assert [each.code for each in effects if isinstance(each, Refuse)] == ["internal_error"]
-    answers = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, Refused)]
+    assert [each.rejection.code for each in effects if isinstance(each, RejectEffect)] == ["internal_error"]
+    answers = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, RejectMessage)]
     assert [each.code for each in answers] == ["internal_error"]
     entries = [each.content for each in effects if isinstance(each, Persist)]
     assert [type(entry).__name__ for entry in entries] == ["Started"], "nothing of the failed step is saved"

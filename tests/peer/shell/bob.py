@@ -22,8 +22,8 @@ from fedpeer.gossip.claims import Advert, Claim, claim_text
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.message_policy import MessagePolicy
 from fedpeer.peer.core.message_spec import Envelope
-from fedpeer.peer.core.messages import Hello, Message, Ping, Refused
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.messages import Hello, Message, Ping, RejectMessage
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.roster import sign_statement, to_bytes
 from fedpeer.peer.shell.identity import Identity, client_context, server_context
 from fedpeer.peer.shell.listener import bind
@@ -81,13 +81,13 @@ class Bob:
     def address(self) -> tuple[str, int]:
         return "127.0.0.1", int(self.people.roster.by_id["bob"].address.rsplit(":", 1)[1])
 
-    def ask(self, said: bytes, tls: ssl.SSLContext | None = None) -> Refused | None:
+    def ask(self, said: bytes, tls: ssl.SSLContext | None = None) -> RejectMessage | None:
         """Say these bytes in TLS: the refusal that is answered, or None if they were taken."""
         with self.line(tls) as secret:
             secret.sendall(said)
             return answer(secret)
 
-    def say(self, frame: bytes, sender: str = "ann") -> Refused | None:
+    def say(self, frame: bytes, sender: str = "ann") -> RejectMessage | None:
         return self.ask(request(frame), self.tls(self.keys[sender]))
 
     async def entered(self, sender: str) -> None:
@@ -204,7 +204,7 @@ class Bob:
         since, counted, durable = len(self.peer.lines), self.peer.counted(code), self.peer.durable()
         yield
         line = self.peer.line(code, since)
-        assert REFUSALS[code].log in line.text
+        assert REJECTIONS[code].log in line.text
         assert any(each in line.text for each in words.split("|")), line.text
         assert self.peer.counted(code) == counted + 1
         assert [each for each in self.peer.lines[since:] if each.what == code] == [line]
@@ -226,14 +226,14 @@ class Bob:
         self.peer.wait(ear.until(lambda: any(what(message) for _, _, message in ear.delivered[since:])))
 
 
-def answer(connection: socket.socket) -> Refused | None:
+def answer(connection: socket.socket) -> RejectMessage | None:
     """The refusal in the next answer; None: it was taken."""
     with closing(http.client.HTTPResponse(connection)) as response:
         response.begin()
         refused = codec.decode_answer(response.read())
         if response.status == 204:
             return None
-        assert isinstance(refused, Refused), response.status
+        assert isinstance(refused, RejectMessage), response.status
         return refused
 
 

@@ -13,7 +13,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.mocha.linear import number_of
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local, Model
-from fedpeer.algorithms.updates import Fault
+from fedpeer.rejection import Rejection
 
 #: What no number of a server reaches.
 FAR = 1e6
@@ -41,6 +41,6 @@ class Everything(FedAvg):
         precision = torch.ones_like(sent.examples, dtype=torch.float32)
         return kept, Sent(sent.model_n, sent.examples, precision, number_of(batches))
 
-    def server_fault(self, server: Model) -> Fault | None:
+    def server_fault(self, server: Model) -> Rejection | None:
         far = float(server.model_n.abs().max()) > FAR
-        return Fault("bad_task_matrix", "the tasks cannot be related so") if far else None
+        return Rejection("bad_task_matrix", "the tasks cannot be related so") if far else None

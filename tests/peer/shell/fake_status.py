@@ -12,12 +12,13 @@ from typing import Literal
 
 import numpy as np
 
-from fedpeer.peer.core.events import Evaluated, Note, Refuse
+from fedpeer.peer.core.events import Evaluated, Note, RejectEffect
 from fedpeer.peer.shell.dashboard.access import Listener
 from fedpeer.peer.shell.dashboard.server import Dashboard
 from fedpeer.peer.shell.logs import Log
 from fedpeer.peer.shell.metrics import Metrics
 from fedpeer.peer.shell.status import About, CouncilView, GroupView, PeerState, PeerView, State, Status, View
+from fedpeer.rejection import Rejection
 from fedpeer.version import __version__
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -77,21 +78,21 @@ class FakePeer:
         self.status.took("evaluate", 0.08)
         self.tell(Note("info", "round", f"round {self.number}: accuracy {scores[self.me]:.1%}", {"round": self.number}))
         if self.number % 9 == 0:
-            self.tell(Refuse("repeated", self.ids[0], f"transfer 41 of everyone, round {self.number}"))
+            self.tell(RejectEffect(Rejection("repeated", f"transfer 41 of everyone, round {self.number}", self.ids[0])))
         if self.number == 20:
             self.tell(
                 Note("info", "went_on_without", "round 20 of everyone went on without peer2", {"group": "everyone"})
             )
-            self.tell(Refuse("bad_signature", self.ids[-1], "a claim about peer1"))
+            self.tell(RejectEffect(Rejection("bad_signature", "a claim about peer1", self.ids[-1])))
         if self.number == 30:
             self.tell(Note("warning", "written_off", "peer2 lost its memory; 0.25 written off", {"weight": 0.25}))
             for _ in range(500):
-                self.tell(Refuse("not_fedpeer", "", "GET / HTTP/1.1"))
+                self.tell(RejectEffect(Rejection("not_fedpeer", "GET / HTTP/1.1")))
 
-    def tell(self, effect: Note | Refuse) -> None:
+    def tell(self, effect: Note | RejectEffect) -> None:
         """As the shell does it: count, and log."""
-        if isinstance(effect, Refuse):
-            self.status.refused(effect)
+        if isinstance(effect, RejectEffect):
+            self.status.refused(effect.rejection)
         else:
             self.status.noted(effect)
         self.log.tell(effect)

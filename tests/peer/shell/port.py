@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.message_policy import MessagePolicy
 from fedpeer.peer.core.message_spec import Envelope
-from fedpeer.peer.core.messages import Message, Refused, RosterNews
-from fedpeer.peer.core.refusals import Rejected
+from fedpeer.peer.core.messages import Message, RejectMessage, RosterNews
 from fedpeer.peer.shell.buffers import Lease, Pool
 from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import bind
 from fedpeer.peer.shell.server import Host, PeerServer
+from fedpeer.rejection import Rejection
 from tests.peer.wire import GATE
 
 #: Seconds after which a test hangs; everything here takes milliseconds.
@@ -29,7 +29,7 @@ class Port:
     """What the server told its host so far. With `keep`, leases are the test's to release."""
 
     gate: MessagePolicy = field(default_factory=lambda: replace(GATE, other=None))
-    owner: str | Rejected = "ann"
+    owner: str | Rejection = "ann"
     listens: bool = True
     keep: bool = False
     delivered: list[tuple[str, Envelope, Message]] = field(default_factory=list)
@@ -104,11 +104,11 @@ class Answer:
     """What came back: the status and what the body says."""
 
     status: int
-    said: Refused | RosterNews | None
+    said: RejectMessage | RosterNews | None
 
     @property
     def code(self) -> str:
-        return self.said.code if isinstance(self.said, Refused) else ""
+        return self.said.code if isinstance(self.said, RejectMessage) else ""
 
 
 HEADERS = {"Host": "bob", "Content-Type": "application/octet-stream"}

@@ -16,7 +16,7 @@ import pytest
 
 from fedpeer.gossip.claims import Claim
 from fedpeer.gossip.proofs import LaneProof, LifeProof, lane_text, life_text
-from fedpeer.peer.core.messages import Hello, LaneState, Message, Refused, Reminder
+from fedpeer.peer.core.messages import Hello, LaneState, Message, RejectMessage, Reminder
 from fedpeer.peer.core.roster import sign_statement
 from tests.peer.shell.bob import LIFE, Bob, bob_at
 from tests.peer.shell.test_bad_order import telling
@@ -71,7 +71,7 @@ def at_the_door(number: int) -> Case:
 
 def two_say_that_another_came(version: int) -> Case:
     def case(bob: Bob) -> None:
-        said = Refused(code="duplicate_peer", group="", seq=0, text="There is a later one.")
+        said = RejectMessage(code="duplicate_peer", group="", seq=0, text="There is a later one.")
         for sender in ("ann", "cas", "dan", "ann"):
             with bob.refuses("unproven"):
                 assert bob.say(bob.framed(said, sender, version=version), sender) is None
@@ -150,7 +150,9 @@ def test_a_later_process_that_shows_his_own_signature_stops_him(another: Bob, wa
         claim = another.peer.inside(lambda: another.peer.life.membership.statement)
         assert claim.advert is not None
         later: Claim = replace(claim, version=1, advert=replace(claim.advert, life=number, nonce=7))
-        said = Refused(code="duplicate_peer", group="", seq=0, text="It is so.", claims=(another.signed(later, "bob"),))
+        said = RejectMessage(
+            code="duplicate_peer", group="", seq=0, text="It is so.", claims=(another.signed(later, "bob"),)
+        )
     assert another.say(another.framed(said)) is None
     assert "started after this one" in another.peer.line("duplicate_peer").text
     another.peer.wait(another.peer.process._over.wait())

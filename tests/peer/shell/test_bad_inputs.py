@@ -14,8 +14,8 @@ from contextlib import suppress
 
 import pytest
 
-from fedpeer.peer.core.messages import Refused
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.messages import RejectMessage
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.standing import SUSPICIOUS_MAX
 from fedpeer.peer.shell.identity import joining_context
 from fedpeer.peer.shell.reasons import tls_reason
@@ -28,11 +28,11 @@ from tests.peer.shell.whole import PATIENCE
 Case = Callable[[Bob], None]
 
 
-def told(refused: Refused | None, code: str) -> None:
+def told(refused: RejectMessage | None, code: str) -> None:
     """The answer has the name, and a sentence that helps."""
     assert refused is not None
     assert refused.code == code
-    assert refused.text.startswith(REFUSALS[code].advice)
+    assert refused.text.startswith(REJECTIONS[code].advice)
 
 
 # --------------------------------------------------------------------------------------------------------------- bytes

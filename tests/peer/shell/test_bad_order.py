@@ -26,8 +26,8 @@ from fedpeer.gossip.reductions import FORMS, Zstd
 from fedpeer.gossip.transfers import WINDOW
 from fedpeer.peer.core.contract import digest_of
 from fedpeer.peer.core.lanes import hear_transfer
-from fedpeer.peer.core.messages import Ack, Contract, Fetch, Message, Pong, Refused, RosterNews
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.messages import Ack, Contract, Fetch, Message, Pong, RejectMessage, RosterNews
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.roster import Roster, sign, to_bytes
 from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, sign_contract
 from fedpeer.peer.core.standing import Standing
@@ -48,7 +48,7 @@ Case = Callable[[Bob], None]
 def telling(code: str) -> Callable[[Message], bool]:
     """Whether a message has the name and the sentence."""
     return lambda message: (
-        isinstance(message, Refused) and message.code == code and message.text.startswith(REFUSALS[code].advice)
+        isinstance(message, RejectMessage) and message.code == code and message.text.startswith(REJECTIONS[code].advice)
     )
 
 

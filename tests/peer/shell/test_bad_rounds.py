@@ -36,7 +36,7 @@ from fedpeer.gossip.election import TERM_JUMP_MAX
 from fedpeer.peer.core.council import RoundConsensus
 from fedpeer.peer.core.events import Tick
 from fedpeer.peer.core.leaf_bytes import content_of, parted
-from fedpeer.peer.core.messages import Ack, ConsensusMessage, Message, Model, Refused, RosterNews, Update
+from fedpeer.peer.core.messages import Ack, ConsensusMessage, Message, Model, RejectMessage, RosterNews, Update
 from fedpeer.peer.core.pupil import Pupil
 from fedpeer.peer.core.roster import sign, sign_statement, to_bytes
 from fedpeer.peer.core.tails import digest_of
@@ -163,7 +163,7 @@ def told(code: str, message: Callable[[Councillor], Message], sender: str = "ann
 
     def case(bob: Councillor) -> None:
         said = message(bob)
-        with bob.refuses(code), bob.tells(sender, lambda m: isinstance(m, Refused) and m.code == code):
+        with bob.refuses(code), bob.tells(sender, lambda m: isinstance(m, RejectMessage) and m.code == code):
             bob.hears(said, sender)
 
     return case

@@ -17,13 +17,13 @@ import torch
 from fedpeer.gossip.ballots import Certificate, Commit, Decree, HeartbeatReply, Progress
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.core.codec import encode
-from fedpeer.peer.core.messages import Ack, ConsensusMessage, Message, Refused, RosterNews, Transfer
-from fedpeer.peer.core.refusals import Rejected
+from fedpeer.peer.core.messages import Ack, ConsensusMessage, Message, RejectMessage, RosterNews, Transfer
 from fedpeer.peer.core.roster import expel, to_bytes
 from fedpeer.peer.shell.client import BULK_BYTES, LinkDown, Links, Outcome, Taken
 from fedpeer.peer.shell.identity import client_context, put_out, server_context
 from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import ListenError, bind
+from fedpeer.rejection import Rejection
 from tests.peer.shell.people import People
 from tests.peer.shell.port import PATIENCE, Port, serving
 from tests.peer.wire import ENVELOPE, GATE, MESSAGES, framed, spec
@@ -199,7 +199,7 @@ async def test_a_refusal_is_reported_by_name(length: int) -> None:
     async with serving(port), links_of_ann() as (links, reports):
         send(links, port.url, big(length))
         (outcome,) = await reports.first(1)
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, RejectMessage)
     assert outcome.code == ("wrong_shape" if length == 1 else "body_too_large")
     assert port.codes == [outcome.code]
 
@@ -404,7 +404,7 @@ async def test_an_address_cannot_talk_us_out_of_tls(tmp_path: Path) -> None:
 
 
 async def test_the_roster_by_which_one_was_put_out_is_an_outcome(tmp_path: Path) -> None:
-    people, port = People.at(tmp_path / "wards"), Port(owner=Rejected("unknown_peer"))
+    people, port = People.at(tmp_path / "wards"), Port(owner=Rejection("unknown_peer"))
     bob, ann = people.identity("bob"), people.identity("ann")
     later = expel(people.roster, "ann", people.key)
     news = RosterNews(number=later.number, text=to_bytes(later))

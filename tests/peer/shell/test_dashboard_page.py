@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.peer.core.events import Note, Refuse
+from fedpeer.peer.core.events import Note, RejectEffect
 from fedpeer.peer.shell.dashboard.access import Listener
 from fedpeer.peer.shell.dashboard.server import Dashboard
+from fedpeer.rejection import Rejection
 
 from .browser import CHROMIUM, Page, chromium
 from .fake_status import TOKEN, FakePeer
@@ -156,7 +157,7 @@ async def test_words_from_peers_are_text(tmp_path: Path) -> None:
     )
     peer.status.look(replace(view, peers=(one, *view.peers[1:]), groups=(group,)))
     peer.tell(Note("warning", "late", EVIL))
-    peer.tell(Refuse("not_fedpeer", EVIL, EVIL))
+    peer.tell(RejectEffect(Rejection("not_fedpeer", EVIL, EVIL)))
     async with shown(peer, tmp_path) as (page, _):
         for part in ("graph", "groups", "peers", "refusals", "log", "choose"):
             assert "onerror" in await page.value(f"document.querySelector('#{part}').textContent"), part

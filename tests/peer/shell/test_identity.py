@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
-from fedpeer.peer.core.refusals import Rejected
 from fedpeer.peer.core.roster import Roster, RosterError, expel, to_bytes
 from fedpeer.peer.shell.authority import write_private
 from fedpeer.peer.shell.certificates import authority_certificate, key_pem, pem
@@ -32,6 +31,7 @@ from fedpeer.peer.shell.identity import (
     server_context,
 )
 from fedpeer.peer.shell.reasons import tls_reason
+from fedpeer.rejection import Rejection
 from tests.peer.shell.people import SPOILT, People
 
 #: Seconds until a handshake on loopback counts as hanging; it takes some milliseconds.
@@ -160,7 +160,7 @@ def _der(identity: Identity) -> bytes:
 
 def test_t02_a_key_that_is_not_in_the_roster_is_nobody(people: People) -> None:
     stranger = people.identity("peer9", admitted=False)
-    assert peer_of(_der(stranger), people.roster) == Rejected(
+    assert peer_of(_der(stranger), people.roster) == Rejection(
         "unknown_peer", f"the key of the certificate is not in roster {people.roster.number}"
     )
 
@@ -169,14 +169,14 @@ def test_t02_the_name_in_a_certificate_decides_nothing(people: People) -> None:
     people.identity("peer1")
     (people.folder / "peer1.key").unlink()
     namesake = people.identity("peer1", admitted=False)
-    assert isinstance(peer_of(_der(namesake), people.roster), Rejected)
+    assert isinstance(peer_of(_der(namesake), people.roster), Rejection)
 
 
 def test_t02_a_revoked_key_is_said_to_be_revoked(people: People) -> None:
     one = people.identity("peer1")
     later = expel(people.roster, "peer1", people.key)
     found = peer_of(_der(one), later)
-    assert found == Rejected("unknown_peer", f"the key of the certificate is revoked in roster {later.number}")
+    assert found == Rejection("unknown_peer", f"the key of the certificate is revoked in roster {later.number}")
     assert put_out(_der(one), later)
     assert not put_out(_der(one), people.roster)
     assert not put_out(_der(people.identity("peer9", admitted=False)), later)
@@ -184,7 +184,7 @@ def test_t02_a_revoked_key_is_said_to_be_revoked(people: People) -> None:
 
 @pytest.mark.parametrize("der", [None, b"", b"no certificate", bytes(1000)])
 def test_t02_what_is_no_certificate_is_nobody(people: People, der: bytes | None) -> None:
-    assert isinstance(peer_of(der, people.roster), Rejected)
+    assert isinstance(peer_of(der, people.roster), Rejection)
 
 
 def test_the_authority_is_known_by_its_own_key(people: People) -> None:

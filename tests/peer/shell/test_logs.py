@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedpeer.peer.core.events import Note, Refuse
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.events import Note, RejectEffect
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.shell.logs import (
     LINES_MAX,
     TEXT_MAX,
@@ -26,6 +26,7 @@ from fedpeer.peer.shell.logs import (
     line_of,
     printable,
 )
+from fedpeer.rejection import Rejection
 
 
 class Told:
@@ -39,13 +40,13 @@ class Told:
         self.log.tell(Note(level, what, text))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("code", REFUSALS)
+@pytest.mark.parametrize("code", REJECTIONS)
 def test_each_refusal_is_one_line_with_who_and_why(code: str) -> None:
-    line = line_of(Refuse(code, "peer2", "transfer 7 of everyone, round 12"), 1.0)
+    line = line_of(RejectEffect(Rejection(code, "transfer 7 of everyone, round 12", "peer2")), 1.0)
     assert (line.what, line.fields) == (code, {"sender": "peer2"})
-    for word in ("peer2", code, REFUSALS[code].log, "round 12"):
+    for word in ("peer2", code, REJECTIONS[code].log, "round 12"):
         assert word in line.text
-    assert line.level == {"h": "debug", "s": "warning", "x": "error", "o": "warning"}[REFUSALS[code].kind]
+    assert line.level == {"h": "debug", "s": "warning", "x": "error", "o": "warning"}[REJECTIONS[code].kind]
 
 
 def test_repeats_are_told_once_and_then_by_their_number() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fedpeer.peer.core.events import Refuse
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.shell.metrics import METRICS, Metrics
+from fedpeer.rejection import Rejection
 
 from .fake_status import FakePeer
 
@@ -84,13 +84,13 @@ def test_what_was_not_measured_is_left_out() -> None:
     assert {"fedpeer_score", "fedpeer_loss", "fedpeer_weight"}.isdisjoint(name for name, *_ in scraped(FakePeer()))
 
 
-@pytest.mark.parametrize("code", REFUSALS)
+@pytest.mark.parametrize("code", REJECTIONS)
 def test_each_refusal_is_a_metric_before_and_after_it_happens(code: str) -> None:
     peer = FakePeer()
-    key = ("fedpeer_refused_total", code, REFUSALS[code].kind)
+    key = ("fedpeer_refused_total", code, REJECTIONS[code].kind)
     assert scraped(peer)[key] == 0
     for sender in ("peer1", "peer2", "peer2"):
-        peer.status.refused(Refuse(code, sender))
+        peer.status.refused(Rejection(code, sender=sender))
     assert scraped(peer)[key] == 3
 
 
@@ -116,7 +116,9 @@ def test_the_page_lists_every_metric() -> None:
 
 
 def test_the_page_lists_every_refusal() -> None:
-    wanted = [[f"`{code}`", ", ".join(row.ids), KINDS[row.kind], row.log, row.advice] for code, row in REFUSALS.items()]
+    wanted = [
+        [f"`{code}`", ", ".join(row.ids), KINDS[row.kind], row.log, row.advice] for code, row in REJECTIONS.items()
+    ]
     assert rows("Refusals") == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
 
 

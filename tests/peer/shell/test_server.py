@@ -17,8 +17,8 @@ from fedpeer.gossip.transfers import WINDOW, Parcel
 from fedpeer.peer.core import codec
 from fedpeer.peer.core.message_policy import CouncilSpec
 from fedpeer.peer.core.message_spec import ParsedMetadata
-from fedpeer.peer.core.messages import Message, Model, Refused, RosterNews, Transfer
-from fedpeer.peer.core.refusals import REFUSALS, Rejected
+from fedpeer.peer.core.messages import Message, Model, RejectMessage, RosterNews, Transfer
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.roster import expel, to_bytes
 from fedpeer.peer.core.tails import digest_of
 from fedpeer.peer.shell.identity import client_context, peer_of, put_out, server_context
@@ -26,6 +26,7 @@ from fedpeer.peer.shell.limits import Limits
 from fedpeer.peer.shell.listener import ListenError, bind
 from fedpeer.peer.shell.server import HASHED_AT_ONCE_BYTES
 from fedpeer.peer.shell.transient import NoAddressError, PortInUseError
+from fedpeer.rejection import Rejection
 from tests.peer.hostile import HOSTILE, Hostile, transfer
 from tests.peer.shell.people import People
 from tests.peer.shell.port import PATIENCE, Port, answer, ask, connected, request, serving
@@ -78,7 +79,7 @@ async def test_a_large_model_is_hashed_beside_the_loop(monkeypatch: pytest.Monke
     port = Port(gate=replace(GATE, councils={"all": council}))
     threads, finish = list[threading.Thread](), codec.finish
 
-    def noted(opening: ParsedMetadata, tail: memoryview) -> Message | Rejected:
+    def noted(opening: ParsedMetadata, tail: memoryview) -> Message | Rejection:
         if opening.kind is Model:
             threads.append(threading.current_thread())
         return finish(opening, tail)
@@ -125,8 +126,8 @@ async def test_a_bad_frame_is_refused_by_name_and_counted_once(bad: Hostile) -> 
     async with serving(port):
         came = await ask(port, request(bad.build(PARTY)))
     assert (came.code, port.codes, port.delivered) == (bad.code, [bad.code], [])
-    assert isinstance(came.said, Refused)
-    assert came.said.text.startswith(REFUSALS[bad.code].advice)
+    assert isinstance(came.said, RejectMessage)
+    assert came.said.text.startswith(REJECTIONS[bad.code].advice)
 
 
 async def test_what_was_refused_leaves_every_buffer_free() -> None:
@@ -340,7 +341,7 @@ async def test_tls_says_who_sends(people: People) -> None:
     to_bob = client_context(ann, people.roster.by_id["bob"].key)
     ders: list[bytes] = []
 
-    def identify(der: bytes | None) -> str | Rejected:
+    def identify(der: bytes | None) -> str | Rejection:
         assert der is not None
         ders.append(der)
         return peer_of(der, people.roster)
@@ -432,12 +433,12 @@ async def test_who_was_put_out_is_told_by_the_roster_itself_once_a_second(people
             identify=lambda der: peer_of(der, later),
             farewell=lambda der: news if put_out(der, later) else None,
         )
-        for said in (news, Refused):
+        for said in (news, RejectMessage):
             async with connected(port, to_bob) as (reader, writer):
                 writer.write(request(framed(MESSAGES["ack"])))
                 came = await answer(reader)
                 assert came.status == 403
-                assert came.said == said if said is news else isinstance(came.said, Refused)
+                assert came.said == said if said is news else isinstance(came.said, RejectMessage)
                 assert await reader.read() == b"", "it is the last answer"
         with pytest.raises((OSError, asyncio.IncompleteReadError)):
             await ask(port, request(framed(MESSAGES["ack"])), stranger)

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.peer.core.events import Evaluated, Note, Refuse
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.events import Evaluated, Note
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.shell import status as module
 from fedpeer.peer.shell.status import COUNTED, COUNTERS, LOG_LINES, OTHERS, REFUSAL_ROWS
 from fedpeer.peer.shell.tallies import CURVE_POINTS, Curve
+from fedpeer.rejection import Rejection
 
 from .fake_status import FakePeer
 
@@ -125,13 +126,13 @@ def test_who_leaves_the_roster_leaves_the_curves() -> None:
 def test_strangers_cannot_fill_the_table_of_refusals_and_none_is_lost() -> None:
     peer = FakePeer()
     for number in range(3 * REFUSAL_ROWS):
-        peer.status.refused(Refuse("not_fedpeer", f"stranger{number}\x1b[2J" + "x" * 10_000))
+        peer.status.refused(Rejection("not_fedpeer", sender=f"stranger{number}\x1b[2J" + "x" * 10_000))
     rows = peer.status.as_json()["refusals"]
-    assert len(rows) <= REFUSAL_ROWS + len(REFUSALS)
+    assert len(rows) <= REFUSAL_ROWS + len(REJECTIONS)
     assert sum(row["count"] for row in rows) == 3 * REFUSAL_ROWS
     assert OTHERS in [row["sender"] for row in rows]
     assert all(row["sender"].isprintable() and len(row["sender"]) <= 100 for row in rows)
-    assert rows[0]["kind"] == REFUSALS["not_fedpeer"].kind
+    assert rows[0]["kind"] == REJECTIONS["not_fedpeer"].kind
 
 
 @pytest.mark.parametrize("what", COUNTED)
@@ -147,7 +148,7 @@ def test_what_is_to_be_counted_is(what: str) -> None:
 def test_repeats_and_restarts_are_counters_too() -> None:
     peer = FakePeer()
     for _ in range(4):
-        peer.status.refused(Refuse("repeated", "peer1"))
+        peer.status.refused(Rejection("repeated", sender="peer1"))
     peer.round()
     assert peer.status.view.life == 2
     found = peer.status.as_json()["counters"]

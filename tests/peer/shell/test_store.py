@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fedpeer.peer.core.events import Refuse
+from fedpeer.peer.core.events import RejectEffect
 from fedpeer.peer.core.saving import Recovered
 from fedpeer.peer.shell import blocks
 from fedpeer.peer.shell.store import DuplicatePeerError, StateError, Store, StoreError
@@ -33,7 +33,7 @@ def restart(folder: Path) -> tuple[State, Recovered]:
 
 
 def codes(recovered: Recovered) -> list[str]:
-    return [each.code if isinstance(each, Refuse) else each.what for each in recovered.remarks]
+    return [each.rejection.code if isinstance(each, RejectEffect) else each.what for each in recovered.remarks]
 
 
 def played(folder: Path, script: str, said: Callable[[State], None] = lambda state: None) -> State:

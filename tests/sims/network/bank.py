@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 import torch
 
 from fedpeer.gossip.transfers import Parcel
-from fedpeer.peer.core.events import Effect, Event, Heard, Persist, RefusedAtDoor, Send, Tick, Train, Trained, Work
+from fedpeer.peer.core.events import Effect, Event, Heard, Persist, Send, Tick, Train, Trained, Work
 from fedpeer.peer.core.messages import Ack, Transfer
 from fedpeer.peer.core.saving import Recovered
+from fedpeer.rejection import Rejection
 from fedpeer.sims.network.craft import Craft, Machine
 
 #: Coins that each peer begins with.
@@ -110,14 +111,14 @@ def encode(sender: str, send: Send) -> bytes:
     raise AssertionError(send.message)
 
 
-def decode(receiver: str, machine: Machine, sender: str, data: bytes) -> Heard | tuple[RefusedAtDoor, bytes]:
+def decode(receiver: str, machine: Machine, sender: str, data: bytes) -> Heard | tuple[Rejection, bytes]:
     match data[:1]:
         case b"T":
             _, seq, amount = struct.unpack("<cQq", data)
             return Heard(sender, 1, 1, _transfer(seq, amount))
         case b"A":
             return Heard(sender, 1, 1, Ack(group="", taken=struct.unpack("<cQ", data)[1], round=0))
-    return RefusedAtDoor("not_fedpeer", sender), b"refused"
+    return Rejection("not_fedpeer", sender=sender), b"refused"
 
 
 def work(peer: str, effect: Work) -> Event:

@@ -15,7 +15,7 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.peer.core.ledger import DurableState
 from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.refusals import REFUSALS
+from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.engine import ALONE_S, SECONDS, NetworkEngine
 from fedpeer.sims.network.faults import Act, Faults, asked, drawn
@@ -284,7 +284,7 @@ class Watched:
             judges.saved_before_said(rows),
             judges.taken_once_and_in_order(judges.durable(rows)),
             judges.conserved(rows, 1e-9),
-            judges.only_harmless(rows, {code: refusal.kind for code, refusal in REFUSALS.items()}),
+            judges.only_harmless(rows, {code: refusal.kind for code, refusal in REJECTIONS.items()}),
         )
 
 

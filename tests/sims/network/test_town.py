@@ -6,20 +6,9 @@ import pytest
 import torch
 from _pytest.mark.structures import ParameterSet
 
-from fedpeer.peer.core.events import (
-    Asked,
-    Effect,
-    Event,
-    Note,
-    Persist,
-    RefusedAtDoor,
-    Send,
-    Stop,
-    Tick,
-    Train,
-    Trained,
-)
+from fedpeer.peer.core.events import Asked, Effect, Event, Note, Persist, Send, Stop, Tick, Train, Trained
 from fedpeer.peer.core.messages import Ack
+from fedpeer.rejection import Rejection
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import Act, Faults, drawn
@@ -262,5 +251,5 @@ def test_what_is_refused_is_counted_and_answered() -> None:
     town.start()
     town.run(5.0)
     assert judges.refused(town.rows) == {"not_fedpeer": 1}
-    assert [e for e in machines["p2"].heard if not isinstance(e, Tick)] == [RefusedAtDoor("not_fedpeer", "p1")]
+    assert [e for e in machines["p2"].heard if not isinstance(e, Tick)] == [Rejection("not_fedpeer", sender="p1")]
     assert [e for e in machines["p1"].heard if not isinstance(e, Tick)] == [Asked("pause")]

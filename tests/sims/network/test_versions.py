@@ -10,7 +10,7 @@ import pytest
 
 from fedpeer.peer.core.acquaintance import HELLO_MAX
 from fedpeer.peer.core.events import Effect, Heard, Note
-from fedpeer.peer.core.messages import Refused
+from fedpeer.peer.core.messages import RejectMessage
 from fedpeer.peer.core.versions import NEWEST, OLDEST
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
@@ -98,7 +98,9 @@ def test_a_release_that_speaks_neither_version_is_warned_of() -> None:
     node, other = made.node(PEERS[0]), PEERS[1]
 
     def refuses() -> list[Note]:
-        refused = Refused(code="version_unsupported", group="", seq=0, text="version 2; this release speaks 3 and 4")
+        refused = RejectMessage(
+            code="version_unsupported", group="", seq=0, text="version 2; this release speaks 3 and 4"
+        )
         effects = node.step(Heard(other, 1, node.ledger.incarnation, refused))
         return [effect for effect in effects if isinstance(effect, Note)]
 

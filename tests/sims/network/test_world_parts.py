@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fedpeer.config.choice import ChoiceError
-from fedpeer.peer.core.events import Refuse
+from fedpeer.peer.core.events import RejectEffect
 from fedpeer.peer.core.saving import Recovered
+from fedpeer.rejection import Rejection
 from fedpeer.sims.network.agenda import Agenda
 from fedpeer.sims.network.disk import DiskRules, MemoryDisk
 from fedpeer.sims.network.faults import Faults, Lying, asked, drawn, parsed
@@ -144,7 +145,9 @@ def test_a_damaged_snapshot_is_replaced_by_the_one_before_and_its_entries() -> N
     disk.damage()
     recovered = disk.recover()
     assert content(recovered) == (b"s1", [b"1", b"2"])
-    assert recovered.remarks == (Refuse("snapshot_corrupt", "", "the newest snapshot; the one before is used"),)
+    assert recovered.remarks == (
+        RejectEffect(Rejection("snapshot_corrupt", "the newest snapshot; the one before is used")),
+    )
     assert content(saved(disk, [b"3"]).recover()) == (b"s1", [b"1", b"2", b"3"])
     assert content(saved(disk, b"s3", b"s4", [b"4"]).recover()) == (b"s4", [b"4"])
 

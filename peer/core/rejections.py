@@ -1,8 +1,8 @@
-"""Every refusal that a peer can utter or count: its name, what it costs the other side, and the words.
+"""Every code of a rejection: what it costs the other side, and the words.
 
-One table, from which the metric's labels, the log lines, the answers to those who are refused and the documentation
-follow. A refusal changes nothing but its counter and, where an honest peer could not have caused it, the standing of
-the one refused (`standing.py`). Nothing here decides; who finds something wrong names its code.
+One table, from which the metric's labels, the log lines, the answers to senders and the documentation follow. A
+rejection changes nothing but its counter and, where an honest peer could not have caused it, the standing of the sender
+(`standing.py`). Nothing here decides; who finds something wrong names its code.
 
 Light on purpose: metrics, documentation and the command line read this table without torch.
 """
@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedpeer.gossip.claims import Claim
-
 #: h harmless: an honest peer can cause it under faults; it costs nothing.
 #: s suspicious: ten in a minute pause the edge.
 #: x: closes the edge at once.
@@ -22,11 +20,11 @@ Kind = Literal["h", "s", "x", "o"]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """One row: the name in snake case, the inputs that cause it (ids of the table of bad inputs), and two sentences.
+class RejectionCode:
+    """One row: the code in snake case, the inputs that cause it (ids of the table of bad inputs), and two sentences.
 
-    log      for the one who refuses; who and where stand before it
-    advice   for the one refused (or, with kind o, for the person at this machine): what to do
+    log      for whoever rejects; who and where stand before it
+    advice   for the sender (or, with kind o, for the person at this machine): what to do
     """
 
     code: str
@@ -36,23 +34,11 @@ class Refusal:
     advice: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """What stands in place of a message that is refused: the code, what exactly is wrong, which transfer it was, and a
-    statement that shows it, if there is one."""
-
-    code: str
-    text: str = ""
-    group: str = ""
-    seq: int = 0
-    claims: tuple[Claim, ...] = ()
-
-
 _BROKEN = "Your message is not what this version of fedpeer writes; check that both run the same release."
 
 _ROWS = (
     # ------------------------------------------------------------------------------------------------ who, how much
-    Refusal(
+    RejectionCode(
         "tls_refused",
         ("T01",),
         "s",
@@ -60,14 +46,14 @@ _ROWS = (
         "Speak TLS 1.3 with the certificate that this federation's authority gave you, and check that it has not "
         "expired and that your clock is right.",
     ),
-    Refusal(
+    RejectionCode(
         "handshake_cut",
         ("T11",),
         "h",
         "the connection ended, or stood still, in the middle of the TLS handshake",
         "The connection was cut while you were connecting; connect again.",
     ),
-    Refusal(
+    RejectionCode(
         "unknown_peer",
         ("T02", "R03"),
         "s",
@@ -75,42 +61,42 @@ _ROWS = (
         "You, or the peer you speak about, is not in my roster: ask whoever holds the authority's key for an "
         "invitation, or wait until I have the newest roster.",
     ),
-    Refusal(
+    RejectionCode(
         "sender_mismatch",
         ("T03",),
         "x",
         "signs as one peer and speaks in the name of another",
         "The sender in your message is not the owner of your certificate: each peer needs its own id, key and folder.",
     ),
-    Refusal(
+    RejectionCode(
         "body_too_large",
         ("T04", "T05"),
         "s",
         "the body is longer than anything we could share",
         "Your message is larger than the largest group we share; compare the two federation files.",
     ),
-    Refusal(
+    RejectionCode(
         "body_truncated",
         ("T06",),
         "h",
         "the body ended early",
         "The connection was cut in the middle of your message; it will be taken when it is repeated.",
     ),
-    Refusal(
+    RejectionCode(
         "body_too_slow",
         ("T07",),
         "s",
         "the body came slower than the floor rate",
         "Your message came too slowly to hold a buffer for it; send less over this link (`gossip.wire: int8`).",
     ),
-    Refusal(
+    RejectionCode(
         "too_many_requests",
         ("T08",),
         "h",
         "more requests than one peer may have",
         "Slow down: I take a bounded number of messages at once and a second; repeat this one later.",
     ),
-    Refusal(
+    RejectionCode(
         "unknown_route",
         ("T09", "T10"),
         "s",
@@ -119,17 +105,17 @@ _ROWS = (
         "Expect header; pages for people are on the dashboard's own listener.",
     ),
     # ------------------------------------------------------------------------------------------------------ envelope
-    Refusal("not_fedpeer", ("E01",), "s", "the first bytes are not those of a fedpeer message", _BROKEN),
-    Refusal(
+    RejectionCode("not_fedpeer", ("E01",), "s", "the first bytes are not those of a fedpeer message", _BROKEN),
+    RejectionCode(
         "version_unsupported",
         ("E02",),
         "h",
         "a wire version that this release does not speak",
         "We speak different versions of the wire; bring the older of the two peers up to the newer release.",
     ),
-    Refusal("header_truncated", ("E03",), "s", "the message is shorter than its header says", _BROKEN),
-    Refusal("metadata_too_large", ("E04",), "s", "more metadata declared than a message may have", _BROKEN),
-    Refusal(
+    RejectionCode("header_truncated", ("E03",), "s", "the message is shorter than its header says", _BROKEN),
+    RejectionCode("metadata_too_large", ("E04",), "s", "more metadata declared than a message may have", _BROKEN),
+    RejectionCode(
         "tail_length_wrong",
         ("E05",),
         "s",
@@ -137,78 +123,78 @@ _ROWS = (
         "The tensor you sent is longer or shorter than your own message says; both sides must cut the group alike: "
         "compare the two federation files.",
     ),
-    Refusal("trailing_bytes", ("E06",), "s", "bytes after the end of the message", _BROKEN),
-    Refusal(
+    RejectionCode("trailing_bytes", ("E06",), "s", "bytes after the end of the message", _BROKEN),
+    RejectionCode(
         "bad_signature",
         ("E07",),
         "x",
         "a statement whose signature is not its author's",
         "A statement you passed on is not signed by its author; you should have refused it yourself.",
     ),
-    Refusal(
+    RejectionCode(
         "wrong_recipient",
         ("E08",),
         "s",
         "meant for another peer",
         "Your message names another recipient: check that the address in the roster belongs to the peer you want.",
     ),
-    Refusal(
+    RejectionCode(
         "wrong_federation",
         ("E09",),
         "h",
         "from another federation",
         "We do not belong to the same federation; take this federation's files and start again.",
     ),
-    Refusal(
+    RejectionCode(
         "repeated",
         ("E10",),
         "h",
         "a transfer that was taken before; acknowledged again",
         "This transfer is taken already; nothing is to be done.",
     ),
-    Refusal(
+    RejectionCode(
         "sequence_jump",
         ("E11",),
         "s",
         "a number further ahead than the window",
         "Transfers are numbered one by one and at most two are under way; greet me to compare the lanes.",
     ),
-    Refusal(
+    RejectionCode(
         "stale_incarnation",
         ("E12", "R02"),
         "h",
         "from or to an incarnation that is gone",
         "One of us lost its memory and came back as a new incarnation; greet me, then go on from there.",
     ),
-    Refusal(
+    RejectionCode(
         "incarnation_jump",
         ("E13",),
         "s",
         "an incarnation that leaps ahead",
         "Your incarnation leapt further than losing memory explains; start again from your newest snapshot.",
     ),
-    Refusal(
+    RejectionCode(
         "own_message",
         ("E14",),
         "s",
         "our own message, sent back to us",
         "You sent my own message back to me; check that no proxy stands between us.",
     ),
-    Refusal(
+    RejectionCode(
         "duplicate_peer",
         ("E15",),
         "o",
         "two living processes with one identity; the later one goes on",
         "This peer was started a second time: the later process goes on, this one stops. Keep one of the two.",
     ),
-    Refusal(
+    RejectionCode(
         "unproven",
         ("E17",),
         "h",
         "tells us of ourselves what only our own signature could show",
         "You say that I lived, made or took more than I remember: show me what I signed, and I believe it.",
     ),
-    Refusal(
+    RejectionCode(
         "foreign_roster",
         ("E16",),
         "s",
@@ -216,10 +202,12 @@ _ROWS = (
         "The roster you passed on is by another authority; you should have refused it yourself.",
     ),
     # ------------------------------------------------------------------------------------------------------ metadata
-    Refusal("bad_metadata", ("M01", "M02", "M03", "M04", "M05", "M06"), "s", "metadata that cannot be read", _BROKEN),
-    Refusal("unknown_kind", ("M07",), "s", "an unknown kind of message", _BROKEN),
-    Refusal("field_out_of_range", ("M08",), "s", "a number out of its range", _BROKEN),
-    Refusal(
+    RejectionCode(
+        "bad_metadata", ("M01", "M02", "M03", "M04", "M05", "M06"), "s", "metadata that cannot be read", _BROKEN
+    ),
+    RejectionCode("unknown_kind", ("M07",), "s", "an unknown kind of message", _BROKEN),
+    RejectionCode("field_out_of_range", ("M08",), "s", "a number out of its range", _BROKEN),
+    RejectionCode(
         "internal_error",
         ("M09",),
         "s",
@@ -227,21 +215,21 @@ _ROWS = (
         "My own program failed on your message, and nothing of it was taken; look at my log, and report it.",
     ),
     # ------------------------------------------------------------------------------------------------ groups, numbers
-    Refusal(
+    RejectionCode(
         "unknown_group",
         ("S01",),
         "s",
         "an averaging group that nobody here knows",
         "I know no such averaging group; compare the partial models in the two federation files.",
     ),
-    Refusal(
+    RejectionCode(
         "group_not_shared",
         ("S02",),
         "s",
         "an averaging group in which not both of us are",
         "Not both of us implement the partial models of this group; compare `members` in the two federation files.",
     ),
-    Refusal(
+    RejectionCode(
         "plan_mismatch",
         ("S03",),
         "h",
@@ -249,28 +237,28 @@ _ROWS = (
         "Our networks or partial models differ, so this group is not averaged between us; the log names the first "
         "difference.",
     ),
-    Refusal(
+    RejectionCode(
         "wrong_shape",
         ("S04",),
         "s",
         "a tensor of another shape than the group's",
         "A group travels as one vector of the group's length; compare the two federation files.",
     ),
-    Refusal(
+    RejectionCode(
         "wrong_dtype",
         ("S05",),
         "s",
         "a form of numbers that this group does not use",
         "Use the form that `gossip.wire` of the federation file names; all of them are little-endian.",
     ),
-    Refusal(
+    RejectionCode(
         "not_finite",
         ("S06",),
         "s",
         "numbers among which are NaN or infinity",
         "Your values contain NaN or infinity: your training has diverged; lower its learning rate.",
     ),
-    Refusal(
+    RejectionCode(
         "bad_weight",
         ("S07", "S15"),
         "s",
@@ -278,28 +266,28 @@ _ROWS = (
         "A push-sum weight is finite, above 0 and at most the sum of all members'; what you gave, less what you were "
         "given, is at most what the others put in. Compare `learning.weights`.",
     ),
-    Refusal(
+    RejectionCode(
         "no_room",
         ("S16",),
         "h",
         "more weight than this peer may hold",
         "I hold as much weight as may be in one place, and give it on; repeat this share later.",
     ),
-    Refusal(
+    RejectionCode(
         "sequence_reused",
         ("S08",),
         "h",
         "other bytes under a number that was taken; the lane is opened anew",
         "One of us lost its memory: the lane is opened anew and the difference is written off.",
     ),
-    Refusal(
+    RejectionCode(
         "early",
         ("S14",),
         "h",
         "a number beyond the next one",
         "The transfer before this one is still under way; repeat both.",
     ),
-    Refusal(
+    RejectionCode(
         "implausible",
         ("S09",),
         "s",
@@ -307,7 +295,7 @@ _ROWS = (
         "Your value is further away than anything that training can explain; look for a diverged training or data that "
         "is not normalised.",
     ),
-    Refusal(
+    RejectionCode(
         "out_of_reach",
         ("S17",),
         "h",
@@ -315,15 +303,17 @@ _ROWS = (
         "Your value is further from mine than a hundred times what I have trained; look for a diverged training, yours "
         "or of somebody who gave to you.",
     ),
-    Refusal("stale_epoch", ("S10",), "h", "of an averaging that is over", "This averaging is over; go on to the next."),
-    Refusal(
+    RejectionCode(
+        "stale_epoch", ("S10",), "h", "of an averaging that is over", "This averaging is over; go on to the next."
+    ),
+    RejectionCode(
         "epoch_too_early",
         ("S11",),
         "s",
         "of an averaging that is not due",
         "You are further ahead than the rules of the federation allow; wait for the others.",
     ),
-    Refusal(
+    RejectionCode(
         "not_a_neighbour",
         ("S12",),
         "h",
@@ -331,14 +321,14 @@ _ROWS = (
         "You are not my neighbour in this group; we see different peers alive, which settles by itself.",
     ),
     # ---------------------------------------------------------------------------------------------------- membership
-    Refusal(
+    RejectionCode(
         "refuted",
         ("R01",),
         "h",
         "told that we are suspect or dead; answered by a newer statement",
         "I am alive: take my newer statement.",
     ),
-    Refusal(
+    RejectionCode(
         "false_accuser",
         ("R18",),
         "h",
@@ -347,7 +337,7 @@ _ROWS = (
         "count again after a while.",
     ),
     # ------------------------------------------------------------------------------------------- coordinated rounds
-    Refusal(
+    RejectionCode(
         "double_vote",
         ("R04",),
         "s",
@@ -355,7 +345,7 @@ _ROWS = (
         "You voted for two candidates in one term: look for a second machine with your identity, or for a disk that "
         "was put back to an earlier state.",
     ),
-    Refusal(
+    RejectionCode(
         "two_coordinators",
         ("R05",),
         "x",
@@ -363,21 +353,21 @@ _ROWS = (
         "Another peer coordinates in this term, so somebody voted twice: neither of you is followed, and the next term "
         "decides.",
     ),
-    Refusal(
+    RejectionCode(
         "stale_term",
         ("R06",),
         "h",
         "of a term that is over",
         "There is a later term: stand back, and follow whoever coordinates in it.",
     ),
-    Refusal(
+    RejectionCode(
         "term_jump",
         ("R07",),
         "s",
         "a term that leaps ahead",
         "Your term leapt further than elections explain; start again from your newest snapshot.",
     ),
-    Refusal(
+    RejectionCode(
         "too_many_terms",
         ("R19",),
         "h",
@@ -385,28 +375,28 @@ _ROWS = (
         "You stood for coordinator again and again while no round came into force; your canvass raises no term until "
         "others have had their turn.",
     ),
-    Refusal(
+    RejectionCode(
         "already_applied",
         ("R08",),
         "h",
         "a decree for a round that is applied",
         "This round is applied already: take its certificate from me, and go on from there.",
     ),
-    Refusal(
+    RejectionCode(
         "round_gap",
         ("R09",),
         "h",
         "of a round or a roster that we have not come to",
         "I am behind you: hand me the newest roster, certificate and model.",
     ),
-    Refusal(
+    RejectionCode(
         "digest_mismatch",
         ("R10",),
         "s",
         "another model than the one decided, or bytes that are not those of their digest",
         "Your digest is not that of the bytes you sent, or not that of the model which was accepted for this round.",
     ),
-    Refusal(
+    RejectionCode(
         "round_closed",
         ("R11",),
         "h",
@@ -414,21 +404,21 @@ _ROWS = (
         "This round ended without your update; go on with the next one. If that happens often, raise "
         "`gossip.deadline`.",
     ),
-    Refusal(
+    RejectionCode(
         "second_update",
         ("R12",),
         "s",
         "a second, different update in one round",
         "Your first update counts for this round; repeat that one, or wait for the next round.",
     ),
-    Refusal(
+    RejectionCode(
         "bad_sample_count",
         ("R13",),
         "s",
         "a number of examples that nobody can have",
         "The number of examples in your update is no whole number that a machine can hold; check what you train on.",
     ),
-    Refusal(
+    RejectionCode(
         "bad_precision",
         ("R14",),
         "s",
@@ -436,7 +426,7 @@ _ROWS = (
         "The variances and precisions in your update have to be above 0 and finite: your training has diverged; lower "
         "its learning rate.",
     ),
-    Refusal(
+    RejectionCode(
         "bad_task_matrix",
         ("R15",),
         "s",
@@ -444,7 +434,7 @@ _ROWS = (
         "The model that you hand over says how tasks are related by numbers that cannot be so; look for a coordinator "
         "that lies, or another version of fedpeer.",
     ),
-    Refusal(
+    RejectionCode(
         "too_far",
         ("R16",),
         "h",
@@ -452,7 +442,7 @@ _ROWS = (
         "Your update moved further than learning.farthest times the median one of its round, and is left out of it; "
         "look for a diverged training, or raise learning.farthest.",
     ),
-    Refusal(
+    RejectionCode(
         "wrong_client",
         ("R17",),
         "s",
@@ -460,35 +450,35 @@ _ROWS = (
         "Your update says to be another client's. Run one version of fedpeer on all machines, and the same roster.",
     ),
     # -------------------------------------------------------------------------------------------- our own machine's
-    Refusal(
+    RejectionCode(
         "snapshot_corrupt",
         ("D01",),
         "o",
         "the newest snapshot cannot be read; the one before is used",
         "The newest snapshot on this disk is damaged; the peer goes on from the one before. Check the disk.",
     ),
-    Refusal(
+    RejectionCode(
         "journal_corrupt",
         ("D01",),
         "o",
         "an entry of the journal cannot be read; what stands behind it is lost",
         "The journal on this disk is damaged; the peer goes on from the last good entry. Check the disk.",
     ),
-    Refusal(
+    RejectionCode(
         "persist_failed",
         ("D03", "D06"),
         "o",
         "nothing could be saved; nothing is sent until a save succeeds",
         "This peer cannot save and therefore says nothing; free some space on its disk or make it writable.",
     ),
-    Refusal(
+    RejectionCode(
         "not_listening",
         ("D04",),
         "o",
         "this machine has not got the address to listen on",
         "This peer waits for the address of its `listen`, or of its dashboard: bring up the interface, or change it.",
     ),
-    Refusal(
+    RejectionCode(
         "out_of_handles",
         ("D04",),
         "o",
@@ -497,5 +487,5 @@ _ROWS = (
     ),
 )
 
-#: All refusals by code, in the order of the table of bad inputs.
-REFUSALS = {row.code: row for row in _ROWS}
+#: All codes, in the order of the table of bad inputs.
+REJECTIONS = {row.code: row for row in _ROWS}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedpeer.gossip.transfers import Verdict
-from fedpeer.peer.core.refusals import REFUSALS, Refusal
+from fedpeer.peer.core.rejections import REJECTIONS, RejectionCode
 from tests.peer.hostile import HOSTILE
 
 ROOT = Path(__file__).parents[3]
@@ -39,21 +39,21 @@ HARMLESS |= {"handshake_cut", "no_room", "out_of_reach", "too_many_terms"}
 
 
 def test_every_row_of_the_table_of_bad_inputs_has_its_refusal() -> None:
-    assert {row for refusal in REFUSALS.values() for row in refusal.ids} == ROWS
+    assert {row for refusal in REJECTIONS.values() for row in refusal.ids} == ROWS
 
 
 def test_who_pays_and_who_does_not() -> None:
-    by_kind = {kind: {code for code, row in REFUSALS.items() if row.kind == kind} for kind in "hsxo"}
+    by_kind = {kind: {code for code, row in REJECTIONS.items() if row.kind == kind} for kind in "hsxo"}
     assert by_kind["h"] == HARMLESS
     assert by_kind["x"] == {"sender_mismatch", "bad_signature", "two_coordinators"}
     assert all(
-        row.ids[0].startswith("D") or row.code == "duplicate_peer" for row in REFUSALS.values() if row.kind == "o"
+        row.ids[0].startswith("D") or row.code == "duplicate_peer" for row in REJECTIONS.values() if row.kind == "o"
     )
 
 
-@pytest.mark.parametrize("row", REFUSALS.values(), ids=lambda row: row.code)
-def test_each_has_a_code_and_words_for_both_sides(row: Refusal) -> None:
-    assert REFUSALS[row.code] is row
+@pytest.mark.parametrize("row", REJECTIONS.values(), ids=lambda row: row.code)
+def test_each_has_a_code_and_words_for_both_sides(row: RejectionCode) -> None:
+    assert REJECTIONS[row.code] is row
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", row.code)
     assert row.log[0].islower()
     assert not row.log.endswith("."), "it stands behind a name in a line"
@@ -63,7 +63,7 @@ def test_each_has_a_code_and_words_for_both_sides(row: Refusal) -> None:
 
 
 #: Whose calls make a refusal, and the place of the code among their arguments.
-UTTER = {"Refuse": 0, "Rejected": 0, "Unfit": 0, "about": 1}
+UTTER = {"Rejection": 0, "_rejected": 0, "about": 1}
 
 
 def uttered(root: Path) -> Iterator[str]:
@@ -80,7 +80,7 @@ def uttered(root: Path) -> Iterator[str]:
 def words(root: Path) -> Iterator[str]:
     """All plain words in the source, but for the table's own."""
     for path in sorted(root.rglob("*.py")):
-        if path.name != "refusals.py":
+        if path.name != "rejections.py":
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield node.value
@@ -88,12 +88,12 @@ def words(root: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_every_code_is_uttered_somewhere() -> None:
-    assert set(REFUSALS) <= {word for room in ("peer", "gossip", "algorithms") for word in words(ROOT / room)}
+    assert set(REJECTIONS) <= {word for room in ("peer", "gossip", "algorithms") for word in words(ROOT / room)}
 
 
 def test_codes_named_elsewhere_are_in_the_table() -> None:
     found = set(uttered(ROOT / "peer"))
     assert len(found) > 20
-    assert found <= set(REFUSALS)
-    assert {case.code for case in HOSTILE} <= set(REFUSALS)
-    assert {verdict.value for verdict in Verdict} - {"take"} <= set(REFUSALS)
+    assert found <= set(REJECTIONS)
+    assert {case.code for case in HOSTILE} <= set(REJECTIONS)
+    assert {verdict.value for verdict in Verdict} - {"take"} <= set(REJECTIONS)
