@@ -16,7 +16,8 @@ from fedpeer.cli.checks import choice_problem, peer_ids
 from fedpeer.cli.errors import Problem, shown
 from fedpeer.config.choice import ChoiceError
 from fedpeer.config.peer_file import DataSettings, endpoint, loopback
-from fedpeer.peer.core.roster import AUTHORITY, Entry, Roster, is_id, is_url
+from fedpeer.config.peer_id import is_id
+from fedpeer.peer.core.roster import AUTHORITY, Entry, Roster, is_url
 from fedpeer.peer.shell.enrolment import INVITATION_PORT, route_to
 from fedpeer.peer.shell.kit import DASHBOARD_OFFSET, Seat, ports, seat
 

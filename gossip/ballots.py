@@ -20,6 +20,10 @@ from fedpeer.rejection import Rejection
 #: First bytes of every signed text; the number is the version of this format.
 TAG = b"fedpeer ballot 1"
 
+#: Models that a voter knows to be durable: of the last round, of the accepted decree, of one proposed and of one
+#: that is being fetched.
+MODELS_MAX = 4
+
 #: (author, its signature), in the order of authors.
 Signatures = tuple[tuple[str, bytes], ...]
 

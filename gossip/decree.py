@@ -26,6 +26,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from fedpeer.gossip.ballots import (
+    MODELS_MAX,
     Accept,
     Apply,
     Certificate,
@@ -51,10 +52,6 @@ from fedpeer.gossip.ballots import (
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.election import TERM_JUMP_MAX, Election
 from fedpeer.rejection import Rejection
-
-#: Models that this machine knows to be durable: of the last round, of the accepted decree, of one proposed and of one
-#: that is being fetched.
-MODELS_MAX = 4
 
 
 class RoundCommit:

@@ -32,12 +32,12 @@ from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.config.building import Loader
 from fedpeer.config.federation import ChoiceField, Strict
+from fedpeer.config.peer_id import is_id
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.held import Held
 from fedpeer.data.normalise import Normaliser
 from fedpeer.peer.core.assembly import Assembly, DataShape, build_network, outputs_of
 from fedpeer.peer.core.learner import flat_scale
-from fedpeer.peer.core.roster import is_id
 from fedpeer.peer.program import Program
 from fedpeer.runs.disk import replacing, write_json
 from fedpeer.slicing.flat import FlatLayout

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
-from fedpeer.gossip.ballots import Certificate, CommitState, Decree, HardState, VoterSet
-from fedpeer.gossip.decree import MODELS_MAX
+from fedpeer.gossip.ballots import MODELS_MAX, Certificate, CommitState, Decree, HardState, VoterSet
 from fedpeer.peer.core.entries import (
     Averaged,
     ChamberEntry,

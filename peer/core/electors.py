@@ -11,18 +11,32 @@ before it promised anything one at least is among them, and remembers it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeGuard
+from typing import Protocol, TypeGuard
 
 from fedpeer.gossip.ballots import Commit, Heartbeat, Message, Out
-from fedpeer.peer.core.chamber import called
+from fedpeer.gossip.decree import RoundCommit
+from fedpeer.peer.core.chamber import ConsensusState, called
+from fedpeer.peer.core.course import AlgorithmSpec
 from fedpeer.peer.core.entries import VotingAllowed
-from fedpeer.peer.core.meeting import read_news
+from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.messages import RosterNews
-from fedpeer.peer.core.roster import Roster, to_bytes
+from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
 from fedpeer.rejection import Rejection
 
-if TYPE_CHECKING:
-    from fedpeer.peer.core.council import RoundConsensus
+
+class VotingIn(Protocol):
+    """What is asked here of a council: its group, what it keeps, and its machine of elections and decrees."""
+
+    @property
+    def life(self) -> NodeState: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def course(self) -> AlgorithmSpec: ...
+    @property
+    def chamber(self) -> ConsensusState: ...
+    @property
+    def decrees(self) -> RoundCommit: ...
 
 
 def signers(said: Message) -> frozenset[str]:
@@ -40,7 +54,7 @@ def unproven(out: Out) -> TypeGuard[Rejection]:
     return isinstance(out, Rejection) and out.code == "bad_signature"
 
 
-def enrol(council: RoundConsensus, roster: Roster) -> None:
+def enrol(council: VotingIn, roster: Roster) -> None:
     """A later roster is known."""
     found, now = council.life.circle.councils[council.group].electorate(roster), council.decrees.election.electorate
     if council.course.fixed and found.number > now.number and found.members != now.members:
@@ -54,7 +68,20 @@ def enrol(council: RoundConsensus, roster: Roster) -> None:
     council.decrees.announce(found)
 
 
-def hear_earlier(council: RoundConsensus, peer: str, news: RosterNews) -> None:
+def read_news(life: NodeState, peer: str, news: RosterNews) -> Roster | None:
+    """The roster that somebody passes on, later or earlier than ours; None where it is refused."""
+    try:
+        roster = from_bytes(news.text, life.circle.roster.authority)
+    except RosterError as error:
+        life.count(error.code, peer, str(error))
+        return None
+    if roster.number != news.number:
+        life.count("bad_metadata", peer, f"roster {roster.number} was sent as number {news.number}")
+        return None
+    return roster
+
+
+def hear_earlier(council: VotingIn, peer: str, news: RosterNews) -> None:
     """A roster from before this peer came: who coordinates may do so by a mandate of that time."""
     if news.number in council.chamber.rosters:
         return
@@ -63,7 +90,7 @@ def hear_earlier(council: RoundConsensus, peer: str, news: RosterNews) -> None:
         enrol(council, roster)
 
 
-def introduce(council: RoundConsensus, peer: str) -> None:
+def introduce(council: VotingIn, peer: str) -> None:
     """Hand over the earlier rosters that still matter to somebody who was just met."""
     now = council.life.circle.roster.number
     for number, text in sorted(council.chamber.rosters.items()):
@@ -71,7 +98,7 @@ def introduce(council: RoundConsensus, peer: str) -> None:
             council.life.send(peer, RosterNews(number=number, text=text))
 
 
-def swear(council: RoundConsensus) -> None:
+def swear(council: VotingIn) -> None:
     """Find out whether this peer may have promised something on a disk that is gone."""
     life, chamber = council.life, council.chamber
     number = life.circle.roster.number

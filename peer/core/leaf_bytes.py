@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves, rebuilt
+from fedpeer.config.peer_id import PEER_ID
 from fedpeer.peer.core.framing import raw
-from fedpeer.peer.core.roster import PEER_ID
 
 _COUNT, _LETTERS, _ROUND = Struct("<I"), Struct("<B"), Struct("<Q")
 #: Letters of an id, and bytes of one client's entry.

@@ -19,13 +19,14 @@ from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.core.admission import note_roster
 from fedpeer.peer.core.amending import hear_signed, tell_signed
 from fedpeer.peer.core.contract import differences, digest_of, part, told
+from fedpeer.peer.core.electors import read_news
 from fedpeer.peer.core.entries import Acked, Left, Met, Returned, Revoked
 from fedpeer.peer.core.events import Enrol, Heard, Stop
 from fedpeer.peer.core.json_text import parsed
 from fedpeer.peer.core.life import NodeState
 from fedpeer.peer.core.messages import Contract, Hello, LaneState, RosterNews
 from fedpeer.peer.core.reminders import is_its_own, own_signature, remind, unproven
-from fedpeer.peer.core.roster import Roster, RosterError, from_bytes, to_bytes
+from fedpeer.peer.core.roster import Roster, to_bytes
 from fedpeer.peer.core.seats import seats_of
 from fedpeer.peer.core.signed_contract import BEGINNING
 from fedpeer.peer.core.versions import CAPABILITIES
@@ -270,19 +271,6 @@ def hear_roster(life: NodeState, peer: str, news: RosterNews) -> Roster | None:
     checked it.
     """
     return read_news(life, peer, news) if news.number > life.circle.roster.number else None
-
-
-def read_news(life: NodeState, peer: str, news: RosterNews) -> Roster | None:
-    """The roster that somebody passes on, later or earlier than ours; None where it is refused."""
-    try:
-        roster = from_bytes(news.text, life.circle.roster.authority)
-    except RosterError as error:
-        life.count(error.code, peer, str(error))
-        return None
-    if roster.number != news.number:
-        life.count("bad_metadata", peer, f"roster {roster.number} was sent as number {news.number}")
-        return None
-    return roster
 
 
 def close_books(life: NodeState, anew: Collection[str] = ()) -> None:

@@ -22,13 +22,12 @@ from urllib.parse import urlsplit
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from fedpeer.config.peer_id import is_id
 from fedpeer.peer.core.json_text import parsed
 
 #: Bytes of a roster. An entry takes 200 to 300, so there is room for some 4,000 peers; a stranger's megabyte is parsed
 #: in a few milliseconds, and only after its length was checked.
 ROSTER_BYTES_MAX = 1 << 20
-#: An id is a folder's name, a certificate's common name (at most 64 letters) and a DNS name in it.
-PEER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 #: Names of federations and partial models are for people; this is as much as `federation.yaml` allows.
 NAME_LETTERS_MAX = 100
 #: Numbers travel as 64 bits with a sign.
@@ -300,11 +299,6 @@ def _check(roster: Roster) -> None:
 
 def _is_name(name: str) -> bool:
     return 1 <= len(name) <= NAME_LETTERS_MAX and name.isprintable()
-
-
-def is_id(text: str) -> bool:
-    """Whether a peer may be called so."""
-    return PEER_ID.fullmatch(text) is not None
 
 
 def is_url(text: str) -> bool:

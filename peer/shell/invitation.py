@@ -20,8 +20,9 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedpeer.config.peer_file import endpoint
+from fedpeer.config.peer_id import is_id
 from fedpeer.peer.core.json_text import parsed
-from fedpeer.peer.core.roster import Entry, Roster, RosterError, admit, from_bytes, is_id, to_bytes
+from fedpeer.peer.core.roster import Entry, Roster, RosterError, admit, from_bytes, to_bytes
 from fedpeer.peer.core.signed_contract import SignedContract, contract_bytes, contract_from
 from fedpeer.peer.shell.authority import Authority, EnrolmentError, change_roster
 from fedpeer.peer.shell.certificates import peer_certificate, pem

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.gossip.ballots import Certificate, CommitState, Decree, HardState, VoterSet
-from fedpeer.gossip.decree import MODELS_MAX
+from fedpeer.gossip.ballots import MODELS_MAX, Certificate, CommitState, Decree, HardState, VoterSet
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.core.chamber import ELECTORATES_MAX, ConsensusState, bound, called, holding_of
 from fedpeer.peer.core.entries import (

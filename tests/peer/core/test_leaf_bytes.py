@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves
+from fedpeer.config.peer_id import PEER_ID
 from fedpeer.peer.core.leaf_bytes import ENTRY_BYTES_MAX, LeafForm, content_bytes, content_of, parted
-from fedpeer.peer.core.roster import PEER_ID
 from fedpeer.peer.core.tails import digest_of
 
 

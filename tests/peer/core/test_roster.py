@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpeer.config.peer_id import is_id
 from fedpeer.peer.core.rejections import REJECTIONS
 from fedpeer.peer.core.roster import (
     ROSTER_BYTES_MAX,
@@ -23,7 +24,6 @@ from fedpeer.peer.core.roster import (
     expel,
     federation_id,
     from_bytes,
-    is_id,
     is_url,
     newer,
     sign,
