@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Whole files to each of two workers, in the order of tests/conftest.py: those with slow tests first.
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 # What `make quick` tests: everything that opens no socket, starts no process and reads no data.
-CORE := $(addprefix tests/,algorithms config peer/core gossip networks slicing topology)
+CORE := $(addprefix tests/,algorithms config peer/wire peer/state peer/consensus peer/node gossip networks slicing topology)
 
 .PHONY: help install simulate check format quick test soak bench gpu golden clean
 help:            ## this list

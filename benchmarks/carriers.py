@@ -31,16 +31,16 @@ from torch import Tensor
 
 from fedpeer.gossip.reductions import FLOAT32, all_finite
 from fedpeer.gossip.transfers import Parcel
-from fedpeer.peer.core import codec
-from fedpeer.peer.core.message_policy import GroupSpec, MessagePolicy
-from fedpeer.peer.core.message_spec import Envelope
-from fedpeer.peer.core.messages import Message, Transfer
-from fedpeer.peer.shell.buffers import Lease, Pool
-from fedpeer.peer.shell.certificates import authority_certificate, key_pem, peer_certificate, pem
-from fedpeer.peer.shell.client import Links, Outcome, Taken
-from fedpeer.peer.shell.identity import Identity, client_context, server_context
-from fedpeer.peer.shell.listener import bind
-from fedpeer.peer.shell.server import Host, PeerServer
+from fedpeer.peer.runtime.buffers import Lease, Pool
+from fedpeer.peer.runtime.certificates import authority_certificate, key_pem, peer_certificate, pem
+from fedpeer.peer.runtime.client import Links, Outcome, Taken
+from fedpeer.peer.runtime.identity import Identity, client_context, server_context
+from fedpeer.peer.runtime.listener import bind
+from fedpeer.peer.runtime.server import Host, PeerServer
+from fedpeer.peer.wire import codec
+from fedpeer.peer.wire.message_policy import GroupSpec, MessagePolicy
+from fedpeer.peer.wire.message_spec import Envelope
+from fedpeer.peer.wire.messages import Message, Transfer
 
 #: "cold" is "moved", but with no buffer kept from before.
 Job = Literal["moved", "merged", "saved", "cold"]

@@ -58,7 +58,7 @@ def measured(line: Line, peers: int) -> dict[str, Any]:
     from fedpeer.config.choice import parse
     from fedpeer.config.federation import Federation
     from fedpeer.config.methods import method_of
-    from fedpeer.peer.holdings import load_dataset
+    from fedpeer.learning.holdings import load_dataset
     from fedpeer.sims.memory import job_of, workspace_of
     from fedpeer.sims.vector.clients import Teach
     from fedpeer.sims.vector.served import ServedEngine

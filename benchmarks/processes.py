@@ -22,9 +22,9 @@ from benchmarks.worlds import Engine
 from fedpeer.config.choice import parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
-from fedpeer.peer.holdings import load_dataset
-from fedpeer.peer.shell.dashboard.access import DashboardError, Door
-from fedpeer.peer.shell.dashboard.ask import ask
+from fedpeer.learning.holdings import load_dataset
+from fedpeer.peer.runtime.dashboard.access import DashboardError, Door
+from fedpeer.peer.runtime.dashboard.ask import ask
 from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.processes.settling import settle

@@ -27,8 +27,8 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import absorb
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, take
-from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.holdings import load_dataset
+from fedpeer.learning.groups import averaging_of
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.memory import job_of, start_of, workspace_of
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine
 from fedpeer.sims.vector.tasks import Mix, Task

@@ -18,9 +18,9 @@ from benchmarks.carriers import Fedpeer, Keys
 from benchmarks.measure import clocked
 from fedpeer.config.choice import parse
 from fedpeer.config.federation import Federation
-from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.roster import to_bytes
-from fedpeer.peer.holdings import load_dataset
+from fedpeer.learning.holdings import load_dataset
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.wire.roster import to_bytes
 from fedpeer.runs.summary import count_text
 from fedpeer.sims.network.residents import NodeFactory
 from fedpeer.sims.network.town import Simulator

@@ -23,8 +23,8 @@ from fedpeer.config.choice import Choice, parse
 from fedpeer.config.federation import Federation, GossipSettings, LearningSettings, SimulationSettings
 from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import Dataset
-from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.holdings import load_dataset
+from fedpeer.learning.groups import averaging_of
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.memory import job_of, start_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.tasks import Task, Train

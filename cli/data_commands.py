@@ -88,7 +88,7 @@ def print_split(
 def _divided(dataset: str, split: str | None, peers: str | None, seed: str) -> tuple[Dataset, Split]:
     """The data set and its split, by the same checks and the same seed as `simulate` has."""
     from fedpeer.cli.asking import asked
-    from fedpeer.peer.holdings import load_dataset, split_of
+    from fedpeer.learning.holdings import load_dataset, split_of
 
     given = {"dataset": dataset, "split": split, "peers": peers, "seed": seed}
     federation = asked({name: value for name, value in given.items() if value is not None}, consequence="").federation

@@ -32,18 +32,18 @@ _USERS_MISTAKES = {
     "fedpeer.gossip.reductions.FormError",
     "fedpeer.networks.registry.NetworkError",
     "fedpeer.config.choice.ChoiceError",
-    "fedpeer.peer.core.journal.SnapshotForeignError",
-    "fedpeer.peer.core.roster.RosterError",
-    "fedpeer.peer.device.DeviceError",
-    "fedpeer.peer.models.ModelError",
-    "fedpeer.peer.program.ExportError",
-    "fedpeer.peer.shell.authority.EnrolmentError",
-    "fedpeer.peer.shell.dashboard.access.DashboardError",
-    "fedpeer.peer.shell.discovery.DiscoveryError",
-    "fedpeer.peer.shell.identity.IdentityError",
-    "fedpeer.peer.shell.listener.ListenError",
-    "fedpeer.peer.shell.store.DuplicatePeerError",
-    "fedpeer.peer.shell.store.StateError",
+    "fedpeer.peer.state.journal.SnapshotForeignError",
+    "fedpeer.peer.wire.roster.RosterError",
+    "fedpeer.learning.device.DeviceError",
+    "fedpeer.learning.models.ModelError",
+    "fedpeer.learning.program.ExportError",
+    "fedpeer.peer.runtime.authority.EnrolmentError",
+    "fedpeer.peer.runtime.dashboard.access.DashboardError",
+    "fedpeer.peer.runtime.discovery.DiscoveryError",
+    "fedpeer.peer.runtime.identity.IdentityError",
+    "fedpeer.peer.runtime.listener.ListenError",
+    "fedpeer.peer.runtime.store.DuplicatePeerError",
+    "fedpeer.peer.runtime.store.StateError",
     "fedpeer.runs.disk.RunError",
     "fedpeer.slicing.models.SlicingError",
     "fedpeer.topology.graphs.TopologyError",
@@ -51,8 +51,8 @@ _USERS_MISTAKES = {
 
 #: Those after which another start may find things as they should be.
 _TEMPORARY = {
-    "fedpeer.peer.shell.transient.NoAddressError",
-    "fedpeer.peer.shell.transient.PortInUseError",
+    "fedpeer.peer.runtime.transient.NoAddressError",
+    "fedpeer.peer.runtime.transient.PortInUseError",
 }
 
 Path = tuple[str | int, ...]
@@ -89,7 +89,7 @@ def is_users_mistake(error: BaseException) -> bool:
 
 def temporary(error: BaseException) -> str:
     """What another start may find otherwise, as a sentence: a port in use, too little memory; "" for other errors."""
-    from fedpeer.peer.shell.transient import short_of_memory
+    from fedpeer.peer.runtime.transient import short_of_memory
 
     if _names(error) & _TEMPORARY:
         return str(error)

@@ -1,6 +1,6 @@
 """`fedpeer invite`, `join` and `revoke`: one peer more, one less, and who was told of it.
 
-What they write and send is `peer/shell/`'s (`enrolment.py`, `authority.py`, `announce.py`); here are the options, the
+What they write and send is `peer/runtime/`'s (`enrolment.py`, `authority.py`, `announce.py`); here are the options, the
 words, and the next command.
 """
 
@@ -19,8 +19,8 @@ from fedpeer.cli.errors import ConfigError, Problem, shown, wrapped
 
 if TYPE_CHECKING:
     from fedpeer.config.federation import Federation
-    from fedpeer.peer.core.roster import Roster
-    from fedpeer.peer.shell.invitation import Token
+    from fedpeer.peer.runtime.invitation import Token
+    from fedpeer.peer.wire.roster import Roster
 
 #: Seconds that an invitation may be open. A week is as long as a secret should wait in somebody's mail.
 EXPIRES_MAX = 7 * 24 * 3600
@@ -54,8 +54,8 @@ def invite(
     To be said where the authority's key is. Ctrl-C withdraws the invitation.
     """
     from fedpeer.cli.seats import invited
-    from fedpeer.peer.shell.authority import open_authority
-    from fedpeer.peer.shell.enrolment import invite as wait_for
+    from fedpeer.peer.runtime.authority import open_authority
+    from fedpeer.peer.runtime.enrolment import invite as wait_for
 
     authority = open_authority(folder)
     problems: list[Problem] = []
@@ -72,7 +72,7 @@ def invite(
 
     async def work() -> tuple[Roster, Mapping[str, str]]:
         roster = await wait_for(authority, peer, address, known, *place, seconds, show, start)
-        from fedpeer.peer.shell.announce import announce  # brings torch, for which the token need not wait
+        from fedpeer.peer.runtime.announce import announce  # brings torch, for which the token need not wait
 
         return roster, await announce(authority, roster, without=peer)
 
@@ -101,11 +101,11 @@ def join(
 
     from fedpeer.cli.config import Source, load
     from fedpeer.cli.seats import data_of, is_host, joined, listens_at, local
-    from fedpeer.peer.shell.contract_file import contract_file, write_contract
-    from fedpeer.peer.shell.enrolment import fetch_model
-    from fedpeer.peer.shell.enrolment import join as ask
-    from fedpeer.peer.shell.invitation import Token
-    from fedpeer.peer.shell.kit import new_folder, write_peer
+    from fedpeer.peer.runtime.contract_file import contract_file, write_contract
+    from fedpeer.peer.runtime.enrolment import fetch_model
+    from fedpeer.peer.runtime.enrolment import join as ask
+    from fedpeer.peer.runtime.invitation import Token
+    from fedpeer.peer.runtime.kit import new_folder, write_peer
 
     problems: list[Problem] = []
     asked = Token.read(token)
@@ -144,9 +144,9 @@ def revoke(
 
     To be said where the authority's key is.
     """
-    from fedpeer.peer.core.roster import expel
-    from fedpeer.peer.shell.announce import announce
-    from fedpeer.peer.shell.authority import change_roster, open_authority
+    from fedpeer.peer.runtime.announce import announce
+    from fedpeer.peer.runtime.authority import change_roster, open_authority
+    from fedpeer.peer.wire.roster import expel
 
     authority = open_authority(folder)
     roster = change_roster(authority, lambda old, key: expel(old, peer, key))

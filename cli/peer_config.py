@@ -152,8 +152,8 @@ def _keys(file: PeerFile) -> Iterator[Problem]:
     """Whether the files of the identity are there, fit together, and are those of the roster."""
     if file.transport != "https" or file.identity is None:
         return
-    from fedpeer.peer.core.roster import RosterError
-    from fedpeer.peer.shell.identity import examine_identity, read_roster
+    from fedpeer.peer.runtime.identity import examine_identity, read_roster
+    from fedpeer.peer.wire.roster import RosterError
 
     roster = None
     try:

@@ -67,8 +67,8 @@ def planned(federation: Federation) -> tuple[Plan, NetworkMap]:
     """Who averages what, and the network. The data set is loaded only if the network's sizes depend on it."""
     from fedpeer.cli.checks import peer_ids, written_layers
     from fedpeer.config.methods import method_of
-    from fedpeer.peer.core.groups import plan_for
-    from fedpeer.peer.holdings import load_dataset
+    from fedpeer.learning.groups import plan_for
+    from fedpeer.learning.holdings import load_dataset
     from fedpeer.sims.world import build
 
     layers = written_layers(federation.network)
@@ -198,7 +198,7 @@ def _to_be_found(federation: Federation) -> list[str]:
 
 def _sent(plan: Plan, federation: Federation) -> list[str]:
     """What a peer sends in a round, in a sentence; nothing where nothing is averaged among equals."""
-    from fedpeer.peer.core.bandwidth import sending
+    from fedpeer.learning.bandwidth import sending
     from fedpeer.runs.summary import count_text
 
     found = [each for each in sending(plan, federation, federation.seed).values() if each.messages]

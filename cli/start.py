@@ -14,7 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from fedpeer.cli.peer_config import PeerConfig
-    from fedpeer.peer.shell.logs import Level
+    from fedpeer.peer.runtime.logs import Level
 
 Config = Annotated[Path, typer.Option(help="The peer's own file, such as peer3.yaml.", metavar="FILE")]
 Configs = Annotated[
@@ -45,7 +45,7 @@ def leave(config: Config) -> int:
     Asks the peer that runs from this file to do so; if none runs, starts it for just that.
     """
     from fedpeer.cli.peer_config import load_peer
-    from fedpeer.peer.shell.store import ask_to_leave
+    from fedpeer.peer.runtime.store import ask_to_leave
 
     file = load_peer(config, ", so nothing was done").file
     process = ask_to_leave(Path(file.state or ""))
@@ -61,9 +61,9 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
     peer = load_peer(config, ", so nothing was started")
     import asyncio
 
-    from fedpeer.peer.shell.nursery import end_of_input, stop_after
-    from fedpeer.peer.shell.prepared import prepare
-    from fedpeer.peer.shell.process import Process
+    from fedpeer.peer.runtime.nursery import end_of_input, stop_after
+    from fedpeer.peer.runtime.prepared import prepare
+    from fedpeer.peer.runtime.process import Process
 
     process = Process(prepare(peer.file, peer.federation), quiet=quiet, leave=leave)
 
@@ -94,8 +94,8 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
     from fedpeer.cli.peer_config import load_peers
 
     peers = load_peers(configs, ", so nothing was started")
-    import fedpeer.peer.shell.process  # noqa: F401  (here and now, so that the children share it)
-    from fedpeer.peer.shell.nursery import watch_over
+    import fedpeer.peer.runtime.process  # noqa: F401  (here and now, so that the children share it)
+    from fedpeer.peer.runtime.nursery import watch_over
     from fedpeer.sims.request import cores
 
     _read_once(peers)
@@ -110,7 +110,7 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
 def _read_once(peers: Sequence[PeerConfig]) -> None:
     """Read the data sets that they will all read: what that imports is shared, and a mistake is told once."""
     from fedpeer.data.registry import DATASETS
-    from fedpeer.peer.holdings import load_dataset
+    from fedpeer.learning.holdings import load_dataset
 
     parts = [peer.federation.simulation.dataset for peer in peers if peer.file.data.part is not None]
     for choice in {str(part): part for part in parts if part.name in DATASETS}.values():
@@ -135,7 +135,7 @@ def _ended(peer: str, code: int) -> None:
 
 def _log(peer: str, what: str, text: str, code: int) -> None:
     """One line in the form of the log, after the log is closed."""
-    from fedpeer.peer.shell.logs import Line, for_stream
+    from fedpeer.peer.runtime.logs import Line, for_stream
 
     level: Level = "error" if code else "info"
     for_stream(peer, sys.stderr)(Line(t=time.time(), level=level, what=what, text=text, fields={"code": code}))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from fedpeer.peer.shell.dashboard.access import Door
+    from fedpeer.peer.runtime.dashboard.access import Door
 
 #: Seconds between two looks of `--watch`; the peer itself looks once a second.
 EVERY_S = 1.0
@@ -50,7 +50,7 @@ def status(
     """Show the federation as one running peer sees it."""
     from rich.console import Console
 
-    from fedpeer.peer.shell.dashboard.ask import ask
+    from fedpeer.peer.runtime.dashboard.ask import ask
 
     door = door_of(config, url, token_file, certificate)
     console = Console(highlight=False)
@@ -76,7 +76,7 @@ def dashboard(
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser, too.")] = False,
 ) -> None:
     """Print the address of a running peer's dashboard, with the token that lets a browser in."""
-    from fedpeer.peer.shell.dashboard.ask import ask
+    from fedpeer.peer.runtime.dashboard.ask import ask
 
     door = door_of(config, url, token_file, certificate)
     ask(door)
@@ -89,8 +89,8 @@ def dashboard(
 
 def _looks(door: Door, newest: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """The newest status every second, and what went wrong since; a peer that restarts is seen again."""
-    from fedpeer.peer.shell.dashboard.access import DashboardError
-    from fedpeer.peer.shell.dashboard.ask import ask
+    from fedpeer.peer.runtime.dashboard.access import DashboardError
+    from fedpeer.peer.runtime.dashboard.ask import ask
 
     trouble, since = "", time.strftime("%H:%M:%S")
     while True:
@@ -110,7 +110,7 @@ def door_of(config: Path | None, url: str | None, token_file: Path | None, certi
         DashboardError: the token cannot be read.
     """
     from fedpeer.cli.errors import ConfigError, Problem
-    from fedpeer.peer.shell.dashboard.access import Door, read_token
+    from fedpeer.peer.runtime.dashboard.access import Door, read_token
 
     if (config is None) == (url is None):
         problem = "name the peer's file, or its dashboard with --url and --token-file"
@@ -143,7 +143,7 @@ def _door_of_file(config: Path) -> Door:
     from fedpeer.cli.config import Source, refuse, typed
     from fedpeer.cli.errors import Problem
     from fedpeer.config.peer_file import PeerFile
-    from fedpeer.peer.shell.dashboard.access import listener
+    from fedpeer.peer.runtime.dashboard.access import listener
 
     source = Source.of_file(config)
     peer, problems = typed(PeerFile, source.data)

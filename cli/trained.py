@@ -23,8 +23,8 @@ from fedpeer.data.dataset import ASKED, DataError, Dataset
 from fedpeer.data.held import Held, held
 from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
-from fedpeer.peer.holdings import held_by, load_dataset, split_of
-from fedpeer.peer.models import Model, load
+from fedpeer.learning.holdings import held_by, load_dataset, split_of
+from fedpeer.learning.models import Model, load
 from fedpeer.runs.folder import RunFolder
 
 #: Raw inputs (N, *F), and targets as the peer sees them, numbers in units of the data.

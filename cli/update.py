@@ -1,6 +1,6 @@
 """`fedpeer update`: the next contract of a running federation, signed, and who was told of it.
 
-What may change, and how a change takes effect, is `peer/core/contract.py`'s; how a peer goes over is `amending.py`'s.
+What may change, and how a change takes effect, is `config/contract.py`'s; how a peer goes over is `amending.py`'s.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fedpeer.cli.errors import ConfigError, Problem, wrapped
 from fedpeer.cli.federation_commands import Folder, told_lines
 
 if TYPE_CHECKING:
+    from fedpeer.config.contract import Difference, Held
     from fedpeer.config.federation import Federation
-    from fedpeer.peer.core.contract import Difference, Held
-    from fedpeer.peer.shell.authority import Authority
+    from fedpeer.peer.runtime.authority import Authority
 
 #: Seconds in which the news of a contract reaches all peers, with much to spare; and between two looks at their rounds.
 NEWS_S, LOOK_S = 5.0, 1.0
@@ -43,10 +43,10 @@ def update(
     """
     from fedpeer.cli.anchors import anchored_federation
     from fedpeer.cli.config import Source, load
-    from fedpeer.peer.core.contract import differences, overlaid, text_of
-    from fedpeer.peer.core.wire_forms import succeeding
-    from fedpeer.peer.shell.announce import announce
-    from fedpeer.peer.shell.authority import open_authority, sign_next
+    from fedpeer.config.contract import differences, overlaid, text_of
+    from fedpeer.learning.wire_forms import succeeding
+    from fedpeer.peer.runtime.announce import announce
+    from fedpeer.peer.runtime.authority import open_authority, sign_next
 
     authority = open_authority(folder)
     before = anchored_federation(load(Source.of_file(folder / "federation.yaml"), NOTHING_SIGNED), folder)
@@ -80,10 +80,10 @@ def _plain(text: bytes) -> Any:
 
 def _in_force(authority: Authority, file: Federation) -> Held:
     """The newest contract that was signed, or the one with which the federation began, as a state beside it says."""
-    from fedpeer.peer.core.contract import Held, contract_of, named, text_of
-    from fedpeer.peer.core.journal import held_of
-    from fedpeer.peer.shell.agreement import state_of
-    from fedpeer.peer.shell.contract_file import contract_file, read_contract
+    from fedpeer.config.contract import Held, contract_of, named, text_of
+    from fedpeer.peer.runtime.agreement import state_of
+    from fedpeer.peer.runtime.contract_file import contract_file, read_contract
+    from fedpeer.peer.state.journal import held_of
 
     signed = read_contract(contract_file(authority.folder / "roster.json"), authority.roster.authority)
     if signed is not None:
@@ -98,7 +98,7 @@ def _problems(
     authority: Authority, before: Federation, after: Federation, differing: list[Difference]
 ) -> Iterator[Problem]:
     """All that stands against this change."""
-    from fedpeer.peer.core.contract import NEW_FEDERATION
+    from fedpeer.config.contract import NEW_FEDERATION
     from fedpeer.slicing.models import problems as wrong_models
 
     if not differing:
@@ -129,8 +129,8 @@ def _soon(authority: Authority, rounds: int) -> int:
 def _furthest(authority: Authority) -> int | None:
     """The furthest round in which any peer is, as a running peer says whose dashboard answers here."""
     from fedpeer.cli.status import door_of
-    from fedpeer.peer.shell.dashboard.access import DashboardError
-    from fedpeer.peer.shell.dashboard.ask import ask
+    from fedpeer.peer.runtime.dashboard.access import DashboardError
+    from fedpeer.peer.runtime.dashboard.ask import ask
 
     for entry in authority.roster.entries:
         config = authority.folder / entry.id / f"{entry.id}.yaml"

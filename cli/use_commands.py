@@ -182,7 +182,7 @@ def export(
     allow_python: Allow = None,
 ) -> None:
     """Write a trained model for use without fedpeer, and beside it, in JSON, what its numbers mean."""
-    from fedpeer.peer.program import write_onnx, write_pt2, write_state_dict
+    from fedpeer.learning.program import write_onnx, write_pt2, write_state_dict
     from fedpeer.runs.disk import write_json
 
     form = _form(form, to)

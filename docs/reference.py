@@ -19,6 +19,8 @@ from fedpeer.algorithms.privacy import PRIVACIES
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.cli.checks import OPTIMIZERS, registry
 from fedpeer.config.choice import Choice
+from fedpeer.config.contract import KEYS as CONTRACT
+from fedpeer.config.contract import NEW_FEDERATION
 from fedpeer.config.federation import Federation, PartialModelSettings
 from fedpeer.config.peer_file import DataSettings, PeerFile
 from fedpeer.data.own import OWN
@@ -27,8 +29,6 @@ from fedpeer.data.splits import MODIFIERS, SPLITS
 from fedpeer.gossip.noise import PHASES
 from fedpeer.gossip.reductions import FORMS, PACKERS
 from fedpeer.networks.registry import NETWORKS
-from fedpeer.peer.core.contract import KEYS as CONTRACT
-from fedpeer.peer.core.contract import NEW_FEDERATION
 from fedpeer.sims.network.faults import FAULTS
 from fedpeer.topology.graphs import GRAPHS
 

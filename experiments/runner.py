@@ -30,7 +30,7 @@ from fedpeer.experiments.moments import read_at
 from fedpeer.experiments.playing import Executor, Tell, Wanted, Where, venue
 from fedpeer.experiments.results import Measured, Results, validation_score
 from fedpeer.experiments.table import page_data
-from fedpeer.peer.device import device_of
+from fedpeer.learning.device import device_of
 from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder

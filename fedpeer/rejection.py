@@ -1,6 +1,6 @@
 """Why something that a peer sent is not taken: one value, whatever finds it, and one exception where code has to leave.
 
-Membership, elections, algorithms, the codec and the peer port all speak of it in this way. `peer/core/rejections.py`
+Membership, elections, algorithms, the codec and the peer port all speak of it in this way. `peer/wire/rejections.py`
 is the table of all codes, with what each costs and the words for it. A `RejectEffect` has it counted, a `RejectMessage`
 tells it to the sender.
 """

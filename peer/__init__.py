@@ -1,1 +1,1 @@
-"""A whole peer. `core/` is its machine and what a federation agrees on: pure, and the same on every engine."""
+"""A whole peer: `wire/`, `state/`, `consensus/` and `node/` are its machine, pure; `runtime/` makes it a process."""

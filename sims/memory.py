@@ -16,8 +16,8 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.steppers import choose
 from fedpeer.config.building import optimizer_of
 from fedpeer.data.held import Held
-from fedpeer.peer.core.learner import budget, check_step, view_of
-from fedpeer.peer.holdings import inputs_of
+from fedpeer.learning.holdings import inputs_of
+from fedpeer.learning.learner import budget, check_step, view_of
 from fedpeer.sims.vector.workspace import Job, Part, Workspace
 from fedpeer.sims.world import World
 from fedpeer.slicing.plan import Plan

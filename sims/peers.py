@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.peer.core.learner import Learner
-from fedpeer.peer.holdings import inputs_of
+from fedpeer.learning.holdings import inputs_of
+from fedpeer.learning.learner import Learner
 from fedpeer.sims.world import World
 
 

@@ -14,10 +14,10 @@ from fedpeer.algorithms.leaves import byte_count
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import Dataset
-from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.core.wire_forms import form_of
-from fedpeer.peer.device import device_of
-from fedpeer.peer.holdings import load_dataset
+from fedpeer.learning.device import device_of
+from fedpeer.learning.groups import averaging_of
+from fedpeer.learning.holdings import load_dataset
+from fedpeer.learning.wire_forms import form_of
 from fedpeer.sims.engine import check, check_peers
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.network.faults import Faults, asked

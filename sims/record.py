@@ -16,8 +16,8 @@ from fedpeer.algorithms.privacy import epsilon
 from fedpeer.config.building import privacy_of
 from fedpeer.config.federation import Federation
 from fedpeer.data.splits import summary as split_summary
-from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.models import Card
+from fedpeer.learning.groups import averaging_of
+from fedpeer.learning.models import Card
 from fedpeer.runs.disk import dumps, write_text
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpeer.config.choice import parse
 from fedpeer.config.methods import method_of
-from fedpeer.peer.core.groups import averaging_of
+from fedpeer.learning.groups import averaging_of
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import Status
 from fedpeer.sims import record

@@ -1,4 +1,4 @@
-"""From settings to a world: the data and who holds it, and with them what `peer.core.assembly` makes of the settings.
+"""From settings to a world: the data and who holds it, and with them what `learning.assembly` makes of the settings.
 
 Everything a user can have got wrong that only shows when data and network are there is raised here, before any worker
 starts.
@@ -15,9 +15,9 @@ from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import Dataset, Split
 from fedpeer.data.held import Held, held
 from fedpeer.data.own.code import imported
-from fedpeer.peer.core.assembly import Assembly, DataShape, assemble
-from fedpeer.peer.core.groups import plan_for
-from fedpeer.peer.holdings import normalisation_of, rule_of, split_of, trained_of
+from fedpeer.learning.assembly import Assembly, DataShape, assemble
+from fedpeer.learning.groups import plan_for
+from fedpeer.learning.holdings import normalisation_of, rule_of, split_of, trained_of
 from fedpeer.slicing.plan import Plan
 
 

@@ -17,7 +17,7 @@ from fedpeer.experiments.associative.demonstration import HIDDEN, Shown
 from fedpeer.experiments.associative.page.server import QuestionError
 from fedpeer.experiments.associative.recall import Cells, Pattern, Recall, Recalled
 from fedpeer.experiments.associative.words import NAMES, RULE, lesson, says, scores, verdict
-from fedpeer.peer.core.json_text import parsed
+from fedpeer.peer.wire.json_text import parsed
 
 #: Characters of a name out of a question that its refusal repeats.
 NAME_MAX = 40

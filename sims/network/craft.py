@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fedpeer.peer.core.events import Effect, Event, Heard, Persist, Send, Tick, Work
-from fedpeer.peer.core.saving import Outbox, Recovered
-from fedpeer.peer.core.signed_contract import SignedContract
+from fedpeer.peer.state.events import Effect, Event, Heard, Persist, Send, Tick, Work
+from fedpeer.peer.state.saving import Outbox, Recovered
+from fedpeer.peer.wire.signed_contract import SignedContract
 from fedpeer.rejection import Rejection
 
 #: Ticks before a failed save is tried again, doubled each time up to the second number; as a real peer does.

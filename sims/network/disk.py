@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedpeer.peer.core.events import Note, RejectEffect
-from fedpeer.peer.core.saving import Recovered
+from fedpeer.peer.state.events import Note, RejectEffect
+from fedpeer.peer.state.saving import Recovered
 from fedpeer.rejection import Rejection
 
 #: As in a real peer: the newest snapshot, and the one that stands in for it.

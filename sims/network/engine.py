@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
-from fedpeer.peer.core.events import Effect, Evaluate, Evaluated, Note, Stop
+from fedpeer.peer.state.events import Effect, Evaluate, Evaluated, Note, Stop
 from fedpeer.sims.network.faults import Faults, over
 from fedpeer.sims.network.residents import NodeFactory
 from fedpeer.sims.network.timeline import Timeline

@@ -14,15 +14,17 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from fedpeer.gossip import ballots
-from fedpeer.gossip.ballots import Heartbeat, HeartbeatReply, LeaderCertificate, Progress, VoteReply, VoteRequest
 from fedpeer.gossip.claims import Claim, State, claim_text
-from fedpeer.gossip.election import Election
 from fedpeer.gossip.proofs import lane_text
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
-from fedpeer.peer.core.events import Send
-from fedpeer.peer.core.messages import (
+from fedpeer.peer.consensus.election import Election
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.node.reminders import own_signature
+from fedpeer.peer.state.events import Send
+from fedpeer.peer.wire import ballots
+from fedpeer.peer.wire.ballots import Heartbeat, HeartbeatReply, LeaderCertificate, Progress, VoteReply, VoteRequest
+from fedpeer.peer.wire.messages import (
     Ack,
     ConsensusMessage,
     Contract,
@@ -35,10 +37,8 @@ from fedpeer.peer.core.messages import (
     RosterNews,
     Transfer,
 )
-from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.reminders import own_signature
-from fedpeer.peer.core.roster import Roster, sign, to_bytes
-from fedpeer.peer.core.versions import CAPABILITIES, NEWEST, VERSIONS
+from fedpeer.peer.wire.roster import Roster, sign, to_bytes
+from fedpeer.peer.wire.versions import CAPABILITIES, NEWEST, VERSIONS
 from fedpeer.sims.network.faults import LIE_NAMES
 
 #: What a liar sends to one other, by its own node, the other's and a number that rises.

@@ -17,14 +17,17 @@ from typing import Protocol
 from torch import Tensor
 
 from fedpeer.config.choice import Choice
+from fedpeer.config.contract import Held
 from fedpeer.config.methods import method_of
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
-from fedpeer.peer.core import codec
-from fedpeer.peer.core.capability import Capability
-from fedpeer.peer.core.contract import Held
-from fedpeer.peer.core.course import AlgorithmSpec
-from fedpeer.peer.core.events import (
+from fedpeer.peer.consensus.capability import Capability
+from fedpeer.peer.node.keeper import Keeper
+from fedpeer.peer.node.making import disk_bytes, node_of, rules_of, setup_of
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.node.pupil import Pupil
+from fedpeer.peer.state.course import AlgorithmSpec
+from fedpeer.peer.state.events import (
     AggregateUpdates,
     ClientTrained,
     Effect,
@@ -44,19 +47,16 @@ from fedpeer.peer.core.events import (
     Work,
     Worked,
 )
-from fedpeer.peer.core.framing import unframe
-from fedpeer.peer.core.journal import held_of
-from fedpeer.peer.core.keeper import Keeper
-from fedpeer.peer.core.life import Setup
-from fedpeer.peer.core.making import disk_bytes, node_of, rules_of, setup_of
-from fedpeer.peer.core.means import concluded
-from fedpeer.peer.core.message_spec import Envelope
-from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.pupil import Pupil
-from fedpeer.peer.core.roster import Entry, Roster
-from fedpeer.peer.core.saving import Recovered
-from fedpeer.peer.core.signed_contract import SignedContract
-from fedpeer.peer.core.versions import NEWEST
+from fedpeer.peer.state.journal import held_of
+from fedpeer.peer.state.life import Setup
+from fedpeer.peer.state.means import concluded
+from fedpeer.peer.state.saving import Recovered
+from fedpeer.peer.wire import codec
+from fedpeer.peer.wire.framing import unframe
+from fedpeer.peer.wire.message_spec import Envelope
+from fedpeer.peer.wire.roster import Entry, Roster
+from fedpeer.peer.wire.signed_contract import SignedContract
+from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.craft import Craft, Machine
 from fedpeer.sims.network.lies import told, withheld

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.peer.core.events import (
+from fedpeer.peer.state.events import (
     AggregateUpdates,
     Amend,
     Effect,
@@ -35,7 +35,7 @@ from fedpeer.peer.core.events import (
     TrainClient,
     Work,
 )
-from fedpeer.peer.core.saving import Recovered
+from fedpeer.peer.state.saving import Recovered
 from fedpeer.sims.network.agenda import Agenda
 from fedpeer.sims.network.craft import RETRY_TICKS, RETRY_TICKS_MAX, Craft, Fed, Machine, Process
 from fedpeer.sims.network.disk import DiskRules, MemoryDisk

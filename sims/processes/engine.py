@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
-from fedpeer.peer.core.groups import averaging_of
+from fedpeer.learning.groups import averaging_of
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.settling import settle

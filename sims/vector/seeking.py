@@ -26,7 +26,7 @@ from fedpeer.algorithms.steppers import Stepper
 from fedpeer.config.federation import Federation
 from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.spreading import spread
-from fedpeer.peer.core.groups import averaging_among, averaging_of, plan_for
+from fedpeer.learning.groups import averaging_among, averaging_of, plan_for
 from fedpeer.sims.memory import sample_weights, start_of, workspace_of
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine
 from fedpeer.sims.vector.sought import Indices, Sought, kinds, parted

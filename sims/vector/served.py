@@ -31,8 +31,8 @@ from fedpeer.config.choice import Choice
 from fedpeer.config.federation import LearningSettings
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
-from fedpeer.peer.core.framing import raw
-from fedpeer.peer.core.sparse_words import wire_bytes
+from fedpeer.peer.wire.framing import raw
+from fedpeer.peer.wire.sparse_words import wire_bytes
 from fedpeer.rejection import Rejection
 from fedpeer.sims.vector.clients import (
     FIRST,

@@ -16,7 +16,7 @@ from fedpeer.algorithms.assignment import AssignmentError, Seeking
 from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.undecided import NOBODY_SHARES, NOTHING_TO_SHARE, seeking_of, unfit
-from fedpeer.peer.core.groups import averaging_among, plan_for
+from fedpeer.learning.groups import averaging_among, plan_for
 from fedpeer.sims.vector.workspace import Part
 from fedpeer.sims.world import World
 from fedpeer.slicing.plan import Group

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves, taken
 from fedpeer.algorithms.updates import EXAMPLES_MAX, fault, length, strayed, too_far
-from fedpeer.peer.core.rejections import REJECTIONS
+from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
 from tests.algorithms.making import batches, starts
 from tests.algorithms.server_making import MAKERS, MODULE

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from fedpeer.cli.peer_config import load_peer
-from fedpeer.peer.core.journal import held_of
-from fedpeer.peer.shell.agreement import state_of
-from fedpeer.peer.shell.prepared import prepare
+from fedpeer.peer.runtime.agreement import state_of
+from fedpeer.peer.runtime.prepared import prepare
+from fedpeer.peer.state.journal import held_of
 from tests.cli.conftest import Fedpeer
 from tests.kept.release import moved, unpacked
-from tests.peer.shell.whole import whole
+from tests.peer.runtime.whole import whole
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from fedpeer.experiments.associative.questions import answer_to, tellable
 from fedpeer.experiments.associative.recall import Cells
 from tests.experiments import recalls
 from tests.experiments.recalls import AVERAGED, HIDDEN, STRANGE, B
-from tests.peer.shell.browser import CHROMIUM, Page, chromium
+from tests.peer.runtime.browser import CHROMIUM, Page, chromium
 
 pytestmark = [
     pytest.mark.asyncio,

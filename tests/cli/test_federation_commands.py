@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from ruamel.yaml import YAML
 
 from fedpeer.config.peer_file import PeerFile
-from fedpeer.peer.core.roster import Roster, from_bytes
-from fedpeer.peer.shell.identity import examine_identity
+from fedpeer.peer.runtime.identity import examine_identity
+from fedpeer.peer.wire.roster import Roster, from_bytes
 from tests.cli.conftest import Fedpeer
 
 WARD = "a,b,outcome\n1,2,ill\n3,4,well\n5,6,ill\n7,8,well\n"

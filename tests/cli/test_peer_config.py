@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from ruamel.yaml import YAML
 
 from fedpeer.cli.peer_config import load_peer
-from fedpeer.peer.shell.certificates import key_pem
+from fedpeer.peer.runtime.certificates import key_pem
 from tests.cli.conftest import Fedpeer
 from tests.cli.peers import federation_on_disk
 

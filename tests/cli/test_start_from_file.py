@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedpeer.cli.peer_config import load_peer
-from fedpeer.peer.shell.prepared import prepare
+from fedpeer.peer.runtime.prepared import prepare
 from tests.cli.conftest import Fedpeer
 
 FILE = """\

@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 
 from fedpeer.cli.status import screen
-from fedpeer.peer.core.events import Note
-from fedpeer.peer.shell.dashboard.access import Listener
-from fedpeer.peer.shell.dashboard.server import Dashboard
-from fedpeer.peer.shell.status import Status
-from tests.peer.shell.fake_status import TOKEN, FakePeer
+from fedpeer.peer.runtime.dashboard.access import Listener
+from fedpeer.peer.runtime.dashboard.server import Dashboard
+from fedpeer.peer.runtime.status import Status
+from fedpeer.peer.state.events import Note
+from tests.peer.runtime.fake_status import TOKEN, FakePeer
 
 from .conftest import Fedpeer
 

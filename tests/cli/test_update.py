@@ -15,8 +15,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedpeer.peer.core.journal import held_of
-from fedpeer.peer.shell.agreement import state_of
+from fedpeer.peer.runtime.agreement import state_of
+from fedpeer.peer.state.journal import held_of
 from fedpeer.sims.processes.settling import free_ports
 from tests.cli.conftest import Fedpeer
 from tests.cli.test_federation_commands import inviting

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from fedpeer.cli import main
 from fedpeer.cli.peer_config import load_peer
-from fedpeer.peer.holdings import outfit
-from fedpeer.peer.models import Card, save
+from fedpeer.learning.holdings import outfit
+from fedpeer.learning.models import Card, save
 from tests.cli.conftest import Fedpeer
 from tests.cli.peers import federation_on_disk
 

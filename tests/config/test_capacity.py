@@ -20,12 +20,12 @@ from fedpeer.config.capacity import (
 from fedpeer.gossip.claims import Advert, Claim
 from fedpeer.gossip.membership import Membership
 from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX
-from fedpeer.peer.core.codec import encode
-from fedpeer.peer.core.framing import pack
-from fedpeer.peer.core.message_spec import Envelope, layout_of
-from fedpeer.peer.core.messages import CLAIM, Hello, LaneState
-from fedpeer.peer.core.versions import CAPABILITIES, NEWEST
-from fedpeer.peer.core.wire_types import NUMBER_MAX
+from fedpeer.peer.wire.codec import encode
+from fedpeer.peer.wire.framing import pack
+from fedpeer.peer.wire.message_spec import Envelope, layout_of
+from fedpeer.peer.wire.messages import CLAIM, Hello, LaneState
+from fedpeer.peer.wire.versions import CAPABILITIES, NEWEST
+from fedpeer.peer.wire.wire_types import NUMBER_MAX
 from fedpeer.slicing.models import PartialModel
 
 LONGEST = "i" * NAME_LETTERS_MAX

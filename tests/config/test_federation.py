@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation, LearningSettings
-from fedpeer.peer.core.learner import budget
+from fedpeer.learning.learner import budget
 from fedpeer.slicing.models import PartialModel
 
 #: `federation.yaml` of three hospital wards, as YAML 1.2 reads it.

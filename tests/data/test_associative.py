@@ -14,7 +14,7 @@ from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.held import held
 from fedpeer.data.preview import preview
 from fedpeer.data.splits import bases, default_split, make_split, summary
-from fedpeer.peer.holdings import load_dataset, normalisation_of, split_of
+from fedpeer.learning.holdings import load_dataset, normalisation_of, split_of
 
 
 def one(k: int, n: int, m: int, z: int, s: int, modified: bool) -> tuple[list[int], list[int], list[int]]:

@@ -23,8 +23,8 @@ from fedpeer.data.registry import DATASETS, SOURCES
 from fedpeer.experiments.associative import demonstration
 from fedpeer.experiments.associative.page import server as playground
 from fedpeer.gossip.reductions import FORMS, PACKERS
-from fedpeer.peer.core.messages import KINDS
-from fedpeer.peer.core.rejections import REJECTIONS
+from fedpeer.peer.wire.messages import KINDS
+from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest

@@ -24,8 +24,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from fedpeer.config.peer_file import PeerFile
-from fedpeer.peer.shell.dashboard.access import DashboardError, Door, listener
-from fedpeer.peer.shell.dashboard.ask import ask
+from fedpeer.peer.runtime.dashboard.access import DashboardError, Door, listener
+from fedpeer.peer.runtime.dashboard.ask import ask
 
 from .pages import PAGES, PEERS, REAL, ROOT, SCALING, commands
 

@@ -28,8 +28,8 @@ from fedpeer.config.choice import parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import ACK_BYTES, MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
-from fedpeer.peer.core.bandwidth import sending
-from fedpeer.peer.holdings import load_dataset
+from fedpeer.learning.bandwidth import sending
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.processes.watch import JsonLines

@@ -11,7 +11,7 @@ import pytest
 
 from fedpeer.experiments.book import book, index
 from fedpeer.experiments.table import page
-from tests.peer.shell.browser import CHROMIUM, chromium
+from tests.peer.runtime.browser import CHROMIUM, chromium
 
 
 def measured(**more: Any) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedpeer.peer.core.contract import contract_of, text_of
-from fedpeer.peer.core.events import AggregateUpdates, Effect, NewContract, NewRoster, Send, Train
-from fedpeer.peer.core.making import setup_of
-from fedpeer.peer.core.messages import Update
-from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.roster import Roster
-from fedpeer.peer.core.signed_contract import SignedContract, sign_contract
-from fedpeer.peer.core.wire_forms import succeeding
+from fedpeer.config.contract import contract_of, text_of
+from fedpeer.learning.wire_forms import succeeding
+from fedpeer.peer.node.making import setup_of
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.state.events import AggregateUpdates, Effect, NewContract, NewRoster, Send, Train
+from fedpeer.peer.wire.messages import Update
+from fedpeer.peer.wire.roster import Roster
+from fedpeer.peer.wire.signed_contract import SignedContract, sign_contract
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules, partition

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedpeer.peer.core.events import NewRoster
+from fedpeer.peer.state.events import NewRoster
 from fedpeer.sims.network.faults import Act, Faults, drawn
 from fedpeer.sims.network.lies import promising, rising, standing
 from fedpeer.sims.network.links import LinkRules

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.peer.core.events import Effect, Send
-from fedpeer.peer.core.messages import Transfer
+from fedpeer.peer.state.events import Effect, Send
+from fedpeer.peer.wire.messages import Transfer
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
 from tests.faults.village import PeerCluster, Still, world

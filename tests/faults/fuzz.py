@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.peer.core.codec import decode
-from fedpeer.peer.core.rejections import REJECTIONS
+from fedpeer.peer.wire.codec import decode
+from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
-from tests.peer.wire import GATE, MESSAGES, framed
+from tests.peer.frames import GATE, MESSAGES, framed
 
 #: Messages of one seed.
 EACH = 1000

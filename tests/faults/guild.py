@@ -21,14 +21,14 @@ from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse
-from fedpeer.gossip.ballots import Accept, Commit, Heartbeat
-from fedpeer.peer.core.events import AggregateUpdates, Effect, Send
-from fedpeer.peer.core.leaf_bytes import parted
-from fedpeer.peer.core.making import setup_of
-from fedpeer.peer.core.messages import ConsensusMessage, Update
-from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.rejections import REJECTIONS
-from fedpeer.peer.core.roster import Roster, sign
+from fedpeer.peer.node.making import setup_of
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.state.events import AggregateUpdates, Effect, Send
+from fedpeer.peer.wire.ballots import Accept, Commit, Heartbeat
+from fedpeer.peer.wire.leaf_bytes import parted
+from fedpeer.peer.wire.messages import ConsensusMessage, Update
+from fedpeer.peer.wire.rejections import REJECTIONS
+from fedpeer.peer.wire.roster import Roster, sign
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import Faults

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from fedpeer.peer.core.events import Effect, Note
-from fedpeer.peer.core.node import Node
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.state.events import Effect, Note
 from fedpeer.sims.network.faults import Faults, asked
 from fedpeer.sims.network.links import LinkRules
 from fedpeer.sims.network.town import Simulator

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedpeer.gossip.transfers import Incoming
-from fedpeer.peer.core.ledger import DurableState
-from fedpeer.peer.core.rejections import REJECTIONS
+from fedpeer.peer.state.ledger import DurableState
+from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.sims.network.faults import Faults, Lying
 from fedpeer.sims.network.lies import LIES
 from fedpeer.sims.network.links import LinkRules

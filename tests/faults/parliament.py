@@ -20,9 +20,10 @@ import torch
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse
-from fedpeer.gossip.ballots import Accept, Commit, Heartbeat
-from fedpeer.peer.core.course import AlgorithmSpec, concluded, practised
-from fedpeer.peer.core.events import (
+from fedpeer.peer.node.making import setup_of
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.state.course import AlgorithmSpec, concluded, practised
+from fedpeer.peer.state.events import (
     AggregateUpdates,
     ClientTrained,
     Effect,
@@ -33,13 +34,12 @@ from fedpeer.peer.core.events import (
     TrainClient,
     UpdatesAggregated,
 )
-from fedpeer.peer.core.leaf_bytes import parted
-from fedpeer.peer.core.making import setup_of
-from fedpeer.peer.core.messages import ConsensusMessage, Update
-from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.rejections import REJECTIONS
-from fedpeer.peer.core.roster import Roster, sign
-from fedpeer.peer.core.voters import EVERYONE
+from fedpeer.peer.state.voters import EVERYONE
+from fedpeer.peer.wire.ballots import Accept, Commit, Heartbeat
+from fedpeer.peer.wire.leaf_bytes import parted
+from fedpeer.peer.wire.messages import ConsensusMessage, Update
+from fedpeer.peer.wire.rejections import REJECTIONS
+from fedpeer.peer.wire.roster import Roster, sign
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules

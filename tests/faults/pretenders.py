@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fedpeer.peer.core.events import Send
-from fedpeer.peer.core.messages import ConsensusMessage
-from fedpeer.peer.core.node import Node
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.state.events import Send
+from fedpeer.peer.wire.messages import ConsensusMessage
 from fedpeer.sims.network.craft import Craft
 from fedpeer.sims.network.lies import Said
 from fedpeer.sims.network.town import Simulator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedpeer.peer.core.events import NewRoster
-from fedpeer.peer.core.roster import Roster, sign
+from fedpeer.peer.state.events import NewRoster
+from fedpeer.peer.wire.roster import Roster, sign
 from fedpeer.sims.network.faults import Act, Faults, Kind
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.village import AUTHORITY, BACK_TICKS, PeerCluster, world

@@ -15,24 +15,24 @@ from typing import Any
 import pytest
 
 from fedpeer.gossip import reductions, transfers
-from fedpeer.gossip.decree import RoundCommit
-from fedpeer.gossip.election import Election
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.weight_limits import WeightLimits
-from fedpeer.peer.core import lanes, meeting, node, reminders, rounds
-from fedpeer.peer.core.chamber import ConsensusState
-from fedpeer.peer.core.codec import decode
-from fedpeer.peer.core.entries import ChamberEntry, ClientStateSaved, Entry, UpdateMade
-from fedpeer.peer.core.events import Effect, Event, Heard, Persist, Send
-from fedpeer.peer.core.life import NodeState
-from fedpeer.peer.core.messages import Ack, Hello, Transfer
-from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.saving import Outbox
-from fedpeer.peer.core.standing import Standing
+from fedpeer.peer.consensus.decree import RoundCommit
+from fedpeer.peer.consensus.election import Election
+from fedpeer.peer.node import lanes, meeting, node, reminders, rounds
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.state.chamber import ConsensusState
+from fedpeer.peer.state.entries import ChamberEntry, ClientStateSaved, Entry, UpdateMade
+from fedpeer.peer.state.events import Effect, Event, Heard, Persist, Send
+from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.saving import Outbox
+from fedpeer.peer.state.standing import Standing
+from fedpeer.peer.wire.codec import decode
+from fedpeer.peer.wire.messages import Ack, Hello, Transfer
 from fedpeer.rejection import Rejection
 from tests.faults import liars, scenarios, sessions
+from tests.peer.frames import GATE, PARTY
 from tests.peer.hostile import HOSTILE
-from tests.peer.wire import GATE, PARTY
 
 Patch = pytest.MonkeyPatch
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.peer.core.events import Asked, NewRoster
+from fedpeer.peer.state.events import Asked, NewRoster
 from fedpeer.sims.network.faults import Act, Faults, Kind, drawn
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.amended import AMENDED

@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.gossip.polls import Timing
-from fedpeer.peer.core.events import Asked, NewRoster
-from fedpeer.peer.core.voters import EVERYONE
+from fedpeer.peer.consensus.polls import Timing
+from fedpeer.peer.state.events import Asked, NewRoster
+from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import NEVER, Act, Faults, drawn
 from fedpeer.sims.network.lies import TERMS, Said

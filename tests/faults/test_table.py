@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.peer.core.rejections import REJECTIONS
+from fedpeer.peer.wire.rejections import REJECTIONS
 
 TESTS = Path(__file__).parents[1]
 ALL = tuple(TESTS.rglob("*.py"))

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.peer.core.entries import LocalTrained
-from fedpeer.peer.core.events import Effect, Evaluate, Persist
-from fedpeer.peer.core.keeps import Keeps
+from fedpeer.peer.state.entries import LocalTrained
+from fedpeer.peer.state.events import Effect, Evaluate, Persist
+from fedpeer.peer.state.keeps import Keeps
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
 from tests.faults.village import HULL_SLACK, PeerCluster, Still

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fedpeer.gossip.reductions import FLOAT32
-from fedpeer.peer.core.events import Effect, Evaluate, Send
-from fedpeer.peer.core.messages import Transfer
+from fedpeer.peer.state.events import Effect, Evaluate, Send
+from fedpeer.peer.wire.messages import Transfer
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
 from tests.faults.village import HULL_SLACK, PeerCluster, world

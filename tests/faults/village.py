@@ -19,12 +19,12 @@ from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse
-from fedpeer.peer.core.events import Effect, Note
-from fedpeer.peer.core.ledger import DurableState, GroupState
-from fedpeer.peer.core.making import setup_of
-from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.rejections import REJECTIONS
-from fedpeer.peer.core.roster import Roster, sign
+from fedpeer.peer.node.making import setup_of
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.state.events import Effect, Note
+from fedpeer.peer.state.ledger import DurableState, GroupState
+from fedpeer.peer.wire.rejections import REJECTIONS
+from fedpeer.peer.wire.roster import Roster, sign
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import Faults

@@ -9,15 +9,15 @@ from __future__ import annotations
 import torch
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.gossip.ballots import Certificate, Decree, HardState, VoterSet
-from fedpeer.gossip.ballots import CommitState as Bounds
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import FORMS
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
-from fedpeer.peer.core import entries
-from fedpeer.peer.core.chamber import ConsensusState, PendingUpdate
-from fedpeer.peer.core.journal import entry_bytes, snapshot_bytes
-from fedpeer.peer.core.ledger import DurableState, GroupState, Rules
+from fedpeer.peer.state import entries
+from fedpeer.peer.state.chamber import ConsensusState, PendingUpdate
+from fedpeer.peer.state.journal import entry_bytes, snapshot_bytes
+from fedpeer.peer.state.ledger import DurableState, GroupState, Rules
+from fedpeer.peer.wire.ballots import Certificate, Decree, HardState, VoterSet
+from fedpeer.peer.wire.ballots import CommitState as Bounds
 
 PARCEL = Parcel(seq=3, round=5, exchange=1, weight=0.25, form="float32", payload=torch.tensor([1.5, -0.0, 2e-40]))
 SPARSE = Parcel(seq=4, round=6, exchange=0, weight=0.5, form="top-k", payload=torch.tensor([7, 9], dtype=torch.uint8))

@@ -19,8 +19,8 @@ import tarfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedpeer.peer.core.roster import sign, to_bytes
-from fedpeer.peer.shell.authority import open_authority
+from fedpeer.peer.runtime.authority import open_authority
+from fedpeer.peer.wire.roster import sign, to_bytes
 from fedpeer.sims.processes.settling import free_ports
 
 FOLDER = Path(__file__).parent / "v0.3-499fa2e"

@@ -12,21 +12,22 @@ import pytest
 from fedpeer.cli.asking import asked_again
 from fedpeer.cli.peer_config import load_peer
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
-from fedpeer.gossip.ballots import Message as Said
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
-from fedpeer.peer.core import consensus_wire, tags
-from fedpeer.peer.core.entries import Began, Entry
-from fedpeer.peer.core.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
-from fedpeer.peer.core.ledger import DurableState
-from fedpeer.peer.core.messages import KINDS, Message
-from fedpeer.peer.shell.prepared import prepare
-from fedpeer.peer.shell.store import Store
+from fedpeer.peer.runtime.prepared import prepare
+from fedpeer.peer.runtime.store import Store
+from fedpeer.peer.state import tags
+from fedpeer.peer.state.entries import Began, Entry
+from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
+from fedpeer.peer.state.ledger import DurableState
+from fedpeer.peer.wire import consensus_wire
+from fedpeer.peer.wire.ballots import Message as Said
+from fedpeer.peer.wire.messages import KINDS, Message
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare as prepare_simulation
 from fedpeer.sims.simulate import simulate
 from tests.kept.everything import ENTRIES, OWNER, ledger
 from tests.kept.release import FOLDER, PEERS, OldRelease, moved, unpacked
-from tests.peer.shell.whole import whole
+from tests.peer.runtime.whole import whole
 
 #: Bytes as the release wrote them, by name.
 WRITTEN = {

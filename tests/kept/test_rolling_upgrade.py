@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from fedpeer.cli.peer_config import load_peer
-from fedpeer.peer.shell.dashboard.access import DashboardError, Door, listener
-from fedpeer.peer.shell.dashboard.ask import ask
+from fedpeer.peer.runtime.dashboard.access import DashboardError, Door, listener
+from fedpeer.peer.runtime.dashboard.ask import ask
 from fedpeer.sims.processes.settling import free_ports
 from fedpeer.version import __version__
 from tests.kept.release import PEERS, OldRelease

@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedpeer.gossip.transfers import Parcel
-from fedpeer.peer.core import codec
-from fedpeer.peer.core.message_spec import Envelope
-from fedpeer.peer.core.messages import Ack, Message, RejectMessage, Transfer
-from fedpeer.peer.shell.authority import open_authority
-from fedpeer.peer.shell.certificates import peer_certificate, pem
-from fedpeer.peer.shell.server import CONTENT_TYPE, ROUTE
+from fedpeer.peer.runtime.authority import open_authority
+from fedpeer.peer.runtime.certificates import peer_certificate, pem
+from fedpeer.peer.runtime.server import CONTENT_TYPE, ROUTE
+from fedpeer.peer.wire import codec
+from fedpeer.peer.wire.message_spec import Envelope
+from fedpeer.peer.wire.messages import Ack, Message, RejectMessage, Transfer
 from tests.net.conftest import federation
 from tests.net.hosts import Hosts
 from tests.net.masses import ledger_in

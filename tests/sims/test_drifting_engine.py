@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, turn
 from fedpeer.gossip.drift import DriftError
-from fedpeer.peer.core.groups import averaging_among
+from fedpeer.learning.groups import averaging_among
 from fedpeer.sims.vector.engine import VectorEngine
 from tests.sims.worlds import engine, federation, relative, same_bits, world
 

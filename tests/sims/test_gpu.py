@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedpeer.data.dataset import Dataset
-from fedpeer.peer.holdings import load_dataset
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.world import build
 from tests.sims.worlds import federation, played, relative
 

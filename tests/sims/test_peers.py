@@ -12,8 +12,8 @@ import torch
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import Dataset
-from fedpeer.peer.core.learner import Learner
-from fedpeer.peer.holdings import load_dataset
+from fedpeer.learning.holdings import load_dataset
+from fedpeer.learning.learner import Learner
 from fedpeer.sims.memory import job_of, start_of, workspace_of
 from fedpeer.sims.peers import learners
 from fedpeer.sims.vector.tasks import Evaluate, Train, Worker

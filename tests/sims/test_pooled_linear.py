@@ -20,7 +20,7 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.data.binary import against_the_rest
 from fedpeer.data.dataset import Dataset
-from fedpeer.peer.holdings import load_dataset
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims import api
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.vector.pool import Stopped

@@ -32,7 +32,7 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.spreading import spread
-from fedpeer.peer.core.groups import averaging_among
+from fedpeer.learning.groups import averaging_among
 from fedpeer.sims.api import simulate
 from fedpeer.sims.engine import check
 from fedpeer.sims.memory import job_of

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.networks.registry import NetworkError
-from fedpeer.peer.holdings import load_dataset
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted

@@ -18,8 +18,8 @@ from fedpeer.algorithms import steppers
 from fedpeer.algorithms.batches import order
 from fedpeer.config.choice import parse
 from fedpeer.config.methods import method_of
-from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.holdings import load_dataset
+from fedpeer.learning.groups import averaging_of
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.memory import start_of
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World, build, plan_of

@@ -12,8 +12,8 @@ from torch import Tensor
 from fedpeer.config.choice import Choice, parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
-from fedpeer.peer.core.groups import averaging_of
-from fedpeer.peer.holdings import load_dataset
+from fedpeer.learning.groups import averaging_of
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.equals import keeping_of

@@ -16,10 +16,10 @@ from typing import Any
 
 from aiohttp import web
 
-from fedpeer.peer.shell import dashboard
-from fedpeer.peer.shell.dashboard.access import DashboardError
-from fedpeer.peer.shell.dashboard.pages import Handler, from_loopback, hardened, text_file
-from fedpeer.peer.shell.visitors import Visitors
+from fedpeer.peer.runtime import dashboard
+from fedpeer.peer.runtime.dashboard.access import DashboardError
+from fedpeer.peer.runtime.dashboard.pages import Handler, from_loopback, hardened, text_file
+from fedpeer.peer.runtime.visitors import Visitors
 
 #: What a question comes to: a JSON document; raises `QuestionError`.
 Answer = Callable[[bytes], Mapping[str, Any]]

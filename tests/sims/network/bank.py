@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import torch
 
 from fedpeer.gossip.transfers import Parcel
-from fedpeer.peer.core.events import Effect, Event, Heard, Persist, Send, Tick, Train, Trained, Work
-from fedpeer.peer.core.messages import Ack, Transfer
-from fedpeer.peer.core.saving import Recovered
+from fedpeer.peer.state.events import Effect, Event, Heard, Persist, Send, Tick, Train, Trained, Work
+from fedpeer.peer.state.saving import Recovered
+from fedpeer.peer.wire.messages import Ack, Transfer
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.craft import Craft, Machine
 

@@ -13,9 +13,9 @@ from _pytest.mark.structures import ParameterSet
 from fedpeer.config.choice import parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
-from fedpeer.peer.core.ledger import DurableState
-from fedpeer.peer.core.node import Node
-from fedpeer.peer.core.rejections import REJECTIONS
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.state.ledger import DurableState
+from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.engine import ALONE_S, SECONDS, NetworkEngine
 from fedpeer.sims.network.faults import Act, Faults, asked, drawn

@@ -18,7 +18,7 @@ from fedpeer.config.building import coordinated_of, optimizer_of
 from fedpeer.config.choice import parse
 from fedpeer.config.methods import method_of
 from fedpeer.data.own.code import imported
-from fedpeer.peer.core.learner import Learner
+from fedpeer.learning.learner import Learner
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.peers import learners

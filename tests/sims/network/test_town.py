@@ -6,8 +6,8 @@ import pytest
 import torch
 from _pytest.mark.structures import ParameterSet
 
-from fedpeer.peer.core.events import Asked, Effect, Event, Note, Persist, Send, Stop, Tick, Train, Trained
-from fedpeer.peer.core.messages import Ack
+from fedpeer.peer.state.events import Asked, Effect, Event, Note, Persist, Send, Stop, Tick, Train, Trained
+from fedpeer.peer.wire.messages import Ack
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedpeer.peer.core.acquaintance import HELLO_MAX
-from fedpeer.peer.core.events import Effect, Heard, Note
-from fedpeer.peer.core.messages import RejectMessage
-from fedpeer.peer.core.versions import NEWEST, OLDEST
+from fedpeer.peer.state.acquaintance import HELLO_MAX
+from fedpeer.peer.state.events import Effect, Heard, Note
+from fedpeer.peer.wire.messages import RejectMessage
+from fedpeer.peer.wire.versions import NEWEST, OLDEST
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.village import PeerCluster, world

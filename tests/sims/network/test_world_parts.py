@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedpeer.config.choice import ChoiceError
-from fedpeer.peer.core.events import RejectEffect
-from fedpeer.peer.core.saving import Recovered
+from fedpeer.peer.state.events import RejectEffect
+from fedpeer.peer.state.saving import Recovered
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.agenda import Agenda
 from fedpeer.sims.network.disk import DiskRules, MemoryDisk

@@ -28,7 +28,7 @@ from typing import Any
 from unittest import mock
 
 from fedpeer.config.choice import parse
-from fedpeer.gossip.polls import Timing
+from fedpeer.peer.consensus.polls import Timing
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.settling import settle

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from fedpeer.config.choice import parse
 from fedpeer.config.methods import method_of
-from fedpeer.peer.core.entries import ClientStateSaved, CommitStateChanged, Entry
-from fedpeer.peer.core.framing import unframe
-from fedpeer.peer.core.journal import entry_of
-from fedpeer.peer.shell import blocks
+from fedpeer.peer.runtime import blocks
+from fedpeer.peer.state.entries import ClientStateSaved, CommitStateChanged, Entry
+from fedpeer.peer.state.journal import entry_of
+from fedpeer.peer.wire.framing import unframe
 from fedpeer.sims.processes import engine as module
 from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.engine import ProcessesEngine

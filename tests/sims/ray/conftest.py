@@ -12,7 +12,7 @@ import pytest
 
 from fedpeer.config.choice import parse
 from fedpeer.config.methods import method_of
-from fedpeer.peer.core.groups import averaging_of
+from fedpeer.learning.groups import averaging_of
 from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.equals import keeping_of

@@ -21,7 +21,7 @@ from fedpeer.experiments.asking import asked as asked_for
 from fedpeer.experiments.events import Begun, OfRun, Told
 from fedpeer.experiments.experiment import Cell, Size
 from fedpeer.experiments.runner import carry_out, found
-from fedpeer.peer.holdings import load_dataset
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, MethodStarted, RoundDone, RunLost

@@ -1,0 +1,149 @@
+"""What a peer has to learn from: a federation's or a peer file's words, turned into data and into a `Learner`.
+
+The bridge between `data/` and `config/`, which know nothing of each other. Simulators and real peers use it alike,
+so a real peer whose file says `data: {simulation: 3}` holds to the last example what peer3 holds in a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.start import STARTS
+from fedpeer.config.building import Loader
+from fedpeer.config.choice import Choice, bind, called, parse
+from fedpeer.config.federation import Federation
+from fedpeer.config.peer_file import PeerFile
+from fedpeer.data.dataset import DataError, Dataset, Split
+from fedpeer.data.held import Held, held
+from fedpeer.data.own import OWN
+from fedpeer.data.own.code import check_allowed, imported
+from fedpeer.data.registry import DATASETS
+from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, undivided
+from fedpeer.learning.assembly import Assembly, DataShape, assemble
+from fedpeer.learning.learner import Learner
+
+
+def load_dataset(choice: Choice) -> Dataset:
+    """A data set by name, or a user's own file."""
+    registry: Mapping[str, Callable[..., Dataset]] = {**DATASETS, **OWN}
+    dataset: Dataset = called(choice, registry, "data set")()
+    return dataset
+
+
+def rule_of(dataset: Dataset, federation: Federation) -> tuple[Choice, ...]:
+    """The federation's split, or the data set's own."""
+    asked = federation.simulation
+    return asked.split or tuple(parse(piece) for piece in pieces(default_split(dataset, asked.peers)))
+
+
+def split_of(dataset: Dataset, federation: Federation, seed: int) -> Split:
+    """Who holds what, drawn from the stream (seed, "split")."""
+    base, *changes = rule_of(dataset, federation)
+    rule = [called(base, SPLITS, "split"), *(called(each, MODIFIERS, "change of a split") for each in changes)]
+    split = make_split(rule, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
+    kept_back = federation.simulation.validation
+    if kept_back and dataset.task == "completion":
+        raise DataError(f"simulation.validation: {dataset.name} has whole patterns to train on; write 0")
+    return split.keeping_back(kept_back, Draws(seed).numpy("validation")) if kept_back else split
+
+
+def normalisation_of(dataset: Dataset, choice: Choice) -> str:
+    """Where nobody says: one's own files and regression on a common scale; the known data sets as their papers do."""
+    return "standard" if choice.name in OWN or dataset.task == "regression" else "none"
+
+
+def inputs_of(dataset: Dataset) -> Tensor:
+    """(N, *F) the inputs of all examples, in the type that networks take."""
+    return torch.from_numpy(np.ascontiguousarray(dataset.x)).to(DataShape.of(dataset).dtype)
+
+
+def held_by(file: PeerFile, federation: Federation) -> tuple[Dataset, Held]:
+    """The data set that a real peer learns from, and what of it the peer holds.
+
+    Raises:
+        DataError, ChoiceError: the user's mistakes.
+    """
+    part = file.data.part
+    choice = file.data.source if part is None else federation.simulation.dataset
+    if part is not None and choice.name == "python":
+        name = str(choice.value or choice.settings.get("function"))
+        check_allowed(name, file.allow_python, "the federation file")
+    dataset = load_dataset(choice)
+    asked = file.data.normalise if part is None else federation.simulation.normalise
+    normalise = asked or normalisation_of(dataset, choice)
+    if part is None:
+        split = undivided(dataset, file.data.test_fraction, Draws(federation.seed).numpy("test part", file.id))
+        return dataset, held(dataset, split, 0, normalise)
+    split = split_of(dataset, federation, federation.seed)
+    if part > len(split.shares):
+        raise DataError(f"data: simulation: {part}: the simulation has {len(split.shares)} peers; name one of them")
+    return dataset, held(dataset, split, part - 1, normalise)
+
+
+def trained_of(federation: Federation) -> dict[str, Tensor] | None:
+    """The tensors of the model that `learning.start: file:PATH` names; None: there is none to begin with.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    start = federation.learning.start
+    if start is None or start.name != "file":
+        return None
+    path = str(bind(start, STARTS["file"]).get("path", ""))
+    if not path:  # a running federation's contract: it has begun
+        return None
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as problem:
+        raise DataError(
+            f"learning.start: {path} cannot be read ({problem}); name a file that fedpeer export --to "
+            "MODEL.safetensors has written"
+        ) from None
+
+
+def loader_of(file: PeerFile) -> Loader:
+    """Finds functions that the federation file names; raises DataError for what this peer's own file does not allow."""
+
+    def load(name: str) -> Callable[..., Any]:
+        check_allowed(name, file.allow_python, "the federation file")
+        return imported(name)
+
+    return load
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outfit:
+    """One real peer's learning side, with what it was made of.
+
+    assembly     of the federation, with the peer's own network where its file names one
+    """
+
+    assembly: Assembly
+    dataset: Dataset
+    held: Held
+    learner: Learner
+
+
+def outfit(file: PeerFile, federation: Federation, device: str) -> Outfit:
+    """Load the data, build the network, make the learner. Paths in both files are whole by now.
+
+    Raises:
+        DataError, NetworkError, ChoiceError, SlicingError, OptimizerError: the user's mistakes.
+    """
+    dataset, found = held_by(file, federation)
+
+    load = imported if file.network is not None else loader_of(file)
+    assembly = assemble(
+        federation, DataShape.of(dataset), federation.seed, load, network=file.network, trained=trained_of(federation)
+    )
+    learner = Learner.of(assembly, found, inputs_of(dataset), file.id, device)
+    return Outfit(assembly=assembly, dataset=dataset, held=found, learner=learner)

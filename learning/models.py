@@ -1,0 +1,240 @@
+"""What was learned, ready to be used: a trained network with the scales of the peer that trained it, and its card.
+
+A card is a small JSON file beside the parameters: which network, for which form of data, the names of classes and
+features, and for each peer how it sees inputs and targets (fitted on its own training data). With it a network can be
+rebuilt without the data, on any machine. A peer's state folder has `model.json` beside `model.safetensors`; a
+simulation's run has `models/<method>-seed<k>.json` beside the parameters of all its peers.
+
+What is read here may come from somebody else: it is checked, never executed, and code that a card names
+(`python:module:function`) is found by a loader that the caller hands in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError, field_validator
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from fedpeer.algorithms.batches import Examples, View
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.evaluation import EVALUATED_AT_ONCE, evaluate
+from fedpeer.algorithms.loop import Loop
+from fedpeer.algorithms.losses import LOSSES, Loss
+from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.config.building import Loader
+from fedpeer.config.federation import ChoiceField, Strict
+from fedpeer.config.peer_id import is_id
+from fedpeer.data.dataset import Dataset
+from fedpeer.data.held import Held
+from fedpeer.data.normalise import Normaliser
+from fedpeer.learning.assembly import Assembly, DataShape, build_network, outputs_of
+from fedpeer.learning.learner import flat_scale
+from fedpeer.learning.program import Program
+from fedpeer.runs.disk import replacing, write_json
+from fedpeer.slicing.flat import FlatLayout
+
+
+class ModelError(Exception):
+    """The user's mistake about a trained model, or a damaged file of one, with the place and the way out."""
+
+
+class PeerScales(Strict):
+    """How one peer sees its data. Inputs are `(x[feature_map] - shift) / scale`, over the flattened example."""
+
+    feature_map: tuple[int, ...] | None
+    shift: tuple[float, ...] | None
+    scale: tuple[float, ...] | None
+    target_shift: float = Field(description="regression: a prediction is output * target_scale + target_shift")
+    target_scale: float
+
+    @classmethod
+    def of(cls, held: Held, shape: DataShape) -> PeerScales:
+        scale = None if held.inputs is None else flat_scale(held.inputs, shape)
+        target = held.targets
+        return cls(
+            feature_map=None if held.feature_map_F is None else tuple(held.feature_map_F.tolist()),
+            shift=None if scale is None else tuple(scale[0].tolist()),
+            scale=None if scale is None else tuple(scale[1].tolist()),
+            target_shift=0.0 if target is None else float(target.shift_F.reshape(-1)[0]),
+            target_scale=1.0 if target is None else float(target.scale_F.reshape(-1)[0]),
+        )
+
+    def view(self) -> View:
+        map_F = None if self.feature_map is None else torch.tensor(self.feature_map)
+        shift_F, scale_F = (None if each is None else torch.tensor(each) for each in (self.shift, self.scale))
+        return View(map_F, shift_F, scale_F)
+
+
+class Card(Strict):
+    """What must be known to use parameters.
+
+    network     None: it was handed over as a Python object
+    loss        decides how outputs become probabilities
+    seed        of the federation: whatever the network's builder draws
+    classes     names, in the order of the outputs
+    features    names, in the order of the inputs; empty: they have none
+    peers       by id
+    """
+
+    version: Literal[1] = 1
+    network: ChoiceField | None
+    loss: str
+    seed: int
+    shape: DataShape
+    classes: tuple[str, ...]
+    features: tuple[str, ...]
+    peers: dict[str, PeerScales]
+
+    @field_validator("peers")
+    @classmethod
+    def _ids(cls, peers: dict[str, PeerScales]) -> dict[str, PeerScales]:
+        """An id becomes a file's name and stands on terminals; a card may be somebody else's."""
+        for peer in peers:
+            if not is_id(peer):
+                raise ValueError(f"{peer[:40]!r} is not an id: letters, digits, - _ and .")
+        return peers
+
+    @classmethod
+    def of(cls, assembly: Assembly, dataset: Dataset, holdings: Mapping[str, Held]) -> Card:
+        return cls(
+            network=assembly.federation.network,
+            loss=assembly.loss,
+            seed=assembly.seed,
+            shape=assembly.shape,
+            classes=dataset.classes,
+            features=dataset.feature_names,
+            peers={peer: PeerScales.of(held, assembly.shape) for peer, held in holdings.items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Model:
+    """One peer's trained network.
+
+    module    in evaluation mode, with the trained parameters in it
+    """
+
+    card: Card
+    peer: str
+    module: nn.Module
+
+    @property
+    def scales(self) -> PeerScales:
+        return self.card.peers[self.peer]
+
+    @property
+    def own_card(self) -> Card:
+        """The card of this peer alone."""
+        return self.card.model_copy(update={"peers": {self.peer: self.scales}})
+
+    @property
+    def loss(self) -> Loss:
+        return LOSSES[self.card.loss]
+
+    @cached_property
+    def program(self) -> Program:
+        """Raw inputs in, probabilities or numbers in the data's units out."""
+        return Program(
+            self.module,
+            self.scales.view(),
+            classifies=self.loss.classifies,
+            sigmoids=self.loss.sigmoids,
+            shift=self.scales.target_shift,
+            scale=self.scales.target_scale,
+        )
+
+    @torch.no_grad()
+    def answers(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """(N, *F) raw inputs -> (N, C) probabilities, or (N, outputs) numbers in units of the data."""
+        inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self.card.shape.dtype)
+        pieces = (inputs[first : first + EVALUATED_AT_ONCE] for first in range(0, len(inputs), EVALUATED_AT_ONCE))
+        return np.concatenate([self.program(piece).numpy() for piece in pieces])
+
+    def evaluate(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> tuple[float, float]:
+        """(score, loss) on raw inputs (N, *F) and targets (N,) as the peer sees them, numbers in units of the data."""
+        layout = FlatLayout.of(self.module)
+        scales = self.scales
+        if not self.loss.classifies:
+            shift_1, scale_1 = (np.array([s], np.float32) for s in (scales.target_shift, scales.target_scale))
+            y = Normaliser(shift_1, scale_1).apply(y)
+        inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self.card.shape.dtype)
+        examples = Examples(inputs, torch.arange(len(inputs)), torch.from_numpy(np.ascontiguousarray(y)))
+        stepper = Loop(self.module, layout, self.loss, OptimizerChoice())
+        x_n = layout.flatten(self.module)
+        return evaluate(stepper, self.loss, x_n, examples, scales.view(), scales.target_scale)
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def save(folder: Path, card: Card, x_n: Tensor, layout: FlatLayout) -> None:
+    """Write a peer's model into its state folder: the card, then the parameters.
+
+    Raises:
+        OSError: the disk is full, read-only or failing; the model before is kept.
+    """
+    from safetensors.torch import save as packed
+
+    write_json(folder / "model.json", card.model_dump(mode="json"))
+    with replacing(folder / "model.safetensors") as temporary:
+        temporary.write_bytes(packed({name: value.contiguous() for name, value in layout.unflatten(x_n).items()}))
+
+
+def load(tensors: Path, card: Path, peer: str | None, code: Loader) -> Model:
+    """The model in two files.
+
+    Args:
+        peer: whose, where the files hold several; their names then begin with it ("peer1/hidden1.weight").
+        code: finds the function of a network `python:module:function`, or refuses.
+
+    Raises:
+        ModelError: a file is missing or damaged, or they do not belong together.
+    """
+    described = read_card(card)
+    if described.network is None:
+        raise ModelError(f"{card}: the network was handed over as a Python object; use Results.state_dict in Python")
+    known = list(described.peers)
+    whose = known[0] if peer is None and len(known) == 1 else peer
+    if whose not in described.peers:
+        said = "say whose model with --peer" if whose is None else f'it has no peer "{whose}"'
+        names = ", ".join(known[:8]) + (" ..." if len(known) > 8 else "")
+        raise ModelError(f"{card}: {said}; it has {names}")
+    outputs = outputs_of(described.loss, described.shape)
+    module = build_network(described.network, described.shape, outputs, Draws(described.seed), code).eval()
+    wanted = {tensor.name: tensor.shape for tensor in FlatLayout.of(module).tensors}
+    prefix = f"{whose}/"
+    try:
+        with safe_open(tensors, framework="pt") as file:
+            held = set(file.keys())
+            prefix = prefix if any(name.startswith(prefix) for name in held) else ""
+            found = {name: file.get_tensor(prefix + name) for name in wanted if prefix + name in held}
+    except (OSError, SafetensorError) as problem:
+        raise ModelError(f"{tensors} cannot be read ({problem}); train again, or restore it") from None
+    wrong = [name for name, shape in wanted.items() if name not in found or tuple(found[name].shape) != shape]
+    if wrong:
+        raise ModelError(f"{tensors} does not fit the network of {card}: {wrong[0]} is missing or of another shape")
+    module.load_state_dict(found, strict=False)  # counters are each peer's own and not kept
+    return Model(card=described, peer=whose, module=module)
+
+
+def read_card(path: Path) -> Card:
+    """Raises: ModelError: it is missing or damaged."""
+    try:
+        return Card.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        text = "a peer writes its model when it first evaluates it, and runs of version 0.1 have none"
+        raise ModelError(f"there is no {path}: {text}") from None
+    except OSError as problem:
+        raise ModelError(f"{path} cannot be read ({problem.strerror})") from None
+    except (ValidationError, UnicodeDecodeError) as problem:
+        first = str(problem).splitlines()[:3]
+        raise ModelError(f"{path} is damaged ({' '.join(first)}); train again, or restore it") from None

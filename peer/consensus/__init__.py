@@ -1,0 +1,1 @@
+"""One group's consensus on its rounds: voters, election, round commit, the updates of a round. Pure."""

@@ -1,0 +1,312 @@
+"""One model a round: one peer's part in coordinated rounds, as a pure machine around its `Election`.
+
+The coordinator proposes the digest of the model after round `applied + 1`; a voter accepts once term, decree and model
+are durable, at most one decree a term and round; acceptances of a majority are a certificate, and the round is applied.
+There is no log: the model after a round is the log, and at most one round is under way. A peer that is behind is handed
+the newest certificate, fetches that model and goes on from there.
+
+A coordinator that finds a decree of the next round among what it accepted itself proposes that one again in its own
+term before anything else: a majority may have accepted it. That its own is the newest of all such decrees is seen to by
+the votes (`election.py`). Acceptances of an earlier term never count for a later one.
+
+The electorate changes by decree: each names the roster that counts from the next round on. It must be accepted by a
+majority of both, and they differ by one voter at most, so that majorities of neighbouring electorates always meet.
+
+Outputs are in a binding order: nothing behind a `Persist` is done before that is durable. What is said of a round is
+fenced by (term, round), and each refusal changes nothing.
+
+Sources: Lamport, Paxos Made Simple, 2001, section 2 (one decree); Ongaro and Ousterhout, 2014; Ongaro, 2014, section
+4.1 (one voter at a time).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.peer.consensus.election import TERM_JUMP_MAX, Election
+from fedpeer.peer.wire.ballots import (
+    MODELS_MAX,
+    Accept,
+    Apply,
+    Certificate,
+    Commit,
+    CommitState,
+    Decree,
+    Fetch,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    Out,
+    Persist,
+    Progress,
+    Propose,
+    Say,
+    Take,
+    VoteReply,
+    VoteRequest,
+    VoterSet,
+    acceptance_text,
+    acceptances_hold,
+)
+from fedpeer.rejection import Rejection
+
+
+class RoundCommit:
+    """The machine of one peer.
+
+    election       its own, with the same progress as `holding`
+    holding        as it was last made durable
+    sign, verify   by this peer's key; by the keys of the roster
+    """
+
+    def __init__(self, election: Election, holding: CommitState, sign: Sign, verify: Verify) -> None:
+        assert election.progress == holding.progress, "an election goes by what its peer holds"
+        self.election = election
+        self.holding = holding
+        self._sign, self._verify = sign, verify
+        self._durable: deque[bytes] = deque(_digests(holding), MODELS_MAX)
+        self._waiting: dict[bytes, tuple[str, Propose | Commit]] = {}  # for the model with this digest
+        self._term_led = 0  # while this peer coordinates
+        self._open: Decree | None = None
+        self._accepted: dict[str, bytes] = {}
+        self._updates: dict[str, bytes] = {}
+
+    @property
+    def gathering(self) -> bool:
+        """Whether this peer coordinates a round whose decree is not yet proposed."""
+        return self.election.leading and self._open is None
+
+    # ---------------------------------------------------------------------------------------------------- what happens
+
+    def tick(self, now: int, living: Collection[str]) -> list[Out]:
+        """Time has passed; `living` are the others that membership takes for alive."""
+        out = self._led(self.election.tick(now, living))
+        beats = {said.to for said in out if isinstance(said, Say) and isinstance(said.message, Heartbeat)}
+        return [*out, *self._proposals(beats)]
+
+    def heard(self, sender: str, message: Message) -> list[Out]:
+        """Another member speaks."""
+        match message:
+            case VoteRequest():
+                asked = self._led(self.election.heard_canvass(sender, message))
+                return [*asked, *self._help(sender, message.progress)]
+            case VoteReply():
+                return self._led(self.election.heard_answer(sender, message))
+            case Heartbeat(mandate, progress):
+                return [*self._led(self.election.heard_lead(sender, mandate)), *self._help(sender, progress)]
+            case HeartbeatReply(_, progress):
+                return [*self._led(self.election.heard_follow(sender, message)), *self._help(sender, progress)]
+            case Propose(decree):
+                return self._heard_propose(sender, decree)
+            case Accept():
+                return self._heard_accept(sender, message)
+            case Commit(certificate):
+                return self._heard_commit(sender, certificate)
+
+    def holds(self, digest: bytes) -> list[Out]:
+        """The model with this digest is durable here."""
+        if digest not in self._durable:
+            self._durable.append(digest)
+        waiting = self._waiting.pop(digest, None)
+        return self.heard(*waiting) if waiting else []
+
+    def propose(self, digest: bytes) -> list[Out]:
+        """The coordinator has made the model of the round; it is durable here."""
+        assert self.gathering, "who proposes coordinates, and has not proposed yet"
+        decree = Decree(self.election.stand.term, self.holding.round + 1, self._next_roster(), digest)
+        return self._issue(decree)
+
+    def heard_update(self, sender: str, term: int, round_: int, digest: bytes) -> list[Out]:
+        """A member sends its update (with this digest) for the round that the coordinator of `term` opened."""
+        if not self.election.leading or term != self.election.stand.term:
+            text = f"an update for term {term}; it is {self.election.stand.term}"
+            return [Rejection("stale_term", text, sender), self._follow(sender)]
+        if round_ > self.holding.round + 1:
+            return [Rejection("round_gap", f"an update for round {round_} after {self.holding.round}", sender)]
+        if round_ <= self.holding.round or self._open is not None:
+            return [Rejection("round_closed", f"an update for round {round_}, which is over", sender)]
+        if self._updates.get(sender, digest) != digest:
+            return [Rejection("second_update", f"another update for round {round_}", sender)]
+        if sender in self._updates:
+            return []
+        self._updates[sender] = digest
+        return [Take(sender, round_, digest)]
+
+    def announce(self, electorate: VoterSet) -> None:
+        """Another roster is known; the coordinator decrees it when its turn comes."""
+        self.election.announce(electorate)
+
+    # ------------------------------------------------------------------------------------------------ the coordinator's
+
+    def _led(self, out: list[Out]) -> list[Out]:
+        """What the election did, and what follows if this peer began or ceased to coordinate."""
+        term = self.election.stand.term if self.election.leading else 0
+        if term == self._term_led:
+            return out
+        self._term_led = term
+        self._close()
+        return [*out, *self._finish(term)] if term else out
+
+    def _finish(self, term: int) -> list[Out]:
+        """What was accepted earlier may be in force: before anything else it is proposed again."""
+        accepted = self.holding.accepted
+        return self._issue(replace(accepted, term=term)) if accepted else []
+
+    def _close(self) -> None:
+        self._open = None
+        self._accepted, self._updates = {}, {}
+
+    def _issue(self, decree: Decree) -> list[Out]:
+        self._open = decree
+        self._accepted = {self.election.me: self._signature(decree)}
+        return [*self._accept(decree), *self._proposals(self.election.audience), *self._counted()]
+
+    def _proposals(self, to: Collection[str]) -> list[Out]:
+        if self._open is None:
+            return []
+        asked = self._acceptors(self._open).intersection(to) - self._accepted.keys()
+        return [Say(peer, Propose(self._open)) for peer in sorted(asked)]
+
+    def _counted(self) -> list[Out]:
+        if self._open is None or not self._carried(self._open, self._accepted):
+            return []
+        return self._apply(Certificate(self._open, tuple(sorted(self._accepted.items()))))
+
+    def _heard_accept(self, sender: str, accept: Accept) -> list[Out]:
+        decree = self._open
+        if decree is None or (accept.term, accept.round) != (decree.term, decree.round):
+            return []
+        if sender not in self._acceptors(decree):
+            return [Rejection("unknown_peer", f"{sender} is no voter of roster {decree.roster}", sender)]
+        if not self._verify(sender, acceptance_text(self.election.scope, sender, decree), accept.signature):
+            return [Rejection("bad_signature", f"accepts round {decree.round} with another's signature", sender)]
+        self._accepted[sender] = accept.signature
+        return self._counted()
+
+    def _next_roster(self) -> int:
+        """The newest roster that is one voter away."""
+        now = self.election.electorate
+        near = (each for each in self.election.known.values() if len(each.voters ^ now.voters) <= 1)
+        return max(each.number for each in near if each.number >= now.number)
+
+    # ----------------------------------------------------------------------------------------------------- everybody's
+
+    def _heard_propose(self, sender: str, decree: Decree) -> list[Out]:
+        term, holding = self.election.stand.term, self.holding
+        if decree.term > term + TERM_JUMP_MAX:
+            return [Rejection("term_jump", f"a decree of term {decree.term} after {term}", sender)]
+        if decree.term < term:
+            return [
+                Rejection("stale_term", f"a decree of term {decree.term}; it is {term}", sender),
+                self._follow(sender),
+            ]
+        if decree.term > term or self.election.coordinator is None:
+            return []  # its heartbeat is on the way, and then it says this again
+        if sender != self.election.coordinator:
+            return [Rejection("two_coordinators", f"a decree of term {term}, which is another's", sender)]
+        if decree.round <= holding.round:
+            text = f"a decree for round {decree.round}; {holding.round} is applied"
+            return [Rejection("already_applied", text, sender), *self._help(sender, Progress(decree.round - 1))]
+        if decree.round > holding.round + 1 or decree.roster not in self.election.known:
+            text = f"a decree for round {decree.round} of roster {decree.roster}; {holding.round} is applied"
+            return [Rejection("round_gap", text, sender), self._follow(sender)]
+        if self._contradicts(decree):
+            return [Rejection("digest_mismatch", f"two decrees for round {decree.round} in term {term}", sender)]
+        if not self._has(decree.digest):
+            return self._wait_for(decree.digest, sender, Propose(decree))
+        if self.election.me not in self._acceptors(decree):
+            return []
+        return [*self._accept(decree), Say(sender, Accept(term, decree.round, self._signature(decree)))]
+
+    def _heard_commit(self, sender: str, certificate: Certificate) -> list[Out]:
+        decree, holding = certificate.decree, self.holding
+        if decree.term > self.election.stand.term + TERM_JUMP_MAX:
+            return [Rejection("term_jump", f"a round of term {decree.term} after {self.election.stand.term}", sender)]
+        if decree.round < holding.round:
+            return []
+        if self._contradicts(decree):
+            return [Rejection("digest_mismatch", f"another model for round {decree.round}", sender)]
+        if decree.round == holding.round:
+            return []
+        if decree.roster not in self.election.known:
+            text = f"round {decree.round} under roster {decree.roster}, which is not known here"
+            return [Rejection("round_gap", text, sender)]
+        carried = self._carried(decree, dict(certificate.acceptances))
+        if not carried or not acceptances_hold(self.election.scope, certificate, self._verify):
+            return [Rejection("bad_signature", f"round {decree.round} without a majority's acceptances", sender)]
+        if self._has(decree.digest):
+            return self._apply(certificate)
+        gap = decree.round > holding.round + 1
+        late: list[Out] = [Rejection("round_gap", f"round {decree.round} after {holding.round}", sender)] if gap else []
+        return [*late, *self._wait_for(decree.digest, sender, Commit(certificate))]
+
+    def _accept(self, decree: Decree) -> list[Out]:
+        return [] if decree == self.holding.accepted else self._hold(replace(self.holding, accepted=decree))
+
+    def _apply(self, certificate: Certificate) -> list[Out]:
+        """A round is over, for the coordinator and for everybody."""
+        decree = certificate.decree
+        out = [
+            *self.election.decreed(decree.term),
+            *self._hold(CommitState(decree.roster, None, certificate)),
+            Apply(decree),
+        ]
+        self._close()
+        if self.election.leading:
+            out += [Say(peer, Commit(certificate)) for peer in self.election.audience]
+        return [*out, *self._led(self.election.enforce(decree.roster))]
+
+    def _hold(self, holding: CommitState) -> list[Out]:
+        self.holding = holding
+        self.election.progress = holding.progress
+        return [Persist(holding)]
+
+    def _help(self, peer: str, progress: Progress) -> list[Out]:
+        """Who is behind is handed the newest certificate."""
+        applied = self.holding.applied
+        return [Say(peer, Commit(applied))] if applied and progress.applied < applied.decree.round else []
+
+    def _wait_for(self, digest: bytes, holder: str, message: Propose | Commit) -> list[Out]:
+        self._waiting[digest] = holder, message
+        if len(self._waiting) > MODELS_MAX:
+            del self._waiting[next(iter(self._waiting))]
+        return [Fetch(holder, digest)]
+
+    # ------------------------------------------------------------------------------------------------------- judgement
+
+    def _carried(self, decree: Decree, by: Iterable[str]) -> bool:
+        """Whether these acceptances put a decree in force: of the roster it names, and of the one in force before.
+
+        Who is further behind does not know the latter, and goes by the former.
+        """
+        named, voters = self.election.known[decree.roster], set(by)
+        in_order = decree.round == self.holding.round + 1
+        return named.carried(voters) and (not in_order or self.election.electorate.carried(voters))
+
+    def _acceptors(self, decree: Decree) -> frozenset[str]:
+        return self.election.known[decree.roster].voters | self.election.electorate.voters
+
+    def _contradicts(self, decree: Decree) -> bool:
+        """Whether this is another model for a round that was applied, or accepted in the same term."""
+        accepted, applied = self.holding.accepted, self.holding.applied
+        if applied and applied.decree.round == decree.round:
+            return applied.decree.digest != decree.digest
+        same = accepted is not None and (accepted.term, accepted.round) == (decree.term, decree.round)
+        return same and accepted != decree
+
+    def _has(self, digest: bytes) -> bool:
+        return digest in self._durable or digest in _digests(self.holding)
+
+    def _signature(self, decree: Decree) -> bytes:
+        return self._sign(acceptance_text(self.election.scope, self.election.me, decree))
+
+    def _follow(self, to: str) -> Say:
+        return Say(to, HeartbeatReply(self.election.stand.term, self.election.progress))
+
+
+def _digests(holding: CommitState) -> list[bytes]:
+    applied = holding.applied.decree if holding.applied else None
+    return [each.digest for each in (applied, holding.accepted) if each is not None]

@@ -1,0 +1,533 @@
+"""Who coordinates: one voter's part in Raft's election, as a pure machine. No clock, no network, no key of its own.
+
+A term has at most one coordinator: it needs the votes of more than half of the electorate, and nobody votes twice in a
+term. Who hears no heartbeat for a while asks first whether it would be elected (pre-vote), so that a peer behind a bad
+link disturbs nobody; who has heard one lately says no (lease). A coordinator that hears from no majority steps down
+(check quorum). A vote goes only to a candidate that knows everything the voter accepted; so whoever wins holds the
+newest decree that may be in force, and its model (`decree.py`).
+
+A term counts where a majority can have meant it. It is raised by who votes for a candidate, and by a mandate, which
+carries a majority's signatures. What a peer says of its own term in an answer or a `follow` raises nobody's, or anyone
+could depose a coordinator and end every election by saying numbers. While there is a coordinator nobody votes. While
+there is none, who stands again and again, or is elected and gets nothing done, is voted for more and more seldom
+(`ambitions.py`). A candidate whose term is too low asks for the lowest one in which a majority can promise its votes,
+by their own words: who says a higher one than that is not asked.
+
+Who has voted in a term that nobody won, and hears the coordinator of an earlier one, does not depose it: it sends its
+updates there (`followed`), goes by what comes into force, and accepts nothing in that term. When that coordinator has
+no majority left, all meet in a later term.
+
+A machine that refuses connections says that its process has ended: that coordinator is waited for no longer, however
+long leases are by then. Who hears nothing of it for two heartbeats says something to it, to know.
+
+Disks or links may take longer than a poll: votes that come later count as long as the candidate is in that term, and
+polls last longer each time that nobody is elected.
+
+A coordinator that was silent for longer than its lease, and lives, shows that machines have no time for their
+processes here, and so does this process when it stands still as long: leases are longer from then on, and shorten again
+when nobody has stood still for a while.
+
+Leases and waits serve progress only: whatever the ticks handed in do, safety rests on terms and signatures. Preference
+for capable peers is the order in which they stand, not a rule: `patience` 0 stands first.
+
+With fewer than three voters no majority outlives a voter, so there is no failover: the lowest living id stands, and
+while the other voter of two is away rounds wait.
+
+Sources: Ongaro and Ousterhout, In Search of an Understandable Consensus Algorithm, 2014, sections 5.2 and 5.4; Ongaro,
+Consensus: Bridging Theory and Practice, 2014, sections 4.2.3, 6.2 and 9.6. That heartbeats carry the votes is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.peer.consensus.ambitions import Ambitions
+from fedpeer.peer.consensus.polls import Poll, Timing
+from fedpeer.peer.wire.ballots import (
+    HardState,
+    Heartbeat,
+    HeartbeatReply,
+    LeaderCertificate,
+    LeaderChanged,
+    Out,
+    Persist,
+    Progress,
+    Say,
+    Scope,
+    VoteReply,
+    VoteRequest,
+    VoterSet,
+    mandate_holds,
+    vote_text,
+)
+from fedpeer.rejection import Rejection
+
+#: Further ahead no term is believed: with an election every second it would be twelve days.
+TERM_JUMP_MAX = 2**20
+#: Further ahead no term is believed by one peer's word: so many elections in a row that a majority wanted, nobody won,
+#: and this peer heard nothing of. Who missed more learns it by a mandate, or by a round that came into force.
+RAISE_MAX = 16
+#: Earlier rosters that are remembered, since a peer that is behind coordinates or certifies under one of them.
+EARLIER_MAX = 8
+#: Voters from which on one may die and the others go on.
+FAILOVER_MIN = 3
+
+
+class Election:
+    """The machine of one peer.
+
+    electorates    those that are known; `force` names the one that counts
+    stand          as it was last made durable
+    patience       from 0 (the most capable peer) to 1
+    draws          how long to wait beyond that; consumed as time goes on
+    sign, verify   by this peer's key; by the keys of the roster
+    progress       of this peer: whoever drives the machine keeps it up to date
+    """
+
+    def __init__(
+        self,
+        me: str,
+        *,
+        scope: Scope,
+        electorates: Collection[VoterSet],
+        force: int,
+        stand: HardState,
+        progress: Progress,
+        patience: float,
+        draws: np.random.Generator,
+        sign: Sign,
+        verify: Verify,
+        timing: Timing | None = None,
+    ) -> None:
+        self.me = me
+        self.scope = scope
+        self.stand = stand
+        self.progress = progress
+        self.patience = patience
+        self.known = {each.number: each for each in electorates}
+        self.electorate = self.known[force]
+        self.coordinator: str | None = None
+        self._timing = timing or Timing()
+        self._draws, self._sign, self._verify = draws, sign, verify
+        self._clock = 0  # ticks in which this process ran
+        self._now: int | None = None
+        self._heard = 0  # when the coordinator was; who has just started cannot know that there is none
+        self._last = ""  # which one that was
+        self._ended_processes: set[str] = set()  # by the word of their machines, since they were heard
+        self._asks = 0  # when to try next whether it listens
+        self._lease = self._timing.shortest
+        self._slow_at = 0  # when somebody was there who had been silent for longer
+        self._deadline = self._wait()
+        self._poll: Poll | None = None
+        self._candidacy: Poll | None = None  # for votes in this term: those that come late count, too
+        self._tries = 0  # elections since there was a coordinator
+        self._mandate: LeaderCertificate | None = None
+        self._next_beat = 0
+        self._answered: dict[str, int] = {}
+        self._votes: dict[str, str] = {}  # of this term, as far as they were seen
+        self._deferred: set[str] = set()  # since this term began or its coordinator was heard
+        self._ended = 0  # a term that had two coordinators
+        self._ambitions = Ambitions(self._timing.shortest)
+        self._ahead: dict[str, int] = {}  # terms in which voters say that they are, where theirs are later
+        self._earlier: tuple[LeaderCertificate, int] | None = None  # of an earlier term; when it was heard
+        self._lost: tuple[str, int, int] | None = None  # whose silence ended its term; when it was heard, the term
+        self._living: frozenset[str] = frozenset()
+
+    # ------------------------------------------------------------------------------------------------- to be looked at
+
+    @property
+    def leading(self) -> bool:
+        """Whether this peer coordinates."""
+        return self._mandate is not None
+
+    @property
+    def followed(self) -> tuple[str, int] | None:
+        """The peer that takes this peer's updates, and its term: the coordinator; or one of an earlier term that was
+        heard lately, where this peer has voted in a later one that nobody won."""
+        if self.coordinator is not None:
+            return self.coordinator, self.stand.term
+        if self._earlier is None or self._clock - self._earlier[1] >= self._lease:
+            return None
+        return self._earlier[0].candidate, self._earlier[0].term
+
+    def silent(self, peer: str) -> bool:
+        """Whether this peer has left the heartbeats of the coordinator, which is asked, unanswered for so long that it
+        is gone, or not so long, if its process has ended; who was coordinator before, since it was last heard as such.
+        """
+        longest = self._timing.refused if peer in self._ended_processes else self._timing.gone
+        return self.leading and self._clock - self._answered.get(peer, self._clock) > longest
+
+    @property
+    def failover(self) -> bool:
+        """Whether others go on when the coordinator dies."""
+        return len(self.electorate.voters) >= FAILOVER_MIN
+
+    @property
+    def audience(self) -> list[str]:
+        """The other members, of the electorate in force and of those that follow."""
+        known = (each.members for each in self.known.values() if each.number >= self.electorate.number)
+        return sorted(frozenset().union(*known) - {self.me})
+
+    # ---------------------------------------------------------------------------------------------------- what happens
+
+    def tick(self, now: int, living: Collection[str]) -> list[Out]:
+        """Time has passed; `living` are the others that membership takes for alive."""
+        passed = now - self._now if self._now is not None else 0
+        self._clock += min(passed, self._timing.pause)
+        self._stood_still(passed)
+        self._now, self._living = now, frozenset(living)
+        if self._clock - self._slow_at >= self._timing.slow:
+            self._slow_at, self._lease = self._clock, max(self._lease // 2, self._timing.shortest)
+        if self._mandate is not None:
+            return self._lead()
+        if self._poll is not None:
+            return self._ask_again()
+        if self._clock < self._deadline or not self._may_stand(living):
+            return self._ask_whether_it_listens()
+        out: list[Out] = []
+        if self.coordinator is not None:
+            out, self._lost = [LeaderChanged(self.stand.term, None)], (self.coordinator, self._heard, self.stand.term)
+        self.coordinator = None
+        return out + self._open_poll(self.stand.term + 1, pre=True)
+
+    def nobody_listens(self, peer: str) -> None:
+        """Take this peer for gone, since its machine refuses connections: its process has ended.
+
+        It cannot come back as the coordinator of its term. Should it be there all the same, its next word says so.
+        """
+        new = peer not in self._ended_processes
+        self._ended_processes.add(peer)
+        if self._earlier is not None and peer == self._earlier[0].candidate:
+            self._earlier = None
+        if peer == self.coordinator and not self.leading and new:
+            self._deadline = min(self._deadline, max(self._clock, self._heard + self._timing.refused) + self._turn())
+
+    def heard_canvass(self, sender: str, canvass: VoteRequest) -> list[Out]:
+        """Somebody would stand, or stands."""
+        if jump := self._jump(sender, canvass.term):
+            return jump
+        electorate = self.known.get(canvass.roster)
+        if electorate is not None and sender not in electorate.voters:
+            return [Rejection("unknown_peer", f"{sender} is no voter of roster {canvass.roster}", sender)]
+        able = electorate is not None and canvass.progress.at_least(self.progress)
+        newer = canvass.term > self.stand.term
+        out: list[Out] = []
+        if newer and not canvass.pre:
+            in_time = self._ambitions.stands(sender, canvass.term, self._clock)
+            able = able and bool(in_time)
+            if in_time is False:
+                out.append(Rejection("too_many_terms", f"stands in term {canvass.term} soon after another", sender))
+        if not able or self._is_led() or canvass.term > self.stand.term + RAISE_MAX:
+            return [*out, self._no(sender, canvass)]
+        if canvass.pre:
+            if not newer or self._ambitions.rests(sender, self._clock) or not self._defers(sender, canvass.progress):
+                return [self._no(sender, canvass)]
+            return [Say(sender, VoteReply(canvass.term, True, True, b""))]
+        if not newer and (canvass.term < self.stand.term or self.stand.voted not in ("", sender)):
+            return [self._no(sender, canvass)]
+        if newer:  # who is voted for has time to win; to ask again is no reason for more
+            self._deadline = self._clock + max(self._lease, self._lengthened(self._timing.shortest)) + self._turn()
+            self._tries += 1
+        out += self._adopt(canvass.term, sender)
+        text = vote_text(self.scope, self.me, canvass.term, canvass.roster, sender)
+        return [*out, Say(sender, VoteReply(canvass.term, False, True, self._sign(text)))]
+
+    def heard_answer(self, sender: str, answer: VoteReply) -> list[Out]:
+        """A voter answers a poll."""
+        if jump := self._jump(sender, answer.term):
+            return jump
+        poll = self._poll
+        if not answer.pre and answer.granted and (poll is None or poll.pre):
+            poll = self._candidacy
+        if poll is None or answer.pre != poll.pre or (answer.granted and answer.term != poll.term):
+            return []
+        if sender not in poll.electorate.voters:
+            return [Rejection("unknown_peer", f"{sender} is no voter of roster {poll.electorate.number}", sender)]
+        if not answer.granted:
+            poll.refused.add(sender)
+            if poll.term <= answer.term <= self.stand.term + RAISE_MAX:
+                self._ahead[sender] = answer.term
+            lost = not poll.pre and not poll.electorate.carried(poll.electorate.voters - poll.refused)
+            return self._back_off() if lost else []
+        text = vote_text(self.scope, sender, poll.term, poll.electorate.number, self.me)
+        if not poll.pre and not self._verify(sender, text, answer.signature):
+            return [Rejection("bad_signature", f"a vote for term {poll.term} that {sender} did not sign", sender)]
+        poll.granted[sender] = answer.signature
+        return [*([] if poll.pre else self._seen((sender,), self.me)), *self._counted(poll)]
+
+    def heard_lead(self, sender: str, mandate: LeaderCertificate) -> list[Out]:
+        """A heartbeat: the coordinator is there, or somebody says that it is the one."""
+        if jump := self._jump(sender, mandate.term):
+            return jump
+        self._was_there(sender, mandate.term)
+        if mandate.term < self.stand.term and self._heeds(sender, mandate):
+            return [self._follow(sender)]
+        if mandate.term < self.stand.term or mandate.term == self._ended:
+            text = f"coordinates in term {mandate.term}, and it is {self.stand.term}"
+            return [Rejection("stale_term", text, sender), self._follow(sender)]
+        out: list[Out] = []
+        if mandate.term > self.stand.term or sender != self.coordinator:
+            refusal = self._doubted(sender, mandate)
+            if refusal is not None:
+                return [refusal]
+            if mandate.term == self.stand.term and self.coordinator is not None:
+                return self._end_term(sender, mandate)
+            out += self._adopt(mandate.term, sender)
+            out += self._seen((author for author, _ in mandate.votes), sender)
+            self.coordinator, self._poll, self._candidacy = sender, None, None
+            self._ahead.clear()
+            out.append(LeaderChanged(mandate.term, sender))
+        self._last, self._heard, self._asks = sender, self._clock, self._clock + self._timing.refused
+        self._ended_processes.discard(sender)
+        self._deadline, self._tries = self._wait(), 0
+        self._deferred.clear()
+        return [*out, self._follow(sender)]
+
+    def heard_follow(self, sender: str, follow: HeartbeatReply) -> list[Out]:
+        """A follower is there; or somebody says that it is in another term, which changes nothing."""
+        if jump := self._jump(sender, follow.term):
+            return jump
+        self._ended_processes.discard(sender)
+        if self.leading and follow.term == self.stand.term:
+            self._answered[sender] = self._clock
+        return []
+
+    def decreed(self, term: int) -> list[Out]:
+        """A round came into force by a decree of this term, which a majority has accepted."""
+        self._ambitions.begin_anew()
+        return self._adopt(term, "") if self.coordinator is None and term > self.stand.term else []
+
+    def announce(self, electorate: VoterSet) -> None:
+        """Another roster is known; it counts when a decree says so."""
+        self.known[electorate.number] = electorate
+        earlier = sorted(number for number in self.known if number < self.electorate.number)
+        for number in earlier[:-EARLIER_MAX]:
+            del self.known[number]
+
+    def enforce(self, number: int) -> list[Out]:
+        """A decree says that this electorate counts from now on."""
+        if number == self.electorate.number:
+            return []
+        self.electorate = self.known[number]
+        self._poll = self._candidacy = None
+        return self._step_down() if self.leading and self.me not in self.electorate.voters else []
+
+    # ---------------------------------------------------------------------------------------------------- being elected
+
+    def _may_stand(self, living: Collection[str]) -> bool:
+        voters = self.electorate.voters
+        if self.failover or self.me not in voters:
+            return self.me in voters
+        return self.me == min(peer for peer in voters if peer == self.me or peer in living)
+
+    def _open_poll(self, term: int, *, pre: bool) -> list[Out]:
+        clock, timing = self._clock, self._timing
+        out: list[Out] = [] if pre else self._adopt(term, self.me)
+        until = clock + (timing.pre_poll if pre else self._lengthened(timing.poll))
+        poll = Poll(term, pre, self.electorate, clock, until, clock)
+        mine = b"" if pre else self._sign(vote_text(self.scope, self.me, term, poll.electorate.number, self.me))
+        poll.granted[self.me] = mine
+        self._poll = poll
+        if not pre:
+            self._candidacy, self._tries = poll, self._tries + 1
+        return [*out, *(self._counted(poll) or self._ask_again())]
+
+    def _ask_again(self) -> list[Out]:
+        poll = self._poll
+        assert poll is not None, "there is something to ask"
+        if self._clock >= poll.until:
+            return self._back_off()
+        if self._clock < poll.again:
+            return []
+        if poll.pre and self._clock >= poll.since + self._timing.answer:
+            poll = self._poll = self._raised(poll)
+        poll.again = self._clock + self._timing.repeat
+        canvass = VoteRequest(poll.term, poll.pre, poll.electorate.number, self.progress)
+        return [Say(peer, canvass) for peer in sorted(poll.electorate.voters - poll.granted.keys())]
+
+    def _raised(self, poll: Poll) -> Poll:
+        """The question for the lowest later term in which a majority can say yes, where it cannot in this one."""
+        able = set(poll.granted)
+        for voter, term in sorted(self._ahead.items(), key=lambda item: item[1]):
+            able.add(voter)
+            if term >= poll.term and poll.electorate.carried(able):
+                return replace(poll, term=term + 1, since=self._clock, granted={self.me: b""}, refused=set())
+        return poll
+
+    def _counted(self, poll: Poll) -> list[Out]:
+        if not poll.electorate.carried(poll.granted):
+            return []
+        if poll.pre:
+            return self._open_poll(poll.term, pre=False)
+        self._poll, self._candidacy, self._tries = None, None, 0
+        self._mandate = LeaderCertificate(
+            poll.term, self.me, poll.electorate.number, tuple(sorted(poll.granted.items()))
+        )
+        self.coordinator = self.me
+        long_ago = self._clock - self._timing.quorum - 1
+        there = poll.granted.keys() | self._living
+        self._answered = {peer: self._clock if peer in there else long_ago for peer in self.audience}
+        if self._lost is not None and self._lost[0] not in poll.granted:
+            self._answered[self._lost[0]] = self._lost[1]
+        return [LeaderChanged(poll.term, self.me), *self._beat()]
+
+    def _defers(self, to: str, progress: Progress) -> bool:
+        """Of two who ask at the same time the one further on goes on, then the lower id; who promises a vote waits.
+
+        Without it both would stand, and split the votes. Once for each: one may ask for ever who hears no answer.
+        """
+        if to in self._deferred:
+            return True
+        if self._poll is not None:
+            before = not self.progress.at_least(progress) or to < self.me
+            if not before or not self._poll.pre:
+                return False
+            self._poll = None
+        self._deferred.add(to)
+        self._deadline = max(self._deadline, self._clock + self._timing.deference + self._drawn(self._timing.jitter))
+        return True
+
+    def _back_off(self) -> list[Out]:
+        """Nobody was elected: once more after a while that differs among those who tried."""
+        self._poll = None
+        self._deadline = self._clock + self._drawn(2 * self._timing.jitter)
+        return []
+
+    # ------------------------------------------------------------------------------------------- coordinating, terms
+
+    def _lead(self) -> list[Out]:
+        recent = {peer for peer, when in self._answered.items() if self._clock - when <= self._timing.quorum}
+        if not self.electorate.carried(recent | {self.me}):
+            return self._step_down()
+        return self._beat() if self._clock >= self._next_beat else []
+
+    def _was_there(self, sender: str, term: int) -> None:
+        """A coordinator is heard, which may have been silent for longer than its lease, and deposed for that."""
+        if sender == self.coordinator and term == self.stand.term:
+            if (silent := self._clock - self._heard) >= self._bearable:  # packets that were lost, perhaps
+                self._wait_longer(silent * 3 // 2)
+        elif self._lost is not None and (sender, term) == (self._lost[0], self._lost[2]):
+            self._lost = None
+            self._wait_longer(self._timing.longest)
+
+    def _ask_whether_it_listens(self) -> list[Out]:
+        """Say something to a coordinator that is silent: a machine whose process has ended refuses the connection."""
+        if self.coordinator is None or self.coordinator in self._ended_processes or self._clock < self._asks:
+            return []
+        self._asks = self._clock + self._timing.refused
+        return [self._follow(self.coordinator)]
+
+    def _stood_still(self, ticks: int) -> None:
+        """This process did: so will others, and for longer."""
+        if ticks >= self._bearable:
+            self._wait_longer(self._timing.longest)
+
+    @property
+    def _bearable(self) -> int:
+        """Ticks of silence after which it counts that somebody was there all the same."""
+        return min(self._lease, self._timing.longest * 2 // 3)
+
+    def _wait_longer(self, ticks: int) -> None:
+        self._lease = max(self._lease, min(ticks, self._timing.longest))
+        self._slow_at = self._clock
+
+    def _heeds(self, sender: str, mandate: LeaderCertificate) -> bool:
+        """Whether this is a coordinator of an earlier term to go by, since there is none in this one."""
+        if self.coordinator is not None or mandate.term < self.progress.term or sender != mandate.candidate:
+            return False
+        if (self._earlier is None or self._earlier[0] != mandate) and self._doubted(sender, mandate) is not None:
+            return False
+        self._earlier = mandate, self._clock
+        return True
+
+    def _beat(self) -> list[Out]:
+        assert self._mandate is not None, "only a coordinator has a heartbeat"
+        self._next_beat = self._clock + self._timing.beat
+        return [Say(peer, Heartbeat(self._mandate, self.progress)) for peer in self.audience]
+
+    def _step_down(self) -> list[Out]:
+        self._mandate = self._poll = self.coordinator = None
+        self._deadline = self._wait()
+        return [LeaderChanged(self.stand.term, None)]
+
+    def _adopt(self, term: int, voted: str) -> list[Out]:
+        """Be in this term, durably; in the same one a vote that was given stays."""
+        out: list[Out] = []
+        if term > self.stand.term:
+            self._votes, self._candidacy = {}, None
+            self._deferred.clear()
+            out = self._step_down() if self.coordinator else []
+            if self._poll is not None:
+                self._back_off()
+            stand = HardState(term, voted)
+        else:
+            stand = HardState(term, self.stand.voted or voted)
+        if stand != self.stand:
+            self.stand = stand
+            out.append(Persist(stand))
+        return out
+
+    def _end_term(self, sender: str, mandate: LeaderCertificate) -> list[Out]:
+        """Two coordinators of one term: somebody voted twice. Neither is followed; the next term decides."""
+        text = f"coordinates in term {mandate.term} like {self.coordinator}"
+        doubles = self._seen((author for author, _ in mandate.votes), sender)
+        self._ended, self._candidacy = mandate.term, None
+        down = self._step_down()
+        self._heard = self._clock - self._lease  # it is over too
+        self._back_off()
+        return [Rejection("two_coordinators", text, sender), *doubles, *down]
+
+    def _seen(self, voters: Iterable[str], candidate: str) -> list[Out]:
+        """Votes of this term; who is seen to vote for two is named."""
+        return [
+            Rejection("double_vote", f"votes for {self._votes[voter]} and {candidate} in term {self.stand.term}", voter)
+            for voter in voters
+            if self._votes.setdefault(voter, candidate) != candidate
+        ]
+
+    # ------------------------------------------------------------------------------------------------------- judgement
+
+    def _is_led(self) -> bool:
+        """Whether there is a coordinator, heard of lately."""
+        lease = self._timing.refused if self._last in self._ended_processes else self._lease
+        if self.leading or self._clock - self._heard < lease:
+            return True
+        earlier = self._earlier  # that a majority follows it is shown by the last round that came into force
+        return earlier is not None and self._clock - earlier[1] < self._lease and earlier[0].term == self.progress.term
+
+    def _doubted(self, sender: str, mandate: LeaderCertificate) -> Rejection | None:
+        electorate = self.known.get(mandate.roster)
+        if electorate is None:
+            return Rejection("round_gap", f"coordinates under roster {mandate.roster}, which is not known here", sender)
+        if mandate.candidate != sender or not mandate_holds(self.scope, mandate, electorate, self._verify):
+            return Rejection("bad_signature", f"coordinates in term {mandate.term} without a majority's votes", sender)
+        return None
+
+    def _jump(self, sender: str, term: int) -> list[Out]:
+        if term <= self.stand.term + TERM_JUMP_MAX:
+            return []
+        return [Rejection("term_jump", f"term {term} after {self.stand.term}", sender)]
+
+    def _wait(self) -> int:
+        return self._clock + self._lease + self._turn()
+
+    def _lengthened(self, ticks: int) -> int:
+        """Return so many ticks, or more where elections fail: disks or messages may take longer here than a poll."""
+        return max(ticks, min(ticks << max(0, self._tries - 1), self._timing.longest))
+
+    def _turn(self) -> int:
+        """Draw how long this peer lets others stand first."""
+        return round(self.patience * self._timing.spread) + self._drawn(self._timing.jitter)
+
+    def _drawn(self, below: int) -> int:
+        return int(self._draws.integers(below))
+
+    def _no(self, sender: str, canvass: VoteRequest) -> Say:
+        return Say(sender, VoteReply(self.stand.term, canvass.pre, False, b""))
+
+    def _follow(self, to: str) -> Say:
+        return Say(to, HeartbeatReply(self.stand.term, self.progress))

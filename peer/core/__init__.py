@@ -1,1 +1,0 @@
-"""One whole peer as a machine. Pure: no sockets, files, clock, threads."""

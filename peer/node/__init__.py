@@ -1,0 +1,1 @@
+"""One whole peer as a machine: `Node.step(event)` gives effects. Pure: no sockets, files, clock, threads."""

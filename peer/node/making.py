@@ -1,0 +1,262 @@
+"""From a federation's settings and a roster to a node: what a real process and every simulator do alike at a start.
+
+The first weights, the groups and the randomness follow from the federation file and the seed alone, so peers on
+different machines, and simulated ones, make the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from torch import Tensor
+
+from fedpeer.algorithms.contract import Method
+from fedpeer.algorithms.draws import Draws
+from fedpeer.config.capacity import SIGNATURES_MAX
+from fedpeer.config.choice import Choice
+from fedpeer.config.contract import (
+    EARLIER,
+    Held,
+    contract_of,
+    differences,
+    digest_of,
+    federation_of,
+    remembered,
+    text_of,
+)
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
+from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.gossip.reductions import NOTHING
+from fedpeer.learning.assembly import Assembly
+from fedpeer.learning.groups import averaging_among, enrolled, noise_of, peer_plan, plan_for
+from fedpeer.learning.wire_forms import form_after, succeeding
+from fedpeer.peer.node.admission import WEIGHT_MAX
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.state.course import AlgorithmSpec
+from fedpeer.peer.state.entries import Entry
+from fedpeer.peer.state.events import Persist
+from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
+from fedpeer.peer.state.ledger import DurableState, Rules
+from fedpeer.peer.state.life import PeerGroups, Setup
+from fedpeer.peer.state.means import course_of as mean_course
+from fedpeer.peer.state.means import patience_in
+from fedpeer.peer.state.saving import Recovered
+from fedpeer.peer.state.seats import seats_of
+from fedpeer.peer.state.voters import EVERYONE, PeerCouncil, electorate
+from fedpeer.peer.wire.ballots import VoterSet
+from fedpeer.peer.wire.roster import Roster, RosterError
+from fedpeer.peer.wire.signed_contract import SignedContract
+from fedpeer.slicing.models import ModelGraph, SlicingError
+from fedpeer.topology.graphs import TopologyError
+
+#: Voters whose majority finds room on the wire.
+VOTERS_MAX = 2 * SIGNATURES_MAX - 1
+
+
+def rules_of(federation: Federation, seed: int, me: str, examples: int, contract: bytes = b"") -> Rules:
+    """How this peer's ledger changes; `contract`: the spelling of the one in force, where there were others before."""
+    earlier: Sequence[str] = json.loads(contract or b"{}").get(EARLIER, ())
+    by_examples = federation.learning.weights == "samples"
+    return Rules(
+        me=me,
+        draws=Draws(seed),
+        form=form_after(federation.gossip.wire, earlier),
+        eager=federation.learning.mode == "asynchronous",
+        start_weight=float(examples) if by_examples else 1.0,
+        veiled=noise_of(federation.gossip) is not None,
+        drifts=federation.gossip.drift is not None and federation.learning.mode == "synchronous",
+        drifted=NOTHING.name in earlier,
+    )
+
+
+def setup_of(
+    assembly: Assembly,
+    roster: Roster,
+    me: str,
+    *,
+    nonce: int,
+    method: Choice | None = None,
+    address: str | None = None,
+    seeds: Sequence[str] = (),
+    held: Held | None = None,
+    signed: SignedContract | None = None,
+) -> Setup:
+    """What is fixed for a process of peer `me`.
+
+    `method` stands in for the federation's own algorithm, `address` for the URL in the roster. Peers whose address is
+    among the `seeds` are greeted first. `held`: the contract of the assembly's federation as a state keeps it;
+    `signed`: the newest by the authority.
+
+    Raises:
+        RosterError: it has more voters than can sign a decree.
+    """
+    federation = assembly.federation
+    chosen = method or federation.learning.algorithm
+    kind, network = method_of(chosen), _network_digest(assembly)
+    means = kind.averages and federation.gossip.protocol == "coordinator"
+    voters = len(electorate(roster).voters)
+    if (kind.served or means) and voters > VOTERS_MAX:
+        many = f"the roster has {voters:,} peers that vote, and more than {VOTERS_MAX:,} cannot sign a round's result"
+        raise RosterError("bad_metadata", f"{many}; make several federations, or take an algorithm without a server")
+
+    def circle_of(roster: Roster) -> PeerGroups:
+        peers = {entry.id: entry.models for entry in roster.entries}
+        plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), kind)
+        groups = peer_plan(plan, me).groups
+        elsewhere = {group.id: group for group in plan.groups if group.id not in groups}
+        if means:
+            seats = {id: partial(group_electorate, federation, kind, id) for id in groups}
+            councils = {
+                id: PeerCouncil(frozenset(group.members), group.digest, seats[id], group.index_D)
+                for id, group in groups.items()
+            }
+            return PeerGroups(roster, {}, {}, elsewhere, councils)
+        averaging = {
+            id: averaging_among(group.members, id, federation.gossip, assembly.seed) for id, group in groups.items()
+        }
+        councils = {EVERYONE: PeerCouncil(frozenset(peers), network, electorate)} if kind.served else {}
+        return PeerGroups(roster, groups, averaging, elsewhere, councils)
+
+    # What the file says, before a peer's own network fills in what it leaves open.
+    text = text_of({**contract_of(assembly.asked), **(remembered(held) if held else {})}, str(chosen))
+    ours = enrolled(federation, {entry.id: entry.models for entry in roster.entries})
+    return Setup(
+        me=me,
+        federation=federation,
+        contract=digest_of(text),
+        held=Held(0, text, b"") if held is None else replace(held, text=text),
+        signed=signed,
+        unfit=lambda later: _unfit(assembly, kind, roster, me, text, later),
+        circle=circle_of(roster),
+        circle_of=circle_of,
+        address=address or roster.by_id[me].address,
+        seeds=frozenset(entry.id for entry in roster.entries if entry.address in seeds),
+        models=ModelGraph(ours.models()).implemented(me),
+        nonce=nonce,
+        part="client" if kind.served else "fellow" if means else None,
+    )
+
+
+def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: bytes, later: bytes) -> str:
+    """Why a peer of this contract cannot go over to a later one while it runs; "": it can."""
+    before, after = json.loads(text), json.loads(later)
+    fixed = [each for each in differences(before, after) if not each.changes]
+    if fixed:
+        return "; ".join(f"{each.words('now', 'then')}, and it {each.way()}" for each in fixed)
+    if not {*succeeding(before, after).get(EARLIER, ())} <= {*after.get(EARLIER, ())}:
+        return "it does not name the forms in which shares are still under way"
+    peers = {entry.id: entry.models for entry in roster.entries}
+    try:
+        new = federation_of(after, assembly.asked)
+        plans = [
+            peer_plan(plan_for(enrolled(each, peers), assembly.network, tuple(peers), kind), me)
+            for each in (assembly.asked, new)
+        ]
+        for id, group in plans[1].groups.items():
+            averaging_among(group.members, id, new.gossip, assembly.seed)
+    except (ValueError, SlicingError, TopologyError) as error:
+        return " ".join(str(error).split())
+    known = plans[0].groups
+    moved = [id for id, group in plans[1].groups.items() if id in known and known[id].digest != group.digest]
+    return f"the slices of {', '.join(moved)} would be others" if moved else ""
+
+
+def group_electorate(federation: Federation, method: Method, group: str, roster: Roster) -> VoterSet:
+    """Those who decide in the averaging group of this id by a roster."""
+    if method.sharing != "partial models":
+        return electorate(roster)
+    models = {entry.id: entry.models for entry in roster.entries}
+    graph = ModelGraph(enrolled(federation, models).models())
+    return electorate(roster, [peer for peer in models if set(group.split("+")) <= set(graph.implemented(peer))])
+
+
+def _network_digest(assembly: Assembly) -> bytes:
+    """(32 bytes) of what the network's tensors are: names, kinds and shapes."""
+    text = repr([(each.name, each.kind, tuple(each.shape)) for each in assembly.layout.tensors])
+    return hashlib.blake2b(text.encode(), digest_size=32).digest()
+
+
+def owner_of(setup: Setup) -> dict[str, str]:
+    """Whose state on disk it is: another peer's or federation's is not taken."""
+    return {"peer": setup.me, "federation": setup.circle.roster.federation_id.hex()}
+
+
+def key_of(setup: Setup) -> str:
+    """This peer's own key, in hex."""
+    return setup.circle.roster.by_id[setup.me].key.hex()
+
+
+def disk_bytes(persist: Persist, setup: Setup) -> bytes:
+    """What the disk keeps of it: a snapshot with its owner's name, or an entry."""
+    if isinstance(persist.content, DurableState):
+        owner = owner_of(setup) | {"key": key_of(setup)}
+        return snapshot_bytes(persist.content, owner, persist.held or replace(setup.held, before=b""))
+    assert isinstance(persist.content, Entry)
+    return entry_bytes(persist.content)
+
+
+def _optimizer(text: bytes) -> object:
+    return json.loads(text)["learning"]["optimizer"]
+
+
+def node_of(
+    setup: Setup,
+    rules: Rules,
+    recovered: Recovered,
+    *,
+    start_n: Tensor,
+    state_size: int,
+    sign: Sign,
+    verify: Verify,
+    course: AlgorithmSpec | None = None,
+    patience: float = 1.0,
+) -> Node:
+    """The node of a peer that found this on its disk; `start_n` (n,) are its initial parameters, and `course` says what
+    it must know of an algorithm with a server. `patience`: how long it waits before it would coordinate a group's
+    averages (`capability.py`).
+
+    Raises:
+        SnapshotForeignError: the state is somebody else's.
+    """
+    index: Mapping[str, Tensor] = {group.id: group.index_D for group in setup.circle.groups.values()}
+    if recovered.snapshot is None:
+        # Entries without a snapshot: the first one was not finished, or cannot be read any more.
+        ledger = DurableState.blank(rules, index, start_n, state_size)
+        ledger.seated(*seats_of(setup.circle, b"" if course is None else course.client))
+        for data in recovered.entries:
+            ledger.apply(entry_of(data, rules.start_weight))
+    else:
+        places, blank = seats_of(setup.circle, b"" if course is None else course.client)
+        ledger = ledger_of(recovered.snapshot, recovered.entries, rules, index, owner_of(setup), places, key_of(setup))
+        if set(index) != set(ledger.groups):
+            ledger.regrouped(index)
+        ledger.seated(places, blank)
+    if setup.held.before and _optimizer(setup.held.before) != _optimizer(setup.held.text):
+        ledger.s_k, ledger.fresh = start_n.new_zeros(state_size), True
+    weight_max = WEIGHT_MAX if setup.keeps or setup.federation.learning.weights == "samples" else 1.0
+
+    def course_of(group: str, council: PeerCouncil) -> AlgorithmSpec:
+        if council.index_D is None:
+            assert course is not None, "an algorithm with a server has one"
+            return course
+        waits = patience_in(group, setup.me, council.members, patience)
+        return mean_course(start_n[council.index_D], weight_max=weight_max, patience=waits)
+
+    draws = np.random.Generator(np.random.PCG64(rules.draws.key(f"membership {setup.nonce}", setup.me, ledger.life)))
+    return Node(
+        setup,
+        ledger,
+        blank=ledger.life == 0,
+        forgot=not recovered.whole,
+        renews=not recovered.spare,
+        draws=draws,
+        sign=sign,
+        verify=verify,
+        course_of=course_of,
+    )

@@ -1,0 +1,136 @@
+"""How far apart the round numbers of synchronous peers may be, and who is in step with whom.
+
+A round number is a logical clock. It says which shares belong together, so a number that nobody else comes near is of
+no use: whoever has it would wait for everybody, and everybody for it. Two rules bound the skew.
+
+**Nobody runs ahead.** A peer begins the next round only if some other peer was seen in the last one (`may_begin`). So
+every number is at most one above the largest number of somebody else, and a peer that nobody answers keeps its number.
+It trains on, under the same number, as often as `learning.alone_rounds` allows. The peer with the largest number never
+blocks the others: they have seen it, so they may come up to it, and then it has seen them.
+
+**Nobody stays behind.** A peer that finds two others in a later round (or the only other one that is there) books its
+training under the next one (`furthest`). Two are asked because one alone might say anything.
+
+Until it has caught up, such a peer gives nothing for the round of the others: they neither wait for it nor give to it
+(`in_step`). A peer that took shares and gave none back would end up with the weight of all.
+
+`tests/peer/node/test_skew.py` checks both rules in a model of three peers, through all orders of events.
+
+Whoever comes back when all others have finished takes over their result (`finished_without`).
+
+Asynchronous peers have no rounds in common. Each keeps its number while none of the others is there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import networkx as nx
+
+from fedpeer.peer.state.life import NodeState
+
+#: Rounds by which the news of a peer may be late along directed phases and matchings, where an exchange does not go
+#: both ways: a peer without a partner in one round has one in the next.
+ONE_WAY_ROUNDS = 2
+
+
+def may_begin(life: NodeState, round: int) -> bool:
+    """Return whether this peer may go on to this round, by what it has seen of the others.
+
+    Peers that have finished or left are no longer waited for: whoever is the last one goes on alone.
+    """
+    learning = [peer for peer in life.mates if life.membership.standing(peer) not in ("finished", "left")]
+    if not learning or not life.ledger.groups:
+        return True
+    if not life.synchronous:
+        return any(life.expected(peer, group) for peer in learning for group in life.ledger.groups)
+    slack = max([1, *(ONE_WAY_ROUNDS for group in life.ledger.groups if not mutual(life, group))])
+    return round <= latest(map(life.round_of, life.mates), slack * life.setup.federation.gossip.every)
+
+
+def furthest(life: NodeState) -> int:
+    """Return the round that at least two of the others have reached, or the only other one that is there."""
+    there = [peer for peer, other in life.others.items() if other.met and _there(life, peer)]
+    return min(followed(map(life.round_of, there)), life.setup.federation.learning.rounds)
+
+
+def finished_without(life: NodeState) -> bool:
+    """Return whether the others that are there have finished, and this peer is too far behind to have been in step."""
+    if not life.synchronous or life.ledger.round + lead(life) >= life.setup.federation.learning.rounds:
+        return False
+    there = [life.membership.standing(peer) for peer in life.mates if _there(life, peer)]
+    return bool(there) and set(there) == {"finished"}
+
+
+def latest(others: Iterable[int], slack: int = 1) -> int:
+    """Return the latest round that a peer may begin, given the rounds in which the others were seen."""
+    return max(others) + slack
+
+
+def followed(others: Iterable[int]) -> int:
+    """Return the round that a peer follows the others to: two of them have reached it, or the only one has; 0: none."""
+    rounds = sorted(others, reverse=True)
+    return rounds[min(1, len(rounds) - 1)] if rounds else 0
+
+
+def _there(life: NodeState, peer: str) -> bool:
+    return life.membership.standing(peer) not in ("dead", "left", "unknown")
+
+
+def in_step(life: NodeState, group: str, peer: str) -> bool:
+    """Return whether this peer and that one can exchange shares of this peer's round.
+
+    A neighbour that is further behind than anybody in step can be has to catch up first. Where every exchange goes both
+    ways, a neighbour that has begun a later round has given all its shares of this one.
+    """
+    later = mutual(life, group) and life.others[peer].round > life.ledger.round
+    return not (later or behind(life, group, peer))
+
+
+def behind(life: NodeState, group: str, peer: str) -> bool:
+    """Return whether a neighbour is further behind than anybody in step can be. Along phases and matchings that is not
+    known: a neighbour may not have been met in an exchange for many rounds."""
+    return mutual(life, group) and life.round_of(peer) + ahead(life) < life.ledger.round
+
+
+def ahead(life: NodeState) -> int:
+    """Return how many rounds a neighbour can be ahead of a peer that is not late at all.
+
+    Where each exchange goes both ways with all neighbours, those up to the next averaging. Along directed phases and
+    matchings news of a peer takes several exchanges to come back, up to one for each member.
+    """
+    averagings = max([1, *(_detour(life, group) for group in life.circle.averaging if not mutual(life, group))])
+    return averagings * life.setup.federation.gossip.every
+
+
+def lead(life: NodeState) -> int:
+    """Return how many rounds anybody can be ahead of a peer that has just trained, and goes on without nobody.
+
+    Where each exchange goes both ways, a peer that is k steps away cannot close exchange k - 1 before this peer opens
+    the first: so none, but in groups that are wider than they have exchanges, and in rounds without an averaging.
+    """
+    leads = [0]
+    for group, policy in life.circle.averaging.items():
+        if not policy.exchanges:
+            continue
+        if not mutual(life, group):
+            leads.append(_detour(life, group))
+            continue
+        overlay = policy.overlay
+        steps = nx.eccentricity(overlay.union, overlay.members.index(life.me)) if not policy.exact else 1
+        leads.append((steps - 1) // policy.exchanges)
+    every = life.setup.federation.gossip.every
+    return max(leads) * every + every - 1
+
+
+def mutual(life: NodeState, group: str) -> bool:
+    """Return whether every exchange goes both ways with all neighbours, so that they keep step."""
+    policy = life.circle.averaging[group]
+    whole = len(policy.overlay.phases) == 1 and not policy.overlay.union.is_directed()
+    return not policy.exchanges or (whole and policy.protocol != "push-pull")
+
+
+def _detour(life: NodeState, group: str) -> int:
+    """Return the rounds until what a peer sends may come back to it, along phases and matchings."""
+    return 1 + math.ceil(len(life.circle.groups[group].members) / life.circle.averaging[group].exchanges)

@@ -1,0 +1,148 @@
+"""The folder of a federation's authority: its key, the newest roster, and how the roster is changed.
+
+Whoever holds this folder decides who belongs. Each change reads the roster afresh under a lock, makes the next numbered
+one, and replaces the file in one step, so that two invitations at once cannot make two rosters of one number. Copies in
+peers' folders found beside it follow; peers elsewhere hear of it by `announce.py` and from one another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedpeer.peer.runtime.certificates import authority_certificate, key_pem, pem
+from fedpeer.peer.runtime.contract_file import contract_file, read_contract, write_contract
+from fedpeer.peer.runtime.identity import Identity, examine_identity, read_roster
+from fedpeer.peer.wire.messages import CONTRACT_BYTES_MAX
+from fedpeer.peer.wire.roster import AUTHORITY, Roster, RosterError, newer, to_bytes
+from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, sign_contract
+from fedpeer.runs.disk import replacing, take_lock
+
+#: Seconds to wait for another invitation that is changing the roster: it holds the lock for one signature and one save.
+LOCK_PATIENCE = 5.0
+
+Change = Callable[[Roster, Ed25519PrivateKey], Roster]
+
+
+class EnrolmentError(Exception):
+    """The user's mistake about who belongs; the message has the problem and the way out."""
+
+
+@dataclass(frozen=True)
+class Authority:
+    """An authority that can sign: its folder (federation.yaml, roster.json, authority/), identity and certificate."""
+
+    folder: Path
+    identity: Identity
+    certificate: x509.Certificate
+
+    @property
+    def roster(self) -> Roster:
+        """As it stands on the disk now."""
+        return read_roster(self.folder / "roster.json")
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """A new file that nobody else may read, not even for the moment before its mode is set."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def create_authority(folder: Path, federation: str) -> tuple[Ed25519PrivateKey, x509.Certificate]:
+    """A new authority's key and certificate, written into `folder`/authority."""
+    key = Ed25519PrivateKey.generate()
+    certificate = authority_certificate(key, federation)
+    keys = folder / "authority"
+    keys.mkdir(mode=0o700)
+    write_private(keys / "authority.key", key_pem(key))
+    (keys / "authority.crt").write_bytes(pem(certificate))
+    return key, certificate
+
+
+def open_authority(folder: Path) -> Authority:
+    """The authority in this folder, checked. Raises EnrolmentError."""
+    keys = folder / "authority"
+    if not keys.is_dir():
+        raise EnrolmentError(
+            f"There is no authority in {folder.resolve()}; say this where fedpeer init was said, or give --in FOLDER."
+        )
+    roster = read_roster(folder / "roster.json")
+    certificate = keys / "authority.crt"
+    identity, flaws = examine_identity(AUTHORITY, certificate, keys / "authority.key", certificate, None)
+    if identity is None:
+        raise EnrolmentError("\n".join(flaw.text for flaw in flaws))
+    if identity.key.public_key().public_bytes_raw() != roster.authority:
+        raise EnrolmentError(f"{keys} is not the authority that signed {folder / 'roster.json'}; they belong together.")
+    return Authority(folder, identity, x509.load_pem_x509_certificate(certificate.read_bytes()))
+
+
+def change_roster(authority: Authority, change: Change) -> Roster:
+    """Replace the roster by the next one, here and in the peers' folders beside it.
+
+    Raises EnrolmentError or RosterError; then nothing has changed.
+    """
+    lock = take_lock(authority.folder / "authority" / "lock", patience=LOCK_PATIENCE)
+    if lock is None:
+        raise EnrolmentError("Another command is changing this roster; try again when it is done.")
+    try:
+        roster = change(authority.roster, authority.identity.key)
+        _replace(authority.folder / "roster.json", roster)
+        for path in authority.folder.glob("*/roster.json"):
+            _bring_up(path, roster)
+    finally:
+        os.close(lock)
+    return roster
+
+
+def sign_next(authority: Authority, text: bytes, starts: int, file: bytes) -> SignedContract:
+    """Sign the next contract, here and in the peers' folders beside it, and put the federation file that it came from
+    in the place of the one before.
+
+    Raises EnrolmentError or RosterError; then nothing has changed.
+    """
+    lock = take_lock(authority.folder / "authority" / "lock", patience=LOCK_PATIENCE)
+    if lock is None:
+        raise EnrolmentError("Another command is changing this federation; try again when it is done.")
+    try:
+        path, key = contract_file(authority.folder / "roster.json"), authority.identity.key
+        public = authority.roster.authority
+        before = read_contract(path, public)
+        number = 1 if before is None else before.number + 1
+        signed = sign_contract(SignedContract(authority=public, number=number, starts=starts, text=text), key)
+        if len(contract_bytes(signed)) > CONTRACT_BYTES_MAX:
+            raise EnrolmentError(f"The contract has more than {CONTRACT_BYTES_MAX:,} bytes; write less into the file.")
+        for roster in [authority.folder / "roster.json", *authority.folder.glob("*/roster.json")]:
+            if _ours(roster, public):
+                with replacing(roster.with_name("federation.yaml")) as temporary:
+                    temporary.write_bytes(file)
+                write_contract(contract_file(roster), signed)
+    finally:
+        os.close(lock)
+    return signed
+
+
+def _ours(roster: Path, authority: bytes) -> bool:
+    """Whether the roster beside which something is to be written is of this federation."""
+    try:
+        return read_roster(roster).authority == authority
+    except RosterError:
+        return False
+
+
+def _bring_up(path: Path, roster: Roster) -> None:
+    """Replace a peer's copy by this roster, unless it is another federation's, damaged, or newer."""
+    try:
+        newer(read_roster(path), roster)
+    except RosterError:
+        return
+    _replace(path, roster)
+
+
+def _replace(path: Path, roster: Roster) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(to_bytes(roster))

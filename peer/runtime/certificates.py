@@ -1,0 +1,138 @@
+"""Making keys and certificates, as bytes: a federation's authority, its peers, a dashboard.
+
+Nothing here decides who is let in, and nothing is written to disk. The authority signs itself, and each peer's
+certificate with the peer's id in it; but a peer is recognised by its *key* (`identity.py`), so the names in a
+certificate are for people, and for programs that insist on them. All keys are Ed25519 (RFC 8410), but for the
+dashboard's: browsers take no Ed25519 certificate, so that one is P-256.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from fedpeer.peer.wire.roster import AUTHORITY
+
+#: A certificate is valid from a day before it was made: the clocks of the machines that check it may be slow.
+BACKDATED = timedelta(days=1)
+#: Who is put out is put out by the roster, at once. So certificates need not be short-lived, and nobody has to renew
+#: one while a federation lives.
+VALID = timedelta(days=3650)
+
+PublicKey = Ed25519PublicKey | EllipticCurvePublicKey
+
+
+def key_pem(key: Ed25519PrivateKey | EllipticCurvePrivateKey) -> bytes:
+    """The private key as PEM, not encrypted: what protects it is the mode of its file."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def pem(certificate: x509.Certificate | x509.CertificateSigningRequest) -> bytes:
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def authority_certificate(key: Ed25519PrivateKey, federation: str) -> x509.Certificate:
+    """The authority's certificate, signed by itself.
+
+    It is also what the authority shows when it speaks TLS: to one who joins, who knows its key from the token, and to
+    peers that it tells of a new roster. Hence its usages are an end's as well.
+    """
+    name = _name(AUTHORITY, federation)
+    constraints = x509.BasicConstraints(ca=True, path_length=0)
+    return _unsigned(name, name, key.public_key(), constraints).sign(key, None)
+
+
+def peer_certificate(
+    authority: x509.Certificate,
+    authority_key: Ed25519PrivateKey,
+    peer: str,
+    public: Ed25519PublicKey,
+    host: str,
+    made: datetime | None = None,
+    expires: datetime | None = None,
+) -> x509.Certificate:
+    """A peer's certificate, signed by the authority, for one key. `host` is the host in its address.
+
+    `made` and `expires` are otherwise now and in ten years.
+    """
+    organisation = authority.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value
+    constraints = x509.BasicConstraints(ca=False, path_length=None)
+    subject = _name(peer, str(organisation))
+    builder = _unsigned(subject, authority.subject, public, constraints, made, expires)
+    builder = builder.add_extension(_names(peer, host), critical=False)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    return builder.add_extension(issuer, critical=False).sign(authority_key, None)
+
+
+def dashboard_certificate(peer: str, host: str) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
+    """A key, and a certificate signed by itself, for browsers that come from other machines."""
+    key = generate_private_key(SECP256R1())
+    name = _name(peer, "fedpeer dashboard")
+    builder = _unsigned(name, name, key.public_key(), x509.BasicConstraints(ca=False, path_length=None))
+    return key, builder.add_extension(_names("localhost", host), critical=False).sign(key, SHA256())
+
+
+def request(key: Ed25519PrivateKey, peer: str) -> x509.CertificateSigningRequest:
+    """What a new peer sends: its public key, signed by the private one, which never leaves its machine."""
+    return x509.CertificateSigningRequestBuilder().subject_name(_name(peer, "fedpeer")).sign(key, None)
+
+
+def _name(common: str, organisation: str) -> x509.Name:
+    """Subject of a certificate; X.509 allows 64 letters in each part."""
+    parts = ((NameOID.ORGANIZATION_NAME, organisation[:64]), (NameOID.COMMON_NAME, common[:64]))
+    return x509.Name([x509.NameAttribute(oid, text) for oid, text in parts])
+
+
+def _names(name: str, host: str) -> x509.SubjectAlternativeName:
+    try:
+        other: x509.GeneralName = x509.IPAddress(ip_address(host))
+    except ValueError:
+        other = x509.DNSName(host)
+    return x509.SubjectAlternativeName([x509.DNSName(name), other])
+
+
+def _unsigned(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public: PublicKey,
+    constraints: x509.BasicConstraints,
+    made: datetime | None = None,
+    expires: datetime | None = None,
+) -> x509.CertificateBuilder:
+    """What all certificates have: names, key, dates, and the extensions that strict readers want."""
+    made = made or datetime.now(UTC)
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=constraints.ca,
+        crl_sign=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(made - BACKDATED)
+        .not_valid_after(expires or made + VALID)
+        .add_extension(constraints, critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )

@@ -1,0 +1,246 @@
+"""Letting one more peer in, over HTTPS: the authority's machine listens, the new one asks.
+
+The one who joins accepts only a server that holds the very key in its token, so nobody in between can answer; it makes
+its own key and sends a request signed by it, and the private key never leaves its machine. What is decided is decided
+by `invitation.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedpeer.config.peer_file import endpoint
+from fedpeer.peer.runtime.authority import Authority, EnrolmentError
+from fedpeer.peer.runtime.certificates import pem, request
+from fedpeer.peer.runtime.identity import invitation_context, joining_context
+from fedpeer.peer.runtime.invitation import SECRET_BYTES, Admission, Denied, Invitation, Token, read_admission
+from fedpeer.peer.runtime.limits import Limits
+from fedpeer.peer.runtime.reasons import link_reason
+from fedpeer.peer.runtime.visitors import Visitors, listen
+from fedpeer.peer.wire.json_text import parsed
+from fedpeer.peer.wire.messages import CONTRACT_BYTES_MAX
+from fedpeer.peer.wire.roster import ROSTER_BYTES_MAX, Roster
+
+#: Port on which an invitation is listened for; `fedpeer init` gives peers 7401 and up.
+INVITATION_PORT = 7400
+#: Bytes of a request to join: a certificate request has 300, the rest is air.
+REQUEST_BYTES_MAX = 16 * 1024
+#: Bytes of a federation file, as the reader of YAML allows it.
+FEDERATION_BYTES_MAX = 1 << 20
+#: Bytes of an answer: a roster, a federation file and a contract, spelled in JSON once more (at worst doubled), and
+#: certificates.
+ANSWER_BYTES_MAX = 2 * (ROSTER_BYTES_MAX + FEDERATION_BYTES_MAX + CONTRACT_BYTES_MAX) + 64 * 1024
+#: Answers that there is no model to start from; the second by a release that knows of none.
+NO_MODEL = (204, 404)
+#: Seconds for one request, from the first byte to the last: a signature and some kilobytes, over a slow link.
+REQUEST_SECONDS = 30.0
+#: Connections: one person joins, and whoever else comes has few of them from one address.
+INVITED = Limits(connections=64, connections_per_peer=16)
+#: Answers to wrong tokens that are kept back at once, and seconds for which a connection may say nothing.
+LATE_MAX, IDLE_SECONDS = 32, 15.0
+#: Seconds for the last answer to leave when the listener closes.
+GOODBYE_SECONDS = 5.0
+#: Letters of another machine's sentence that are shown.
+TEXT_MAX = 400
+
+
+@asynccontextmanager
+async def listening(
+    invitation: Invitation, where: str, clock: Callable[[], float]
+) -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """Listen for the one who joins; yields the port and an event that is set once somebody was let in.
+
+    Raises EnrolmentError if nobody can listen there.
+    """
+    over, late = asyncio.Event(), Late()
+
+    async def body_of(asking: web.Request) -> bytes:
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                return await asking.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout from None
+
+    async def deny(denied: Denied) -> web.Response:
+        await late.wait(denied.after)
+        return web.json_response({"text": denied.text}, status=denied.status)
+
+    async def join(asking: web.Request) -> web.Response:
+        answer = invitation.answer(await body_of(asking), clock(), asking.remote or "")
+        if invitation.taken is not None:
+            over.set()
+        if isinstance(answer, Denied):
+            return await deny(answer)
+        return web.Response(body=answer, content_type="application/json")
+
+    async def model(asking: web.Request) -> web.StreamResponse:
+        answer = invitation.model(await body_of(asking), clock(), asking.remote or "")
+        if isinstance(answer, Denied):
+            return await deny(answer)
+        return web.Response(status=204) if answer is None else web.FileResponse(answer)
+
+    app = web.Application(client_max_size=REQUEST_BYTES_MAX)
+    app.router.add_post("/v1/join", join)
+    app.router.add_post("/v1/model", model)
+    visitors = Visitors(INVITED)
+    try:
+        listening = listen(*endpoint(where))
+    except OSError as error:
+        raise EnrolmentError(f"Nobody can listen on {where} ({error.strerror}); choose another --listen.") from None
+    context = invitation_context(invitation.authority.identity)
+    await visitors.start(app, listening, context, shutdown_timeout=GOODBYE_SECONDS, keepalive_timeout=IDLE_SECONDS)
+    try:
+        yield int(listening.getsockname()[1]), over
+    finally:
+        late.let_go()
+        await visitors.stop()
+
+
+class Late:
+    """Answers that are kept back for a while: at most `LATE_MAX`, of which the oldest goes when one more comes."""
+
+    def __init__(self) -> None:
+        self._kept: dict[asyncio.Event, None] = {}
+
+    async def wait(self, seconds: float) -> None:
+        """So long, or until it has to go."""
+        if seconds <= 0:
+            return
+        go = asyncio.Event()
+        self._kept[go] = None
+        if len(self._kept) > LATE_MAX:
+            next(iter(self._kept)).set()
+        try:
+            async with asyncio.timeout(seconds):
+                await go.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._kept.pop(go, None)
+
+    def let_go(self) -> None:
+        """All of them now: nobody is let in any more."""
+        for go in self._kept:
+            go.set()
+
+
+async def invite(
+    authority: Authority,
+    peer: str,
+    address: str,
+    models: tuple[str, ...] | None,
+    listen: str,
+    reached_at: str,
+    seconds: float,
+    show: Callable[[Token], None],
+    start: Path | None = None,
+) -> Roster:
+    """Let one peer in: show its token and wait at most `seconds` for it. Returns the new roster.
+
+    `reached_at` is the host by which the new machine reaches this one, `start` the file of the model that the
+    federation starts from. Raises EnrolmentError if nobody came.
+    """
+    clock = time.monotonic
+    secret = secrets.token_bytes(SECRET_BYTES)
+    invitation = Invitation(authority, peer, address, models, secret, clock() + seconds, start)
+    async with listening(invitation, listen, clock) as (port, over):
+        host = f"[{reached_at}]" if ":" in reached_at else reached_at
+        show(Token(secret, authority.roster.authority, peer, f"{host}:{port}"))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), seconds)
+    if invitation.taken is None:
+        wrong = f" ({invitation.wrong.count} wrong tokens were tried)" if invitation.wrong.count else ""
+        raise EnrolmentError(
+            f"Nobody came with it in time{wrong}; the token is worth nothing any more. "
+            "To try again, say fedpeer invite once more."
+        )
+    return invitation.taken
+
+
+async def join(token: Token, key: Ed25519PrivateKey) -> Admission:
+    """Ask to be let in, with a key made here. Raises EnrolmentError."""
+    body = {"secret": token.secret.hex(), "request": pem(request(key, token.peer)).decode()}
+    async with _asking(token, "join", body, aiohttp.ClientTimeout(total=REQUEST_SECONDS)) as answer:
+        text = await _bounded(answer)
+        if answer.status != 200:
+            raise EnrolmentError(_denial(text))
+    return read_admission(text, token, key)
+
+
+async def fetch_model(token: Token, place: Path) -> bool:
+    """Write the model that the federation starts from to a file; whether there is one. To be asked before joining, for
+    a token is good for one time. Raises EnrolmentError."""
+    limit = aiohttp.ClientTimeout(sock_connect=REQUEST_SECONDS, sock_read=REQUEST_SECONDS)
+    async with _asking(token, "model", {"secret": token.secret.hex()}, limit) as answer:
+        if answer.status in NO_MODEL:
+            return False
+        if answer.status != 200:
+            raise EnrolmentError(_denial(await _bounded(answer)))
+        with place.open("wb") as file:
+            async for piece in answer.content.iter_any():
+                file.write(piece)
+    return True
+
+
+@asynccontextmanager
+async def _asking(
+    token: Token, what: str, body: Mapping[str, str], limit: aiohttp.ClientTimeout
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """The answer of the one who invites, who has the key in the token. Raises EnrolmentError where there is none."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=limit, auto_decompress=False) as session,
+            session.post(
+                f"https://{token.listener}/v1/{what}",
+                json=body,
+                ssl=joining_context(token.authority),
+                allow_redirects=False,
+            ) as answer,
+        ):
+            yield answer
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise EnrolmentError(
+            f"The one who invites cannot be reached at {token.listener}: {link_reason(error)}. "
+            "Does fedpeer invite still wait there, and does a firewall let that port through?"
+        ) from None
+
+
+async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
+    text = bytearray()
+    async for piece in answer.content.iter_any():
+        text += piece
+        if len(text) > ANSWER_BYTES_MAX:
+            raise EnrolmentError(
+                "The answer is longer than any roster and federation file; this is not fedpeer invite."
+            )
+    return bytes(text)
+
+
+def _denial(text: bytes) -> str:
+    try:
+        words = str(parsed(text)["text"])
+    except (ValueError, TypeError, KeyError):
+        words = "it was refused without a reason"
+    return "Not let in: " + "".join(letter for letter in words if letter.isprintable())[:TEXT_MAX]
+
+
+def route_to(host: str) -> str | None:
+    """The address of this machine on the way to another one, or None if that one is not known. Nothing is sent."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, INVITATION_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None

@@ -1,0 +1,311 @@
+"""Who a peer is, and how it knows others: its key and certificate from files, TLS 1.3 with both sides shown.
+
+A peer is its Ed25519 key, and the roster says which key is which peer. TLS proves that the other side holds the key of
+its certificate and that the federation's authority signed that certificate; `peer_of` then asks the roster who that is.
+Names in certificates decide nothing. Both contexts trust one authority, the federation's, and no other.
+
+A failed handshake never reaches a handler: whoever accepts or connects gets an exception, which `reasons.py` words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from fedpeer.peer.wire.roster import AUTHORITY, ROSTER_BYTES_MAX, Roster, RosterError, from_bytes
+from fedpeer.rejection import Rejection
+
+#: Bytes of a key or certificate file: ours have under 1 KB, and nothing longer is worth parsing.
+PEM_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """One thing wrong with an identity: the setting it belongs to ("key", "certificate", "authority", "roster")."""
+
+    setting: str
+    text: str
+
+
+class IdentityError(Exception):
+    """The user's mistake about a peer's keys; the message names every one of them and the way out."""
+
+    def __init__(self, peer: str, flaws: list[Flaw]) -> None:
+        self.flaws = flaws
+        super().__init__("\n".join([f"{peer} cannot show who it is.", *(f"  {flaw.text}" for flaw in flaws)]))
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A peer's id and private key, and the files that TLS loads them from."""
+
+    id: str
+    key: Ed25519PrivateKey
+    certificate_file: Path
+    key_file: Path
+    authority_file: Path
+
+
+# ---------------------------------------------------------------------------------------------------------- from files
+
+
+def load_identity(peer: str, certificate: Path, key: Path, authority: Path, roster: Roster | None) -> Identity:
+    """The identity in these files. Raises IdentityError with everything that is wrong (C10)."""
+    identity, flaws = examine_identity(peer, certificate, key, authority, roster)
+    if identity is None:
+        raise IdentityError(peer, flaws)
+    return identity
+
+
+def examine_identity(
+    peer: str, certificate: Path, key: Path, authority: Path, roster: Roster | None
+) -> tuple[Identity | None, list[Flaw]]:
+    """The identity, or None and everything that is wrong with its files and with what the roster says of them."""
+    flaws: list[Flaw] = []
+    private = _read(flaws, "key", key, _private_key)
+    own = _read(flaws, "certificate", certificate, _certificate)
+    issuer = _read(flaws, "authority", authority, _certificate)
+    if private and own and own.public_key() != private.public_key():
+        flaws.append(Flaw("certificate", f"{certificate} is for another key than {key}; take the pair made together"))
+    if own and issuer:
+        flaws += [Flaw("certificate", f"{certificate} {text}") for text in _flaws_of(own, issuer)]
+    if roster and issuer and issuer.public_key() != Ed25519PublicKey.from_public_bytes(roster.authority):
+        flaws.append(Flaw("authority", f"{authority} is not the authority that signed the roster"))
+    if roster and private:
+        flaws += [Flaw("roster", text) for text in _strangeness(peer, private.public_key().public_bytes_raw(), roster)]
+    if flaws or private is None:
+        return None, flaws
+    return Identity(peer, private, certificate, key, authority), []
+
+
+def read_roster(path: Path) -> Roster:
+    """The roster in a file. Raises RosterError with a sentence that names the file."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(ROSTER_BYTES_MAX + 1)
+    except OSError as error:
+        raise RosterError("bad_roster", f"{path} cannot be read ({error.strerror}); fedpeer init makes one") from None
+    try:
+        return from_bytes(text)
+    except RosterError as error:
+        raise RosterError(error.code, f"{path}: {error}") from None
+
+
+_Parsed = TypeVar("_Parsed")
+
+
+def _read(flaws: list[Flaw], setting: str, path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed | None:
+    """What is in the file, or None after saying why not."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(PEM_BYTES_MAX + 1)
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    except OSError as error:
+        flaws.append(Flaw(setting, f"{path} cannot be read ({error.strerror}); fedpeer init or join makes it"))
+        return None
+    if setting == "key" and mode & 0o077:
+        flaws.append(Flaw(setting, f"{path} can be read by others (mode {mode:o}); say  chmod 600 {path}"))
+    try:
+        return parse(text)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # no PEM, another kind of key, one with a password
+        kind = "an Ed25519 private key without a password" if setting == "key" else "an Ed25519 certificate"
+        flaws.append(Flaw(setting, f"{path} does not hold {kind}; take the file that fedpeer init or join made"))
+        return None
+
+
+def _private_key(text: bytes) -> Ed25519PrivateKey:
+    key = load_pem_private_key(text, password=None)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise TypeError("another kind of key")
+    return key
+
+
+def _certificate(text: bytes) -> x509.Certificate:
+    certificate = x509.load_pem_x509_certificate(text)
+    if not isinstance(certificate.public_key(), Ed25519PublicKey):
+        raise TypeError("another kind of key")
+    return certificate
+
+
+def _flaws_of(certificate: x509.Certificate, authority: x509.Certificate) -> Iterator[str]:
+    """Why TLS will not take this certificate. The one place that reads a wall clock: dates are all it is for."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        yield "is not signed by the federation's authority; take the one that fedpeer init or join made"
+    today = datetime.now(UTC)
+    if not certificate.not_valid_before_utc <= today <= certificate.not_valid_after_utc:
+        dates = f"{certificate.not_valid_before_utc:%Y-%m-%d} to {certificate.not_valid_after_utc:%Y-%m-%d}"
+        yield f"is valid from {dates} only; set this machine's clock, or revoke this peer and invite it again"
+
+
+def _strangeness(peer: str, key: bytes, roster: Roster) -> Iterator[str]:
+    """Why the roster does not know this peer by this key."""
+    if key in roster.revoked:
+        yield f"roster {roster.number} says that this key was revoked; ask for an invitation (fedpeer invite {peer})"
+    elif peer not in roster.by_id:
+        yield f"roster {roster.number} knows no {peer}; copy the newest roster.json, or ask for an invitation"
+    elif roster.by_id[peer].key != key:
+        yield f"roster {roster.number} gives {peer} another key; take the key that was made for {peer}"
+
+
+# ---------------------------------------------------------------------------------------------------- TLS, both sides
+
+
+def server_context(identity: Identity) -> ssl.SSLContext:
+    """TLS 1.3 for the peer port: only certificates signed by the federation's authority come in.
+
+    Who the other side is, the handler asks `peer_of`; why a handshake failed, `reasons.py`.
+    """
+    context = _context(ssl.PROTOCOL_TLS_SERVER, identity)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.num_tickets = 0  # no resumption: whoever was put out since must not come back by an old ticket
+    return context
+
+
+def client_context(identity: Identity, expected: bytes) -> ssl.SSLContext:
+    """TLS 1.3 to one peer: the handshake fails unless the other side holds the key `expected` (32 bytes)."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, identity)
+    context.check_hostname = False  # the key is checked instead; a name would prove less
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.expected = expected
+    return context
+
+
+def invitation_context(authority: Identity) -> ssl.SSLContext:
+    """TLS 1.3 for one who has no certificate yet, and knows the authority's key from a token."""
+    context = _context(ssl.PROTOCOL_TLS_SERVER, authority)
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def joining_context(expected: bytes) -> ssl.SSLContext:
+    """The other side of `invitation_context`: no authority's file is here yet, and the key alone is what counts."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, None)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.expected = expected
+    return context
+
+
+def peer_of(der: bytes | None, roster: Roster) -> str | Rejection:
+    """Which peer showed this certificate (DER) in a handshake that succeeded.
+
+    "authority" is the federation's authority itself, which may bring a new roster and nothing else.
+    """
+    key = None if der is None else key_of(der)
+    if key is None:
+        return Rejection("unknown_peer", "no certificate with an Ed25519 key")
+    if key == roster.authority:
+        return AUTHORITY
+    if key in roster.by_key:
+        return roster.by_key[key].id
+    why = "is revoked" if key in roster.revoked else "is not"
+    return Rejection("unknown_peer", f"the key of the certificate {why} in roster {roster.number}")
+
+
+def put_out(der: bytes | None, roster: Roster) -> bool:
+    """Whether who showed this certificate (DER) belonged to the federation once, by the roster."""
+    return der is not None and key_of(der) in roster.revoked
+
+
+def key_of(der: bytes) -> bytes | None:
+    """(32 bytes) the Ed25519 public key in a certificate (DER); None if it has none."""
+    try:
+        key = x509.load_der_x509_certificate(der).public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    return key.public_bytes_raw() if isinstance(key, Ed25519PublicKey) else None
+
+
+async def accept_tls(
+    connection: socket.socket,
+    speak: Callable[[], asyncio.Protocol],
+    context: ssl.SSLContext,
+    patience: float,
+    goodbye: float,
+) -> asyncio.Transport:
+    """The handshake of a connection that was accepted; whom it refuses is told why. Seconds: `patience` for the
+    handshake, `goodbye` for the other side to hear that TLS ends.
+
+    asyncio ends the connection of a failed handshake without sending TLS's alert, and the other side could not tell an
+    expired certificate from a broken cable. So a second handle keeps the connection open until the alert has left.
+
+    Raises OSError (`ssl.SSLError` among them, see `reasons.py`); the connection is then closed.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        spare = connection.dup()
+    except OSError:  # no file handle is left for it
+        connection.close()
+        raise
+    with spare:
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                speak,
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=patience,
+                ssl_shutdown_timeout=goodbye,
+            )
+        except ssl.SSLError as error:
+            with contextlib.suppress(OSError):  # the other side may have gone
+                spare.send(getattr(error, "alert", b""))  # some bytes into an empty buffer: never waits
+            raise
+    assert isinstance(transport, asyncio.Transport), "asyncio gives one for every stream"
+    return transport
+
+
+def _context(protocol: int, identity: Identity | None) -> _Context:
+    context = _Context(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["http/1.1"])
+    if identity is not None:
+        context.load_cert_chain(identity.certificate_file, identity.key_file)
+        context.load_verify_locations(identity.authority_file)
+    return context
+
+
+class _Handshake(ssl.SSLObject):
+    """A TLS object that keeps its alert with the error, and where `expected` is set takes no other key."""
+
+    expected: bytes | None
+    outgoing: ssl.MemoryBIO
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            error.alert = self.outgoing.read()  # type: ignore[attr-defined]
+            raise
+        if self.expected is not None and key_of(self.getpeercert(binary_form=True) or b"") != self.expected:
+            raise ssl.SSLCertVerificationError(1, "another key answers at this address than the one expected")
+
+
+class _Context(ssl.SSLContext):
+    """Makes such objects; `expected` (32 bytes) is the key that the other side has to hold."""
+
+    sslobject_class = _Handshake
+    expected: bytes | None = None
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **settings: Any) -> _Handshake:
+        made = super().wrap_bio(incoming, outgoing, *args, **settings)
+        assert isinstance(made, _Handshake)
+        made.expected, made.outgoing = self.expected, outgoing
+        return made

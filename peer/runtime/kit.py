@@ -1,0 +1,220 @@
+"""The folders that `fedpeer init` and `fedpeer join` write: everything a peer needs to start, in one folder to copy.
+
+A peer's folder holds `peer3.yaml`, `federation.yaml`, `roster.json` and `keys/`. A folder is built beside its final
+place and moved there whole, so a mistake or a crash leaves nothing behind, and nothing is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedpeer.config.peer_file import DataSettings, endpoint, loopback
+from fedpeer.peer.runtime.authority import EnrolmentError, create_authority, write_private
+from fedpeer.peer.runtime.certificates import dashboard_certificate, key_pem, peer_certificate, pem
+from fedpeer.peer.wire.roster import Entry, Roster, sign, to_bytes
+
+#: Addresses of others in a new peer's file. One that answers is enough; three survive two that are down.
+SEEDS_MAX = 3
+#: Between the port of a peer and that of its dashboard: 7403 and 7503.
+DASHBOARD_OFFSET = 100
+
+#: Texts that YAML reads as themselves without quotes: paths, host:port, URLs. It begins with a letter, `/` or `.`, or
+#: is host:port in digits; a colon inside is followed by no space.
+_PLAIN = re.compile(r"[A-Za-z/._][A-Za-z0-9/._:-]*[A-Za-z0-9/._-]|\d+\.\d+\.\d+\.\d+:\d+")
+_WORDS = {"true", "false", "null", "yes", "no", "on", "off", ".nan", ".inf"}
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where one peer will sit: its id, the URL others reach it by, where it and its dashboard listen, its data."""
+
+    id: str
+    address: str
+    listen: str
+    dashboard: str
+    data: DataSettings
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.address).hostname or ""
+
+
+def seat(peer: str, host: str, port: int, data: DataSettings, dashboard_host: str, listen: str | None = None) -> Seat:
+    """A seat at host and port. A peer listens on all interfaces, unless its host is this machine itself."""
+    shown = f"[{host}]" if ":" in host else host
+    everywhere = "[::]" if ":" in host else "0.0.0.0"
+    listen = listen or f"{shown if loopback(host) else everywhere}:{port}"
+    board = f"[{dashboard_host}]" if ":" in dashboard_host else dashboard_host
+    return Seat(peer, f"https://{shown}:{port}", listen, f"{board}:{port + DASHBOARD_OFFSET}", data)
+
+
+def ports(hosts: Sequence[str], first: int) -> list[int]:
+    """A port for each peer: `first` on every host, counting up where several peers share one."""
+    seen: Counter[str] = Counter()
+    found = []
+    for host in hosts:
+        found.append(first + seen[host])
+        seen[host] += 1
+    return found
+
+
+def make_federation(folder: Path, name: str, federation: str, seats: Sequence[Seat]) -> Roster:
+    """Write a whole federation: authority, first roster, `federation.yaml` (its text), and a folder for each seat."""
+    with new_folder(folder) as place:
+        key, authority = create_authority(place, name)
+        own = {each.id: Ed25519PrivateKey.generate() for each in seats}
+        entries = tuple(Entry(id=each.id, key=_public(own[each.id]), address=each.address) for each in seats)
+        roster = sign(Roster(federation=name, authority=_public(key), number=1, entries=entries), key)
+        (place / "federation.yaml").write_text(federation, encoding="utf-8")
+        (place / "roster.json").write_bytes(to_bytes(roster))
+        for each in seats:
+            certificate = peer_certificate(authority, key, each.id, own[each.id].public_key(), each.host)
+            (place / each.id).mkdir(mode=0o700)
+            write_peer(place / each.id, each, own[each.id], certificate, authority, roster, federation)
+    return roster
+
+
+def write_peer(
+    folder: Path,
+    own: Seat,
+    key: Ed25519PrivateKey,
+    certificate: x509.Certificate,
+    authority: x509.Certificate,
+    roster: Roster,
+    federation: str,
+) -> None:
+    """Write one peer's files into its (empty) folder."""
+    keys = folder / "keys"
+    keys.mkdir(mode=0o700)
+    write_private(keys / f"{own.id}.key", key_pem(key))
+    write_private(keys / f"{own.id}.token", secrets.token_urlsafe(32).encode() + b"\n")
+    (keys / f"{own.id}.crt").write_bytes(pem(certificate))
+    (keys / "federation-ca.crt").write_bytes(pem(authority))
+    if not loopback(endpoint(own.dashboard)[0]):
+        board_key, board = dashboard_certificate(own.id, own.host)
+        write_private(keys / f"{own.id}-dashboard.key", key_pem(board_key))
+        (keys / f"{own.id}-dashboard.crt").write_bytes(pem(board))
+    (folder / "federation.yaml").write_text(federation, encoding="utf-8")
+    (folder / "roster.json").write_bytes(to_bytes(roster))
+    (folder / f"{own.id}.yaml").write_text(_peer_file(own, roster), encoding="utf-8")
+
+
+def federation_file(name: str, simulation: str) -> str:
+    """A good default `federation.yaml`; `simulation` is the content of its last section."""
+    return f"""\
+# federation.yaml: what all peers of this federation agree on. Every peer has the same file, and peers compare it when
+# they meet, so change it everywhere or nowhere.
+#   fedpeer config check federation.yaml
+#   fedpeer simulate --config federation.yaml      the same federation on this machine alone
+
+name: {json.dumps(name, ensure_ascii=False)}
+# The default layers fit the data. Write them out if your files may differ in their classes:
+# {{mlp: {{layers: [561, 300, 100, 6], activation: relu}}}}
+network: mlp
+
+partial_models:
+  # Global: all inputs, all outputs and four fifths of the hidden neurons are averaged among all peers.
+  everyone: {{neurons: {{input: all, hidden1: 240, hidden2: 80, output: all}}}}
+  # Semi-local, for peers whose tasks are more alike:
+  # ward-a: {{depends_on: [everyone], neurons: {{hidden1: 40, hidden2: 15}}, members: [peer1, peer3]}}
+  # Local: the hidden neurons that are left.
+
+learning:
+  optimizer: {{sgd: {{lr: 0.1}}}}
+  batch_size: 10
+  steps_between_averaging: 50
+  rounds: 30
+
+gossip:
+  protocol: push-sum
+  # topology: k-regular:4        # the default: at most four neighbours, fewer in a smaller group
+  tolerance: 1e-4
+
+seed: 0
+
+# Where a simulation's peers and their data come from, and those of a peer whose file says simulation: 3.
+simulation: {simulation}
+"""
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes `folder` at the end, whole, or not at all. Raises EnrolmentError."""
+    refuse_existing(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield place
+        place.replace(folder)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def refuse_existing(folder: Path) -> None:
+    """Raise EnrolmentError if something is there that would be overwritten; an empty folder may be filled."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise EnrolmentError(f"{folder} is there already, and is never overwritten; name another folder, or move it.")
+
+
+def _peer_file(own: Seat, roster: Roster) -> str:
+    others = [entry.address for entry in roster.entries if entry.id != own.id][:SEEDS_MAX]
+    keys = {"certificate": f"keys/{own.id}.crt", "key": f"keys/{own.id}.key", "authority": "keys/federation-ca.crt"}
+    part = own.data.part
+    data = own.data.model_dump(mode="json") if part is None else {"simulation": part}
+    board = {"listen": own.dashboard, "token_file": f"keys/{own.id}.token"}
+    if not loopback(endpoint(own.dashboard)[0]):
+        board |= {"certificate": f"keys/{own.id}-dashboard.crt", "key": f"keys/{own.id}-dashboard.key"}
+    return f"""\
+# {own.id}.yaml: what is {own.id}'s own. Paths are relative to this file.
+#   fedpeer config check {own.id}.yaml
+#   fedpeer start --config {own.id}.yaml
+
+federation: federation.yaml
+id: {_flow(own.id)}
+
+# Your data, which never leaves this machine, such as {{csv: ward.csv, label: outcome, test_fraction: 0.25}}.
+# simulation: 3 stands for what the third peer has in `fedpeer simulate --config federation.yaml`.
+data: {_flow(data)}
+device: auto                    # cuda, mps or cpu
+
+# Where this peer listens, and the address by which the others reach it (the roster's).
+listen: {_flow(own.listen)}
+address: {_flow(own.address)}
+# Asked first who is there.
+seeds: {_flow(others)}
+
+# For your browser and for `fedpeer status`.
+dashboard: {_flow(board)}
+
+# Who this peer is. Whoever has the key is {own.id}; keep it on this machine.
+identity: {_flow(keys)}
+roster: roster.json
+"""
+
+
+def _flow(value: object) -> str:
+    """One line of YAML: JSON, which every YAML reader takes, without the quotes that a person would not write."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_flow(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _public(key: Ed25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes_raw()

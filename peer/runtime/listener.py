@@ -1,0 +1,267 @@
+"""Accepting connections on the peer port: how many, from where, and that TLS is done before anything is read.
+
+asyncio's own servers accept whatever comes and keep silent about handshakes that fail. Here each connection is taken
+by hand, so that both are bounded and every failure is told. Members always get through: their handshakes have places of
+their own, by the addresses from which they come, and after the handshake only members stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import socket
+import ssl
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+from fedpeer.peer.runtime.handshakes import Handshakes
+from fedpeer.peer.runtime.identity import accept_tls
+from fedpeer.peer.runtime.limits import Allowances, Limits
+from fedpeer.peer.runtime.reasons import tls_reason, was_cut
+from fedpeer.peer.runtime.transient import NoAddressError, PortInUseError
+from fedpeer.rejection import Rejection
+
+#: Connections that the kernel keeps for us while we are busy.
+BACKLOG = 128
+#: Addresses that are remembered: of a roster of as many.
+CAME_FROM_MAX = 4096
+#: Seconds without accepting after the process ran out of file handles: connections are ended meanwhile.
+OUT_OF_HANDLES_S = 1.0
+#: Options of Linux that Python has no names for, and their values: as long as little is under way, what is lost is said
+#: again after the same fifth of a second each time; and never later than after a second. By default each wait is twice
+#: the one before, up to two minutes, and where a third of all packets is lost that is soon reached.
+_LOSS_OPTIONS = {16: 1, 44: 1000}  # TCP_THIN_LINEAR_TIMEOUTS, TCP_RTO_MAX_MS
+_OUT_OF_HANDLES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+#: The code of a refusal, whom it concerns ("": a stranger), and what exactly was wrong.
+Refused = Callable[[str, str, str], None]
+
+
+class ListenError(Exception):
+    """The user's mistake about an address to listen on or to reach; the message has the address and the way out."""
+
+
+def bind(host: str, port: int, *, plain: bool = False) -> socket.socket:
+    """A listening socket; port 0 is any free one. Without TLS (`plain`) on loopback only.
+
+    Raises:
+        ListenError: a person has to change something.
+        PortInUseError, NoAddressError: not now.
+    """
+    if plain:
+        require_loopback(host)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise (not_now(host, port, "listen", error) or ListenError(_unheard(host, port, "listen", error))) from None
+    expect_loss(listening)  # what is accepted inherits it
+    listening.setblocking(False)
+    return listening
+
+
+def not_now(host: str, port: int, setting: str, error: OSError) -> Exception | None:
+    """What to raise where nothing can listen there now and may later; None where a person has to change something."""
+    text = _unheard(host, port, setting, error)
+    if isinstance(error, socket.gaierror):
+        return NoAddressError(text) if error.errno == socket.EAI_AGAIN else None
+    match error.errno:
+        case errno.EADDRINUSE:
+            return PortInUseError(text)
+        case errno.EADDRNOTAVAIL:
+            return NoAddressError(text)
+    return None
+
+
+def _unheard(host: str, port: int, setting: str, error: OSError) -> str:
+    unresolved = isinstance(error, socket.gaierror) or error.errno is None
+    why = (error.strerror or str(error) if unresolved else os.strerror(error.errno or 0)).lower()
+    way_out = f"change `{setting}`, or stop what has the port"
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        way_out = f"bring up the interface that has it, or change `{setting}`"
+    elif error.errno == errno.EADDRINUSE:
+        why = "another process has the port"
+    return f"{host}:{port} cannot be listened on ({why}); {way_out}"
+
+
+def expect_loss(connection: socket.socket) -> None:
+    """Where the kernel can: do not give up on a link that loses a third of its packets."""
+    if sys.platform == "linux":
+        for option, value in _LOSS_OPTIONS.items():
+            with suppress(OSError):  # an older kernel
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def require_loopback(host: str) -> None:
+    """Raises ListenError unless `host` is this machine itself: without TLS anybody on the way reads and writes."""
+    if host != "localhost" and not _is_loopback(host):
+        raise ListenError(
+            f"{host} is not this machine, and plain HTTP goes no further than 127.0.0.1; write https:// and use TLS"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Listener:
+    """Accepts until its task is cancelled; then all connections are its caller's to end.
+
+    speak      the protocol of a connection
+    owner      whose it is once the handshake is done: "" where there is no TLS to say, a refusal for who is not a
+               member, whose connection is closed at once
+    departs    whether such a one may stay for one request, since it was put out and may not know it
+    expects    whether a member may come from this address
+    idle       whether nothing is asked on it: such a one is ended before others, where one has to be
+    """
+
+    def __init__(
+        self,
+        speak: Callable[[], asyncio.Protocol],
+        owner: Callable[[asyncio.BaseTransport], str | Rejection],
+        refused: Refused,
+        tls: ssl.SSLContext | None,
+        limits: Limits,
+        *,
+        departs: Callable[[asyncio.BaseTransport], bool] = lambda transport: False,
+        expects: Callable[[str], bool] = lambda address: False,
+        idle: Callable[[asyncio.BaseTransport], bool] = lambda transport: True,
+    ) -> None:
+        self._speak, self._owner, self._refused, self._tls, self._limits = speak, owner, refused, tls, limits
+        self._departs, self._expects, self._idle = departs, expects, idle
+        per_address, kept_s = limits.handshakes_per_address, limits.handshake_kept_s
+        self._members = Handshakes(limits.handshakes, per_address, kept_s)
+        self._strangers = Handshakes(limits.handshakes_of_strangers, per_address, kept_s)
+        self._rate = Allowances(limits.strangers_per_second)
+        self._rate_of = Allowances(limits.strangers_per_second_of_address)
+        self._open: dict[asyncio.Transport, str] = {}  # in the order in which they came
+        self._departing: dict[asyncio.Transport, bytes | None] = {}  # with the certificate
+        self._sent_away = weakref.WeakSet[asyncio.BaseTransport]()
+        self._over = False
+        self._came_from: dict[str, str] = {}  # the address of each member that was here
+
+    async def run(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    connection, address = await loop.sock_accept(listening)
+                except OSError as error:
+                    if error.errno in _OUT_OF_HANDLES:
+                        self._refused("out_of_handles", "", str(error))
+                        await asyncio.sleep(OUT_OF_HANDLES_S)
+                    continue  # else one connection ended while it was accepted
+                self._take(connection, str(address[0]))
+                await asyncio.sleep(0)  # what waits to be accepted is taken without waiting: others have their turn
+        finally:
+            self._over = True
+            greeting = [*self._members.tasks(), *self._strangers.tasks()]
+            for task in greeting:
+                task.cancel()
+            await asyncio.gather(*greeting, return_exceptions=True)
+
+    def review(self) -> None:
+        """Who belongs has changed: who does not any more is told with the next request, or closed soon."""
+        self._forget_closed()
+        gone = [each for each, whose in self._open.items() if whose and isinstance(self._owner(each), Rejection)]
+        loop = asyncio.get_running_loop()
+        for transport in gone:
+            self._came_from.pop(self._open.pop(transport), None)
+            self._departing[transport] = None
+            loop.call_later(self._limits.farewell_s, transport.abort)
+
+    def sent_away(self, transport: asyncio.BaseTransport | None) -> bool:
+        """Whether this connection was ended by us with its handshake; what was said on it already is not heard."""
+        return transport in self._sent_away
+
+    def _take(self, connection: socket.socket, address: str) -> None:
+        now = asyncio.get_running_loop().time()
+        known = self._tls is None or address in self._came_from.values() or self._expects(address)
+        handshakes = self._members if known else self._strangers
+        if not known and not (self._rate_of.take(address, now) and self._rate.take("", now)):
+            self._turn_away(connection, f"more handshakes a second than strangers may begin, from {address}")
+        elif not handshakes.has_room(address, now):
+            self._turn_away(connection, f"handshakes under way from {address}")
+        else:
+            handshake = handshakes.begin(self._greet(connection, address), address, now)
+            handshake.add_done_callback(lambda done: self._given_up(connection, address) if done.cancelled() else None)
+
+    def _given_up(self, connection: socket.socket, address: str) -> None:
+        connection.close()
+        if not self._over:
+            self._refused("too_many_requests", "", f"a handshake from {address} that took long gave way to another")
+
+    def _turn_away(self, connection: socket.socket, why: str) -> None:
+        connection.close()
+        self._refused("too_many_requests", "", why)
+
+    async def _greet(self, connection: socket.socket, address: str) -> None:
+        """The handshake, after which aiohttp has the connection; one that fails is told, with the reason."""
+        limits = self._limits
+        try:
+            if self._tls is None:
+                transport, _ = await asyncio.get_running_loop().connect_accepted_socket(self._speak, connection)
+            else:
+                transport = await accept_tls(connection, self._speak, self._tls, limits.handshake_s, limits.goodbye_s)
+        except OSError as error:  # all that ssl raises, too
+            if error.errno in _OUT_OF_HANDLES:
+                self._refused("out_of_handles", "", str(error))
+                return
+            why = tls_reason(error) or str(error) or "the connection ended in the middle of the handshake"
+            self._refused("handshake_cut" if was_cut(error) else "tls_refused", "", f"{address}: {why}")
+            return
+        self._admit(transport, address)
+
+    def _admit(self, transport: asyncio.Transport, address: str) -> None:
+        """A peer that reconnects replaces its oldest connection: after a cut we may not know yet that it is dead."""
+        owner = self._owner(transport)
+        self._forget_closed()
+        if isinstance(owner, Rejection):
+            self._show_out(transport, owner, address)
+            return
+        if owner:
+            self._came_from[owner] = address
+            if len(self._came_from) > CAME_FROM_MAX:
+                del self._came_from[next(iter(self._came_from))]
+        counts = Counter(self._open.values())
+        if owner and counts[owner] >= self._limits.connections_per_peer:
+            self._end_oldest_of(owner)
+        elif len(self._open) >= self._limits.connections:
+            most, count = counts.most_common(1)[0]
+            if count <= counts[owner]:
+                transport.abort()
+                self._refused("too_many_requests", owner, f"{len(self._open)} open connections")
+                return
+            self._end_oldest_of(most)
+        self._open[transport] = owner
+
+    def _show_out(self, transport: asyncio.Transport, why: Rejection, address: str) -> None:
+        """End a connection of who is no member; who was put out may say one thing, to be told, if it says it soon."""
+        tls = transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+        room = len(self._departing) < self._limits.farewells_at_once and certificate not in self._departing.values()
+        if room and self._departs(transport):
+            self._departing[transport] = certificate
+            asyncio.get_running_loop().call_later(self._limits.farewell_s, transport.abort)
+        else:
+            self._sent_away.add(transport)
+            transport.abort()
+            self._refused(why.code, "", f"{address}: {why.text}")
+
+    def _end_oldest_of(self, owner: str) -> None:
+        theirs = [each for each, whose in self._open.items() if whose == owner]
+        oldest = next(filter(self._idle, theirs), theirs[0])
+        oldest.abort()
+        del self._open[oldest]
+
+    def _forget_closed(self) -> None:
+        self._open = {transport: whose for transport, whose in self._open.items() if not transport.is_closing()}
+        self._departing = {each: whose for each, whose in self._departing.items() if not each.is_closing()}

@@ -1,0 +1,219 @@
+"""`/metrics`: the status of a peer as Prometheus reads it.
+
+Nothing is counted here. A collector of the peer's own registry (there is no global one) turns the status document into
+metric families whenever it is asked, so page, terminal and Prometheus show the same numbers. `METRICS` is the table of
+all of them. Every refusal code of `peer/wire/rejections.py` is there from the start with 0, so that an alert can be
+written before the first one happens. A test holds table, codes and documentation together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+
+from fedpeer.peer.runtime.status import PeerState, State
+from fedpeer.peer.wire.rejections import REJECTIONS
+
+Status = Mapping[str, Any]
+#: One value of a metric and the values of its labels; a value of None is left out.
+Sample = tuple[tuple[str, ...], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric: counter, gauge or summary (by its family), its labels, its meaning, and where its samples are."""
+
+    family: Any
+    labels: tuple[str, ...]
+    meaning: str
+    samples: Callable[[Status], Iterable[Sample]]
+
+
+def _one(*path: str) -> Callable[[Status], Iterable[Sample]]:
+    """The value at a path of the document."""
+
+    def samples(status: Status) -> Iterable[Sample]:
+        value: Any = status
+        for key in path:
+            value = value[key]
+        yield (), value
+
+    return samples
+
+
+def _each_group(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[Sample]]:
+    return lambda status: [((group["id"],), value(group)) for group in status["groups"]]
+
+
+def _each_council(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[Sample]]:
+    return lambda status: [((council["id"],), value(council)) for council in status["councils"]]
+
+
+def _each(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[Sample]]:
+    """Of averaging groups, and of groups in which rounds are coordinated."""
+    return lambda status: [((each["id"],), value(each)) for each in (*status["groups"], *status["councils"])]
+
+
+def _info(status: Status) -> Iterable[Sample]:
+    yield tuple(str(status[label]) for label in _INFO), 1
+
+
+def _state(status: Status) -> Iterable[Sample]:
+    return [((state,), int(status["state"] == state)) for state in get_args(State)]
+
+
+def _score(status: Status) -> Iterable[Sample]:
+    for point in status["scores"].get(status["peer"], [])[-1:]:
+        yield (status["score_name"],), point[1]
+
+
+def _server_score(status: Status) -> Iterable[Sample]:
+    for point in status["server_scores"][-1:]:
+        yield (status["score_name"],), point[1]
+
+
+def _voters(status: Status) -> Iterable[Sample]:
+    for council in status["councils"]:
+        there = len(council["voters_there"])
+        yield (council["id"], "there"), there
+        yield (council["id"], "missing"), len(council["voters"]) - there
+
+
+def _peers(status: Status) -> Iterable[Sample]:
+    states = [peer["state"] for peer in status["peers"]]
+    return [((state,), states.count(state)) for state in get_args(PeerState)]
+
+
+def _refused(status: Status) -> Iterable[Sample]:
+    counts = dict.fromkeys(REJECTIONS, 0)
+    for row in status["refusals"]:
+        counts[row["code"]] += row["count"]
+    return [((code, REJECTIONS[code].kind), count) for code, count in counts.items()]
+
+
+def _events(status: Status) -> Iterable[Sample]:
+    return [((event,), count) for event, count in status["counters"].items() if event != _WEIGHT]
+
+
+def _durations(status: Status) -> Iterable[Sample]:
+    return [((what,), timing) for what, timing in status["timings"].items()]
+
+
+_INFO = ("federation", "peer", "version", "mode", "device", "transport")
+_WEIGHT = "written_off_weight"
+_C, _G, _S = CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+
+#: By name. Prometheus adds `_total` to counters, `_count` and `_sum` to summaries.
+METRICS: Mapping[str, Row] = {
+    "fedpeer_info": Row(_G, _INFO, "who this is; always 1", _info),
+    "fedpeer_up_seconds": Row(_G, (), "seconds since this process began", _one("uptime_s")),
+    "fedpeer_state": Row(_G, ("state",), "1 for what the peer is doing now, else 0", _state),
+    "fedpeer_round": Row(_G, (), "round in which the peer is", _one("round")),
+    "fedpeer_rounds": Row(_G, (), "rounds that were asked for", _one("rounds")),
+    "fedpeer_incarnation": Row(_G, (), "1, and one more whenever memory was lost", _one("incarnation")),
+    "fedpeer_roster": Row(_G, (), "number of the roster that the peer goes by", _one("roster")),
+    "fedpeer_score": Row(_G, ("name",), "accuracy (a fraction) or error on the peer's own test part", _score),
+    "fedpeer_server_score": Row(_G, ("name",), "the same of the server's model, on the same test part", _server_score),
+    "fedpeer_loss": Row(_G, (), "mean loss on the peer's own test part", _one("loss")),
+    "fedpeer_peers": Row(_G, ("state",), "peers of the roster by state", _peers),
+    "fedpeer_weight": Row(_G, ("group",), "push-sum weight held", _each_group(lambda g: g["weight"])),
+    "fedpeer_weight_ratio": Row(
+        _G,
+        ("group",),
+        "push-sum weight held, in parts of what the peer came in with",
+        _each_group(lambda g: g["weight"] / g["start_weight"]),
+    ),
+    "fedpeer_alone_seconds": Row(
+        _G, (), "seconds for which nobody has answered, so that rounds stay; else 0", _one("alone_s")
+    ),
+    "fedpeer_stalled_seconds": Row(
+        _G, (), "seconds that the averaging of this round lasts beyond what is usual; else 0", _one("stalled_s")
+    ),
+    "fedpeer_disagreement": Row(
+        _G, ("group",), "relative distance from the neighbours", _each_group(lambda g: g["disagreement"])
+    ),
+    "fedpeer_mass_audit_error": Row(
+        _G, ("group",), "relative error of the mass held and under way here", _each_group(lambda g: g["audit"])
+    ),
+    "fedpeer_waiting": Row(
+        _G, ("group",), "members that an exchange or a round waits for here", _each(lambda g: len(g["waiting_for"]))
+    ),
+    "fedpeer_late": Row(
+        _C, ("group",), "exchanges and rounds that went on without somebody", _each(lambda g: g["late"])
+    ),
+    "fedpeer_term": Row(_G, ("group",), "term of the election of a coordinator", _each_council(lambda c: c["term"])),
+    "fedpeer_coordinates": Row(
+        _G,
+        ("group",),
+        "1 while this peer coordinates rounds, else 0",
+        lambda status: [((c["id"],), int(c["coordinator"] == status["peer"])) for c in status["councils"]],
+    ),
+    "fedpeer_round_in_force": Row(
+        _G, ("group",), "last coordinated round whose result holds here", _each_council(lambda c: c["round"])
+    ),
+    "fedpeer_paused": Row(
+        _G, ("group",), "1 while rounds pause, since nobody coordinates", _each_council(lambda c: int(c["paused"]))
+    ),
+    "fedpeer_voters": Row(_G, ("group", "state"), "peers that vote: there, or missing", _voters),
+    "fedpeer_sent_bytes": Row(_C, (), "bytes of messages sent", _one("traffic", "bytes_sent")),
+    "fedpeer_received_bytes": Row(_C, (), "bytes of messages taken in", _one("traffic", "bytes_received")),
+    "fedpeer_sent_messages": Row(_C, (), "messages sent", _one("traffic", "messages_sent")),
+    "fedpeer_received_messages": Row(_C, (), "messages taken in", _one("traffic", "messages_received")),
+    "fedpeer_group_sent_bytes": Row(
+        _C, ("group",), "bytes of messages sent for a group", _each(lambda g: g["bytes_sent"])
+    ),
+    "fedpeer_group_received_bytes": Row(
+        _C, ("group",), "bytes of messages taken in for a group", _each(lambda g: g["bytes_received"])
+    ),
+    "fedpeer_refused": Row(_C, ("code", "kind"), "messages and connections refused", _refused),
+    "fedpeer_events": Row(_C, ("event",), "what happened to this peer and to others it saw", _events),
+    "fedpeer_written_off_weight": Row(_G, (), "push-sum weight written off", _one("counters", _WEIGHT)),
+    "fedpeer_lag_seconds": Row(
+        _G,
+        (),
+        "delay of the event loop, 99th percentile of late",
+        lambda status: [((), status["lag_ms_p99"] / 1000)],
+    ),
+    "fedpeer_duration_seconds": Row(
+        _S, ("what",), "time of saves, of training, evaluating, closing and settling rounds", _durations
+    ),
+}
+
+
+class Metrics(Collector):
+    """The metrics of one peer.
+
+    Args:
+        status: the status document, as `Status.as_json`.
+    """
+
+    def __init__(self, status: Callable[[], Status]) -> None:
+        self._status = status
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def __call__(self) -> tuple[bytes, str]:
+        """The body of `/metrics` and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without samples, so that registering asks for no status."""
+        return [row.family(name, row.meaning, labels=row.labels) for name, row in METRICS.items()]
+
+    def collect(self) -> Iterator[Metric]:
+        """All families with their samples, of one status."""
+        status = self._status()
+        for name, row in METRICS.items():
+            family = row.family(name, row.meaning, labels=row.labels)
+            for labels, value in row.samples(status):
+                if isinstance(value, Mapping):
+                    family.add_metric(labels, count_value=value["count"], sum_value=value["sum"])
+                elif value is not None:
+                    family.add_metric(labels, value)
+            yield family

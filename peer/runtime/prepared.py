@@ -1,0 +1,161 @@
+"""A peer that is ready to start: everything a person can have got wrong was found before.
+
+Reads the roster and the keys, loads the data, builds the network; what it makes needs no more checking.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
+from fedpeer.config.peer_file import PeerFile
+from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.learning.device import device_of, memory_of
+from fedpeer.learning.groups import noise_of, plan_for
+from fedpeer.learning.holdings import Outfit, loader_of, outfit
+from fedpeer.peer.consensus.capability import Capability
+from fedpeer.peer.node.keeper import Keeper
+from fedpeer.peer.node.pupil import Pupil
+from fedpeer.peer.runtime.agreement import Going, going_on
+from fedpeer.peer.runtime.contract_file import contract_file, read_contract
+from fedpeer.peer.runtime.identity import Identity, load_identity, read_roster
+from fedpeer.peer.runtime.roster_file import RosterFile
+from fedpeer.peer.runtime.secret import secret_in
+from fedpeer.peer.runtime.status import About, Status
+from fedpeer.peer.wire.roster import Roster, RosterError, sign_statement, verify_statement
+from fedpeer.version import __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A peer that is ready to start: nothing in it can be the user's mistake any more.
+
+    identity   None: plain HTTP on this machine, without identities
+    pupil      its work under an algorithm with a server; None where peers are equals
+    keeper     its learning under an algorithm of equals that keeps a state of its own; None under others
+    secret     what its noise comes from, kept when the state folder is (`secret.py`)
+    going      by which contract it goes; `federation` is that of it
+    """
+
+    file: PeerFile
+    federation: Federation
+    roster: Roster
+    identity: Identity | None
+    outfit: Outfit
+    device: str
+    going: Going
+    pupil: Pupil | None = None
+    keeper: Keeper | None = None
+    secret: bytes = b""
+
+    @property
+    def patience(self) -> float:
+        """How long it waits before it stands for coordinator."""
+        return Capability(
+            examples=self.outfit.learner.examples,
+            accelerator=self.device != "cpu",
+            memory=memory_of(self.device),
+            bandwidth=self.file.bandwidth,
+        ).patience
+
+    @property
+    def folder(self) -> Path:
+        """Of its state."""
+        return Path(self.file.state or f"{self.file.id}-state")
+
+
+def prepare(file: PeerFile, federation: Federation) -> Prepared:
+    """Read the roster and the keys, load the data, build the network.
+
+    `federation` is what this machine's file says; where there is a state, its contract is in force.
+
+    Raises:
+        SnapshotForeignError: the file says otherwise than the state.
+        RosterError, IdentityError, DataError, NetworkError, SlicingError, AlgorithmError, ...: the user's mistakes.
+    """
+    roster = read_roster(Path(file.roster))
+    if file.id not in roster.by_id:
+        text = f"{file.id} is not in {file.roster} (number {roster.number}); it has {', '.join(roster.by_id)}"
+        raise RosterError("unknown_peer", text)
+    identity = None
+    if file.transport == "https":
+        assert file.identity is not None, "checked with the file"
+        identity = load_identity(
+            file.id,
+            Path(file.identity.certificate),
+            Path(file.identity.key),
+            Path(file.identity.authority),
+            roster,
+        )
+    device = device_of(file.device)
+    signed = read_contract(contract_file(Path(file.roster)), roster.authority)
+    going = going_on(Path(file.state or f"{file.id}-state"), federation, signed)
+    federation = going.federation
+    prepared = Prepared(
+        file=file,
+        federation=federation,
+        roster=roster,
+        identity=identity,
+        outfit=outfit(file, federation, device),
+        device=device,
+        going=going,
+        secret=b"" if noise_of(federation.gossip) is None else secret_in(Path(file.state or f"{file.id}-state")),
+    )
+    algorithm = federation.learning.algorithm
+    method, assembly = method_of(algorithm), prepared.outfit.assembly
+    if method.own_weights:
+        plan = plan_for(assembly.federation, assembly.network, tuple(roster.by_id), method)
+        return replace(prepared, keeper=Keeper.of(prepared.outfit.learner, algorithm, plan))
+    if not method.served:
+        return prepared
+    secret = secret_in(prepared.folder)
+    pupil = Pupil.of(
+        prepared.outfit.learner,
+        algorithm,
+        loader_of(file),
+        tuple(roster.by_id),
+        patience=prepared.patience,
+        secret=secret,
+    )
+    return replace(prepared, pupil=pupil, secret=secret)
+
+
+def status_of(prepared: Prepared) -> Status:
+    """What can be seen of this peer; nothing yet but what does not change."""
+    federation = prepared.outfit.assembly.federation
+    return Status(
+        About(
+            federation=federation.name,
+            peer=prepared.file.id,
+            version=__version__,
+            mode=federation.learning.mode,
+            rounds=federation.learning.rounds,
+            device=prepared.device,
+            transport=prepared.file.transport,
+            score_name="error" if prepared.outfit.dataset.task == "regression" else "accuracy",
+        )
+    )
+
+
+def signatures(prepared: Prepared, members: RosterFile) -> tuple[Sign, Verify]:
+    """By the keys of the roster as it is; a keyed hash that proves nothing where there are no identities at all."""
+    if prepared.identity is None:
+        me = prepared.file.id
+        return lambda text: _unproven(me, text), lambda author, text, it: hmac.compare_digest(
+            _unproven(author, text), it
+        )
+    key = prepared.identity.key
+
+    def verify(author: str, text: bytes, signature: bytes) -> bool:
+        entry, federation = members.roster.by_id.get(author), members.roster.federation_id
+        return entry is not None and verify_statement("claim", federation, text, entry.key, signature)
+
+    return lambda text: sign_statement(key, "claim", members.roster.federation_id, text), verify
+
+
+def _unproven(author: str, text: bytes) -> bytes:
+    return hashlib.blake2b(text, key=author.encode()).digest()

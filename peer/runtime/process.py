@@ -1,0 +1,559 @@
+"""One real peer on this machine: carries out what its node wants, on sockets, disk, clock and threads.
+
+`Process.run` feeds the node of a prepared peer (`prepared.py`) events (ticks, messages, results, what the person asks
+for) and carries its effects out through the pipeline that saves before it speaks. The event loop never waits for
+training, saving or the network: these have threads and tasks of their own, and their results are events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedpeer.config.peer_file import endpoint
+from fedpeer.peer.node.making import disk_bytes, node_of, rules_of, setup_of
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.node.steps import Steps
+from fedpeer.peer.runtime.bench import JobRunner
+from fedpeer.peer.runtime.buffers import Lease, Pool
+from fedpeer.peer.runtime.contract_file import ContractFile, contract_file
+from fedpeer.peer.runtime.dashboard.access import listener
+from fedpeer.peer.runtime.dashboard.server import Dashboard
+from fedpeer.peer.runtime.discovery import Discovery
+from fedpeer.peer.runtime.identity import peer_of, put_out, server_context
+from fedpeer.peer.runtime.lag import LoopLag
+from fedpeer.peer.runtime.limits import Limits
+from fedpeer.peer.runtime.listener import bind
+from fedpeer.peer.runtime.logs import Line, Log, LogFile, at_least, for_stream
+from fedpeer.peer.runtime.metrics import Metrics
+from fedpeer.peer.runtime.mistakes import Mistakes
+from fedpeer.peer.runtime.post import Post
+from fedpeer.peer.runtime.prepared import Prepared, signatures, status_of
+from fedpeer.peer.runtime.roster_file import RosterFile
+from fedpeer.peer.runtime.rows import Rows
+from fedpeer.peer.runtime.secret import keep
+from fedpeer.peer.runtime.server import AnsweredRejectionError, Host, PeerServer
+from fedpeer.peer.runtime.status import Status
+from fedpeer.peer.runtime.store import Store, StoreError
+from fedpeer.peer.runtime.trainer import Trainer
+from fedpeer.peer.runtime.transient import NoAddressError, patiently
+from fedpeer.peer.runtime.view import view_of
+from fedpeer.peer.runtime.writer import Pipeline
+from fedpeer.peer.state.events import (
+    AggregateUpdates,
+    Amend,
+    Asked,
+    Effect,
+    Enrol,
+    Evaluate,
+    Evaluated,
+    Event,
+    FinishRound,
+    Heard,
+    NewContract,
+    NewRoster,
+    Note,
+    Persist,
+    RejectEffect,
+    Send,
+    Stop,
+    Tick,
+    Train,
+    TrainClient,
+    Worked,
+)
+from fedpeer.peer.state.saving import Recovered
+from fedpeer.peer.wire import codec
+from fedpeer.peer.wire.message_policy import MessagePolicy
+from fedpeer.peer.wire.message_spec import Envelope
+from fedpeer.peer.wire.messages import Message, RosterNews, group_of
+from fedpeer.peer.wire.roster import AUTHORITY, RosterError, to_bytes
+from fedpeer.rejection import Rejection
+
+#: Seconds between two looks at what only people see: status, log windows, the roster's file.
+LOOK_S = 1.0
+#: Seconds after which a second Ctrl-C is meant as one; a terminal and a service manager may both signal at once.
+AGAIN_S = 1.0
+EXIT_STOPPED = 130
+#: Events that wait while a disk is slow: a neighbour's window and pings from each of some dozen neighbours. Beyond it
+#: messages are dropped, and said again by who sent them.
+WAITING_MAX = 256
+
+#: Refusals by which it says what it waits for.
+WAITED = NO_DISK, NO_ADDRESS = "persist_failed", "not_listening"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Then:
+    """Done in its turn among the effects, after what stands before it is durable."""
+
+    do: Callable[[], None]
+
+
+class Process:
+    """A prepared peer, from its first to its last effect."""
+
+    def __init__(self, prepared: Prepared, *, quiet: bool = False, leave: bool = False) -> None:
+        self._prepared = prepared
+        self._leave = leave
+        file = prepared.file
+        self._folder = prepared.folder
+        self._members = RosterFile(Path(file.roster), prepared.roster)
+        self._contract = ContractFile(contract_file(Path(file.roster)), prepared.going.signed)
+        self.status = status_of(prepared)
+        self._bench = JobRunner(prepared, self._folder, self.status, self._unsaved)
+        self._quiet = quiet
+        self._store: Store | None = None
+        self._stopped: Stop | None = None
+        self._over = asyncio.Event()
+        self._begun, self._shown_at = False, ""
+        self._heard_at: dict[str, float] = {}
+        self._waiting: deque[tuple[Event, Lease | None]] = deque()
+        self._failure: Exception | None = None
+        self._mistakes = Mistakes()
+        self._asked_at: float | None = None
+
+    @property
+    def _node(self) -> Node:
+        """As it lives now; after a mistake of our own it is another one (`steps.py`)."""
+        return self._steps.node
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody wants it to pause."""
+        return self._asked_at is not None
+
+    @property
+    def training(self) -> bool:
+        """Whether its thread still computes; it is not waited for when the peer pauses."""
+        return self._begun and self._trainer.busy
+
+    # --------------------------------------------------------------------------------------------------- begin, end
+
+    async def run(self) -> Stop:
+        """Until the node stops; how it ended.
+
+        The state folder is taken before anything listens: a second start of the same peer is told that, and not that
+        its ports are in use.
+
+        Raises:
+            StateError, DuplicatePeerError, SnapshotForeignError, ListenError, DashboardError: the user's mistakes.
+            PortInUseError: another process has a port.
+        """
+        self._loop = asyncio.get_running_loop()
+        log_file = LogFile(self._folder / "log.jsonl")
+        stream = for_stream(self._prepared.file.id, sys.stderr)
+        self._log = Log([log_file, at_least("info", self.status.say), at_least("info", self._heeding(stream))], "debug")
+        self._trap_signals()
+        dashboard: Dashboard | None = None
+        try:
+            with suppress(StoreError):  # tried again where the dashboard shows what is waited for
+                self._store = Store.open(self._folder)
+            dashboard = await self._patiently(self._shown, NoAddressError)
+            opened = await self._patiently(self._opened, StoreError)
+            if opened is not None:
+                await self._live(*opened)
+        finally:
+            if dashboard is not None:
+                await dashboard.stop()
+            self._let_go()
+            self._log.close()
+            log_file.close()
+        if self._failure is not None:
+            raise self._failure
+        assert self._stopped is not None, "run ends when the node has stopped"
+        return self._stopped
+
+    def _heeding(self, stream: Callable[[Line], None]) -> Callable[[Line], None]:
+        """The terminal, which hears of a quiet peer only what it waits for before it begins."""
+
+        def told(line: Line) -> None:
+            if not self._quiet or (line.what in WAITED and not self._begun):
+                stream(line)
+
+        return told
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]], passes: type[Exception]) -> T | None:
+        """What the attempt gives, as soon as this machine lets it; None if the peer is told to stop meanwhile."""
+        code = NO_DISK if passes is StoreError else NO_ADDRESS
+
+        def said(why: Exception) -> None:
+            self._say(RejectEffect(Rejection(code, str(why))))
+
+        return None if self._over.is_set() else await patiently(attempt, passes, said, self._over)
+
+    async def _opened(self) -> tuple[Store, Recovered]:
+        """The state folder, held, and what was saved there."""
+        store = self._store = self._store or Store.open(self._folder)
+        try:
+            if self._prepared.secret:
+                keep(self._folder, self._prepared.secret)
+            return store, store.recover()
+        except BaseException:
+            self._let_go()  # it is opened anew
+            raise
+
+    def _let_go(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    async def _live(self, store: Store, recovered: Recovered) -> None:
+        """From the state that was saved on until the node stops."""
+        self.status.starts = store.life
+        self._steps = Steps(self._make_node(recovered), self._broken)
+        self._rows = Rows(self._folder / "metrics.jsonl", self.status.about.score_name, self._node.ledger.round)
+        try:
+            for remark in recovered.remarks:
+                self._say(remark)
+            if self._prepared.going.remark:
+                self._say(Note("info", "older_state", self._prepared.going.remark))
+            listening = await self._patiently(self._bound, NoAddressError)
+            if listening is not None:
+                await self._serve(store, listening)
+        finally:
+            self._rows.close()
+
+    async def _bound(self) -> socket.socket:
+        """The peer port. Resolving a name may take long, so a thread does it."""
+        host, port = endpoint(self._prepared.file.listen)
+        return await asyncio.to_thread(bind, host, port, plain=self._prepared.identity is None)
+
+    def _make_node(self, recovered: Any) -> Node:
+        prepared = self._prepared
+        file, assembly, learner = prepared.file, prepared.outfit.assembly, prepared.outfit.learner
+        setup = setup_of(
+            assembly,
+            self._members.roster,
+            file.id,
+            nonce=secrets.randbits(62),
+            address=file.address,
+            seeds=tuple(file.seeds),
+            held=prepared.going.held,
+            signed=prepared.going.signed,
+        )
+        sign, verify = signatures(prepared, self._members)
+        return node_of(
+            replace(setup, keeps=prepared.keeper, secret=prepared.secret),
+            rules_of(assembly.federation, assembly.seed, file.id, learner.examples, setup.held.text),
+            recovered,
+            start_n=learner.start(),
+            state_size=learner.state_size,
+            sign=sign,
+            verify=verify,
+            course=None if prepared.pupil is None else prepared.pupil.course,
+            patience=prepared.patience,
+        )
+
+    async def _serve(self, store: Store, listening: socket.socket) -> None:
+        file, identity = self._prepared.file, self._prepared.identity
+        host, _ = endpoint(file.listen)
+        self._post = Post(
+            self._prepared, self._members, lambda: self._node, self.status, self._rows, self._say, self.feed
+        )
+        self._trainer = Trainer(self._bench.work, self._worked, self._failed, self._training_waits)
+        self._pipeline = Pipeline(_Timed(store, self.status), self._encoded, self._carry_out, self._saved)
+        server = self._server = PeerServer(
+            Host(
+                identify=self._identify,
+                farewell=self._farewell,
+                expects=self._members.expects,
+                listens=self._listens,
+                gate=self._gate,
+                deliver=self._deliver,
+                refused=self._refused_at_door,
+                broken=self._broken,
+            ),
+            Pool(),
+            Limits.among(len(self._members.roster.entries)),
+        )
+        lag = LoopLag()
+        lag.start()
+        discovery = self._discovery(listening.getsockname()[1])
+        tasks = []
+        try:
+            await server.start(listening, server_context(identity) if identity else None)
+            where = f"; dashboard at {self._shown_at}" if self._shown_at else ""
+            self._say(Note("info", "started", f"listening on {host}:{listening.getsockname()[1]}{where}"))
+            if discovery is not None:
+                await discovery.start()
+            self._begun = True
+            tasks = [
+                asyncio.create_task(self._pipeline.run()),
+                asyncio.create_task(self._tick()),
+                asyncio.create_task(self._look(lag)),
+            ]
+            over = asyncio.create_task(self._over.wait())
+            await asyncio.wait([over, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()  # an error of our own ends the process
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            lag.stop()
+            if discovery is not None:
+                await discovery.stop()
+            await server.stop()
+            await self._post.close()
+
+    async def _shown(self) -> Dashboard | None:
+        """The dashboard, which listens first: it shows what a peer waits for before it begins."""
+        settings = self._prepared.file.dashboard
+        if settings is None:
+            return None
+        where, metrics = listener(settings, Path()), Metrics(self.status.as_json) if settings.metrics else None
+        dashboard = Dashboard(where, self.status.as_json, metrics)
+        await dashboard.start()
+        self._shown_at = dashboard.listener.door.url
+        return dashboard
+
+    def _discovery(self, port: int) -> Discovery | None:
+        file = self._prepared.file
+        if not file.discovery:
+            return None
+        return Discovery(self._members.roster.federation_id, file.id, port, self._post.found.__setitem__)
+
+    def _trap_signals(self) -> None:
+        """Ctrl-C and SIGTERM pause, SIGUSR1 (`fedpeer leave`) leaves; a second Ctrl-C does not wait for the disk."""
+        loop = asyncio.get_running_loop()
+
+        def pause() -> None:
+            if self._asked_at is None:
+                self._asked_at = loop.time()
+                if self._begun:
+                    self.feed(Asked("pause"))
+                else:
+                    self._stopped = Stop(0, "paused before it could begin; start again to go on")
+                    self._over.set()
+            elif loop.time() - self._asked_at > AGAIN_S:
+                self._stopped = Stop(EXIT_STOPPED, "ended at once; what was not saved is done again")
+                self._over.set()
+
+        def leave() -> None:
+            if self._begun:
+                self.feed(Asked("leave"))
+            else:
+                self._leave = True
+
+        if threading.current_thread() is not threading.main_thread():
+            return  # signals belong to the main thread; whoever runs a peer in another one asks by `feed`
+        if sys.platform == "win32":  # its loop handles no signals, and it has neither SIGTERM nor SIGUSR1
+            signal.signal(signal.SIGINT, lambda number, frame: loop.call_soon_threadsafe(pause))
+            return
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, pause)
+        loop.add_signal_handler(signal.SIGUSR1, leave)
+
+    # ------------------------------------------------------------------------------------------------------ events in
+
+    def feed(self, event: Event, lease: Lease | None = None) -> None:
+        """Give the node an event, now or as soon as the disk has caught up."""
+        self._waiting.append((event, lease))
+        self._drain()
+
+    def _drain(self) -> None:
+        """Whoever asks for this is not to blame for what comes of it: a mistake of our own ends the process."""
+        try:
+            while self._waiting and not self._pipeline.full and self._failure is None:
+                event, lease = self._waiting.popleft()
+                effects: list[Any] = list(self._steps.step(event))
+                if lease is not None:
+                    effects.append(_Then(lease.release))
+                self._pipeline.put(effects)
+        except Exception as error:
+            self._failed(error)
+
+    async def _tick(self) -> None:
+        loop, tick = asyncio.get_running_loop(), self._prepared.federation.gossip.tick
+        began, before = loop.time(), -1
+        while True:
+            now = int((loop.time() - began) / tick)
+            # A tick that waits already is enough: the next one says the same, later.
+            if now > before and not any(isinstance(event, Tick) for event, _ in self._waiting):
+                before = now
+                self.feed(Tick(now))
+                if self._leave and self._ready_to_leave(now * tick):
+                    self._leave = False
+                    self.feed(Asked("leave"))
+            await asyncio.sleep(max(0.0, began + (now + 1) * tick - loop.time()))
+
+    def _ready_to_leave(self, seconds: float) -> bool:
+        """Started only to leave: when the others have been met, or are not there."""
+        return seconds > 2.0 and (all(each.met for each in self._node.life.others.values()) or seconds > 5.0)
+
+    async def _look(self, lag: LoopLag) -> None:
+        while True:
+            now = time.monotonic()
+            heard = {peer: now - at for peer, at in self._heard_at.items()}
+            self.status.look(view_of(self._node, heard, 1000 * lag.p99()))
+            self._log.tick()
+            self._look_for_roster()
+            self._look_for_contract()
+            await asyncio.sleep(LOOK_S)
+
+    def _look_for_roster(self) -> None:
+        """Take up a roster that somebody put on this machine's disk."""
+        try:
+            roster = self._members.changed()
+        except RosterError as error:
+            self._say(Note("warning", "roster", str(error)))
+            return
+        if roster is not None:
+            self.feed(NewRoster(roster))
+
+    def _look_for_contract(self) -> None:
+        """Take up a contract that somebody put on this machine's disk."""
+        try:
+            contract = self._contract.changed(self._members.roster.authority)
+        except RosterError as error:
+            self._say(Note("warning", "contract", str(error)))
+            return
+        if contract is not None:
+            self.feed(NewContract(contract))
+
+    # --------------------------------------------------------------------------------------------------- the server's
+
+    def _identify(self, certificate: bytes | None) -> str | Rejection:
+        return peer_of(certificate, self._members.roster)
+
+    def _farewell(self, certificate: bytes | None) -> RosterNews | None:
+        roster = self._members.roster
+        return RosterNews(number=roster.number, text=to_bytes(roster)) if put_out(certificate, roster) else None
+
+    def _listens(self, peer: str) -> bool:
+        return peer == AUTHORITY or self._node.life.listens(peer)
+
+    def _gate(self, other: str | None) -> MessagePolicy:
+        return self._node.gate(other)
+
+    def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
+        if later := self._node.outlived(sender, message):
+            # Others answer the later of two processes, where it is; only here can the earlier one be told.
+            rejection = Rejection("duplicate_peer", f"a later process speaks as {sender}")
+            raise AnsweredRejectionError(rejection, codec.answer_to(rejection, later))
+        self._heard_at[sender] = time.monotonic()
+        self._post.heard(sender)
+        self.status.received(len(lease.view) + codec.HEAD_BYTES, group_of(message))
+        if len(self._waiting) >= WAITING_MAX:
+            lease.release()
+        else:
+            heard = Heard(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)
+            self.feed(heard, lease)
+
+    def _broken(self, error: Exception, sender: str) -> None:
+        """Our own program failed on a message: where, and once for each place how it came there."""
+        self._say(self._mistakes.of(error, sender))
+
+    def _refused_at_door(self, code: str, sender: str, text: str) -> None:
+        self._say(RejectEffect(Rejection(code, text, sender)))
+        if sender:
+            self.feed(Rejection(code, sender=sender))
+
+    # ----------------------------------------------------------------------------------------------------- effects out
+
+    def _carry_out(self, effect: Effect | _Then) -> None:
+        match effect:
+            case _Then():
+                effect.do()
+            case Send():
+                self._post.send(effect)
+            case Train() | Evaluate() | TrainClient() | AggregateUpdates() | FinishRound():
+                self._trainer.submit(effect)
+            case Note() | RejectEffect():
+                self._say(effect)
+            case Enrol():
+                self._post.forget(self._members.keep(effect.roster))
+                self._server.review()
+                self._write(self._members.write, f"roster {effect.roster.number}")
+            case Amend():
+                self._contract.contract = effect.contract
+                self._write(self._contract.write, f"contract {effect.contract.number}")
+            case Stop():
+                self._stopped = effect
+                asyncio.get_running_loop().call_soon(self._over.set)
+            case Persist():
+                raise AssertionError("the pipeline saves")
+        self._drain_soon()
+
+    def _write(self, write: Callable[[], None], what: str) -> None:
+        try:
+            write()
+        except OSError as problem:
+            text = f"{what} is not written down ({problem.strerror}); it holds until this process ends"
+            self._say(Note("warning", what.partition(" ")[0], text))
+
+    def _training_waits(self, problem: OSError) -> None:
+        self._say(Note("warning", "training_waits", f"a disk does not do its part ({problem.strerror}); tried again"))
+
+    def _unsaved(self, text: str) -> None:
+        """From the trainer's thread."""
+        with suppress(RuntimeError):  # the loop is closed: the process is ending
+            self._loop.call_soon_threadsafe(self._say, Note("warning", "model_not_kept", text))
+
+    def _drain_soon(self) -> None:
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._drain)
+
+    def _failed(self, failure: Exception) -> None:
+        self._failure = failure
+        self._over.set()
+
+    def _worked(self, event: Worked) -> None:
+        if self._over.is_set():
+            return
+        if isinstance(event, Evaluated):
+            self.status.evaluated(event)
+            self._rows.evaluated(event)
+        self.feed(event)
+
+    def _encoded(self, persist: Persist) -> bytes:
+        """In the writer's thread."""
+        return disk_bytes(persist, self._node.setup)
+
+    def _saved(self, problem: StoreError | None) -> None:
+        if problem is not None:
+            self._say(RejectEffect(Rejection(NO_DISK, str(problem))))
+        else:
+            self._say(Note("info", "saving_again", "the state can be saved again"))
+
+    def _say(self, effect: Note | RejectEffect) -> None:
+        if isinstance(effect, RejectEffect):
+            self.status.refused(effect.rejection)
+        else:
+            self.status.noted(effect)
+            if effect.what == "round":
+                self._rows.round(effect)
+        self._log.tell(effect)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A store whose saves are timed, for whoever looks."""
+
+    store: Store
+    status: Status
+
+    def append(self, entries: Sequence[bytes]) -> None:
+        began = time.perf_counter()
+        self.store.append(entries)
+        self.status.took("save", time.perf_counter() - began)
+
+    def snapshot(self, data: bytes) -> None:
+        began = time.perf_counter()
+        self.store.snapshot(data)
+        self.status.took("save", time.perf_counter() - began)

@@ -1,0 +1,83 @@
+"""`metrics.jsonl` of a real peer: one line a round, with what it measured and what it sent.
+
+A round that is evaluated is written when its scores are there. Restarts go on at the end of the file; a round that is
+done again after a restart is written again, and the later line counts.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedpeer.peer.state.events import Evaluated, Note
+from fedpeer.runs.disk import dumps
+
+#: Rounds that wait for their scores: an evaluation takes less than a round, or the trainer would fall behind for good.
+WAITING_MAX = 16
+
+
+class Rows:
+    """Writes as things happen; a line that cannot be written is left out, since nothing depends on it."""
+
+    def __init__(self, path: Path, score: str, round: int) -> None:
+        self._score = score
+        self._path = path
+        self._waiting: dict[int, dict[str, Any]] = {}
+        self._scores: dict[int, Evaluated] = {}
+        self._messages = self._bytes = 0
+        self._began = time.monotonic()
+
+    def sent(self, size: int, *, counts: bool) -> None:
+        """A message of so many bytes leaves; `counts`: it belongs to averaging."""
+        if counts:
+            self._messages += 1
+            self._bytes += size
+
+    def round(self, note: Note) -> None:
+        """A round is done."""
+        now = time.monotonic()
+        row = {
+            "round": note.fields["round"],
+            "seconds": now - self._began,
+            self._score: None,
+            "loss": None,
+            "messages_sent": self._messages,
+            "bytes_sent": self._bytes,
+            "disagreement": note.fields["disagreement"],
+            "weight": note.fields["weights"],
+        }
+        self._began, self._messages, self._bytes = now, 0, 0
+        self._waiting[int(str(row["round"]))] = row
+        while len(self._waiting) > WAITING_MAX:
+            self._write(self._waiting.pop(next(iter(self._waiting))))
+        self._flush()
+
+    def evaluated(self, event: Evaluated) -> None:
+        """The scores of a round are there."""
+        self._scores[event.round] = event
+        self._flush()
+
+    def _flush(self) -> None:
+        """Write what is complete; a round before one that has its scores was not due to have any."""
+        scored = [number for number in self._waiting if number in self._scores]
+        for number in [each for each in self._waiting if each <= max(scored, default=0)]:
+            row, event = self._waiting.pop(number), self._scores.pop(number, None)
+            if event is not None:
+                row |= {self._score: event.score, "loss": event.loss}
+                if event.server is not None:
+                    row |= {f"server_{self._score}": event.server[0], "server_loss": event.server[1]}
+            self._write(row)
+
+    def _write(self, row: dict[str, Any]) -> None:
+        line = (dumps(row) + "\n").encode("utf-8")
+        with suppress(OSError), self._path.open("ab", buffering=0) as file:
+            written = file.write(line)
+            if written < len(line):  # no room for the rest
+                file.truncate(file.tell() - written)
+
+    def close(self) -> None:
+        """Write what waits."""
+        for row in self._waiting.values():
+            self._write(row)

@@ -1,0 +1,342 @@
+"""A peer's durable state: one folder, safe against a crash between any two system calls.
+
+    lock                           held by the living process, which writes its process number into it
+    life                           how often a process was started on this folder
+    snapshots/00000007.snapshot    one whole state; the last two are kept
+    journal/00000007.journal       what was saved after snapshot 7, batch after batch
+
+Snapshots and entries are opaque bytes here. Journal n begins before snapshot n is in place, so every snapshot has its
+journal, and journal n - 1 leads from snapshot n - 1 to snapshot n: if the newest snapshot cannot be read, the one
+before and both journals give the same state. "Snapshot 0" is the empty beginning.
+
+A batch of entries is forced to the disk in one go. Nothing relies on it before that, so a batch that a crash cut short
+at the end of the last journal is cut off: its peer never spoke of it. Whatever else is missing was durable once, and
+`Recovered.whole` says so. (A flipped bit in the very last batch cannot be told from a write that was cut short; then
+the neighbours, who remember more than the peer does, find it out when they meet.)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from fedpeer.peer.runtime import blocks
+from fedpeer.peer.runtime.blocks import HEAD_BYTES, JOURNAL, SNAPSHOT, Batch, DamagedError
+from fedpeer.peer.runtime.transient import disk_may_recover
+from fedpeer.peer.state.events import Note, RejectEffect
+from fedpeer.peer.state.saving import Recovered
+from fedpeer.peer.wire.framing import leading_fields
+from fedpeer.rejection import Rejection
+from fedpeer.runs.disk import flush_folder, is_locked, replacing, take_lock
+
+#: Snapshots kept: the newest, and the one that stands in for it should it not be readable.
+SNAPSHOTS_KEPT = 2
+
+
+class StateError(Exception):
+    """The user's mistake about a peer's folder, or a folder that is damaged beyond use; the message says what to do."""
+
+
+class DuplicatePeerError(StateError):
+    """Another process on this machine runs this peer."""
+
+
+class StoreError(Exception):
+    """Nothing could be saved (disk full, read-only, failing). What was durable is; try the same again."""
+
+
+class Store:
+    """The folder of one peer, held by this process until `close`. First `recover`, then append and snapshot."""
+
+    def __init__(self, folder: Path, lock: int, life: int) -> None:
+        self.folder, self.life = folder, life
+        self._lock, self._file = lock, -1
+        self._number = self._sound_bytes = 0  # the open journal's number, and how much of it is durable
+        self._trailing = False  # whether something that is not may stand behind that
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Take the folder, made if need be, and begin the next life in it.
+
+        Raises:
+            DuplicatePeerError: another process holds it.
+            StateError: this user may not write it, or its `life` is damaged.
+            StoreError: the disk is full, read-only or failing.
+        """
+        with usable(folder):
+            for each in (folder, folder / "snapshots", folder / "journal"):
+                each.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _check_own(each)
+            flush_folder(folder.parent)
+            lock = take_lock(folder / "lock")
+        if lock is None:
+            owner = _digits(folder / "lock")
+            raise DuplicatePeerError(
+                f"another process{f' ({owner})' if owner else ''} already runs this peer from {folder}; "
+                "stop it first, or give this peer a configuration and a `state:` of its own"
+            )
+        try:
+            with usable(folder):
+                os.ftruncate(lock, 0)
+                os.write(lock, str(os.getpid()).encode())
+                return cls(folder, lock, _next_life(folder))
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def close(self) -> None:
+        """Let go of the folder. What was appended is durable already."""
+        for descriptor in (self._file, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- reading
+
+    def recover(self) -> Recovered:
+        """What was saved last. What cannot be used is removed, so that later entries follow upon what was read.
+
+        Raises:
+            StateError: there are files but no state can be made from them, or a later version of fedpeer wrote them.
+            StoreError: the disk is full, read-only or failing; open the folder anew.
+        """
+        assert self._file < 0, "recover is done once, before anything is saved"
+        with usable(self.folder):
+            for leftover in self.folder.glob("*/.*.tmp"):
+                leftover.unlink()
+            remarks: list[Note | RejectEffect] = []
+            number, snapshot = self._newest(remarks)
+            batches, lost = self._replay(number, remarks)
+            for late in self._numbers("snapshot"):
+                if late > number:
+                    self._path("snapshot", late).unlink()
+        if lost:
+            remarks.append(RejectEffect(Rejection("journal_corrupt", f"{lost}; what was saved after it is gone")))
+        entries = (entry for batch in batches for entry in batch.entries())
+        spare = not any(
+            isinstance(each, RejectEffect) and each.rejection.code == "snapshot_corrupt" for each in remarks
+        )
+        return Recovered(snapshot=snapshot, entries=entries, whole=not lost, spare=spare, remarks=tuple(remarks))
+
+    def _newest(self, remarks: list[Note | RejectEffect]) -> tuple[int, bytes | None]:
+        """Number and content of the newest snapshot that can be read; (0, None) if the first journal leads to it."""
+        known = self._numbers("snapshot")
+        for number in reversed(known):
+            try:
+                return number, blocks.read_snapshot(self._path("snapshot", number), number)
+            except DamagedError as problem:
+                self._refuse_later(problem, "snapshot", number)
+                remarks.append(
+                    RejectEffect(Rejection("snapshot_corrupt", f"snapshot {number} {problem}; the one before is used"))
+                )
+        journals = self._numbers("journal")
+        if (known or journals) and journals[:1] != [0]:
+            raise StateError(
+                f"no state of this peer can be read: none of the snapshots in {self.folder} is sound; restore the "
+                "folder from a backup, or move it away and the peer joins anew with the others' current model"
+            )
+        return 0, None
+
+    def _replay(self, number: int, remarks: list[Note | RejectEffect]) -> tuple[list[Batch], str]:
+        """The batches after snapshot `number`, and what is lost. Leaves the last sound journal open for more."""
+        later = [n for n in self._numbers("journal") if n >= number]
+        batches: list[Batch] = []
+        last, sound_bytes, lost = number, 0, f"journal {number} is missing" if number and not later else ""
+        for n in range(number, max(later, default=-1) + 1):
+            try:
+                found = blocks.scan(self._path("journal", n), n)
+            except FileNotFoundError:
+                lost = f"journal {n} is missing"
+                break
+            except DamagedError as problem:
+                self._refuse_later(problem, "journal", n)
+                last, sound_bytes, lost = n, 0, f"journal {n} {problem}"
+                break
+            last, sound_bytes = n, found.sound_bytes
+            batches += found.batches
+            cut = self._path("journal", n).stat().st_size - sound_bytes
+            if cut and found.torn and not any(self._holds(m) for m in later if m > n):
+                remarks.append(Note("info", "journal_torn", f"journal {n}: {cut} bytes of an unfinished save cut off"))
+                break
+            if cut:
+                lost = f"journal {n} is damaged at byte {sound_bytes}"
+                break
+        for n in later:
+            if n > last:
+                self._path("journal", n).unlink()
+        flush_folder(self._path("journal", 0).parent)
+        self._resume(last, sound_bytes)
+        return batches, lost
+
+    def _holds(self, number: int) -> bool:
+        return self._path("journal", number).stat().st_size > HEAD_BYTES
+
+    def _refuse_later(self, problem: DamagedError, kind: str, number: int) -> None:
+        if problem.later:
+            raise StateError(
+                f"{self._path(kind, number)} {problem}, which this fedpeer does not know; "
+                "start the peer with the fedpeer that wrote it, or a later one"
+            )
+
+    # ---- writing
+
+    def append(self, entries: Sequence[bytes]) -> None:
+        """Make these durable, all or none, with one flush.
+
+        Raises:
+            StoreError: not saved; nothing else has changed.
+        """
+        with self._saving():
+            self._trailing = True
+            self._sound_bytes += blocks.write(self._file, blocks.batch(self._number, self._sound_bytes, entries))
+            self._trailing = False
+
+    def snapshot(self, data: bytes) -> None:
+        """Put this state in the place of everything saved so far; what stands in for it is kept, the rest removed.
+
+        Raises:
+            StoreError: not saved; nothing else has changed.
+        """
+        with self._saving():
+            if not self._number or self._holds(self._number) or self._path("snapshot", self._number).exists():
+                self._begin(self._number + 1)
+            number = self._number
+            with replacing(self._path("snapshot", number)) as temporary, temporary.open("wb", buffering=0) as file:
+                parts = (blocks.head(SNAPSHOT, number), *blocks.block(number, HEAD_BYTES, (data,)))
+                blocks.write(file.fileno(), parts)
+            oldest = [0, *self._numbers("snapshot")][-SNAPSHOTS_KEPT]
+            for kind in ("snapshot", "journal"):
+                for old in self._numbers(kind):
+                    if old < oldest:
+                        self._path(kind, old).unlink()
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        assert self._file >= 0, "recover comes first"
+        try:
+            self._cut()
+            yield
+        except OSError as problem:
+            raise StoreError(f"cannot save in {self.folder}: {problem.strerror}") from problem
+
+    def _cut(self) -> None:
+        """Remove what a failed save left behind the last durable byte.
+
+        After a failed flush a system may forget what it could not write and call the next flush a success, so what was
+        not durable is written anew.
+        """
+        if self._trailing:
+            os.ftruncate(self._file, self._sound_bytes)
+            os.fsync(self._file)
+            self._trailing = False
+
+    def _begin(self, number: int) -> None:
+        path = self._path("journal", number)
+        with replacing(path) as temporary:
+            temporary.write_bytes(blocks.head(JOURNAL, number))
+        self._use(number, HEAD_BYTES)
+
+    def _resume(self, number: int, sound_bytes: int) -> None:
+        if sound_bytes < HEAD_BYTES:
+            self._begin(number)
+            return
+        self._use(number, sound_bytes)
+        self._trailing = True
+        self._cut()
+
+    def _use(self, number: int, sound_bytes: int) -> None:
+        descriptor = os.open(self._path("journal", number), os.O_WRONLY | os.O_APPEND)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._number, self._sound_bytes, self._trailing = descriptor, number, sound_bytes, False
+
+    def _path(self, kind: str, number: int) -> Path:
+        return self.folder / {"snapshot": "snapshots", "journal": "journal"}[kind] / f"{number:08}.{kind}"
+
+    def _numbers(self, kind: str) -> list[int]:
+        return sorted(int(path.stem) for path in self._path(kind, 0).parent.iterdir() if path.stem.isdigit())
+
+
+def ask_to_leave(folder: Path) -> int | None:
+    """Ask the process that holds this folder to hand over and stop; its number, or None if there is none."""
+    if not is_locked(folder / "lock"):
+        return None
+    process = int(_digits(folder / "lock") or 0)
+    if process:
+        os.kill(process, signal.SIGUSR1)
+    return process or None
+
+
+@contextmanager
+def usable(folder: Path) -> Iterator[None]:
+    """Trouble with the disk of a state folder: a StoreError where it may pass by itself, else a StateError."""
+    try:
+        yield
+    except OSError as problem:
+        if disk_may_recover(problem):
+            raise StoreError(f"cannot save in {folder}: {problem.strerror}") from problem
+        raise StateError(
+            f"the peer's state folder {folder} cannot be used ({problem.strerror}); "
+            "make it readable and writable for this user, or name another one with `state:`"
+        ) from None
+
+
+def _check_own(folder: Path) -> None:
+    """Nobody else may put anything there, such as a link to another file, through which this peer would write.
+
+    Raises StateError. Root may use anybody's folder: in a container it is often all that there is.
+    """
+    if sys.platform == "win32":
+        return
+    found, me = folder.stat(), os.geteuid()
+    if found.st_mode & stat.S_IWOTH:
+        raise StateError(f"every user of this machine may write {folder}; say  chmod o-w {folder}")
+    if me and found.st_uid not in (me, 0):
+        raise StateError(f"{folder} belongs to another user of this machine; name another one with `state:`")
+
+
+def _next_life(folder: Path) -> int:
+    """Count this start, durably. A number may be left out, never used twice: the others go by the largest they saw."""
+    path = folder / "life"
+    text = _digits(path)
+    if not text and (path.exists() or any((folder / "journal").iterdir())):
+        raise StateError(
+            f"{path} is damaged or missing; write a number into it that is larger than any `life` in "
+            f"{folder / 'log.jsonl'}"
+        )
+    life = int(text or 0) + 1
+    with replacing(path) as temporary:
+        temporary.write_text(f"{life}\n", encoding="ascii")
+    return life
+
+
+def _digits(path: Path) -> str:
+    """A small file's number as text, of at most 18 digits; "" if it has none."""
+    try:
+        text = path.read_bytes()[:20].decode("ascii", errors="replace").strip()
+    except FileNotFoundError:
+        return ""
+    return text if text.isascii() and text.isdigit() and len(text) <= 18 else ""
+
+
+def beginning(path: Path) -> dict[str, Any]:
+    """The fields of a snapshot, which may be large, without its tensors.
+
+    Raises:
+        DamagedError, FrameError, OSError: it is not what was written.
+    """
+    with path.open("rb") as file:
+        blocks.check_snapshot(file, int(path.stem))
+        return dict(leading_fields(file)[1])

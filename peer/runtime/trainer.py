@@ -1,0 +1,78 @@
+"""The thread that trains and evaluates, one job after the other, while the event loop goes on.
+
+A daemon thread: a peer that is told to stop ends at once and does not wait for a round of steps whose result nobody
+takes any more. Training it again is cheaper than a machine that does not shut down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from fedpeer.peer.runtime.transient import disk_may_recover, pauses
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+class Trainer(Generic[Job, Result]):
+    """Made on a running loop. `done` is called on the loop with each result; `failed` with what a job raised.
+
+    A job that fails for want of a disk (data that cannot be read, compiled code that finds no room) is done again after
+    a pause, which grows; `waits` is called with the reason each time.
+
+    A process that ends while it is `busy` has to end by `os._exit`: an interpreter that shuts down stops the thread in
+    the middle of torch's own code, which aborts.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Job], Result],
+        done: Callable[[Result], None],
+        failed: Callable[[Exception], None],
+        waits: Callable[[OSError], None],
+    ) -> None:
+        self._work, self._done, self._failed, self._waits = work, done, failed, waits
+        self._loop = asyncio.get_running_loop()
+        # A node asks for one training at a time, and for an evaluation now and then.
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self.busy = False
+        threading.Thread(target=self._run, name="fedpeer-train", daemon=True).start()
+
+    def submit(self, job: Job) -> None:
+        """Do this after what was submitted before."""
+        self.busy = True
+        self._jobs.put(job)
+
+    def _run(self) -> None:
+        while True:
+            job = self._jobs.get()
+            try:
+                result = self._patiently(job)
+            except Exception as error:
+                self._tell(self._failed, error)
+                return
+            finally:
+                self.busy = not self._jobs.empty()
+            self._tell(self._done, result)
+
+    def _patiently(self, job: Job) -> Result:
+        for pause in pauses():
+            try:
+                return self._work(job)
+            except OSError as problem:
+                if not disk_may_recover(problem):
+                    raise
+                self._tell(self._waits, problem)
+                time.sleep(pause)
+        raise AssertionError("pauses have no end")
+
+    def _tell(self, whom: Callable[..., None], what: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(whom, what)
+        except RuntimeError:  # the loop is closed: the process is ending, and nobody waits for this
+            return

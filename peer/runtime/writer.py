@@ -1,0 +1,102 @@
+"""The thread that saves, and the order law around it: nothing is said before the save that contains it.
+
+A `Pipeline` feeds a node's effects through an `Outbox` (`state/saving.py`), saves what is to be durable in a thread of
+its own, and hands every other effect on when its turn has come. While one save is under way the next ones gather and
+are committed together. If saving fails, everything behind it waits, and the same is tried again until it succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from fedpeer.peer.runtime.store import StoreError
+from fedpeer.peer.runtime.transient import RETRY_SECONDS, pauses
+from fedpeer.peer.state.events import Effect, Persist
+from fedpeer.peer.state.saving import Outbox
+
+
+class Saves(Protocol):
+    """What a pipeline needs of a store; both raise StoreError and may then be called again."""
+
+    def append(self, entries: Sequence[bytes]) -> None: ...
+
+    def snapshot(self, data: bytes) -> None: ...
+
+
+class Pipeline:
+    """Carries a node's effects out in their order. `put` is called from the event loop in which `run` runs."""
+
+    def __init__(
+        self,
+        store: Saves,
+        encode: Callable[[Persist], bytes],
+        release: Callable[[Effect], None],
+        report: Callable[[StoreError | None], None],
+        *,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        """
+        Args:
+            encode: bytes of an entry or snapshot; called in the thread, so contents are not changed after `put`.
+            release: carries out one effect, at once; never a Persist.
+            report: a save failed (each time), or (None) one succeeded after that.
+        """
+        self._store, self._encode, self._release, self._report = store, encode, release, report
+        self._retry_seconds = retry_seconds
+        self._outbox, self._failing = Outbox(), False
+        self._asked, self._settled = asyncio.Event(), asyncio.Event()
+        self._settled.set()
+
+    @property
+    def full(self) -> bool:
+        """Whether the node should be fed no more events until `settled` or the next effect comes out."""
+        return self._outbox.full
+
+    def put(self, effects: Sequence[Effect]) -> None:
+        """Take over the effects of one step. Those that wait for no save are carried out before this returns."""
+        again, rest = self._outbox.again(effects)
+        free = self._outbox.put(rest)
+        if not self._outbox.empty:
+            self._settled.clear()
+            self._asked.set()
+        for effect in (*again, *free):
+            self._release(effect)
+
+    async def settled(self) -> None:
+        """Wait until everything put in is saved and carried out. The caller sets the limit."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Save until cancelled; a save that is under way then is finished first. Errors of our own end it."""
+        with ThreadPoolExecutor(1, "fedpeer-save") as thread:
+            while True:
+                await self._asked.wait()
+                self._asked.clear()
+                while batch := self._outbox.batch():
+                    await self._save(batch, thread)
+                    for effect in self._outbox.saved():
+                        self._release(effect)
+                self._settled.set()
+
+    async def _save(self, batch: tuple[Persist, ...], thread: ThreadPoolExecutor) -> None:
+        for pause in pauses(self._retry_seconds):
+            try:
+                await asyncio.get_running_loop().run_in_executor(thread, self._write, batch)
+            except StoreError as problem:
+                self._failing = True
+                self._report(problem)
+                await asyncio.sleep(pause)
+            else:
+                break
+        if self._failing:
+            self._failing = False
+            self._report(None)
+
+    def _write(self, batch: tuple[Persist, ...]) -> None:
+        if batch[0].kind == "snapshot":
+            self._store.snapshot(self._encode(batch[0]))
+        else:
+            self._store.append([self._encode(persist) for persist in batch])

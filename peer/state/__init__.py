@@ -1,0 +1,1 @@
+"""What a peer knows: its durable state and the journal of it, and the state of a running node. Pure."""

@@ -1,0 +1,195 @@
+"""The chamber of a council: all that a peer must not forget of coordinated rounds in one group.
+
+What it stands for in the election, the decree that put its round in force and the one it accepted, the models that
+these name, its own client's state, and the training whose fate is not decided yet. A chamber changes by entries only
+(`entries.py`), as the ledger that it lies in; here is how.
+
+An update is kept before it is sent, with the client's state that goes with it. So after a restart the same bytes leave,
+and when a round is over, what the client keeps follows from the same two states, whatever happened in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
+
+from fedpeer.peer.state.entries import (
+    Averaged,
+    ChamberEntry,
+    ClientStateSaved,
+    CommitStateChanged,
+    ModelStored,
+    TermChanged,
+    UpdateMade,
+    VoterSetKnown,
+    VotingAllowed,
+)
+from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, Decree, HardState, VoterSet
+
+#: Electorates that are kept: the one in force, those before it that somebody who is behind may speak of, later ones.
+ELECTORATES_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PendingUpdate:
+    """A training whose round may not be over: the update that it gave, and the client's state after it."""
+
+    round: int
+    update: bytes
+    client: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class ConsensusState:
+    """See the top of this file.
+
+    client        the state of this peer's client, after round `settled`; among equals there is none
+    holding       what is in force, and what is accepted beyond that; `stand`: where it stands in the election
+    electorates   by number, those that are known; `rosters`: the signed texts that say so, for whoever comes later
+    models        contents by digest (`leaf_bytes.py`): those of the two decrees, and the last few that were taken over
+    study         what came of the last training, until it is settled
+    sworn         whether it is known what this peer may have promised on a disk that is gone; before, it does not vote
+    lost          number of the roster under which a disk was lost: under it and earlier ones this peer does not vote
+    """
+
+    client: bytes
+    holding: CommitState
+    electorates: Mapping[int, VoterSet]
+    stand: HardState = field(default_factory=HardState)
+    models: Mapping[bytes, bytes] = field(default_factory=dict)
+    settled: int = 0
+    study: PendingUpdate | None = None
+    sworn: bool = False
+    lost: int = 0
+    rosters: Mapping[int, bytes] = field(default_factory=dict)
+
+    @property
+    def votes(self) -> bool:
+        """Whether nothing stands against its voting."""
+        return self.sworn and self.holding.roster > self.lost
+
+    @property
+    def content(self) -> bytes | None:
+        """Of the model that is in force (`leaf_bytes.py`); None before the first round is."""
+        applied = self.holding.applied
+        return None if applied is None else self.models[applied.decree.digest]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the states in it, about."""
+        study = 0 if self.study is None else len(self.study.update) + len(self.study.client)
+        return len(self.client) + study + sum(map(len, self.models.values()))
+
+    def changed(self, entry: ChamberEntry) -> ConsensusState:
+        """The chamber after this entry."""
+        match entry:
+            case TermChanged():
+                return replace(self, stand=HardState(entry.term, entry.voted))
+            case CommitStateChanged():
+                return _pruned(replace(self, holding=holding_of(entry)))
+            case ModelStored():
+                return _pruned(replace(self, models={**self.models, entry.digest: entry.content}))
+            case UpdateMade():
+                return replace(self, study=PendingUpdate(entry.round, entry.update, entry.client))
+            case ClientStateSaved():
+                return replace(self, client=entry.client, settled=entry.round, study=None)
+            case Averaged():
+                return replace(self, settled=entry.round, study=None)
+            case VoterSetKnown():
+                known = {**self.electorates, entry.number: electorate_of(entry)}
+                earlier = sorted(number for number in known if number < self.holding.roster)
+                gone = set(earlier[: max(0, len(known) - ELECTORATES_MAX)])
+                texts = {**self.rosters, entry.number: entry.text}
+                return replace(
+                    self,
+                    electorates={n: each for n, each in known.items() if n not in gone},
+                    rosters={n: each for n, each in texts.items() if n not in gone},
+                )
+            case VotingAllowed():
+                return replace(self, sworn=True, lost=entry.lost)
+            case _:
+                assert_never(entry)
+
+
+def _pruned(chamber: ConsensusState) -> ConsensusState:
+    """Without the models that nothing needs: the machine of decrees counts on the last few that it was told of."""
+    applied, accepted = chamber.holding.applied, chamber.holding.accepted
+    decrees = (applied.decree if applied else None, accepted)
+    named = {each.digest for each in decrees if each is not None}
+    recent = list(chamber.models)[-MODELS_MAX:]
+    return replace(chamber, models={d: c for d, c in chamber.models.items() if d in named or d in recent})
+
+
+def bound(group: str, holding: CommitState) -> CommitStateChanged:
+    """The entry that makes this the holding."""
+    accepted = None if holding.accepted is None else _plain(holding.accepted)
+    certificate = holding.applied
+    applied = None if certificate is None else (_plain(certificate.decree), certificate.acceptances)
+    return CommitStateChanged(group=group, roster=holding.roster, accepted=accepted, applied=applied)
+
+
+def holding_of(entry: CommitStateChanged) -> CommitState:
+    """The holding that it makes."""
+    accepted = None if entry.accepted is None else Decree(*entry.accepted)
+    applied = None if entry.applied is None else Certificate(Decree(*entry.applied[0]), entry.applied[1])
+    return CommitState(entry.roster, accepted, applied)
+
+
+def called(group: str, electorate: VoterSet, text: bytes = b"") -> VoterSetKnown:
+    """The entry by which this electorate is known."""
+    voters, members = tuple(sorted(electorate.voters)), tuple(sorted(electorate.members))
+    return VoterSetKnown(group=group, number=electorate.number, voters=voters, members=members, text=text)
+
+
+def electorate_of(entry: VoterSetKnown) -> VoterSet:
+    return VoterSet(entry.number, frozenset(entry.voters), frozenset(entry.members))
+
+
+def _plain(decree: Decree) -> tuple[int, int, int, bytes]:
+    return decree.term, decree.round, decree.roster, decree.digest
+
+
+# ------------------------------------------------------------------------------------------------------- in a snapshot
+
+
+def chamber_fields(chamber: ConsensusState) -> dict[str, Any]:
+    """A chamber as plain values."""
+    holding, study = bound("", chamber.holding), chamber.study
+    return {
+        "client": chamber.client,
+        "holding": (holding.roster, holding.accepted, holding.applied),
+        "stand": (chamber.stand.term, chamber.stand.voted),
+        "electorates": [(each.number, each.voters, each.members) for each in _all_called(chamber)],
+        "models": list(chamber.models.items()),
+        "settled": chamber.settled,
+        "study": study and (study.round, study.update, study.client),
+        "sworn": chamber.sworn,
+        "lost": chamber.lost,
+        "rosters": list(chamber.rosters.items()),
+    }
+
+
+def chamber_of(fields: Mapping[str, Any]) -> ConsensusState:
+    """The chamber again."""
+    roster, accepted, applied = fields["holding"]
+    named = (
+        VoterSetKnown(group="", number=n, voters=voters, members=members)
+        for n, voters, members in fields["electorates"]
+    )
+    return ConsensusState(
+        client=fields["client"],
+        holding=holding_of(CommitStateChanged(group="", roster=roster, accepted=accepted, applied=applied)),
+        electorates={each.number: electorate_of(each) for each in named},
+        stand=HardState(*fields["stand"]),
+        models=dict(fields["models"]),
+        settled=fields["settled"],
+        study=fields["study"] and PendingUpdate(*fields["study"]),
+        sworn=fields["sworn"],
+        lost=fields["lost"],
+        rosters=dict(fields["rosters"]),
+    )
+
+
+def _all_called(chamber: ConsensusState) -> list[VoterSetKnown]:
+    return [called("", each) for each in chamber.electorates.values()]

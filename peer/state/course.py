@@ -1,0 +1,73 @@
+"""What a node must know of an algorithm with a server; quick to ask, while the work is done beside it (`pupil.py`).
+
+A node knows states as bytes only. An `AlgorithmSpec` says how long they are, what they are at the start, who takes
+part in a round, and what is wrong with somebody's update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedpeer.peer.state.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
+from fedpeer.peer.wire.leaf_bytes import content_of, parted
+from fedpeer.peer.wire.tails import digest_of
+from fedpeer.rejection import Rejection
+
+#: Of a round: nobody's update is left out.
+NOBODY: Mapping[str, Rejection] = {}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AlgorithmSpec:
+    """What a node must know of an algorithm with a server.
+
+    server_bytes, update_bytes    of each such state
+    server, client                at the start, as bytes
+    takes_part      (round, ids of all clients in their order) -> ids of those who take part in it
+    fault           what is wrong with an update of `update_bytes` bytes, if anything
+    sound           whether a server of `server_bytes` bytes is made of numbers
+    everyone        whether those train too in a round who do not take part in it
+    patience        how long this peer waits before it stands for coordinator (`capability.py`)
+    number          whose update it says to be, as a number of the clients, where an update says so
+    fixed           whether the clients are those of the beginning, and no others
+    server_fault    what else is wrong with a server that is made of numbers, if anything
+    """
+
+    server_bytes: int
+    update_bytes: int
+    server: bytes
+    client: bytes
+    takes_part: Callable[[int, Sequence[str]], tuple[str, ...]]
+    fault: Callable[[bytes], Rejection | None]
+    sound: Callable[[bytes], bool]
+    everyone: Callable[[int], bool]
+    patience: float
+    fixed: bool = False
+    number: Callable[[bytes], int | None] = lambda content: None
+    server_fault: Callable[[bytes], Rejection | None] = lambda server: None
+
+    def model_fault(self, content: bytes) -> Rejection | None:
+        """What is wrong with a model that a decree names, if anything."""
+        found = parted(content, self.server_bytes)
+        if found is None:
+            return Rejection("bad_metadata", "what was decreed is no model")
+        if not self.sound(found[1]):
+            return Rejection("not_finite", "what was decreed is a model with NaN in it")
+        return self.server_fault(found[1])
+
+
+def practised(job: TrainClient, client: bytes, update: bytes, course: AlgorithmSpec) -> ClientTrained:
+    """A training that led to this client and gave this update."""
+    return ClientTrained(job.round, client, update, digest_of(update), course.fault(update))
+
+
+def concluded(
+    job: AggregateUpdates, server: bytes, *, sound: bool, out: Mapping[str, Rejection] = NOBODY
+) -> UpdatesAggregated:
+    """A round that leads to this server; `sound`: whether it is made of numbers, `out`: whose updates are left out."""
+    if not sound:
+        return UpdatesAggregated(job.term, job.round, None, group=job.group, out=out)
+    counting = [client for client in job.updates if client not in out]
+    content = content_of({**job.counted, **dict.fromkeys(counting, job.round)}, server)
+    return UpdatesAggregated(job.term, job.round, content, digest_of(content), job.group, out)

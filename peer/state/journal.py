@@ -1,0 +1,257 @@
+"""Entries and ledgers as bytes, and back: what a disk keeps of a peer.
+
+Each is one frame (`framing.py`) with a digest. Reading is strict: what does not fit the types of the entries, or was
+made for another peer, federation or plan, is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpeer.config.contract import NEW_FEDERATION, Held
+from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.proofs import Signed
+from fedpeer.peer.state.chamber import chamber_fields, chamber_of
+from fedpeer.peer.state.entries import Entry, Opened, ShareApplied
+from fedpeer.peer.state.ledger import DurableState, GroupState, Rules
+from fedpeer.peer.state.tags import ENTRIES, INCOMING, OUTGOING, PARCEL, REACH, TAGS, Schema
+from fedpeer.peer.wire.framing import FrameError, frame, unframe, unframe_any
+
+
+class SnapshotForeignError(Exception):
+    """A snapshot of another peer, federation or plan (D02). The message is a sentence for the user."""
+
+
+def entry_bytes(entry: Entry) -> bytes:
+    """One entry of a journal."""
+    tag = TAGS[type(entry)]
+    fields, tensors = _taken_apart(ENTRIES[tag], entry)
+    if isinstance(entry, ShareApplied):
+        fields["parcel"], inner = _taken_apart(PARCEL, entry.parcel)
+        tensors |= inner
+    return frame(tag, fields, tensors)
+
+
+def entry_of(data: bytes, start_weight: float = 1.0) -> Entry:
+    """The entry again. Before version 0.3 an `Opened` did not say this weight, but that it was the peer's own.
+
+    Raises:
+        FrameError: if these bytes are no entry.
+    """
+    tag, fields, tensors = unframe_any(data)
+    if tag not in ENTRIES:
+        raise FrameError(f"a frame of kind {tag[:40]!r} and no entry of a journal")
+    stored = ENTRIES[tag]
+    if stored.made is Opened and "afresh" in fields:
+        fields = {key: value for key, value in fields.items() if key != "afresh"} | {
+            "start_weight": start_weight if fields["afresh"] else None
+        }
+    given = {**fields, **tensors}
+    try:
+        if stored.made is ShareApplied:
+            given["parcel"] = PARCEL.put_together({**given["parcel"], "payload": given.pop("payload")})
+        made: Entry = stored.put_together(given)
+    except (TypeError, KeyError) as error:
+        raise FrameError(f"an entry of kind {tag} with other fields: {error}") from None
+    return made
+
+
+def _taken_apart(stored: Schema, value: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Its fields by their stored names: plain ones, and tensors."""
+    found = stored.fields(value)
+    tensors = {name: each for name, each in found.items() if isinstance(each, Tensor)}
+    return {name: each for name, each in found.items() if name not in tensors}, tensors
+
+
+# ---------------------------------------------------------------------------------------------------------- snapshots
+
+
+def snapshot_bytes(ledger: DurableState, owner: Mapping[str, str], held: Held | None = None) -> bytes:
+    """The whole ledger. `owner` says whose it is, and `ledger_of` compares it; `held`: by which contract it goes."""
+    tensors: dict[str, Tensor] = {"x": ledger.x_n, "s": ledger.s_k}
+    groups = {
+        name: _holding_fields(holding, f"group {number} ", tensors)
+        for number, (name, holding) in enumerate(ledger.groups.items())
+    }
+    contract = held and {"number": held.number, "text": held.text, "file": held.file, "before": held.before}
+    fields = {
+        "owner": dict(owner),
+        **({"contract": contract} if contract else {}),
+        "groups": groups,
+        "fresh": ledger.fresh,
+        "round": ledger.round,
+        "trained": ledger.trained,
+        "incarnation": ledger.incarnation,
+        "life": ledger.life,
+        "met": ledger.met,
+        "met_as": ledger.met_as,
+        "left": ledger.left,
+        "chambers": {name: chamber_fields(chamber) for name, chamber in ledger.chambers.items()},
+    }
+    return frame("snapshot", fields, tensors)
+
+
+def ledger_of(
+    snapshot: bytes,
+    journal: Iterable[bytes],
+    rules: Rules,
+    index: Mapping[str, Tensor],
+    owner: Mapping[str, str],
+    places: Mapping[str, Tensor] | None = None,
+    key: str = "",
+) -> DurableState:
+    """The ledger as it was when the last of these entries was made; `places` are those of coordinated averages, `key`
+    is the peer's own, in hex, which a snapshot of before version 0.3 does not hold.
+
+    Raises:
+        SnapshotForeignError: if it belongs to another peer or federation, or its slices have other shapes. Whether its
+            contract is the file's is asked before (`held_of`): a snapshot of before version 0.3 holds only a digest of
+            it, and is read where the shapes fit.
+        FrameError: if the bytes are damaged, which who read them from a disk has looked for already.
+    """
+    fields, tensors = unframe("snapshot", snapshot)
+    wrong = [f"{what} {fields['owner'].get(what)} and not {own}" for what, own in owner.items()
+             if fields["owner"].get(what) != own]  # fmt: skip
+    if wrong:
+        raise SnapshotForeignError(f"the state is of {', '.join(wrong)}; name this peer's own folder with `state:`")
+    groups = {
+        name: _holding(each, f"group {number} ", tensors)
+        for number, (name, each) in enumerate(fields["groups"].items())
+    }
+    for group, place_D in index.items():
+        if group in groups and groups[group].held.value_D.shape != place_D.shape:
+            numbers = f"{len(groups[group].held.value_D):,} numbers, and the file says {len(place_D):,}"
+            raise SnapshotForeignError(
+                f'the slices of the group "{group}" in the state have {numbers}; write the old network and partial '
+                f"models back, or {NEW_FEDERATION}"
+            )
+    ledger = DurableState(
+        rules,
+        {name: index.get(name, torch.empty(0, dtype=torch.int64)) for name in groups},
+        tensors["x"],
+        tensors["s"],
+        groups,
+        fresh=fields["fresh"],
+        round=fields["round"],
+        trained=fields["trained"],
+        incarnation=fields["incarnation"],
+        life=fields["life"],
+        met=dict(fields["met"]),
+        met_as={peer: (*each, b"")[:3] for peer, each in fields.get("met_as", {}).items()},
+        left=fields["left"],
+        rekeyed=bool(key) and fields["owner"].get("key", key) != key,
+        chambers={name: chamber_of(each) for name, each in fields.get("chambers", {}).items()},
+        places=places or {},
+    )
+    for data in journal:
+        ledger.apply(entry_of(data, rules.start_weight))
+    return ledger
+
+
+def held_of(fields: Mapping[str, Any]) -> Held | None:
+    """The contract by which the peer of a snapshot went; None: written before version 0.3, which kept only a digest."""
+    kept = fields.get("contract")
+    return Held(kept["number"], kept["text"], kept["file"], kept.get("before", b"")) if kept else None
+
+
+def _holding_fields(holding: GroupState, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    tensors[f"{prefix}held"] = holding.held.value_D
+    if holding.settled_D is not None:
+        tensors[f"{prefix}settled"] = holding.settled_D
+    waiting = []
+    for number, (place, mass) in enumerate(holding.waiting.items()):
+        tensors[f"{prefix}waiting {number}"] = mass.value_D
+        waiting.append((*place, float(mass.weight)))
+    out = {}
+    for number, (peer, lane) in enumerate(holding.out.items()):
+        parcels = []
+        for at, parcel in enumerate(lane.open):
+            fields, inner = _taken_apart(PARCEL, parcel)
+            tensors[f"{prefix}out {number} open {at}"] = inner["payload"]
+            parcels.append(fields)
+        if lane.reference_D is not None:
+            tensors[f"{prefix}out {number} reference"] = lane.reference_D
+        out[peer] = {
+            "made": lane.made,
+            "acked_weight": lane.acked_weight,
+            "open": parcels,
+            "signed": _numbers(lane.signed),
+        }
+    into = {}
+    for number, (peer, incoming) in enumerate(holding.into.items()):
+        if incoming.reference_D is not None:
+            tensors[f"{prefix}into {number} reference"] = incoming.reference_D
+        into[peer] = {
+            "taken": incoming.taken,
+            "taken_weight": incoming.taken_weight,
+            "recent": incoming.recent,
+            "place": incoming.place,
+            "signed": _numbers(incoming.signed),
+        }
+    return {
+        "weight": float(holding.held.weight),
+        "waiting": waiting,
+        "out": out,
+        "into": into,
+        "at": holding.at,
+        "expect": holding.expect,
+        "told": sorted(holding.told),
+        "nothing": sorted(holding.nothing),
+        "awake": holding.awake,
+        "reach": None if holding.reach is None else REACH.fields(holding.reach),
+        "put": holding.put,
+        "written_off": holding.written_off,
+        "before": dict(holding.before),
+    }
+
+
+def _numbers(signed: Signed | None) -> tuple[int, float, bytes] | None:
+    return None if signed is None else (signed.number, signed.weight, signed.signature)
+
+
+def _signed(stored: tuple[int, float, bytes] | None) -> Signed | None:
+    return None if stored is None else Signed(*stored)
+
+
+def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tensor]) -> GroupState:
+    def mass(name: str, weight: float) -> Mass:
+        return Mass(tensors[f"{prefix}{name}"], torch.tensor(weight, dtype=torch.float64))
+
+    waiting = {
+        (round, exchange, sender): mass(f"waiting {number}", weight)
+        for number, (round, exchange, sender, weight) in enumerate(fields["waiting"])
+    }
+    out = {}
+    for number, (peer, lane) in enumerate(fields["out"].items()):
+        parcels = tuple(
+            PARCEL.put_together({**each, "payload": tensors[f"{prefix}out {number} open {place}"]})
+            for place, each in enumerate(lane["open"])
+        )
+        reference = tensors.get(f"{prefix}out {number} reference")
+        signed = _signed(lane.get("signed"))
+        out[peer] = OUTGOING.put_together({**lane, "open": parcels, "reference": reference, "signed": signed})
+    into = {}
+    for number, (peer, lane) in enumerate(fields["into"].items()):
+        reference = tensors.get(f"{prefix}into {number} reference")
+        into[peer] = INCOMING.put_together({**lane, "reference": reference, "signed": _signed(lane.get("signed"))})
+    reach: Mapping[str, Any] | None = fields.get("reach")  # older states have none
+    return GroupState(
+        mass("held", fields["weight"]),
+        waiting,
+        out,
+        into,
+        at=fields["at"],
+        expect=fields["expect"],
+        told=frozenset(fields.get("told", ())),
+        nothing=frozenset(tuple(place) for place in fields.get("nothing", ())),
+        awake=fields.get("awake", False),
+        settled_D=tensors.get(f"{prefix}settled"),
+        reach=None if reach is None else REACH.put_together(reach),
+        put=fields["put"],
+        written_off=fields["written_off"],
+        before=fields.get("before", {}),
+    )

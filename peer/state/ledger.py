@@ -1,0 +1,409 @@
+"""The ledger: all that a peer must not forget, and the only ways in which it changes.
+
+A peer's parameters, its optimiser state, and for each averaging group what it holds, what has arrived too early, the
+lanes to and from its neighbours, and where in an averaging it stands. `apply` takes one entry (`entries.py`), changes
+the ledger, and returns the transfers that the entry made. It decides nothing: who is alive, who is late and whom to
+believe is `Node`'s business. So a ledger is a snapshot and the entries after it, to the last bit.
+
+The law: over all peers, what is held, what waits and what is under way and not yet taken is all that was put in less
+what was written off (`gossip/transfers.py` has the proof). A weight is put in when a peer comes in, and the change to
+it when an averaging starts afresh; a peer that lost memory opens a new account, and each neighbour writes off what
+its lanes with the earlier life had gained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from torch import Tensor
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.gossip.incarnations import reopened
+from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.proofs import Signed
+from fedpeer.gossip.push_sum import absorb
+from fedpeer.gossip.reductions import Form
+from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, give_nothing, take
+from fedpeer.gossip.veil import Veil, give_made_up, made_up
+from fedpeer.peer.state.chamber import ConsensusState
+from fedpeer.peer.state.entries import (
+    Acked,
+    Adopted,
+    Averaged,
+    Began,
+    ClientStateSaved,
+    Closed,
+    CommitStateChanged,
+    Entry,
+    Left,
+    LocalTrained,
+    Met,
+    ModelStored,
+    Opened,
+    Reborn,
+    Returned,
+    Revoked,
+    ShareApplied,
+    Started,
+    TermChanged,
+    UpdateMade,
+    VoterSetKnown,
+    VotingAllowed,
+)
+from fedpeer.peer.state.means import values_of
+from fedpeer.peer.state.plausible import Reach, length_of
+
+#: What rounding leaves of a weight that was given away whole.
+NOTHING_HELD = 1e-12
+#: (round, exchange, sender) of a share that waits.
+Place = tuple[int, int, str]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupState:
+    """One group, as this peer holds it.
+
+    held         what it has; with `waiting` and what is open on the lanes, all that is its own to give
+    waiting      shares of exchanges that it has not closed yet
+    out, into    the lanes to and from each neighbour that it ever exchanged with, by id
+    at           (round, exchange) that it is in, or waits to open
+    expect       whose shares of this exchange it waits for; None between two exchanges
+    told         who was sent made-up shares in the averaging of `at`, and has them (`gossip/veil.py`)
+    nothing      places for which somebody has said that nothing will come
+    awake        whether it gives in the averaging of `at`: it has moved, or was woken (`gossip/waking.py`)
+    settled_D    (D,) float32 as the last averaging in which it took part left it, where averages go by drift; None: not
+                 known
+    reach        how far others can be, by this peer's own training; None: it has not trained yet, as far as is known
+    put          weight put in by this incarnation
+    written_off  weight that went to, less weight that came from, earlier incarnations of neighbours, and peers that
+                 were put out
+    before       of that, by neighbour, what its earlier incarnations gave more than they got; who gave less has none
+    """
+
+    held: Mass
+    waiting: Mapping[Place, Mass] = field(default_factory=dict)
+    out: Mapping[str, Outgoing] = field(default_factory=dict)
+    into: Mapping[str, Incoming] = field(default_factory=dict)
+    at: tuple[int, int] = (0, 0)
+    expect: tuple[str, ...] | None = None
+    told: frozenset[str] = frozenset()
+    nothing: frozenset[Place] = frozenset()
+    awake: bool = False
+    settled_D: Tensor | None = None
+    reach: Reach | None = None
+    put: float = 1.0
+    written_off: float = 0.0
+    before: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Those whose share of this exchange has not come."""
+        here = {place[2] for place in (*self.waiting, *self.nothing) if place[:2] == self.at}
+        return tuple(peer for peer in self.expect or () if peer not in here)
+
+    @property
+    def weight(self) -> float:
+        """All weight that is this peer's own: held and waiting."""
+        return float(self.held.weight) + sum(float(mass.weight) for mass in self.waiting.values())
+
+    def with_lane(self, peer: str, lane: Outgoing) -> GroupState:
+        return replace(self, out={**self.out, peer: lane})
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides how entries change the ledger, the same for all of a peer's life in one federation.
+
+    form          how values travel
+    eager         asynchronous: what arrives is added at once
+    start_weight  of this peer when it comes in: 1, or its number of examples
+    veiled        averagings begin with a phase of noise, in and behind which estimates may mean nothing
+    drifts        averagings are begun by who has moved only; `drifted`: they were, by an earlier contract
+    """
+
+    me: str
+    draws: Draws
+    form: Form
+    eager: bool = False
+    start_weight: float = 1.0
+    veiled: bool = False
+    drifts: bool = False
+    drifted: bool = False
+
+
+@dataclass
+class DurableState:
+    """See the top of this file.
+
+    index        of each group, the places (D,) int64 of its scalars in the parameters
+    x_n          (n,) float32: what the round's training begins, or began, with; after it, what it made
+    s_k          (k,) what the learner keeps beside them: the optimiser's state, float32, or bytes, uint8, of another
+                 state (`keeper.py`); `fresh` while there is none
+    round        1, 2, ...: the round in which it trains, or after whose training it averages; 0 before the first
+    trained      whether the training of this round is done
+    incarnation  of this peer: 1, and one more whenever it lost memory; `life`: number of its last start
+    met          incarnation by which each neighbour is known; `met_as`: (life, nonce, signature of all three) of the
+                 process that was met as that
+    left         whether it handed everything over and went
+    rekeyed      whether it was kept when this peer had another key: it was put out, and let in again
+    chambers     by group, what must not be forgotten of coordinated rounds; none where equals average by themselves
+    places       of each group that a coordinator averages, the places (D,) int64 of its scalars in the parameters
+    """
+
+    rules: Rules
+    index: Mapping[str, Tensor]
+    x_n: Tensor
+    s_k: Tensor
+    groups: dict[str, GroupState]
+    fresh: bool = True
+    round: int = 0
+    trained: bool = False
+    incarnation: int = 1
+    life: int = 0
+    met: dict[str, int] = field(default_factory=dict)
+    met_as: dict[str, tuple[int, int, bytes]] = field(default_factory=dict)
+    left: bool = False
+    rekeyed: bool = False
+    chambers: dict[str, ConsensusState] = field(default_factory=dict)
+    places: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @staticmethod
+    def blank(rules: Rules, index: Mapping[str, Tensor], x_n: Tensor, state_size: int) -> DurableState:
+        """Before anything happened: the initial parameters, with the peer's first weight in every group."""
+        groups = {group: _entered(x_n[place_D], rules) for group, place_D in index.items()}
+        return DurableState(rules, index, x_n, x_n.new_zeros(state_size), groups)
+
+    def copy(self) -> DurableState:
+        """As it is now; later entries do not change it. Tensors are never changed in place, so none is copied."""
+        return replace(
+            self,
+            groups=dict(self.groups),
+            met=dict(self.met),
+            met_as=dict(self.met_as),
+            chambers=dict(self.chambers),
+        )
+
+    def regrouped(self, index: Mapping[str, Tensor]) -> dict[str, float]:
+        """Go on with other groups: the weight written off in those that are gone, by group.
+
+        Their values stay in the parameters; new groups begin with what the parameters are.
+        """
+        self.x_n = self._assembled() if not self.trained else self.x_n
+        gone = {group: holding.weight for group, holding in self.groups.items() if group not in index}
+        self.groups = {
+            group: self.groups[group] if group in self.groups else _entered(self.x_n[place_D], self.rules)
+            for group, place_D in index.items()
+        }
+        self.index = index
+        return gone
+
+    def seated(self, places: Mapping[str, Tensor], blank: Mapping[str, ConsensusState]) -> None:
+        """Go on in other councils: the chambers of those that are gone are given up, and new ones begin `blank`."""
+        self.chambers = {group: self.chambers.get(group, chamber) for group, chamber in blank.items()}
+        self.places = places
+
+    def estimate_D(self, group: str) -> Tensor:
+        """(D,) float64: what the peer takes the group's average to be."""
+        return self.groups[group].held.estimate_D
+
+    def reach(self, group: str) -> Reach:
+        """How far others can be in a group, by what this peer has done itself."""
+        known = self.groups[group].reach
+        return known or Reach(start=length_of(self.x_n[self.index[group]], self.x_n))
+
+    def apply(self, entry: Entry) -> dict[str, Parcel]:
+        """Change the ledger; the transfers that were made, by recipient, all in the entry's group."""
+        match entry:
+            case Opened():
+                return self._open(entry)
+            case ShareApplied():
+                self._take(entry)
+            case Closed():
+                round, exchange = self.groups[entry.group].at
+                holding = _added(self.groups[entry.group], (round, exchange + 1))
+                self.groups[entry.group] = replace(holding, at=(round, exchange + 1), expect=None)
+            case Acked():
+                holding = self.groups[entry.group]
+                lane, _ = acknowledged(holding.out[entry.peer], entry.taken, self.rules.form)
+                if entry.signature:
+                    lane = replace(lane, signed=Signed(lane.acked, lane.acked_weight, entry.signature))
+                self.groups[entry.group] = holding.with_lane(entry.peer, lane)
+            case LocalTrained():
+                self._learn(entry)
+            case Began():
+                self.x_n = self._assembled()
+                self.round, self.trained = entry.round, False
+                for group, holding in self.groups.items():
+                    if self.rules.drifts and holding.awake:
+                        settled_D = self.x_n[self.index[group]]
+                        self.groups[group] = replace(holding, awake=False, settled_D=settled_D)
+            case Started():
+                self.life = entry.life
+            case Met():
+                self._close_lanes(entry.peer)
+                self.met[entry.peer] = entry.incarnation
+                self.met_as[entry.peer] = entry.life, entry.nonce, entry.signature
+            case Revoked():
+                self._close_lanes(entry.peer)
+                self.met.pop(entry.peer, None)
+                self.met_as.pop(entry.peer, None)
+            case Reborn():
+                self.x_n = self.x_n if self.trained else self._assembled()
+                for group, holding in self.groups.items():
+                    # What was told the others of noise is gone with the old account: only the model itself is left.
+                    noisy = self.rules.veiled and self.trained
+                    unknown = noisy or float(holding.held.weight) <= NOTHING_HELD
+                    value_D = self.x_n[self.index[group]] if unknown else holding.held.estimate_D
+                    held = Mass.of(value_D, self.rules.start_weight)
+                    self.groups[group] = GroupState(
+                        held, at=holding.at, reach=holding.reach, put=self.rules.start_weight
+                    )
+                self.incarnation, self.met, self.met_as, self.left = entry.incarnation, {}, {}, False
+                self.rekeyed = False
+            case Adopted():
+                holding = self.groups[entry.group]
+                held, reach = Mass.of(entry.value_D, float(holding.held.weight)), holding.reach
+                if reach is not None:
+                    reach = replace(reach, start=max(reach.start, float(entry.value_D.norm())))
+                self.groups[entry.group] = replace(holding, held=held, reach=reach)
+            case Returned():
+                holding = self.groups[entry.group]
+                lane = holding.out[entry.peer]
+                held, _ = reopened(holding.held, lane, Incoming(), self.rules.form)
+                self.groups[entry.group] = replace(
+                    holding.with_lane(entry.peer, replace(lane, open=())),  # numbers are never used twice
+                    held=held,
+                    told=holding.told - {entry.peer},
+                )
+            case Left():
+                self.left = True
+            case (
+                TermChanged()
+                | CommitStateChanged()
+                | ModelStored()
+                | UpdateMade()
+                | ClientStateSaved()
+                | Averaged()
+                | VoterSetKnown()
+                | VotingAllowed()
+            ):
+                self.chambers[entry.group] = self.chambers[entry.group].changed(entry)
+                self.x_n = entry.x_n if isinstance(entry, ClientStateSaved) else self.x_n
+                if isinstance(entry, Averaged):
+                    self._average(entry.group)
+            case _:
+                assert_never(entry)
+        return {}
+
+    def _average(self, group: str) -> None:
+        content, place_D = self.chambers[group].content, self.places.get(group)
+        assert content is not None, "a round is in force"
+        if place_D is not None:  # a later roster may have taken this peer out of the group
+            self.x_n = self.x_n.clone()
+            self.x_n[place_D] = values_of(content, len(place_D))
+
+    def _assembled(self) -> Tensor:
+        x_n = self.x_n.clone()
+        for group, place_D in self.index.items():
+            if float(self.groups[group].held.weight) > NOTHING_HELD:  # who handed everything over has no estimate
+                x_n[place_D] = self.estimate_D(group).to(x_n.dtype)
+        return x_n
+
+    def _learn(self, entry: LocalTrained) -> None:
+        step_n = entry.x_n - self.x_n
+        for group, place_D in self.index.items():
+            holding = self.groups[group]
+            held = absorb(holding.held, self.x_n[place_D], entry.x_n[place_D])
+            reach = self.reach(group).after(length_of(step_n[place_D], step_n), entry.round)
+            self.groups[group] = replace(holding, held=held, reach=reach)
+        self.x_n, self.s_k, self.fresh = entry.x_n, entry.s_k, False
+        self.round, self.trained = entry.round, True
+
+    def _open(self, entry: Opened) -> dict[str, Parcel]:
+        at = (entry.round, entry.exchange)
+        holding = _added(self.groups[entry.group], at, everything=entry.whole)
+        held, put = holding.held, holding.put
+        if entry.start_weight is not None:
+            put += entry.start_weight - float(held.weight)
+            held = Mass.of(held.estimate_D, entry.start_weight)
+        lanes = {peer: holding.out.get(peer, Outgoing()) for peer in entry.to}
+        told = holding.told if holding.at[0] == entry.round else frozenset()
+        purpose = f"wire {entry.group} {self.incarnation} {sum(lane.made for lane in lanes.values())}"
+        draws = self.rules.draws.numpy(purpose, self.rules.me, entry.round)
+        if entry.asleep:
+            lanes, parcels = give_nothing(lanes, at)
+        elif entry.noise_key:
+            length = held.value_D.shape[-1]
+            vectors = {peer: made_up(entry.noise_key, peer, length, entry.noise_scale) for peer in entry.to}
+            held, veil, lanes, parcels = give_made_up(
+                held, Veil(len(told), told), lanes, entry.fraction, self.rules.form, at, draws, vectors
+            )
+            told = veil.told
+        else:
+            held, lanes, parcels = give(held, lanes, entry.fraction, self.rules.form, at, draws, whole=entry.whole)
+        out = {**holding.out, **lanes}
+        awake = not entry.asleep or (holding.awake and entry.exchange > 0)
+        self.groups[entry.group] = replace(
+            holding, held=held, put=put, out=out, at=at, expect=entry.expect, told=told, awake=awake
+        )
+        return parcels
+
+    def _take(self, entry: ShareApplied) -> None:
+        holding, parcel = self.groups[entry.group], entry.parcel
+        length = len(self.index[entry.group])
+        lane, mass = take(holding.into.get(entry.sender, Incoming()), parcel, self.rules.form, length)
+        if parcel.payload.dtype == mass.value_D.dtype:  # nothing was converted: it is the message's own buffer
+            mass = Mass(mass.value_D.clone(), mass.weight)
+        if entry.signature:
+            lane = replace(lane, signed=Signed(lane.taken, lane.taken_weight, entry.signature))
+        holding = replace(holding, into={**holding.into, entry.sender: lane})
+        if parcel.nothing:
+            place = (parcel.round, parcel.exchange, entry.sender)
+            waits = place[:2] >= holding.at and not entry.at_once
+            holding = replace(holding, nothing=holding.nothing | ({place} if waits else set()))
+        elif self.rules.eager or entry.at_once or (parcel.round, parcel.exchange) < holding.at:
+            late = parcel.round == self.round == holding.at[0]  # in this averaging: who gave it waits for ours
+            holding = replace(holding, held=holding.held + mass, awake=holding.awake or late)
+        else:
+            place = (parcel.round, parcel.exchange, entry.sender)
+            before = holding.waiting.get(place)
+            holding = replace(holding, waiting={**holding.waiting, place: mass if before is None else before + mass})
+        self.groups[entry.group] = holding
+
+    def exchanged_with(self, peer: str) -> list[str]:
+        """The groups in which there is a lane to or from it."""
+        return [group for group, holding in self.groups.items() if peer in holding.out or peer in holding.into]
+
+    def _close_lanes(self, peer: str) -> None:
+        """It is gone, as the incarnation that was known: its lanes are closed, both ways (`incarnations.py`)."""
+        for group in self.exchanged_with(peer):
+            holding = self.groups[group]
+            out, into = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
+            held, lost = reopened(holding.held, out, into, self.rules.form)
+            before = max(holding.before.get(peer, 0.0) - lost, 0.0)
+            self.groups[group] = replace(
+                holding,
+                held=held,
+                out={other: lane for other, lane in holding.out.items() if other != peer},
+                into={other: lane for other, lane in holding.into.items() if other != peer},
+                told=holding.told - {peer},
+                written_off=holding.written_off + lost,
+                before={**holding.before, peer: before},
+            )
+
+
+def _entered(estimate_D: Tensor, rules: Rules) -> GroupState:
+    held, settled_D = Mass.of(estimate_D, rules.start_weight), estimate_D if rules.drifts else None
+    return GroupState(held, settled_D=settled_D, put=rules.start_weight)
+
+
+def _added(holding: GroupState, at: tuple[int, int], *, everything: bool = False) -> GroupState:
+    """What waits for exchanges before `at` is added, in the order of exchanges and of ids, and wakes."""
+    held, waiting = holding.held, dict(holding.waiting)
+    for place in sorted(place for place in holding.waiting if everything or place[:2] < at):
+        held = held + waiting.pop(place)
+    nothing = frozenset(place for place in holding.nothing if place[:2] >= at)
+    awake = holding.awake or len(waiting) < len(holding.waiting)
+    return replace(holding, held=held, waiting=waiting, nothing=nothing, awake=awake)

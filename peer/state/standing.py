@@ -1,0 +1,55 @@
+"""How much we still listen to a neighbour after what we had to refuse: a pure machine, in ticks.
+
+Harmless refusals cost nothing: faults cause them. Ten suspicious ones within a minute pause the edge for a minute,
+and each further pause is twice as long, up to an hour. What no honest peer can send closes the edge at once; only a
+new life of this process, or of the roster's entry, opens it again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from fedpeer.peer.wire.rejections import REJECTIONS
+
+#: Suspicious refusals within `WINDOW_S` that pause an edge: a bug or a flipped bit makes one or two, an attack many.
+SUSPICIOUS_MAX = 10
+#: Seconds over which they are counted, and of the first pause.
+WINDOW_S = 60.0
+#: Seconds of the longest pause: after it a repaired peer is heard again without anybody's help. A neighbour that
+#: behaved for as long begins with short pauses again.
+PAUSE_MAX_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One neighbour's standing.
+
+    recent         ticks of its suspicious refusals since the last pause, within the window; at most `SUSPICIOUS_MAX`
+    pauses         in a row so far; `paused_until`: tick at which the last one ends
+    closed         for good
+    """
+
+    recent: tuple[int, ...] = ()
+    pauses: int = 0
+    paused_until: int = 0
+    closed: bool = False
+
+    def listens(self, now: int) -> bool:
+        """Whether messages of this neighbour are taken at tick `now`."""
+        return not self.closed and now >= self.paused_until
+
+    def after(self, code: str, now: int, tick_s: float) -> Standing:
+        """The standing after a refusal of this code at tick `now`, with ticks of `tick_s` seconds."""
+        kind = REJECTIONS[code].kind
+        if kind == "x":
+            return replace(self, closed=True)
+        if kind != "s" or not self.listens(now):
+            return self
+        window = math.ceil(WINDOW_S / tick_s)
+        recent = (*(tick for tick in self.recent if tick > now - window), now)
+        if len(recent) < SUSPICIOUS_MAX:
+            return replace(self, recent=recent)
+        longest = math.ceil(PAUSE_MAX_S / tick_s)
+        pauses = self.pauses if now < self.paused_until + longest else 0
+        return Standing(pauses=pauses + 1, paused_until=now + min(window << min(pauses, 32), longest))

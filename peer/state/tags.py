@@ -1,0 +1,88 @@
+"""The names under which journal entries and their fields lie on a disk, whatever they are called in the program.
+
+A class or a field of one may be renamed: its row then says the old name, and what an earlier release wrote is read as
+before. A tag is never used for another kind, nor a stored name for another field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
+from fedpeer.peer.state import entries
+from fedpeer.peer.state.plausible import Reach
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """How one class is stored.
+
+    made    the class
+    names   stored name of each of its fields
+    later   fields that came after the first release that stored it: where they are empty they are not stored
+    """
+
+    made: Any
+    names: Mapping[str, str]
+    later: frozenset[str] = frozenset()
+
+    def fields(self, value: Any) -> dict[str, Any]:
+        """The values of its fields by their stored names."""
+        found = {name: getattr(value, name) for name in self.names}
+        return {self.names[name]: each for name, each in found.items() if name not in self.later or each}
+
+    def put_together(self, stored: Mapping[str, Any]) -> Any:
+        """The value again; fields that came later may be missing.
+
+        Raises:
+            TypeError: a name that is not stored for this class, or a field without which there is none.
+        """
+        unknown = stored.keys() - set(self.names.values())
+        if unknown:
+            raise TypeError(f"{min(unknown)[:40]!r} is no field of it")
+        return self.made(**{name: stored[kept] for name, kept in self.names.items() if kept in stored})
+
+
+def _stored(made: Any, alike: str = "", later: str = "", **other: str) -> Schema:
+    """`alike` and `later`: fields stored under their own names; `other`: stored names of the rest."""
+    names = {name: name for name in f"{alike} {later}".split()}
+    return Schema(made, {**names, **other}, frozenset(later.split()))
+
+
+#: Each kind of entry by its tag.
+ENTRIES: Mapping[str, Schema] = {
+    "Started": _stored(entries.Started, "life"),
+    "Began": _stored(entries.Began, "round"),
+    "Learnt": _stored(entries.LocalTrained, "round x_n s_k"),
+    "Opened": _stored(
+        entries.Opened, "group round exchange to expect fraction start_weight whole noise_key noise_scale asleep"
+    ),
+    "Closed": _stored(entries.Closed, "group without"),
+    "Took": _stored(entries.ShareApplied, "group sender parcel at_once", later="signature"),
+    "Acked": _stored(entries.Acked, "group peer taken", later="signature"),
+    "Met": _stored(entries.Met, "peer incarnation life nonce", later="signature"),
+    "Reborn": _stored(entries.Reborn, "incarnation"),
+    "Adopted": _stored(entries.Adopted, "group value_D"),
+    "Returned": _stored(entries.Returned, "group peer"),
+    "Left": _stored(entries.Left),
+    "Stood": _stored(entries.TermChanged, "group term voted"),
+    "Bound": _stored(entries.CommitStateChanged, "group roster accepted applied"),
+    "Stored": _stored(entries.ModelStored, "group digest content"),
+    "Studied": _stored(entries.UpdateMade, "group round update client"),
+    "Kept": _stored(entries.ClientStateSaved, "group round client x_n"),
+    "Averaged": _stored(entries.Averaged, "group round"),
+    "Called": _stored(entries.VoterSetKnown, "group number voters members text"),
+    "Sworn": _stored(entries.VotingAllowed, "group lost"),
+    "Revoked": _stored(entries.Revoked, "peer"),
+}
+TAGS: Mapping[type, str] = {stored.made: tag for tag, stored in ENTRIES.items()}
+
+#: One transfer in an entry or a snapshot, and the two ends of a lane in a snapshot.
+PARCEL = _stored(Parcel, "seq round exchange weight form payload")
+OUTGOING = _stored(Outgoing, "made open acked_weight", later="signed", reference_D="reference")
+INCOMING = _stored(Incoming, "taken taken_weight recent place", later="signed", reference_D="reference")
+
+#: How far others can be, in a snapshot.
+REACH = _stored(Reach, "start first steps path away round")

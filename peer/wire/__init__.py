@@ -1,0 +1,1 @@
+"""What peers say as bytes: messages and their codec, admission, signed rosters and contracts. Pure."""

@@ -1,0 +1,218 @@
+"""Bytes to messages and back: parse it or refuse it, nothing else.
+
+A frame on the wire, all numbers little-endian, unsigned:
+
+    magic "FDPR" 4 | version u16 | kind u8 | 0 u8 | metadata length u32 | tail length u64 | metadata | tail
+
+Metadata is one msgpack array: the envelope's fields, then those of the kind, as `messages.py` declares them; the tail
+is what the kind's declaration says (`tails.py`).
+
+Decoding has three steps, cheap before dear, so that a server can refuse before it reads on: `parse_head`,
+`parse_metadata` with what is known of the other side (the `MessagePolicy`), and `finish` with the tail. Each gives what
+it read, or a `Rejection` with a code of `rejections.py`; nothing is raised whatever the bytes are, nothing is allocated
+from a declared length, and tensors are views of the bytes received.
+
+What needs memory of earlier messages (numbers, rounds, plausibility) is the node's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import Any
+
+from fedpeer.config.capacity import METADATA_BYTES_MAX
+from fedpeer.gossip.claims import Claim
+from fedpeer.peer.wire.framing import Bytes, pack
+from fedpeer.peer.wire.message_policy import MessagePolicy
+from fedpeer.peer.wire.message_spec import NO_TAIL, About, Envelope, ParsedMetadata, about, admitted, layout_of
+from fedpeer.peer.wire.messages import KINDS, Message, RejectMessage, RosterNews, spoken_in
+from fedpeer.peer.wire.rejections import REJECTIONS
+from fedpeer.peer.wire.versions import NEWEST, VERSIONS
+from fedpeer.peer.wire.wire_types import TEXT_LETTERS_MAX, printable, unpacked
+from fedpeer.rejection import Rejection, RejectionError
+
+MAGIC = b"FDPR"
+_HEAD = Struct("<4sHBBIQ")
+HEAD_BYTES = _HEAD.size
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first 20 bytes: the version of the wire, the kind of message, and the lengths in bytes that it declares."""
+
+    version: int
+    kind: type[Message]
+    metadata_bytes: int
+    tail_bytes: int
+
+    @property
+    def frame_bytes(self) -> int:
+        return HEAD_BYTES + self.metadata_bytes + self.tail_bytes
+
+
+_ENVELOPE = layout_of(Envelope)
+_WRITE_ENVELOPE, _READ_ENVELOPE = _ENVELOPE.writer(NEWEST), _ENVELOPE.reader(NEWEST)
+_ENVELOPE_FIELDS = len(list(_ENVELOPE.elements()))
+
+
+# ------------------------------------------------------------------------------------------------------------- encode
+
+
+def encode(envelope: Envelope, message: Message) -> tuple[bytes, memoryview]:
+    """Return a frame of the envelope's version in two pieces: header and metadata, and the tail, a view of the
+    message's tensor.
+
+    Claims are told again and again, so those that find no room in a message are left out of it, the last first.
+    Anything else that is too large is a mistake of our own.
+    """
+    version, kind, spec = envelope.version, type(message), message.spec
+    assert spoken_in(version, kind), f"version {version} has no {kind.__name__}"
+    write, tail = layout_of(kind).writer(version), spec.tail.packed(message)
+    told = spec.tail.told(message, len(tail))
+    metadata = pack(_WRITE_ENVELOPE(envelope) + write(message) + told)
+    while len(metadata) > METADATA_BYTES_MAX:
+        message = _with_less(message)
+        metadata = pack(_WRITE_ENVELOPE(envelope) + write(message) + told)
+    return _HEAD.pack(MAGIC, version, spec.number, 0, len(metadata), len(tail)) + metadata, tail
+
+
+def _with_less(message: Message) -> Message:
+    """Return the message without the last of the values that may be left out."""
+    spare = layout_of(type(message)).spare
+    values = getattr(message, spare) if spare else ()
+    assert values, f"more than {METADATA_BYTES_MAX} bytes of metadata in a {type(message).__name__}"
+    return replace(message, **{spare: values[:-1]})
+
+
+def answer_to(rejection: Rejection, claims: tuple[Claim, ...] = ()) -> RejectMessage:
+    """Return the answer to the sender: the advice of the table, what exactly was wrong, and claims that show it."""
+    advice = REJECTIONS[rejection.code].advice
+    return RejectMessage(
+        code=rejection.code,
+        group=rejection.group,
+        seq=rejection.seq,
+        text=printable(f"{advice} ({rejection.text})" if rejection.text else advice, TEXT_LETTERS_MAX),
+        claims=claims,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- decode
+
+
+def parse_head(head: Bytes, frame_bytes: int | None = None) -> Head | Rejection:
+    """Read the first 20 bytes of a frame; `frame_bytes`: how long it is altogether, where that was said."""
+    if len(head) < HEAD_BYTES:
+        return Rejection("header_truncated", f"{len(head)} bytes instead of {HEAD_BYTES}")
+    magic, version, number, reserved, metadata_bytes, tail_bytes = _HEAD.unpack_from(head)
+    if magic != MAGIC:
+        return Rejection("not_fedpeer")
+    if version not in VERSIONS:
+        spoken = " and ".join(map(str, VERSIONS))
+        return Rejection("version_unsupported", f"version {version}; this release speaks {spoken}")
+    kind = KINDS.get(number)
+    if kind is None or not spoken_in(version, kind):
+        return Rejection("unknown_kind", f"kind {number}")
+    if reserved:
+        return Rejection("bad_metadata", "the reserved byte of the header is not 0")
+    if metadata_bytes > METADATA_BYTES_MAX:
+        return Rejection("metadata_too_large", f"{metadata_bytes} bytes, more than {METADATA_BYTES_MAX}")
+    found = Head(version, kind, metadata_bytes, tail_bytes)
+    if frame_bytes is None or frame_bytes == found.frame_bytes:
+        return found
+    if frame_bytes < HEAD_BYTES + metadata_bytes:
+        return Rejection("header_truncated", f"{metadata_bytes} bytes of metadata in a frame of {frame_bytes}")
+    if frame_bytes > found.frame_bytes:
+        return Rejection("trailing_bytes", f"{frame_bytes - found.frame_bytes} bytes after the end")
+    return Rejection("tail_length_wrong", f"{tail_bytes} bytes of tail in a frame of {frame_bytes}")
+
+
+def parse_metadata(head: Head, metadata: Bytes, policy: MessagePolicy) -> ParsedMetadata | Rejection:
+    """Read everything but the tail: what it says, whether it is for us, and whether such a tail may come."""
+    try:
+        parsed = _parsed(head, metadata)
+    except RejectionError as error:
+        return error.rejection
+    return admitted(parsed, policy)
+
+
+def finish(parsed: ParsedMetadata, tail: memoryview) -> Message | Rejection:
+    """Return the message. Its tensor is a view of `tail`, which must not change any more, if that can be written to; a
+    content is a copy."""
+    if len(tail) != parsed.tail_bytes:
+        code = "trailing_bytes" if len(tail) > parsed.tail_bytes else "tail_length_wrong"
+        return about(parsed, code, f"{len(tail)} bytes of tail instead of {parsed.tail_bytes}")
+    found = parsed.spec.tail.read(parsed, tail)
+    if isinstance(found, Rejection):
+        return found
+    message: Message = layout_of(parsed.kind).build({**parsed.fields, **found})
+    return message
+
+
+def decode(frame: Bytes, policy: MessagePolicy) -> tuple[Envelope, Message] | Rejection:
+    """Read a whole frame in one go. The message shares no memory with it."""
+    head = parse_head(frame, len(frame))
+    if isinstance(head, Rejection):
+        return head
+    start = HEAD_BYTES + head.metadata_bytes
+    parsed = parse_metadata(head, memoryview(frame)[HEAD_BYTES:start], policy)
+    if isinstance(parsed, Rejection):
+        return parsed
+    message = finish(parsed, memoryview(bytearray(memoryview(frame)[start:])))
+    return message if isinstance(message, Rejection) else (parsed.envelope, message)
+
+
+def decode_answer(frame: Bytes) -> RejectMessage | RosterNews | None:
+    """Read the body of an error's response: a refusal, or the roster that put the asker out; None if it is neither.
+
+    The connection says whose it is.
+    """
+    head = parse_head(frame, len(frame))
+    if isinstance(head, Rejection) or not head.kind.spec.answers:
+        return None
+    start = HEAD_BYTES + head.metadata_bytes
+    try:
+        parsed = _parsed(head, memoryview(frame)[HEAD_BYTES:start])
+    except RejectionError:
+        return None
+    if parsed.tail_bytes > parsed.spec.tail.most(None):
+        return None
+    message = finish(parsed, memoryview(frame)[start:])
+    return message if isinstance(message, RejectMessage | RosterNews) else None
+
+
+#: Bytes of the longest answer.
+ANSWER_BYTES_MAX = (
+    HEAD_BYTES + METADATA_BYTES_MAX + max(kind.spec.tail.most(None) for kind in KINDS.values() if kind.spec.answers)
+)
+
+
+def frame_bytes_max(policy: MessagePolicy) -> int:
+    """Return the bytes of the longest frame that this other side may send, to hold a Content-Length against."""
+    return HEAD_BYTES + METADATA_BYTES_MAX + tail_bytes_max(policy)
+
+
+def tail_bytes_max(policy: MessagePolicy) -> int:
+    """Return the bytes of the longest tail that this other side may send."""
+    us = {policy.me} if policy.other is None else {policy.me, policy.other}
+    groups = [each for each in policy.groups.values() if us <= each.members]
+    councils = [each for each in policy.councils.values() if us <= each.members]
+    shared: dict[About, list[Any]] = {
+        "nothing": [None],
+        "group": groups,
+        "council": councils,
+        "council or group": [*councils, *groups],
+    }
+    return max(tail.most(each) for what, tail in _TAILS for each in shared[what])
+
+
+#: Tails that there are, in messages about what.
+_TAILS = [(kind.spec.about, kind.spec.tail) for kind in KINDS.values() if kind.spec.tail is not NO_TAIL]
+
+
+def _parsed(head: Head, metadata: Bytes) -> ParsedMetadata:
+    """Return what these bytes say; raises a RejectionError."""
+    values = unpacked(metadata)
+    envelope = Envelope(**_READ_ENVELOPE(values[:_ENVELOPE_FIELDS]), version=head.version)
+    fields = layout_of(head.kind).reader(head.version)(values[_ENVELOPE_FIELDS:])
+    return ParsedMetadata(envelope, head.kind, fields, head.tail_bytes)

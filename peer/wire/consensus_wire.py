@@ -1,0 +1,117 @@
+"""How a statement of an election or about a decree lies on the wire: its fields, and signatures as the tail.
+
+In the metadata stands what is said (`canvass`, `lead`, ...) and, one beside the other, all fields of it but signatures:
+a mandate or a certificate has those of a majority, and with a hundred voters they are more than metadata may be. They
+are the tail: one msgpack array [author, signature] after the other, in rising order of authors, so that none counts
+twice. Whether a signature is its author's, and whether they are enough, the machines of `gossip/` find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+from fedpeer.config.capacity import NAME_LETTERS_MAX, SIGNATURES_MAX
+from fedpeer.peer.wire.ballots import (
+    Accept,
+    Certificate,
+    Commit,
+    Decree,
+    Heartbeat,
+    HeartbeatReply,
+    LeaderCertificate,
+    Message,
+    Progress,
+    Propose,
+    Signatures,
+    VoteReply,
+    VoteRequest,
+)
+from fedpeer.peer.wire.framing import Bytes, FrameError, pack, unpack_each
+from fedpeer.peer.wire.versions import NEWEST
+from fedpeer.peer.wire.wire_types import Elsewhere, Flag, Layout, Octets, Row, Tagged, Text, Whole, inline
+from fedpeer.rejection import RejectionError
+
+SIGNATURE_BYTES = 64
+#: A letter has at most 4 bytes in UTF-8.
+_AUTHOR_BYTES_MAX = 4 * NAME_LETTERS_MAX
+#: Bytes of one author's entry: marks of the array, the name and the signature, and these two.
+_ENTRY_BYTES = 1 + 1 + 1 + 2 + SIGNATURE_BYTES, 1 + 3 + _AUTHOR_BYTES_MAX + 2 + SIGNATURE_BYTES
+#: Bytes of a tail of signatures, the least and the most.
+SIGNATURES_BYTES = _ENTRY_BYTES[0], SIGNATURES_MAX * _ENTRY_BYTES[1]
+
+# ------------------------------------------------------------------------------------------------------------- metadata
+
+_NUMBER, _FIRST, _FLAG, _NAME = Whole(), Whole(1), Flag(), Text(NAME_LETTERS_MAX)
+_SIGNATURE, _SIGNATURES = Octets(SIGNATURE_BYTES), Elsewhere(until=())
+_PROGRESS = inline(Progress, applied=_NUMBER, newest_round=_NUMBER, newest_term=_NUMBER)
+_DECREE = inline(Decree, term=_FIRST, round=_FIRST, roster=_FIRST, digest=Octets(32))
+_MANDATE = inline(LeaderCertificate, term=_FIRST, candidate=_NAME, roster=_FIRST, votes=_SIGNATURES)
+_CERTIFICATE = inline(Certificate, decree=_DECREE, acceptances=_SIGNATURES)
+
+
+def _is_signed_if_a_vote(reply: VoteReply) -> bool:
+    return bool(reply.signature) is (reply.granted and not reply.pre)
+
+
+#: Each kind of statement by its tag, with its fields; a tag stays, whatever the class is called.
+SAYINGS: Mapping[str, Layout] = {
+    "canvass": Layout(VoteRequest, {"term": _FIRST, "pre": _FLAG, "roster": _FIRST, "progress": _PROGRESS}),
+    "answer": Layout(
+        VoteReply,
+        {"term": _NUMBER, "pre": _FLAG, "granted": _FLAG, "signature": Octets(SIGNATURE_BYTES, may_lack=True)},
+        fits=_is_signed_if_a_vote,
+        unfit="a vote is signed, a promise and a no are not",
+    ),
+    "lead": Layout(Heartbeat, {"mandate": _MANDATE, "progress": _PROGRESS}),
+    "follow": Layout(HeartbeatReply, {"term": _NUMBER, "progress": _PROGRESS}),
+    "propose": Layout(Propose, {"decree": _DECREE}),
+    "accept": Layout(Accept, {"term": _FIRST, "round": _FIRST, "signature": _SIGNATURE}),
+    "commit": Layout(Commit, {"certificate": _CERTIFICATE}),
+}
+#: What may be said, as the last field of a message.
+SAYING = Tagged(SAYINGS)
+TAGS: Mapping[type[Message], str] = {layout.made: tag for tag, layout in SAYINGS.items()}
+
+# ----------------------------------------------------------------------------------------------------------------- tail
+
+
+def has_signatures(said: Message) -> bool:
+    """Return whether signatures of others are part of it, so that it has a tail."""
+    return isinstance(said, Heartbeat | Commit)
+
+
+def tail_of(said: Message) -> bytes:
+    """Return the signatures of a mandate or a certificate; of anything else nothing."""
+    match said:
+        case (
+            Heartbeat(mandate=LeaderCertificate(votes=signatures))
+            | Commit(certificate=Certificate(acceptances=signatures))
+        ):
+            return b"".join(map(pack, signatures))
+    return b""
+
+
+def with_tail(said: Message, tail: Bytes) -> Message | str:
+    """Return the statement with its signatures, or what is wrong with them."""
+    try:
+        entries = unpack_each(tail, str_max=_AUTHOR_BYTES_MAX, bin_max=SIGNATURE_BYTES, array_max=2, map_max=0)
+        signatures: Signatures = tuple(_entry(entry) for entry in entries)
+    except FrameError as error:
+        return str(error)
+    except RejectionError as error:
+        return error.rejection.text
+    if len(signatures) > SIGNATURES_MAX:
+        return f"{len(signatures)} signatures, more than {SIGNATURES_MAX}"
+    if any(one >= other for (one, _), (other, _) in pairwise(signatures)):
+        return "its authors are not in rising order"
+    match said:
+        case Heartbeat(mandate):
+            return replace(said, mandate=replace(mandate, votes=signatures))
+        case Commit(certificate):
+            return replace(said, certificate=replace(certificate, acceptances=signatures))
+    return said
+
+
+_entry = Row((_NAME, _SIGNATURE)).reader(NEWEST)

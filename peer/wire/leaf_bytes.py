@@ -1,0 +1,117 @@
+"""States of an algorithm with a server as bytes, and back: what is sent, decreed and kept of them.
+
+A `LeafForm` knows the leaves of one kind of state (`algorithms/leaves.py`): their names, shapes and types, from a state
+of that kind. The bytes are the leaves one directly after the other, little-endian, so their number is known beforehand
+and nothing in them has to be believed.
+
+The *content* that a decree names is what every peer must know of a finished round: the server's leaves, and before them
+for each client the last round in which its update counted. So who was away for many rounds still learns whether the
+last update that it made is in the server that it takes over.
+
+    clients u32 | for each, in the order of ids: letters u8, id, round u64 | the server's leaves
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.leaves import leaves, rebuilt
+from fedpeer.config.peer_id import PEER_ID
+from fedpeer.peer.wire.framing import raw
+
+_COUNT, _LETTERS, _ROUND = Struct("<I"), Struct("<B"), Struct("<Q")
+#: Letters of an id, and bytes of one client's entry.
+ID_LETTERS_MAX = 63
+ENTRY_BYTES_MAX = _LETTERS.size + ID_LETTERS_MAX + _ROUND.size
+#: Clients of a content: as many as a roster may have entries.
+CLIENTS_MAX = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class LeafForm:
+    """One kind of state.
+
+    template   any state of this kind; only names, shapes and types of its leaves matter
+    """
+
+    template: Any
+    size: int = field(init=False)
+    _places: Mapping[str, tuple[int, int, Tensor]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        places, at = {}, 0
+        for name, leaf in leaves(self.template).items():
+            places[name] = at, at + leaf.numel() * leaf.element_size(), leaf.new_empty(leaf.shape, device="cpu")
+            at = places[name][1]
+        object.__setattr__(self, "size", at)
+        object.__setattr__(self, "_places", places)
+
+    def written(self, state: Any) -> bytes:
+        """The bytes of a state of this kind, on any device."""
+        return b"".join(raw(leaf.cpu()) for leaf in leaves(state).values())
+
+    def leaves(self, data: bytes) -> dict[str, Tensor]:
+        """The leaves in these `size` bytes, in memory of their own."""
+        return {name: self.leaf(data, name) for name in self._places}
+
+    def leaf(self, data: bytes, name: str) -> Tensor:
+        """One leaf in these `size` bytes, in memory of its own."""
+        assert len(data) == self.size, "who takes bytes in from others looks at their number"
+        at, end, like = self._places[name]
+        # torch cannot view nothing, and a copy is aligned.
+        flat = torch.frombuffer(bytearray(data[at:end]), dtype=like.dtype) if end > at else like.new_empty(0)
+        return flat.reshape(like.shape)
+
+    def read(self, data: bytes) -> Any:
+        """The state in these `size` bytes."""
+        return rebuilt(self.template, self.leaves(data))
+
+    def finite(self, data: bytes) -> bool:
+        """Whether these `size` bytes hold numbers only, no NaN and nothing infinite."""
+        return all(bool(leaf.isfinite().all()) for leaf in self.leaves(data).values())
+
+
+def content_of(counted: Mapping[str, int], server: bytes) -> bytes:
+    """What is decreed: by client, the last round in which its update counted, and the server's leaves."""
+    parts = [_COUNT.pack(len(counted))]
+    for client in sorted(counted):
+        letters = client.encode()
+        parts += [_LETTERS.pack(len(letters)), letters, _ROUND.pack(counted[client])]
+    return b"".join((*parts, server))
+
+
+def content_bytes(server_bytes: int) -> tuple[int, int]:
+    """The fewest and the most bytes that a content with such a server has."""
+    return _COUNT.size + server_bytes, _COUNT.size + CLIENTS_MAX * ENTRY_BYTES_MAX + server_bytes
+
+
+def parted(content: bytes, server_bytes: int) -> tuple[dict[str, int], bytes] | None:
+    """The two parts of a content, whose server has so many bytes; None where these bytes are none."""
+    end = len(content) - server_bytes
+    if end < _COUNT.size:
+        return None
+    (count,), at = _COUNT.unpack_from(content), _COUNT.size
+    counted: dict[str, int] = {}
+    last = ""
+    if count > CLIENTS_MAX:
+        return None
+    for _ in range(count):
+        if at + _LETTERS.size > end:
+            return None
+        (letters,) = _LETTERS.unpack_from(content, at)
+        at += _LETTERS.size
+        if at + letters + _ROUND.size > end:
+            return None
+        client = content[at : at + letters].decode("ascii", "replace")
+        if not PEER_ID.fullmatch(client) or client <= last:
+            return None
+        last = client
+        (counted[client],) = _ROUND.unpack_from(content, at + letters)
+        at += letters + _ROUND.size
+    return (counted, content[at:]) if at == end else None

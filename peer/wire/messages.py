@@ -1,0 +1,417 @@
+"""What peers say to one another: small, frozen, complete. A message that exists is already valid.
+
+Each class is the declaration of one kind of message: its fields with their wire types, and its `spec`, which says who
+may send it, when, with what tail, and how it counts (`message_spec.py`). Codec, admission, limits and counters follow
+from that. A kind that is added is a class here, with its name in
+`Message`, and a case in `dispatch.py`.
+
+Every message travels in an envelope that binds it to one federation, sender, recipient and incarnation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Annotated, ClassVar, get_args
+
+from torch import Tensor
+
+from fedpeer.config.capacity import ADDRESS_LETTERS_MAX, GROUP_LETTERS_MAX, NAME_LETTERS_MAX
+from fedpeer.gossip.claims import STATEMENTS, VERDICTS, Advert, Claim, well_formed
+from fedpeer.gossip.proofs import LaneProof, LifeProof
+from fedpeer.gossip.transfers import Parcel
+from fedpeer.peer.wire import ballots
+from fedpeer.peer.wire.consensus_wire import SAYING
+from fedpeer.peer.wire.message_spec import MessageSpec, Name, layout_of
+from fedpeer.peer.wire.roster import ROSTER_BYTES_MAX
+from fedpeer.peer.wire.tails import ContentTail, Shape, ShareTail, SignaturesTail, TextTail, UpdateTail, ValueTail
+from fedpeer.peer.wire.versions import CAPABILITIES_MAX, CAPABILITY_LETTERS_MAX
+from fedpeer.peer.wire.wire_types import (
+    COUNT_MAX,
+    TEXT_LETTERS_MAX,
+    Elsewhere,
+    EmptyPlace,
+    Flag,
+    Many,
+    Maybe,
+    Octets,
+    OneOf,
+    Real,
+    Record,
+    Row,
+    Since,
+    Text,
+    Whole,
+    inline,
+    record,
+)
+from fedpeer.rejection import Rejection
+
+#: Lanes of which a reminder says something.
+LANES_SHOWN_MAX = 4
+#: Claims that ride on a message of membership.
+CLAIMS_MAX = 8
+#: Bytes of a contract's text: a federation file with a thousand lines has about 40,000.
+CONTRACT_BYTES_MAX = 1 << 16
+
+# ------------------------------------------------------------------------------------------------------ types of fields
+
+_NAME, _GROUP, _NUMBER, _FIRST, _COUNT = (
+    Text(NAME_LETTERS_MAX),
+    Text(GROUP_LETTERS_MAX),
+    Whole(),
+    Whole(1),
+    Whole(most=COUNT_MAX),
+)
+_AMOUNT, _DIGEST, _SIGNATURE = Real(0), Octets(32), Octets(64)
+_ADVERT = record(
+    Advert,
+    address=Text(ADDRESS_LETTERS_MAX),
+    roster=_NUMBER,
+    life=_COUNT,
+    nonce=_NUMBER,
+    round=_NUMBER,
+    score=Maybe(Real()),
+    begun=Flag(),
+    models=Many(_NAME),
+)
+CLAIM = record(
+    Claim,
+    well_formed,
+    "a statement by another than its subject, or a verdict with an advert",
+    about=_NAME,
+    incarnation=_COUNT,
+    version=_COUNT,
+    state=OneOf(tuple(sorted(STATEMENTS | VERDICTS))),
+    author=_NAME,
+    advert=Maybe(_ADVERT),
+    signature=_SIGNATURE,
+)
+_LIFE_PROOF = record(LifeProof, incarnation=_COUNT, life=_COUNT, nonce=_NUMBER, signature=_SIGNATURE)
+_LANE_PROOF = record(
+    LaneProof, group=_GROUP, way=OneOf(("made", "taken")), number=_FIRST, weight=_AMOUNT, signature=_SIGNATURE
+)
+_PARCEL = inline(
+    Parcel,
+    seq=_FIRST,
+    round=_NUMBER,
+    exchange=_NUMBER,
+    weight=Real(anything=True),
+    form=_NAME,
+    payload=Shape(),
+)
+
+Group = Annotated[str, _GROUP]
+Number = Annotated[int, _NUMBER]
+First = Annotated[int, _FIRST]
+Count = Annotated[int, _COUNT]
+Amount = Annotated[float, _AMOUNT]
+Bool = Annotated[bool, Flag()]
+Digest = Annotated[bytes, _DIGEST]
+Claims = Annotated[tuple[Claim, ...], Many(CLAIM, CLAIMS_MAX, spare=True)]
+#: Later fields: a sum of weights and the signature of it, which version 1 does not have.
+Total = Annotated[float, Since(2, _AMOUNT)]
+Signature = Annotated[bytes, Since(2, Octets(64, may_lack=True))]
+
+# ------------------------------------------------------------------------------------------------------ when peers meet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneState:
+    """What the sender of a Hello remembers of the two lanes between it and the recipient in one group.
+
+    made, acked     of its own transfers to the recipient: the highest number made, and the highest known to be taken
+    taken           the highest number taken of the recipient's
+    made_weight, taken_weight    sums of the push-sum weights of all that were made, and of all that were taken
+    """
+
+    group: Group
+    made: Number
+    acked: Number
+    taken: Number
+    made_weight: Amount
+    taken_weight: Amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """When two peers meet, and whenever one of them has reason to compare what both remember.
+
+    life, nonce     number of this start of the process, and a number drawn at it: two living processes with one
+                    identity are told apart by the pair, and the larger one wins
+    known_life      the recipient's life as the sender knows it; 0: not known
+    contract        (32 bytes) digest of the federation file's learning contract
+    groups          id and (32 bytes) digest of each group of which both are members, as the sender sees it
+    lanes           one for each of these groups, with the recipient's incarnation that the envelope names
+    round           in which the sender is; `begun`: whether it has begun to learn
+    roster          number of the roster that the sender goes by
+    answer          whether this answers a Hello (and wants none back)
+    left            whether the sender has handed everything over and goes: it takes nothing beyond what `lanes` say
+    capabilities    what it can do beyond its version of the wire, by name
+    signature       (64 bytes) by the sender, of its incarnation, life and nonce (`gossip/proofs.py`); b"": not signed
+    before          by group, the weight that came from the recipient's earlier incarnations, more than went to them
+                    (`gossip/weight_limits.py`); nothing where that is 0
+    """
+
+    spec: ClassVar = MessageSpec(number=1, heard="handshake")
+
+    life: Count
+    nonce: Number
+    known_life: Count
+    contract: Digest
+    groups: Annotated[tuple[tuple[str, bytes], ...], Many(Row((_GROUP, _DIGEST)), named=itemgetter(0))]
+    lanes: Annotated[tuple[LaneState, ...], Many(Record(layout_of(LaneState)), named=attrgetter("group"))]
+    round: Number
+    begun: Bool
+    roster: Number
+    answer: Bool
+    left: Bool = False
+    capabilities: Annotated[tuple[str, ...], Since(2, Many(Text(CAPABILITY_LETTERS_MAX), CAPABILITIES_MAX))] = ()
+    signature: Signature = b""
+    before: Annotated[tuple[tuple[str, float], ...], Since(2, Many(Row((_GROUP, _AMOUNT)), named=itemgetter(0)))] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """The learning contract as JSON (at most 64 KiB, in the tail), so that two who differ can name where."""
+
+    spec: ClassVar = MessageSpec(number=2, heard="met", from_authority=True, tail=TextTail(CONTRACT_BYTES_MAX))
+
+    text: Annotated[bytes, EmptyPlace()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One numbered share of one group's mass; in the metadata the parcel's fields stand beside the group.
+
+    total       of the weights of all transfers of this lane up to this one
+    signature   (64 bytes) by the sender, of number and total (`gossip/proofs.py`); b"": not signed
+    """
+
+    spec: ClassVar = MessageSpec(
+        number=3,
+        heard="lane",
+        about="group",
+        from_neighbors=True,
+        tail=ShareTail(),
+        learning=True,
+        of_group=True,
+        buffers="kept",
+    )
+
+    group: Group
+    parcel: Annotated[Parcel, _PARCEL]
+    total: Total = 0.0
+    signature: Signature = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """All transfers of this group up to number `taken` are taken and durable. `round` is where the sender is.
+
+    `total` of their weights, and the signature (64 bytes) of both by the sender; b"": not signed
+    """
+
+    spec: ClassVar = MessageSpec(number=4, heard="lane", about="council or group", learning=True)
+
+    group: Group
+    taken: Number
+    round: Number
+    total: Total = 0.0
+    signature: Signature = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """Are you there? Membership claims ride along (at most 8)."""
+
+    spec: ClassVar = MessageSpec(number=5, heard="any time")
+
+    number: Number
+    claims: Claims
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PingRequest:
+    """Please ping `target` for me; its answer comes back as a Pong about it."""
+
+    spec: ClassVar = MessageSpec(number=6, heard="any time")
+
+    number: Number
+    target: Name
+    claims: Claims
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    """`target` is there: the sender itself, or one that it was asked to ping. `heard` False: it did not answer it
+    (Lifeguard's nack: the one who asks learns that the helper itself is well)."""
+
+    spec: ClassVar = MessageSpec(number=7, heard="any time")
+
+    number: Number
+    target: Name
+    heard: Bool
+    claims: Claims
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """A late joiner asks for the current value of a group."""
+
+    spec: ClassVar = MessageSpec(number=8, heard="met", about="group")
+
+    group: Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """The answer to a Fetch: an estimate (D,) float32, without any weight; what the sender holds stays with it."""
+
+    spec: ClassVar = MessageSpec(number=9, heard="met", about="group", tail=ValueTail())
+
+    group: Group
+    round: Number
+    value_D: Annotated[Tensor, Shape()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RosterNews:
+    """A signed roster (at most 1 MiB, in the tail); the highest number wins."""
+
+    spec: ClassVar = MessageSpec(
+        number=10, heard="any time", from_authority=True, answers=True, tail=TextTail(ROSTER_BYTES_MAX)
+    )
+
+    number: First
+    text: Annotated[bytes, EmptyPlace()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectMessage:
+    """The recipient's message was refused: the code of `rejections.py`, and a sentence for its log.
+
+    `group` and `seq` say which transfer, where it was one ("" and 0 elsewhere). `claims`: what shows that it is right,
+    at most one: the statement of a later process with the recipient's identity.
+    """
+
+    spec: ClassVar = MessageSpec(number=11, heard="any time", answers=True)
+
+    code: Name
+    group: Annotated[str, Text(GROUP_LETTERS_MAX, least=0)]
+    seq: Number
+    text: Annotated[str, Text(TEXT_LETTERS_MAX, least=0)]
+    claims: Annotated[tuple[Claim, ...], Since(2, Many(CLAIM, 1, spare=True))] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reminder:
+    """What the recipient signed itself, and does not say any more: a start of its process, and how far it was on lanes
+    between the two (`reminders.py`)."""
+
+    spec: ClassVar = MessageSpec(number=16, since=2, heard="handshake")
+
+    life: Annotated[LifeProof | None, Maybe(_LIFE_PROOF)]
+    lanes: Annotated[tuple[LaneProof, ...], Many(_LANE_PROOF, LANES_SHOWN_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsensusMessage:
+    """One statement of the election of a group's coordinator, or about a decree of it.
+
+    The signatures that a mandate or a certificate is made of travel in the tail; all else in the metadata.
+    """
+
+    spec: ClassVar = MessageSpec(
+        number=12,
+        heard="met",
+        about="council",
+        tail=SignaturesTail(),
+        learning=True,
+        urgent=True,
+        buffers="several",
+    )
+
+    group: Group
+    said: Annotated[ballots.Message, SAYING]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What a participant's training gave in the round that the coordinator of `term` opened.
+
+    digest    (32 bytes) BLAKE2b-256 of `content`, which was held against it
+    content   the tail: the update's leaves in the order of the algorithm's template, little-endian, one directly after
+              the other. Between them and this message zeros may have travelled for less (`sparse_words.py`).
+    fault     what is wrong with the numbers in it, as the gate found. It is a message all the same: who gathers for
+              the round no longer waits for its sender.
+    """
+
+    spec: ClassVar = MessageSpec(
+        number=13, heard="met", about="council", tail=UpdateTail(), learning=True, of_group=True
+    )
+
+    group: Group
+    term: First
+    round: First
+    digest: Digest
+    content: Annotated[bytes, Elsewhere()]
+    fault: Annotated[Rejection | None, Elsewhere()] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The model with this digest (32 bytes), please."""
+
+    spec: ClassVar = MessageSpec(number=14, heard="met", about="council", learning=True)
+
+    group: Group
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """The answer to a Wanted: the model with this digest, BLAKE2b-256 of `content` (the tail, `leaf_bytes.py`), which
+    was held against it, and whose server is made of numbers."""
+
+    spec: ClassVar = MessageSpec(
+        number=15, heard="met", about="council", tail=ContentTail(), learning=True, of_group=True
+    )
+
+    group: Group
+    digest: Digest
+    content: Annotated[bytes, Elsewhere()]
+
+
+Message = (
+    Hello
+    | Contract
+    | Transfer
+    | Ack
+    | Ping
+    | PingRequest
+    | Pong
+    | Fetch
+    | Value
+    | RosterNews
+    | RejectMessage
+    | ConsensusMessage
+    | Update
+    | Wanted
+    | Model
+    | Reminder
+)
+
+#: Kinds by their number in the header.
+KINDS: Mapping[int, type[Message]] = {kind.spec.number: kind for kind in get_args(Message)}
+
+
+def group_of(message: Message) -> str:
+    """Return the group whose bytes a message's count as; "" for none."""
+    return getattr(message, "group", "") if message.spec.of_group else ""
+
+
+def spoken_in(version: int, kind: type[Message]) -> bool:
+    """Return whether this version of the wire has messages of the kind."""
+    return kind.spec.since <= version

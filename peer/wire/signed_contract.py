@@ -1,0 +1,93 @@
+"""The next contract of a running federation: numbered, and signed by its authority, as a roster is.
+
+Whoever brings it, the signature says that the authority wrote it, and the highest number wins. It holds from a round
+on: who trains in steps with others goes over when it begins that round, or a later one if it hears of it too late.
+
+Pure: keys and bytes come in as arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedpeer.peer.wire.json_text import parsed
+from fedpeer.peer.wire.roster import NUMBER_MAX, RosterError, federation_id, sign_statement, verify_statement
+
+#: How the bytes of a signed contract begin, and those of no other contract.
+BEGINNING = b'{"authority":"'
+#: Letters of a public key.
+_KEY_LETTERS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedContract:
+    """One contract of a federation.
+
+    authority  (32 bytes) public key of whoever signed it
+    number     1, 2, ...; 0 is the file with which the federation began
+    starts     the round from which it holds
+    text       its one spelling (`contract.text_of`)
+    """
+
+    authority: bytes
+    number: int
+    starts: int
+    text: bytes
+    signature: bytes = b""
+
+
+def sign_contract(contract: SignedContract, key: Ed25519PrivateKey) -> SignedContract:
+    """The contract with the authority's signature."""
+    assert key.public_key().public_bytes_raw() == contract.authority, "signed by another key than it names"
+    federation = federation_id(contract.authority)
+    return replace(contract, signature=sign_statement(key, "contract", federation, _body(contract)))
+
+
+def contract_bytes(contract: SignedContract) -> bytes:
+    """The one spelling of a signed contract."""
+    return _spelled(contract, signature=contract.signature.hex())
+
+
+def contract_from(text: bytes, authority: bytes) -> SignedContract:
+    """The contract in these bytes, signed by this authority (32 bytes).
+
+    Cheap before dear: whose it is stands at its beginning, and is compared before anything is read.
+
+    Raises RosterError with the code foreign_roster (another authority's), bad_metadata or bad_signature.
+    """
+    named = text[len(BEGINNING) : len(BEGINNING) + _KEY_LETTERS]
+    if not text.startswith(BEGINNING) or named != authority.hex().encode():
+        raise RosterError("foreign_roster", f"the contract is by another authority ({named[:16]!r}...)")
+    try:
+        data = parsed(text)
+        number, starts = data["number"], data["starts"]
+        if not (type(number) is type(starts) is int and 1 <= number <= NUMBER_MAX and 0 <= starts <= NUMBER_MAX):
+            raise ValueError("its number or its round is out of range")
+        contract = SignedContract(
+            authority=authority,
+            number=number,
+            starts=starts,
+            text=data["text"].encode(),
+            signature=bytes.fromhex(data["signature"]),
+        )
+        if contract_bytes(contract) != text:
+            raise ValueError("it is spelled in another way")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RosterError("bad_metadata", f"the contract cannot be read: {error}") from None
+    if not verify_statement("contract", federation_id(authority), _body(contract), authority, contract.signature):
+        raise RosterError(
+            "bad_signature", "the contract's signature is not by its authority; it was changed or made up"
+        )
+    return contract
+
+
+def _body(contract: SignedContract) -> bytes:
+    return _spelled(contract)
+
+
+def _spelled(contract: SignedContract, **more: str) -> bytes:
+    said = {"number": contract.number, "starts": contract.starts, "text": contract.text.decode(), **more}
+    return json.dumps({"authority": contract.authority.hex(), **said}, separators=(",", ":"), sort_keys=True).encode()

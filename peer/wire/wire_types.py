@@ -1,0 +1,521 @@
+"""What the metadata of a message may hold: one declaration of a value reads it, writes it, and says it in words.
+
+A wire type declares one value: its type, its range, its length. `reader` makes a function that takes a plain value and
+returns what it means, or raises a `RejectionError`, which never leaves the decoder. Types are compared exactly (a bool
+is no number, a number no bool), arrays have exactly the fields that belong there in their order, and everything that
+has a length has a bound. `str` of a type is what docs/wire.md says of it.
+
+A `Layout` joins the types of a class's fields. It reads and writes them for one version of the wire: a field that older
+versions lack is declared as `Since`, stands behind the others, and has the class's default in a frame of an older one.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from fedpeer.config.capacity import ARRAY_MAX
+from fedpeer.peer.wire.framing import Bytes, FrameError, unpack
+from fedpeer.peer.wire.versions import NEWEST
+from fedpeer.rejection import Rejection, RejectionError
+
+#: Letters of a sentence for the other side's log: a line or four on a terminal.
+TEXT_LETTERS_MAX = 500
+#: A letter has at most 4 bytes in UTF-8.
+STRING_BYTES_MAX = 4 * TEXT_LETTERS_MAX
+#: Bytes of the longest binary field, a signature.
+BINARY_BYTES_MAX = 64
+#: Numbers travel as 64 bits with a sign; 292 years of nanoseconds.
+NUMBER_MAX = 2**63 - 1
+#: Limit of what is counted up (lives, incarnations, versions of statements), so that the next number can be said, too.
+COUNT_MAX = 2**62
+
+Reader = Callable[[Any], Any]
+Writer = Callable[[Any], Any]
+Plain = TypeVar("Plain")
+
+
+def _unfit(text: str, code: str = "bad_metadata") -> RejectionError:
+    return RejectionError(Rejection(code, text))
+
+
+def unpacked(metadata: Bytes) -> tuple[Any, ...]:
+    """Return the array in exactly these bytes."""
+    try:
+        value = unpack(metadata, str_max=STRING_BYTES_MAX, bin_max=BINARY_BYTES_MAX, array_max=ARRAY_MAX, map_max=0)
+    except FrameError as error:
+        raise _unfit(str(error)) from None
+    return of_type(tuple, value)
+
+
+def of_type(wanted: type[Plain], value: Any) -> Plain:
+    """Return the value, which has to be of exactly this type."""
+    if type(value) is not wanted:  # not isinstance: a bool is an int
+        raise _unfit(f"{type(value).__name__} where {wanted.__name__} belongs")
+    return value
+
+
+def printable(text: str, letters_max: int) -> str:
+    """Return any text such that a `Text` of so many letters takes it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:letters_max]) or "?"
+
+
+def _array(value: Any, length: int) -> tuple[Any, ...]:
+    if len(items := of_type(tuple, value)) != length:
+        raise _unfit(f"{len(items)} fields instead of {length}")
+    return items
+
+
+# ---------------------------------------------------------------------------------------------------- single values
+
+
+class WireType(ABC):
+    """One value in the metadata of a message."""
+
+    @abstractmethod
+    def reader(self, version: int) -> Reader:
+        """Return what makes a plain value of this version of the wire the meant one, or raises RejectionError."""
+
+    def writer(self, version: int) -> Writer | None:
+        """Return the inverse of the reader; None where a value is its own plain form."""
+        return None
+
+
+@dataclass(frozen=True)
+class Whole(WireType):
+    """A whole number from `least` to `most`."""
+
+    least: int = 0
+    most: int = NUMBER_MAX
+
+    def reader(self, version: int) -> Reader:
+        least, most = self.least, self.most
+
+        def read(value: Any) -> int:
+            number = of_type(int, value)
+            if not least <= number <= most:
+                raise _unfit(f"{number} is not in {least} .. {most}", "field_out_of_range")
+            return number
+
+        return read
+
+    def __str__(self) -> str:
+        return "int" + (f" ≥ {self.least}" if self.least else "") + (" ≤ 2^62" if self.most == COUNT_MAX else "")
+
+
+@dataclass(frozen=True)
+class Flag(WireType):
+    """True or False."""
+
+    def reader(self, version: int) -> Reader:
+        return lambda value: of_type(bool, value)
+
+    def __str__(self) -> str:
+        return "bool"
+
+
+@dataclass(frozen=True)
+class Real(WireType):
+    """A float64 in this range; any, also NaN, where `anything` is set, since what it may be depends on other fields."""
+
+    least: float = -math.inf
+    anything: bool = False
+
+    def reader(self, version: int) -> Reader:
+        if self.anything:
+            return lambda value: of_type(float, value)
+        least = self.least
+
+        def read(value: Any) -> float:
+            number = of_type(float, value)
+            if not (math.isfinite(number) and number >= least):
+                raise _unfit(f"{number} is not finite, or less than {least}", "field_out_of_range")
+            return number
+
+        return read
+
+    def __str__(self) -> str:
+        return "float" + ("" if self.anything else ", finite" if self.least == -math.inf else f" ≥ {self.least:g}")
+
+
+@dataclass(frozen=True)
+class Text(WireType):
+    """From `least` to `most` printable letters."""
+
+    most: int
+    least: int = 1
+
+    def reader(self, version: int) -> Reader:
+        least, most = self.least, self.most
+
+        def read(value: Any) -> str:
+            text = of_type(str, value)
+            if not (least <= len(text) <= most and text.isprintable()):
+                raise _unfit(f"not {least} to {most} printable letters")
+            return text
+
+        return read
+
+    def __str__(self) -> str:
+        return f"text of {self.least} to {self.most} letters"
+
+
+@dataclass(frozen=True)
+class OneOf(WireType):
+    """One of these words."""
+
+    words: tuple[str, ...]
+
+    def reader(self, version: int) -> Reader:
+        words = self.words
+
+        def read(value: Any) -> str:
+            if (text := of_type(str, value)) not in words:
+                raise _unfit(f"none of {', '.join(words)}")
+            return text
+
+        return read
+
+    def __str__(self) -> str:
+        return " or ".join(f"`{word}`" for word in self.words)
+
+
+@dataclass(frozen=True)
+class Octets(WireType):
+    """So many bytes, or none where it `may_lack` them."""
+
+    count: int
+    may_lack: bool = False
+
+    def reader(self, version: int) -> Reader:
+        count, other = self.count, 0 if self.may_lack else self.count
+
+        def read(value: Any) -> bytes:
+            data = of_type(bytes, value)
+            if len(data) != count and len(data) != other:
+                raise _unfit(f"{len(data)} bytes instead of {count}")
+            return data
+
+        return read
+
+    def __str__(self) -> str:
+        return f"{self.count} bytes" + (" or empty" if self.may_lack else "")
+
+
+@dataclass(frozen=True)
+class EmptyPlace(WireType):
+    """No bytes: the place of a text that is the tail."""
+
+    def reader(self, version: int) -> Reader:
+        return Octets(0).reader(version)
+
+    def writer(self, version: int) -> Writer | None:
+        return lambda text: b""
+
+    def __str__(self) -> str:
+        return "empty bytes"
+
+
+# -------------------------------------------------------------------------------------------------- made of others
+
+
+@dataclass(frozen=True)
+class Maybe(WireType):
+    """A value, or nil."""
+
+    of: WireType
+
+    def reader(self, version: int) -> Reader:
+        read = self.of.reader(version)
+        return lambda value: None if value is None else read(value)
+
+    def writer(self, version: int) -> Writer | None:
+        write = self.of.writer(version)
+        return None if write is None else lambda value: None if value is None else write(value)
+
+    def __str__(self) -> str:
+        return f"nil or {self.of}"
+
+
+@dataclass(frozen=True)
+class Many(WireType):
+    """At most so many values of one kind.
+
+    named   gives the name of a value, which no two of them share
+    spare   those that find no room in the metadata are left out, the last first
+    """
+
+    of: WireType
+    most: int = ARRAY_MAX
+    named: Callable[[Any], str] | None = None
+    spare: bool = False
+
+    def reader(self, version: int) -> Reader:
+        each, most, named = self.of.reader(version), self.most, self.named
+
+        def read(value: Any) -> tuple[Any, ...]:
+            if len(items := of_type(tuple, value)) > most:
+                raise _unfit(f"{len(items)} elements, more than {most}")
+            found = tuple(map(each, items))
+            if named is not None and len(set(map(named, found))) < len(found):
+                raise _unfit("a name stands twice")
+            return found
+
+        return read
+
+    def writer(self, version: int) -> Writer | None:
+        write = self.of.writer(version)
+        return None if write is None else lambda values: tuple(map(write, values))
+
+    def __str__(self) -> str:
+        return f"[{self.of}, ...]" + (f", at most {self.most}" if self.most != ARRAY_MAX else "")
+
+
+@dataclass(frozen=True)
+class Row(WireType):
+    """An array of exactly these values."""
+
+    of: tuple[WireType, ...]
+
+    def reader(self, version: int) -> Reader:
+        readers = tuple(each.reader(version) for each in self.of)
+
+        def read(value: Any) -> tuple[Any, ...]:
+            return tuple([each(item) for each, item in zip(readers, _array(value, len(readers)), strict=True)])
+
+        return read
+
+    def __str__(self) -> str:
+        return f"[{', '.join(map(str, self.of))}]"
+
+
+@dataclass(frozen=True)
+class Record(WireType):
+    """An array of the fields of a class."""
+
+    layout: Layout
+
+    def reader(self, version: int) -> Reader:
+        read, build = self.layout.reader(version), self.layout.build
+        return lambda value: build(read(value))
+
+    def writer(self, version: int) -> Writer | None:
+        return self.layout.writer(version)
+
+    def __str__(self) -> str:
+        return f"[{self.layout.words()}]"
+
+
+# ------------------------------------------------------------------------------------------------ fields of a class
+
+
+@dataclass(frozen=True)
+class Since:
+    """A field that frames of earlier versions of the wire do not have; the class's default is what it is there."""
+
+    version: int
+    of: WireType
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A field that is no metadata: it stands in the header, or is, or follows from, the tail.
+
+    until   what it is until the tail is read; None: no value is made before
+    """
+
+    until: Any = None
+
+
+@dataclass(frozen=True)
+class Inline:
+    """A field whose own fields stand in its place, one beside the other."""
+
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """The last field: one of several kinds, whose tag stands before its fields; all in its place."""
+
+    kinds: Mapping[str, Layout]
+
+
+FieldType = WireType | Since | Elsewhere | Inline | Tagged
+
+
+class Layout:
+    """A class with the types of its fields, in their order, by the names that they have on the wire.
+
+    Args:
+        made: a dataclass.
+        types: one for each field of it.
+        fits: what a value has to be beside the ranges of its fields, and `unfit`: what is wrong where it is not.
+        beside: values behind the fields that are none, and say how the tail is to be read.
+    """
+
+    def __init__(
+        self,
+        made: type[Any],
+        types: Mapping[str, FieldType],
+        *,
+        fits: Callable[[Any], bool] | None = None,
+        unfit: str = "",
+        beside: Mapping[str, WireType] | None = None,
+    ) -> None:
+        self.made, self.types, self._fits, self._unfit, self._beside = made, types, fits, unfit, beside or {}
+        self._fields = tuple(zip((each.name for each in fields(made)), types, types.values(), strict=True))
+        later = [isinstance(each, Since) for _, _, each in self._fields]
+        assert later == sorted(later), f"{made.__name__}: later fields stand behind the others"
+        self._read: dict[int, Callable[[Any], dict[str, Any]]] = {}
+        self._write: dict[int, Callable[[Any], tuple[Any, ...]]] = {}
+        self._inlined = [(own, type.layout) for own, _, type in self._fields if isinstance(type, Inline)]
+        elsewhere = {own: type.until for own, _, type in self._fields if isinstance(type, Elsewhere)}
+        self._until = {own: until for own, until in elsewhere.items() if until is not None}
+        self._named = [(own, name) for own, name, type in self._fields if own not in self._until]
+        self._simple = not (self._inlined or self._until or beside) and all(own == name for own, name in self._named)
+
+    def elements(self, version: int = NEWEST) -> Iterator[tuple[str, WireType]]:
+        """Give the values that stand in the metadata of this version, but those behind a tag."""
+        for name, type in self.types.items():
+            match type:
+                case Inline(layout):
+                    yield from layout.elements(version)
+                case Since(first, inner) if first <= version:
+                    yield name, inner
+                case WireType():
+                    yield name, type
+        yield from self._beside.items()
+
+    @property
+    def tagged(self) -> tuple[str, Tagged] | None:
+        """The last field, if it is one of several kinds."""
+        _, name, last = self._fields[-1]
+        return (name, last) if isinstance(last, Tagged) else None
+
+    @property
+    def spare(self) -> str:
+        """The field of which values may be left out; "" where there is none."""
+        types = {name: type.of if isinstance(type, Since) else type for name, type in self.types.items()}
+        return next((name for name, type in types.items() if isinstance(type, Many) and type.spare), "")
+
+    def words(self) -> str:
+        """Return what docs/wire.md says of the fields."""
+        return "; ".join(f"{name}: {type}" for name, type in self.elements())
+
+    def reader(self, version: int) -> Callable[[Any], dict[str, Any]]:
+        """Return what reads exactly these fields from an array, by name; what is unfit says in which field."""
+        if version not in self._read:
+            self._read[version] = self._reader(version)
+        return self._read[version]
+
+    def _reader(self, version: int) -> Callable[[Any], dict[str, Any]]:
+        place = self.made.__name__
+        readers = tuple((name, type.reader(version)) for name, type in self.elements(version))
+
+        def read(value: Any) -> dict[str, Any]:
+            found = {}
+            for (name, reader), item in zip(readers, _array(value, len(readers)), strict=True):
+                try:
+                    found[name] = reader(item)
+                except RejectionError as error:
+                    raise _in_field(place, name, error) from None
+            return found
+
+        return read if self.tagged is None else self._tagged_reader(version, read, len(readers), *self.tagged)
+
+    def _tagged_reader(
+        self, version: int, head: Callable[[Any], dict[str, Any]], width: int, name: str, tagged: Tagged
+    ) -> Callable[[Any], dict[str, Any]]:
+        tag_of = OneOf(tuple(tagged.kinds)).reader(version)
+        kinds = {tag: (layout.reader(version), layout.build) for tag, layout in tagged.kinds.items()}
+
+        def read(value: Any) -> dict[str, Any]:
+            items = of_type(tuple, value)
+            found = head(items[:width])
+            try:
+                fields_of, build = kinds[tag_of(items[width] if len(items) > width else None)]
+            except RejectionError as error:
+                raise _in_field(self.made.__name__, name, error) from None
+            return {**found, name: build(fields_of(items[width + 1 :]))}
+
+        return read
+
+    def build(self, values: Mapping[str, Any]) -> Any:
+        """Return the value that has these fields; those that are not there have their defaults."""
+        return self._fitting(self.made(**values)) if self._simple else self.built_among(values)
+
+    def built_among(self, values: Mapping[str, Any]) -> Any:
+        """Return the same where other values stand among its fields."""
+        found = {own: values[name] for own, name in self._named if name in values}
+        for own, layout in self._inlined:
+            found[own] = layout.built_among(values)
+        return self._fitting(self.made(**self._until, **found))
+
+    def _fitting(self, made: Any) -> Any:
+        if self._fits is not None and not self._fits(made):
+            raise _unfit(self._unfit)
+        return made
+
+    def writer(self, version: int) -> Callable[[Any], tuple[Any, ...]]:
+        """Return what makes a value the array of its fields, but those beside them."""
+        if version not in self._write:
+            self._write[version] = self._writer(version)
+        return self._write[version]
+
+    def _writer(self, version: int) -> Callable[[Any], tuple[Any, ...]]:
+        parts = tuple(self._writers(version))
+
+        def write(value: Any) -> tuple[Any, ...]:
+            array: list[Any] = []
+            for name, written, inline in parts:
+                each = getattr(value, name)
+                if written is None:
+                    array.append(each)
+                elif inline:
+                    array += written(each)
+                else:
+                    array.append(written(each))
+            return tuple(array)
+
+        return write
+
+    def _writers(self, version: int) -> Iterator[tuple[str, Writer | None, bool]]:
+        """Give the name of each field, what writes it, and whether that gives several values."""
+        for own, _, type in self._fields:
+            match type:
+                case Inline(layout):
+                    yield own, layout.writer(version), True
+                case Tagged():
+                    yield own, _tagged_writer(type, version), True
+                case Since(first, inner) if first <= version:
+                    yield own, inner.writer(version), False
+                case WireType():
+                    yield own, type.writer(version), False
+
+
+def _in_field(place: str, name: str, error: RejectionError) -> RejectionError:
+    return _unfit(f"{place}.{name}: {error.rejection.text}", error.rejection.code)
+
+
+def _tagged_writer(tagged: Tagged, version: int) -> Writer:
+    writers = {layout.made: (tag, layout.writer(version)) for tag, layout in tagged.kinds.items()}
+
+    def write(value: Any) -> tuple[Any, ...]:
+        tag, fields_of = writers[type(value)]
+        return tag, *fields_of(value)
+
+    return write
+
+
+def record(made: type[Any], fits: Callable[[Any], bool] | None = None, unfit: str = "", **types: FieldType) -> Record:
+    """Return the type of an array of a class's fields, by the names that they have on the wire."""
+    return Record(Layout(made, types, fits=fits, unfit=unfit))
+
+
+def inline(made: type[Any], **types: FieldType) -> Inline:
+    """Return the type of a class's fields, one beside the other in the place of one field."""
+    return Inline(Layout(made, types))

@@ -1,0 +1,228 @@
+"""What a contract is, whom each setting concerns, and what is said where two differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpeer.config import contract as module
+from fedpeer.config.contract import (
+    KEYS,
+    NEW_FEDERATION,
+    Held,
+    Key,
+    changed_by_hand,
+    contract_of,
+    differences,
+    digest_of,
+    federation_of,
+    named,
+    overlaid,
+    part,
+    refusal,
+    text_of,
+)
+from fedpeer.config.federation import Federation, GossipSettings, LearningSettings, PartialModelSettings
+
+FILE: dict[str, Any] = {
+    "network": {"mlp": {"layers": [64, 4, 10]}},
+    "partial_models": {
+        "everyone": {"neurons": {"input": "all", "hidden1": 2, "output": "all"}},
+        "ward": {"depends_on": ["everyone"], "neurons": {"hidden1": 1}, "members": ["peer1", "peer2"]},
+        "lab": {"neurons": {"hidden1": 1}, "members": ["peer3", "peer4"]},
+    },
+    "learning": {"optimizer": {"sgd": {"lr": 0.1}}, "rounds": 30},
+}
+#: The digest that 499fa2e gave this file.
+OLD_DIGEST = "1b8259e6c1e4cc4c06b054bdfb872255fde95b4fc2c737396b1c4c06f4e08eb1"
+
+
+def federation(**changed: Any) -> Federation:
+    """The file, with settings changed by paths such as learning__rounds."""
+    data = json.loads(json.dumps(FILE))
+    for path, value in changed.items():
+        *parents, name = path.split("__")
+        inside = data
+        for each in parents:
+            inside = inside.setdefault(each, {})
+        inside[name] = value
+    return Federation.model_validate(data)
+
+
+def held(file: Federation, number: int = 0) -> Held:
+    return Held(number, text_of(contract_of(file), str(file.learning.algorithm)), named(file))
+
+
+def test_every_setting_has_a_row_that_says_whom_it_concerns() -> None:
+    """A new setting needs a row in `KEYS`, with `since` and the value with which nothing changes."""
+    own = [f"partial_models.*.{name}" for name in PartialModelSettings.model_fields]
+    learning = [f"learning.{name}" for name in LearningSettings.model_fields]
+    gossip = [f"gossip.{name}" for name in GossipSettings.model_fields]
+    top = set(Federation.model_fields) - {"learning", "gossip", "partial_models", "simulation"}
+    assert {*top, *own, *learning, *gossip} <= set(KEYS)
+
+
+def test_the_spelling_is_that_of_the_release_before() -> None:
+    file = federation()
+    assert digest_of(text_of(contract_of(file), str(file.learning.algorithm))).hex() == OLD_DIGEST
+
+
+def test_a_later_setting_enters_only_where_it_is_not_neutral(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if `gossip.tick` had come later."""
+    later = Key("conduct", True, "", since="9", neutral=0.025)
+    monkeypatch.setitem(module.KEYS, "gossip.tick", later)
+    assert "tick" not in contract_of(federation())["gossip"]
+    assert contract_of(federation(gossip__tick=0.05))["gossip"]["tick"] == 0.05
+    assert federation_of(contract_of(federation()), federation()).gossip.tick == 0.025
+    (one,) = differences(contract_of(federation()), contract_of(federation(gossip__tick=0.05)))
+    assert (one.path, one.mine, one.theirs) == ("gossip.tick", 0.025, 0.05)
+
+
+def test_a_contract_gives_its_federation_again() -> None:
+    file = federation(learning__batch_size=7, gossip__exchanges=3, gossip__topology="ring")
+    again = federation_of(json.loads(held(file).text), file)
+    assert again.model_dump(mode="json") == file.model_dump(mode="json")
+    assert held(again).text == held(file).text
+
+
+# -------------------------------------------------------------------------------------------------- whom it concerns
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"learning__rounds": 31},
+        {"learning__optimizer": "sgd,lr=0.5"},
+        {"learning__batch_size": 8},
+        {"gossip__deadline": 5.0},
+        {"partial_models__lab__neurons": {"hidden1": 0}},
+        {"partial_models__lab__members": ["peer3"]},
+        {"name": "other"},
+    ],
+    ids=str,
+)
+def test_what_concerns_others_only_is_not_in_a_groups_part(changed: dict[str, Any]) -> None:
+    mine, theirs = contract_of(federation()), contract_of(federation(**changed))
+    assert mine != theirs
+    assert part(mine, "ward", served=False) == part(theirs, "ward", served=False)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"gossip__exchanges": 3},
+        {"gossip__wire": "int8"},
+        {"seed": 1},
+        {"learning__mode": "asynchronous"},
+        {"network": {"mlp": {"layers": [64, 4, 10], "activation": "relu"}}},
+        {"partial_models__ward__members": ["peer1", "peer3"]},
+        {"partial_models__everyone__neurons": {"input": "all", "hidden1": 3, "output": "all"}},
+    ],
+    ids=str,
+)
+def test_what_decides_how_a_group_averages_is_in_its_part(changed: dict[str, Any]) -> None:
+    mine, theirs = contract_of(federation()), contract_of(federation(**changed))
+    assert part(mine, "ward", served=False) != part(theirs, "ward", served=False)
+
+
+def test_training_concerns_all_where_a_servers_rounds_are_made_of_it() -> None:
+    mine, theirs = contract_of(federation()), contract_of(federation(learning__batch_size=8))
+    assert part(mine, "everyone", served=True) != part(theirs, "everyone", served=True)
+    longer = contract_of(federation(learning__rounds=60))
+    assert part(mine, "everyone", served=True) == part(longer, "everyone", served=True)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["learning", "gossip", "partial_models", "seed", "x"]), JSON, max_size=4))
+def test_whatever_a_stranger_calls_its_contract_can_be_compared(theirs: dict[str, Any]) -> None:
+    mine = contract_of(federation())
+    assert all(each.words().isprintable() and each.way() for each in differences(mine, theirs))
+    assert len(part(theirs, "ward", served=False)) == 32
+
+
+# ---------------------------------------------------------------------------------------------------- what differs
+
+
+def test_every_key_that_differs_is_named_with_both_values_and_whether_it_may_change() -> None:
+    theirs = federation(
+        learning__rounds=60,
+        learning__optimizer="sgd,lr=0.5",
+        gossip__deadline=5.0,
+        network={"mlp": {"layers": [64, 5, 10]}},
+        partial_models__new={"neurons": {"hidden1": 1}},
+    )
+    found = {each.path: each for each in differences(contract_of(federation()), contract_of(theirs))}
+    assert list(found) == ["gossip.deadline", "learning.optimizer", "learning.rounds", "network", "partial_models.new"]
+    assert {path for path, each in found.items() if not each.changes} == {"network"}
+    assert (found["learning.rounds"].mine, found["learning.rounds"].theirs) == (30, 60)
+    text = refusal(list(found.values()))
+    for words in ("learning.rounds is 30 in the state and 60 in the file", "fedpeer update", "learning.start: file:"):
+        assert words in text
+    assert "remove" not in text
+
+
+def test_an_algorithms_settings_may_change_and_not_which_one_it_is() -> None:
+    before = contract_of(federation(learning__algorithm="fedprox,mu=0.1"))
+    (same,) = differences(before, contract_of(federation(learning__algorithm="fedprox,mu=0.2")))
+    (other,) = differences(before, contract_of(federation(learning__algorithm="scaffold")))
+    assert same.changes
+    assert not other.changes
+
+
+def test_how_averages_are_reached_may_change_but_for_a_coordinator_and_what_was_promised() -> None:
+    before = contract_of(federation())
+    for changed in ({"protocol": "push-pull"}, {"wire": "int8"}, {"drift": 0.1}):
+        (found,) = differences(before, contract_of(federation(gossip=changed)))
+        assert found.changes, changed
+    for path, value, why in (
+        ("gossip__protocol", "coordinator", "weights that are held"),
+        ("gossip__privacy", "noise", "cannot be masked later"),
+        ("learning__mode", "asynchronous", "in step with anybody"),
+    ):
+        (found,) = differences(before, contract_of(federation(**{path: value})))
+        assert not found.changes
+        assert why in found.way()
+        assert NEW_FEDERATION in refusal([found])
+
+
+# -------------------------------------------------------------------------------------------------------- going on
+
+
+def test_a_running_federation_keeps_the_defaults_that_it_began_with() -> None:
+    """The release before had another deadline: it is in the contract, and the file does not name it."""
+    file = federation()
+    earlier = contract_of(file)
+    earlier["gossip"]["deadline"] = 12.0
+    began = Held(0, text_of(earlier, "partial-averaging"), named(file))
+    assert changed_by_hand(began, file) == []
+    assert overlaid(began, federation(learning__rounds=31))["gossip"]["deadline"] == 12.0
+    (only,) = changed_by_hand(began, federation(learning__rounds=31))
+    assert only.path == "learning.rounds"
+    (said,) = changed_by_hand(began, federation(gossip__deadline=30.0))
+    assert (said.path, said.mine, said.theirs) == ("gossip.deadline", 12.0, 30.0)
+
+
+def test_what_a_file_named_and_names_no_more_is_as_in_any_new_file() -> None:
+    (found,) = changed_by_hand(held(federation(learning__batch_size=7)), federation())
+    assert (found.path, found.mine, found.theirs) == ("learning.batch_size", 7, 1)
+
+
+def test_a_file_that_was_not_touched_is_right_whatever_is_in_force() -> None:
+    later = held(federation(learning__rounds=60))
+    assert changed_by_hand(Held(2, later.text, named(federation())), federation()) == []
+
+
+def test_paths_of_this_machine_are_not_in_it(tmp_path: Path) -> None:
+    here = contract_of(federation(simulation__dataset=f"csv:{tmp_path}/a.csv,label=x"))
+    assert here == contract_of(federation())

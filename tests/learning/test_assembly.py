@@ -1,0 +1,96 @@
+"""From settings and the form of data to a network: what is filled in, and what does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedpeer.config.choice import Choice, ChoiceError, parse
+from fedpeer.config.federation import Federation
+from fedpeer.data.dataset import Dataset
+from fedpeer.learning.assembly import Assembly, DataShape, assemble
+from fedpeer.networks.registry import NetworkError
+
+TABLE = DataShape(
+    name="ward", input_shape=(4,), input_kind="features", task="classification", classes=3, targets=1, vocabulary=0
+)
+NUMBERS = replace(TABLE, task="regression", classes=0, targets=2)
+IMAGES = replace(TABLE, input_shape=(1, 8, 8), input_kind="image")
+TOKENS = replace(TABLE, input_shape=(9,), input_kind="tokens", vocabulary=30)
+
+
+def nowhere(name: str) -> Any:
+    raise AssertionError(f"nobody asked for {name}")
+
+
+def made(shape: DataShape, own: Choice | None = None, **settings: Any) -> Assembly:
+    return assemble(Federation.model_validate(settings), shape, 0, nowhere, network=own)
+
+
+@pytest.mark.parametrize(
+    ("shape", "network", "loss", "start"),
+    [
+        (TABLE, "mlp", "cross-entropy", "uniform"),
+        (NUMBERS, "mlp", "mean-squared-error", "uniform"),
+        (IMAGES, "cnn", "cross-entropy", "torch"),
+        (TOKENS, "lstm", "cross-entropy", "torch"),
+    ],
+)
+def test_what_is_left_open_is_filled_in_to_fit_the_data(shape: DataShape, network: str, loss: str, start: str) -> None:
+    found = made(shape)
+    filled = found.federation
+    assert (str(filled.network), filled.learning.loss, str(filled.learning.start)) == (network, loss, start)
+    assert list(filled.partial_models) == ["everyone"]
+    assert found.asked == Federation()
+    assert tuple(found.module(shape.example(3)).shape) == (3, shape.classes or shape.targets)
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "error", "said"),
+    [
+        (TABLE, {"learning": {"loss": "huber"}}, ChoiceError, "choose cross-entropy"),
+        (NUMBERS, {"learning": {"loss": "cross-entropy"}}, ChoiceError, "choose mean-squared-error"),
+        (TABLE, {"learning": {"loss": "binary"}}, ChoiceError, "needs two classes, and ward has 3"),
+        (TABLE, {"network": "mlp:5+3"}, NetworkError, "4 input features"),
+        (TABLE, {"network": "cnn"}, NetworkError, "cnn needs images"),
+    ],
+)
+def test_what_does_not_fit_is_said(
+    shape: DataShape, settings: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        made(shape, **settings)
+
+
+def test_a_network_of_a_peers_own_stands_in_for_the_federations() -> None:
+    found = made(TABLE, parse("mlp:4+9+3"), network="mlp:4+5+3")
+    assert (str(found.federation.network), str(found.asked.network)) == ("mlp:4+9+3", "mlp:4+5+3")
+    assert found.layout.n == 4 * 9 + 9 + 9 * 3 + 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda shape, outputs: nn.Linear(shape[0], outputs + 1), r"it must be \(2, 3\)"),
+        (lambda shape, outputs: nn.Linear(shape[0] + 1, outputs), "cannot take two examples"),
+        (lambda: 3, "must return an nn.Module"),
+        (lambda shape, outputs: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_a_users_own_network_that_does_not_fit_is_said(answer: Any, said: str) -> None:
+    federation = Federation(network=parse("python:mypkg:build"))
+    with pytest.raises(NetworkError, match=said):
+        assemble(federation, TABLE, 0, lambda name: answer)
+
+
+def test_the_shape_of_a_data_set() -> None:
+    x = np.array([[1, 7], [2, 3]])
+    data = Dataset(name="d", x=x, y=np.array([0, 1]), task="classification", input_kind="tokens", classes=("a", "b"))
+    found = DataShape.of(data)
+    assert (found.input_shape, found.classes, found.targets, found.vocabulary) == ((2,), 2, 1, 8)
+    numbers = replace(data, x=x.astype(np.float32), y=np.zeros((2, 5)), task="regression", classes=())
+    assert DataShape.of(replace(numbers, input_kind="features")).targets == 5

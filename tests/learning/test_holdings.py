@@ -1,0 +1,98 @@
+"""What a real peer learns from: its part of the simulation, or a file of its own, divided by seed and id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedpeer.config.federation import Federation
+from fedpeer.config.peer_file import PeerFile
+from fedpeer.data.dataset import DataError
+from fedpeer.learning.holdings import held_by, outfit
+from fedpeer.sims.peers import learners
+from tests.sims.worlds import federation, world
+
+
+def peer(data: object, id: str = "peer3", **settings: Any) -> PeerFile:
+    return PeerFile.model_validate({"federation": "federation.yaml", "id": id, "data": data, **settings})
+
+
+def table(folder: Path) -> str:
+    draws = np.random.default_rng(0)
+    rows = [f"{a:.3f},{b:.3f},{'ill' if a > b else 'well'}" for a, b in draws.normal(5, 2, (120, 2))]
+    path = folder / "ward.csv"
+    path.write_text("\n".join(["a,b,outcome", *rows]) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("settings", [{}, {"simulation__normalise": "standard"}, {"learning__common_start": False}])
+def test_a_part_of_the_simulation_is_what_simulate_gives(settings: dict[str, Any]) -> None:
+    asked = federation(**settings)
+    made = world(asked)
+    mine, twin = outfit(peer({"simulation": 3}), asked, "cpu").learner, learners(made)["peer3"]
+    assert torch.equal(mine.start(), twin.start())
+    s_k = torch.zeros(0)
+    x_n, _ = mine.train(1, mine.start(), s_k, True)
+    assert torch.equal(x_n, twin.train(1, twin.start(), s_k, True)[0])
+    assert mine.evaluate(x_n) == twin.evaluate(x_n)
+
+
+def test_a_part_that_is_not_there_is_refused() -> None:
+    with pytest.raises(DataError, match="the simulation has 6 peers"):
+        held_by(peer({"simulation": 7}), federation())
+
+
+def test_ones_own_file_is_divided_by_seed_and_id(tmp_path: Path) -> None:
+    data = {"csv": table(tmp_path), "label": "outcome"}
+
+    def tested(id: str, seed: int, **more: float) -> list[int]:
+        dataset, held = held_by(peer({**data, **more}, id), Federation(seed=seed))
+        assert sorted([*held.train_M, *held.test_M]) == list(range(len(dataset)))
+        return [int(row) for row in held.test_M]
+
+    usual = tested("peer3", 0)
+    assert len(usual) == pytest.approx(30, abs=1)
+    assert tested("peer3", 0) == usual
+    assert tested("peer4", 0) != usual
+    assert tested("peer3", 1) != usual
+    assert len(tested("peer3", 0, test_fraction=0.5)) == pytest.approx(60, abs=1)
+
+
+def test_ones_own_file_is_brought_to_a_common_scale_on_its_training_part(tmp_path: Path) -> None:
+    made = outfit(peer({"csv": table(tmp_path), "label": "outcome"}), Federation(), "cpu")
+    assert made.held.inputs is not None
+    seen = made.held.inputs.apply(made.dataset.x[made.held.train_M])
+    np.testing.assert_allclose(seen.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(seen.std(0), 1, atol=1e-4)
+    raw = outfit(peer({"csv": table(tmp_path), "label": "outcome", "normalise": "none"}), Federation(), "cpu")
+    assert raw.held.inputs is None
+
+
+def test_a_network_of_ones_own_is_built_and_the_federation_stays_what_all_agree_on() -> None:
+    asked = federation()
+    made = outfit(peer({"simulation": 1}, network="mlp:64+20+10"), asked, "cpu")
+    assert made.assembly.layout.n == 64 * 20 + 20 + 20 * 10 + 10
+    assert made.assembly.asked.digest() == asked.digest()
+
+
+def test_code_of_the_federation_file_needs_leave_and_ones_own_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nets_of_others.py").write_text(
+        "from torch import nn\ndef build(shape, outputs):\n    return nn.Linear(shape[0], outputs)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    named = "python:nets_of_others:build"
+    theirs = federation(network=named)
+    with pytest.raises(DataError, match=r"allow_python: \[nets_of_others\]"):
+        outfit(peer({"simulation": 1}), theirs, "cpu")
+    assert outfit(peer({"simulation": 1}, allow_python=["nets_of_others"]), theirs, "cpu").assembly.layout.n == 650
+    assert outfit(peer({"simulation": 1}, network=named), federation(), "cpu").assembly.layout.n == 650
+    data = federation(simulation__dataset="python:nets_of_others:build")
+    with pytest.raises(DataError, match="allow_python"):
+        held_by(peer({"simulation": 1}), data)

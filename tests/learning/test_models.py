@@ -1,0 +1,208 @@
+"""Trained models put to use: raw inputs in, the same answers from the model, its exports, and plain arithmetic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from fedpeer.config.choice import Choice
+from fedpeer.data.dataset import Dataset
+from fedpeer.data.own.code import imported
+from fedpeer.learning.holdings import load_dataset
+from fedpeer.learning.models import Card, Model, ModelError, load, save
+from fedpeer.learning.program import ExportError, write_onnx, write_pt2, write_state_dict
+from fedpeer.sims.peers import learners
+from fedpeer.sims.world import World, build
+from tests.sims.worlds import federation
+
+DIGITS = load_dataset(Choice("digits"))
+IMAGES = replace(DIGITS, x=DIGITS.x.reshape(-1, 1, 8, 8), input_kind="image", feature_names=())
+TOKENS = replace(DIGITS, x=(DIGITS.x[:, :12] * 16).astype(np.int64), input_kind="tokens", feature_names=())
+NUMBERS = Dataset(
+    name="numbers",
+    x=np.random.default_rng(0).normal(5, 3, (300, 4)).astype(np.float32),
+    y=np.random.default_rng(1).normal(-7, 20, 300).astype(np.float32),
+    task="regression",
+    input_kind="features",
+    feature_names=("a", "b", "c", "d"),
+)
+TWO = replace(
+    NUMBERS, y=np.greater(NUMBERS.x[:, 0], 5).astype(np.int64), task="classification", classes=("low", "high")
+)
+WORLDS: dict[str, tuple[Dataset, dict[str, Any]]] = {
+    "classes": (DIGITS, {}),
+    "scaled and permuted": (
+        DIGITS,
+        {"simulation__normalise": "standard", "simulation__split": "blocks:40,shuffle=true/pixels"},
+    ),
+    "numbers": (NUMBERS, {"network": "mlp:4+6+1", "simulation__split": "iid", "simulation__normalise": "standard"}),
+    "one output": (
+        TWO,
+        {"network": "mlp:4+6+1", "simulation__split": "iid", "learning__loss": "binary"},
+    ),
+    "images": (IMAGES, {"network": "cnn,channels=2,hidden=6,norm=batch", "simulation__normalise": "minmax"}),
+    "tokens": (TOKENS, {"network": "lstm,hidden=5,embedding=3"}),
+}
+
+
+def trained(folder: Path, made: World, peer: str) -> Model:
+    """A peer's model after a round, through its files."""
+    learner = learners(made)[peer]
+    x_n, _ = learner.train(1, learner.start(), torch.zeros(learner.state_size), True)
+    card = Card.of(made, made.dataset, {peer: made.held(made.peers.index(peer))})
+    save(folder, card, x_n, made.layout)
+    model = load(folder / "model.safetensors", folder / "model.json", None, imported)
+    assert torch.equal(made.layout.flatten(model.module), x_n)
+    return model
+
+
+def own_test_part(made: World, peer: str) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    held = made.held(made.peers.index(peer))
+    return made.dataset.x[held.test_M], held.test_y if held.targets is None else held.targets.undo(held.test_y)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_stored_model_is_as_good_as_it_was_when_it_was_trained(name: str, tmp_path: Path) -> None:
+    dataset, settings = WORLDS[name]
+    made = build(federation(**settings), dataset, 0)
+    model = trained(tmp_path, made, "peer2")
+    wanted = learners(made)["peer2"].evaluate(made.layout.flatten(model.module))
+    np.testing.assert_allclose(model.evaluate(*own_test_part(made, "peer2")), wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_answers_are_what_the_score_was_counted_from(name: str, tmp_path: Path) -> None:
+    dataset, settings = WORLDS[name]
+    made = build(federation(**settings), dataset, 0)
+    model = trained(tmp_path, made, "peer2")
+    x, y = own_test_part(made, "peer2")
+    answers, score = model.answers(x), model.evaluate(x, y)[0]
+    if model.card.classes:
+        np.testing.assert_allclose(answers.sum(1), 1, atol=1e-5)
+        assert answers.shape[1] == len(model.card.classes)
+        assert float((answers.argmax(1) == y).mean()) == pytest.approx(score)
+    else:
+        assert float(np.sqrt(np.square(np.subtract(answers[:, 0], y)).mean())) == pytest.approx(score, rel=1e-4)
+
+
+def test_the_probabilities_of_sigmoid_outputs_are_their_shares() -> None:
+    made = build(federation(learning__loss="squared-error"), DIGITS, 0)
+    card = Card.of(made, DIGITS, {"peer1": made.held(0)})
+    model = Model(card=card, peer="peer1", module=made.module.eval())
+    with torch.no_grad():
+        shares = made.module(torch.from_numpy(DIGITS.x[:5])).sigmoid().numpy()
+    np.testing.assert_allclose(model.answers(DIGITS.x[:5]), shares / shares.sum(1, keepdims=True), rtol=1e-4)
+
+
+def pt2(path: Path) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:
+    program = torch.export.load(path).module()
+    return lambda x: program(torch.from_numpy(x)).detach().numpy()
+
+
+def onnx(path: Path) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:
+    reference = pytest.importorskip("onnx.reference", reason="the extra fedpeer[onnx] is not installed")
+    program = reference.ReferenceEvaluator(str(path))
+    return lambda x: program.run(["outputs"], {"inputs": x})[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["scaled and permuted", "numbers", "one output", "images", "tokens"])
+def test_a_pt2_program_gives_the_models_answers_for_any_number_of_examples(name: str, tmp_path: Path) -> None:
+    dataset, settings = WORLDS[name]
+    made = build(federation(**settings), dataset, 0)
+    model = trained(tmp_path, made, "peer2")
+    write_pt2(model.program, made.shape.example(), tmp_path / "model.pt2")
+    for count in (1, 7):
+        x = dataset.x[:count]
+        np.testing.assert_allclose(pt2(tmp_path / "model.pt2")(x), model.answers(x), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["scaled and permuted", "numbers", "images"])
+def test_an_onnx_graph_gives_the_models_answers_for_any_number_of_examples(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="the extra fedpeer[onnx] is not installed")
+    dataset, settings = WORLDS[name]
+    made = build(federation(**settings), dataset, 0)
+    model = trained(tmp_path, made, "peer2")
+    write_onnx(model.program, made.shape.example(), tmp_path / "model.onnx")
+    for count in (1, 7):
+        x = dataset.x[:count]
+        np.testing.assert_allclose(onnx(tmp_path / "model.onnx")(x), model.answers(x), rtol=1e-3, atol=1e-5)
+
+
+def test_without_the_extra_onnx_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = build(federation(), DIGITS, 0)
+    model = trained(tmp_path, made, "peer2")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ExportError, match=r"fedpeer\[onnx\]"):
+        write_onnx(model.program, made.shape.example(), tmp_path / "model.onnx")
+
+
+def test_a_state_dict_serves_plain_pytorch(tmp_path: Path) -> None:
+    """With what the card says, in a dozen lines that know nothing of fedpeer."""
+    from collections import OrderedDict
+
+    from torch import nn
+
+    dataset, settings = WORLDS["scaled and permuted"]
+    made = build(federation(**settings), dataset, 0)
+    model = trained(tmp_path, made, "peer2")
+    write_state_dict(model.module, tmp_path / "plain.safetensors")
+    card = json.loads((tmp_path / "model.json").read_text())["peers"]["peer2"]
+    module = nn.Sequential(OrderedDict(hidden1=nn.Linear(64, 12), activation1=nn.Sigmoid(), output=nn.Linear(12, 10)))
+    module.load_state_dict(load_file(tmp_path / "plain.safetensors"))
+    x = torch.from_numpy(DIGITS.x[:20])[:, card["feature_map"]]
+    seen = (x - torch.tensor(card["shift"])) / torch.tensor(card["scale"])
+    with torch.no_grad():
+        answers = module(seen).softmax(-1).numpy()
+    np.testing.assert_allclose(answers, model.answers(DIGITS.x[:20]), rtol=1e-4, atol=1e-6)
+
+
+def damaged(card: str) -> dict[str, str]:
+    data = json.loads(card)
+    return {
+        "no json": card[:-20],
+        "newer": json.dumps({**data, "version": 2}),
+        "another network": json.dumps({**data, "network": "mlp:64+13+10"}),
+        "an object": json.dumps({**data, "network": None}),
+        "unknown": json.dumps({**data, "more": 1}),
+    }
+
+
+@pytest.mark.parametrize("how", ["no json", "newer", "another network", "an object", "unknown"])
+def test_a_damaged_card_is_refused(how: str, tmp_path: Path) -> None:
+    trained(tmp_path, build(federation(), DIGITS, 0), "peer2")
+    card = tmp_path / "model.json"
+    card.write_text(damaged(card.read_text())[how])
+    with pytest.raises(ModelError):
+        load(tmp_path / "model.safetensors", card, None, imported)
+
+
+@pytest.mark.parametrize("keep", [0, 8, 100])
+def test_damaged_parameters_are_refused(keep: int, tmp_path: Path) -> None:
+    trained(tmp_path, build(federation(), DIGITS, 0), "peer2")
+    tensors = tmp_path / "model.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:keep])
+    with pytest.raises(ModelError, match="cannot be read"):
+        load(tensors, tmp_path / "model.json", None, imported)
+
+
+def test_a_network_of_someone_elses_code_is_not_imported_without_leave(tmp_path: Path) -> None:
+    trained(tmp_path, build(federation(), DIGITS, 0), "peer2")
+    card = tmp_path / "model.json"
+    card.write_text(card.read_text().replace("mlp:64+12+10", "python:evil:build"))
+
+    def refused(name: str) -> Callable[..., Any]:
+        raise PermissionError(name)
+
+    with pytest.raises(PermissionError, match="evil:build"):
+        load(tmp_path / "model.safetensors", card, None, refused)

@@ -1,0 +1,387 @@
+"""A court for tests of coordinated rounds: peers with a disk each; a network that loses, repeats, delays and cuts.
+
+One seed decides everything. Outputs are carried out one by one, and a peer can be killed after each of them; what it
+knows then is what was durable. A learning peer is played by a coordinator that proposes the digest of a model that
+nobody else would make. The history is every change of every disk, in order; the judges below see nothing else.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedpeer.peer.consensus.decree import RoundCommit
+from fedpeer.peer.consensus.election import Election
+from fedpeer.peer.wire.ballots import (
+    Accept,
+    Apply,
+    Certificate,
+    CommitState,
+    Decree,
+    Fetch,
+    HardState,
+    LeaderChanged,
+    Message,
+    Out,
+    Persist,
+    Say,
+    Scope,
+    VoteReply,
+    VoterSet,
+)
+from fedpeer.rejection import Rejection
+from tests.gossip.swim import FEDERATION, ids, signature, verify
+
+SCOPE = Scope(FEDERATION, "everyone")
+#: Ticks between two rounds: training, and the updates on their way.
+ROUND = 6
+
+
+@dataclass
+class Disk:
+    """What survives a kill."""
+
+    holding: CommitState
+    stand: HardState = field(default_factory=HardState)
+    models: set[bytes] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A model asked for, or (`found`) handed over."""
+
+    digest: bytes
+    found: bool
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A line of the history: this was made durable."""
+
+    when: int
+    peer: str
+    what: HardState | CommitState
+
+
+def machine(
+    me: str,
+    electorates: Collection[VoterSet],
+    disk: Disk,
+    rng: np.random.Generator,
+    *,
+    patience: float = 0.5,
+    kind: type[RoundCommit] = RoundCommit,
+) -> RoundCommit:
+    """A peer as it begins from its disk."""
+
+    def sign(text: bytes) -> bytes:
+        return signature(me, text)
+
+    election = Election(
+        me,
+        scope=SCOPE,
+        electorates=electorates,
+        force=disk.holding.roster,
+        stand=disk.stand,
+        progress=disk.holding.progress,
+        patience=patience,
+        draws=rng,
+        sign=sign,
+        verify=verify,
+    )
+    return kind(election, disk.holding, sign, verify)
+
+
+#: What a member that lies says at a tick, and to whom.
+Lie = Callable[["ConsensusCluster", str], Iterable[tuple[str, Message]]]
+
+
+class ConsensusCluster:
+    """Peers and the links between them.
+
+    loss, repeat   chance of each message to be lost, or to arrive twice
+    delay          ticks one way: 1 to this many, so messages overtake one another
+    apart          pairs (from, to) between which nothing passes
+    doomed         a peer, and the number of outputs after which it is killed
+    liars          what these say at each tick instead of what a machine would; they are not among the living
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        count: int,
+        *,
+        loss: float = 0.0,
+        repeat: float = 0.0,
+        delay: int = 4,
+        kind: type[RoundCommit] = RoundCommit,
+        electorates: Collection[VoterSet] = (),
+        liars: Mapping[str, Lie] | None = None,
+    ) -> None:
+        self.liars = dict(liars or {})
+        self.rng = np.random.default_rng(seed)
+        self.loss, self.repeat, self.delay, self.kind = loss, repeat, delay, kind
+        self.peers = list(ids(count))
+        everyone = frozenset(self.peers)
+        self.electorates = list(electorates) or [VoterSet(1, everyone, everyone)]
+        first = min(each.number for each in self.electorates)
+        self.disks = {peer: Disk(CommitState(first)) for peer in self.peers}
+        self.alive: dict[str, RoundCommit] = {}
+        self.began: dict[str, int] = {}
+        self.apart: frozenset[tuple[str, str]] = frozenset()
+        self.doomed: tuple[str, int] | None = None
+        self.history: list[Saved] = []
+        self.turns: list[tuple[int, str, LeaderChanged]] = []
+        self.applied: list[tuple[int, str, Decree]] = []
+        self.refused: Counter[str] = Counter()
+        self.rash: list[tuple[int, str, Message]] = []  # said before it was durable
+        self.now = self._order = self._models = 0
+        self._due: dict[str, int] = {}
+        self._mail: list[tuple[int, int, str, str, Message | Wanted]] = []
+        for peer in self.peers:
+            if peer not in self.liars:
+                self.start(peer)
+
+    # ----------------------------------------------------------------------------------------------------- what happens
+
+    def start(self, peer: str) -> None:
+        """Begin, or begin again from the disk."""
+        patience = self.peers.index(peer) / len(self.peers)
+        rng = np.random.default_rng(self.rng.integers(2**32))
+        disk = self.disks[peer]
+        decrees = machine(peer, self.electorates, disk, rng, patience=patience, kind=self.kind)
+        self.alive[peer], self.began[peer] = decrees, self.now
+        for digest in sorted(disk.models):
+            self.carry_out(peer, decrees.holds(digest))
+
+    def kill(self, peer: str) -> None:
+        self.alive.pop(peer, None)
+
+    def step(self) -> None:
+        """One tick: what is due arrives, everyone's clock goes on, coordinators end their rounds."""
+        self.now += 1
+        while self._mail and self._mail[0][0] <= self.now:
+            _, _, sender, to, message = heapq.heappop(self._mail)
+            self._deliver(sender, to, message)
+        for peer in self.peers:
+            if peer in self.alive:
+                others = [other for other in self.alive if other != peer]
+                self.carry_out(peer, self.alive[peer].tick(self.now - self.began[peer], others))
+            if peer in self.alive:
+                self._learn(peer)
+        for liar, lie in self.liars.items():
+            for to, message in lie(self, liar):
+                self._post(liar, to, message)
+
+    def run(self, ticks: int, until: Callable[[], bool] = lambda: False) -> bool:
+        """Whether it came to that."""
+        for _ in range(ticks):
+            if until():
+                return True
+            self.step()
+        return until()
+
+    def carry_out(self, peer: str, outputs: Iterable[Out]) -> None:
+        """Each output in its order; the doomed peer dies when its number is up, and the rest is never done."""
+        for output in outputs:
+            self._do(peer, output)
+            if self.doomed is not None and self.doomed[0] == peer:
+                self.doomed = peer, self.doomed[1] - 1
+                if self.doomed[1] <= 0:
+                    self.doomed = None
+                    self.kill(peer)
+                    return
+
+    @property
+    def coordinator(self) -> str | None:
+        """Who coordinates in the highest term."""
+        leading = {d.election.stand.term: p for p, d in self.alive.items() if d.election.leading}
+        return leading[max(leading)] if leading else None
+
+    @property
+    def term(self) -> int:
+        """The highest."""
+        return max(decrees.election.stand.term for decrees in self.alive.values())
+
+    @property
+    def rounds(self) -> int:
+        """What every living peer has applied."""
+        return min(decrees.holding.round for decrees in self.alive.values())
+
+    # -------------------------------------------------------------------------------------------------------------- how
+
+    def _learn(self, peer: str) -> None:
+        decrees = self.alive[peer]
+        if not decrees.gathering:
+            self._due.pop(peer, None)
+        elif self.now >= self._due.setdefault(peer, self.now + ROUND):
+            del self._due[peer]
+            self._models += 1
+            digest = self._models.to_bytes(32, "big")
+            self.disks[peer].models.add(digest)
+            self.carry_out(peer, decrees.propose(digest))
+
+    def _do(self, peer: str, output: Out) -> None:
+        match output:
+            case Persist(HardState() as stand):
+                self.disks[peer].stand = stand
+                self.history.append(Saved(self.now, peer, stand))
+            case Persist(CommitState() as holding):
+                self.disks[peer].holding = holding
+                self.history.append(Saved(self.now, peer, holding))
+            case Say(to, message):
+                if not self._is_durable(peer, to, message):
+                    self.rash.append((self.now, peer, message))
+                self._post(peer, to, message)
+            case Fetch(holder, digest):
+                self._post(peer, holder, Wanted(digest, found=False))
+            case Apply(decree):
+                self.applied.append((self.now, peer, decree))
+            case LeaderChanged():
+                self.turns.append((self.now, peer, output))
+            case Rejection(code):
+                self.refused[code] += 1
+
+    def _is_durable(self, peer: str, to: str, message: Message) -> bool:
+        """Whether a vote or an acceptance is on the disk of who says it, with the model that it is about."""
+        disk = self.disks[peer]
+        match message:
+            case VoteReply(term, False, True):
+                return disk.stand == HardState(term, to)
+            case Accept(term, round_):
+                held = disk.holding.accepted
+                return held is not None and (held.term, held.round) == (term, round_) and held.digest in disk.models
+            case _:
+                return True
+
+    def _post(self, sender: str, to: str, message: Message | Wanted) -> None:
+        for _ in range(1 + (self.rng.random() < self.repeat)):
+            if self.rng.random() >= self.loss and (sender, to) not in self.apart:
+                self._order += 1
+                due = self.now + int(self.rng.integers(1, self.delay + 1))
+                heapq.heappush(self._mail, (due, self._order, sender, to, message))
+
+    def _deliver(self, sender: str, to: str, message: Message | Wanted) -> None:
+        if to not in self.alive or (sender, to) in self.apart:
+            return
+        if not isinstance(message, Wanted):
+            self.carry_out(to, self.alive[to].heard(sender, message))
+        elif message.found:
+            self.disks[to].models.add(message.digest)
+            self.carry_out(to, self.alive[to].holds(message.digest))
+        elif message.digest in self.disks[to].models:
+            self._post(to, sender, Wanted(message.digest, found=True))
+
+
+def effects(count: int) -> int:
+    """More outputs than a coordinator of so many peers has from one proposal to the next: what it says of a round
+    (proposals, certificates, heartbeats), two saves and an application."""
+    return 4 * count + 4
+
+
+def bereaved(court: ConsensusCluster, outputs: int) -> tuple[str, int | None]:
+    """The coordinator is killed after so many more outputs; who it was, and ticks until somebody else coordinates."""
+    assert court.run(400, lambda: court.rounds >= 1), "a court begins"
+    court.run(int(court.rng.integers(2 * ROUND)))
+    assert court.run(200, lambda: court.coordinator is not None), "a court has a coordinator again"
+    victim = court.coordinator
+    assert victim is not None
+    court.doomed = victim, outputs
+    assert court.run(100, lambda: victim not in court.alive), "a coordinator goes on speaking"
+    killed = court.now
+    found = court.run(400, lambda: court.coordinator is not None)
+    return victim, court.now - killed if found else None
+
+
+# --------------------------------------------------------------------------------------------------------------- judges
+
+
+def applications(history: Iterable[Saved]) -> list[tuple[Saved, Certificate]]:
+    """Each time that a round became durable on a disk as applied."""
+    found, last = [], dict[str, Certificate | None]()
+    for saved in history:
+        if isinstance(saved.what, CommitState):
+            applied = saved.what.applied
+            if applied is not None and applied != last.get(saved.peer):
+                found.append((saved, applied))
+            last[saved.peer] = applied
+    return found
+
+
+def forks(history: Iterable[Saved]) -> list[int]:
+    """Rounds of which two different models were applied."""
+    models: dict[int, set[bytes]] = {}
+    for _, certificate in applications(history):
+        models.setdefault(certificate.decree.round, set()).add(certificate.decree.digest)
+    return [round_ for round_, digests in models.items() if len(digests) > 1]
+
+
+def doubles(history: Iterable[Saved]) -> list[tuple[str, int]]:
+    """Rounds that a peer applied twice, or after a later one."""
+    last: Counter[str] = Counter()
+    found = []
+    for saved, certificate in applications(history):
+        if certificate.decree.round <= last[saved.peer]:
+            found.append((saved.peer, certificate.decree.round))
+        last[saved.peer] = certificate.decree.round
+    return found
+
+
+def unsupported(history: Iterable[Saved], electorates: Mapping[int, VoterSet]) -> list[int]:
+    """Rounds that somebody applied before a majority had accepted that very decree, durably."""
+    accepted: dict[Decree, set[str]] = {}
+    last: dict[str, Certificate | None] = {}
+    found = []
+    for saved in history:
+        if not isinstance(saved.what, CommitState):
+            continue
+        if saved.what.accepted is not None:
+            accepted.setdefault(saved.what.accepted, set()).add(saved.peer)
+        applied = saved.what.applied
+        if applied is not None and applied != last.get(saved.peer):
+            voters = electorates[applied.decree.roster].voters
+            if 2 * len(accepted.get(applied.decree, set()) & voters) <= len(voters):
+                found.append(applied.decree.round)
+            last[saved.peer] = applied
+    return found
+
+
+def perjuries(history: Iterable[Saved]) -> list[str]:
+    """Peers whose term went back, or that had two votes in one term."""
+    last: dict[str, HardState] = {}
+    found = []
+    for saved in history:
+        if isinstance(saved.what, HardState):
+            before = last.get(saved.peer, HardState())
+            fickle = saved.what.term == before.term and before.voted not in ("", saved.what.voted)
+            if saved.what.term < before.term or fickle:
+                found.append(saved.peer)
+            last[saved.peer] = saved.what
+    return found
+
+
+def rivals(turns: Iterable[tuple[int, str, LeaderChanged]]) -> list[int]:
+    """Terms in which two peers coordinated."""
+    seen: dict[int, set[str]] = {}
+    for _, peer, turn in turns:
+        if turn.coordinator == peer:
+            seen.setdefault(turn.term, set()).add(peer)
+    return [term for term, peers in seen.items() if len(peers) > 1]
+
+
+def judge(court: ConsensusCluster) -> dict[str, object]:
+    """What is wrong with a history; empty if nothing."""
+    electorates = {each.number: each for each in court.electorates}
+    findings: dict[str, object] = {
+        "forks": forks(court.history),
+        "doubles": doubles(court.history),
+        "unsupported": unsupported(court.history, electorates),
+        "perjuries": perjuries(court.history),
+        "rivals": rivals(court.turns),
+        "rash": court.rash,
+    }
+    return {name: found for name, found in findings.items() if found}

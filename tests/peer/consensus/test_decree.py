@@ -1,0 +1,390 @@
+"""Coordinated rounds, judged by their history: one model a round, whoever dies, and what is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpeer.peer.consensus.decree import RoundCommit
+from fedpeer.peer.consensus.election import TERM_JUMP_MAX
+from fedpeer.peer.wire.ballots import (
+    Accept,
+    Apply,
+    Certificate,
+    Commit,
+    CommitState,
+    Decree,
+    Fetch,
+    HardState,
+    Heartbeat,
+    LeaderCertificate,
+    Message,
+    Out,
+    Persist,
+    Progress,
+    Propose,
+    Say,
+    Take,
+    VoteReply,
+    VoteRequest,
+    VoterSet,
+    acceptance_text,
+    vote_text,
+)
+from fedpeer.rejection import Rejection
+from tests.gossip.swim import ids, signature
+from tests.peer.consensus.court import SCOPE, ConsensusCluster, Disk, applications, bereaved, effects, judge, machine
+
+# ----------------------------------------------------------------------------------------------- one model a round (P6)
+
+
+def storm(seed: int, kind: type[RoundCommit] = RoundCommit) -> ConsensusCluster:
+    """900 ticks of kills (of the coordinator, mostly), restarts and cuts; then nothing is wrong any more.
+
+    In every third storm the electorate changes with each round.
+    """
+    count = 3 + seed % 5
+    court = ConsensusCluster(seed, count, kind=kind, electorates=changing(ids(count)) if seed % 3 == 0 else ())
+    rng = court.rng
+    court.loss, court.repeat, court.delay = 0.3 * rng.random(), 0.3 * rng.random(), int(rng.integers(1, 13))
+    back: dict[str, int] = {}
+    for now in range(900):
+        if rng.random() < 0.03 and court.doomed is None and court.alive:
+            victim = court.coordinator if rng.random() < 0.8 else None
+            court.doomed = victim or str(rng.choice(sorted(court.alive))), int(rng.integers(1, 20))
+        if rng.random() < 0.03:
+            court.apart = cut(court.peers, rng) if rng.random() < 0.3 else frozenset()
+        for peer in court.peers:
+            if peer not in court.alive and now >= back.setdefault(peer, now + int(rng.integers(1, 60))):
+                del back[peer]
+                court.start(peer)
+        court.step()
+    court.loss = court.repeat = 0.0
+    court.delay, court.apart, court.doomed = 4, frozenset(), None
+    for peer in court.peers:
+        if peer not in court.alive:
+            court.start(peer)
+    return court
+
+
+def cut(peers: list[str], rng: np.random.Generator) -> frozenset[tuple[str, str]]:
+    """Two sides that do not hear one another, or of which only one hears the other."""
+    one, one_way = {peer for peer in peers if rng.random() < 0.5}, rng.random() < 0.3
+    apart = {(p, q) for p in peers for q in peers if p in one and q not in one}
+    return frozenset(apart if one_way else apart | {(q, p) for p, q in apart})
+
+
+def changing(peers: tuple[str, ...]) -> list[VoterSet]:
+    """Two to begin with; then all others come in, one by one; then the first go, until three are left; and again."""
+    steps = [peers[:n] for n in range(2, len(peers))] + [peers[n:] for n in range(len(peers) - 2)]
+    voters = [*steps, *steps[::-1], *steps]
+    return [VoterSet(number, frozenset(who), frozenset(peers)) for number, who in enumerate(voters, 1)]
+
+
+def weather(seed: int) -> tuple[int, dict[str, object]]:
+    """Rounds applied in a storm, and what is wrong with it. After it three more must come within 300 ticks."""
+    court = storm(seed)
+    target = max(decrees.holding.round for decrees in court.alive.values()) + 3
+    went_on = court.run(300, lambda: court.rounds >= target)
+    found = judge(court)
+    return target, found if went_on else {**found, "stuck": court.now}
+
+
+def test_a_storm_of_kills_and_cuts_forks_no_round_and_everything_goes_on() -> None:
+    found = {seed: wrong for seed in range(8) if (wrong := weather(seed)[1])}
+    assert not found, "seed: what is wrong"
+
+
+@pytest.mark.parametrize("storms", [pytest.param(12, marks=pytest.mark.slow), pytest.param(60, marks=pytest.mark.soak)])
+def test_many_storms(storms: int) -> None:
+    results = {seed: weather(seed) for seed in range(100, 100 + storms)}
+    assert not {seed: wrong for seed, (_, wrong) in results.items() if wrong}
+    assert sum(rounds for rounds, _ in results.values()) > storms * 10, (
+        "storms in which hardly anything happens show nothing"
+    )
+
+
+def widowed(count: int, seed: int, outputs: int, kind: type[RoundCommit] = RoundCommit) -> ConsensusCluster:
+    """A coordinator killed after each of its outputs, with nobody else disturbed; later it comes back from its disk."""
+    court = ConsensusCluster(seed, count, loss=0.2 * (seed % 2), repeat=0.1, kind=kind)
+    victim, _ = bereaved(court, outputs)
+    newest = max(decrees.holding.round for decrees in court.alive.values())
+    court.run(300, lambda: court.rounds > newest)
+    court.start(victim)
+    newest = max(decrees.holding.round for decrees in court.alive.values())
+    court.run(300, lambda: court.rounds > newest)
+    return court
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_coordinator_killed_after_any_output_never_forks_a_round(count: int) -> None:
+    for outputs in range(1, effects(count) + 1):
+        court = widowed(count, outputs, outputs)
+        newest = max(decrees.holding.round for decrees in court.alive.values())
+        assert not judge(court), f"replay with outputs={outputs}"
+        assert court.rounds >= newest - 1, f"all follow; replay with outputs={outputs}"
+
+
+# ----------------------------------------------------------------------------------- each rule, switched off, is seen
+
+
+class WithoutMajority(RoundCommit):
+    def _carried(self, decree: Decree, by: Iterable[str]) -> bool:
+        return True
+
+
+class Forgetful(RoundCommit):
+    """A new coordinator that ignores what was accepted before."""
+
+    def _finish(self, term: int) -> list[Out]:
+        return []
+
+
+class Rash(RoundCommit):
+    """Speaks before it saves."""
+
+    def heard(self, sender: str, message: Message) -> list[Out]:
+        return sorted(super().heard(sender, message), key=lambda output: isinstance(output, Persist))
+
+
+def findings(kind: type[RoundCommit]) -> set[str]:
+    return {name for outputs in range(1, effects(3) + 1) for name in judge(widowed(3, outputs, outputs, kind))}
+
+
+def test_a_commit_without_a_majority_is_seen() -> None:
+    assert {"forks", "unsupported"} <= findings(WithoutMajority)
+
+
+def test_a_new_coordinator_that_ignores_what_was_accepted_is_seen() -> None:
+    assert "forks" in findings(Forgetful)
+
+
+def test_speaking_before_the_save_is_seen() -> None:
+    assert "rash" in findings(Rash)
+
+
+def overtaken(seed: int) -> ConsensusCluster:
+    """One of three hears nothing for a while; then the coordinator dies as soon as it has applied a round that the
+    third has accepted only. Later it comes back."""
+    court = ConsensusCluster(seed, 3)
+    assert court.run(200, lambda: court.rounds >= 1)
+    first = court.coordinator
+    assert first is not None
+    away, other = (peer for peer in court.peers if peer != first)
+    court.apart = frozenset(pair for peer in court.peers for pair in ((peer, away), (away, peer)))
+    one, two = court.alive[first], court.alive[other]
+    assert court.run(60, lambda: one.holding.round > max(two.holding.round, court.rounds + 1))
+    court.kill(first)
+    court.apart = frozenset((first, peer) for peer in court.peers)  # nor is the certificate on its way heard
+    court.run(200)
+    court.apart = frozenset()
+    court.start(first)
+    court.run(100)
+    return court
+
+
+def test_votes_for_candidates_that_are_behind_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(judge(overtaken(seed)) for seed in range(8))
+    monkeypatch.setattr(Progress, "at_least", lambda mine, theirs: True)
+    assert any("forks" in judge(overtaken(seed)) for seed in range(8))
+
+
+# ------------------------------------------------------------------------------------------- electorates, late joiners
+
+
+def rosters(*memberships: str) -> list[VoterSet]:
+    """Numbered rosters of voters, one letter a peer; everybody is a member of each."""
+    everyone = frozenset(ids(max(ord(letter) for each in memberships for letter in each) - 64))
+    voters = (frozenset(ids(26)[ord(letter) - 65] for letter in each) for each in memberships)
+    return [VoterSet(number, who, everyone) for number, who in enumerate(voters, 1)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_electorates_change_by_one_voter_at_a_time(seed: int) -> None:
+    court = ConsensusCluster(seed, 5, loss=0.1, electorates=rosters("ABC", "ABCD", "ABCDE", "BCDE"))
+    assert court.run(400, lambda: court.rounds >= 5)
+    by_round = {certificate.decree.round: certificate.decree.roster for _, certificate in applications(court.history)}
+    assert [by_round[round_] for round_ in range(1, 5)] == [2, 3, 4, 4], "the next with each round"
+    assert not judge(court)
+    assert all(len(each.acceptances) >= 3 for _, each in applications(court.history)), "a majority of both electorates"
+    court.kill(court.peers[2])
+    court.run(100, lambda: court.coordinator in (court.peers[1], *court.peers[3:]))
+    rounds = court.rounds
+    assert court.run(300, lambda: court.rounds >= rounds + 2), "three of the four that vote now are enough"
+    assert court.coordinator != court.peers[0], "who has no vote does not stand"
+
+
+def test_electorates_that_differ_by_two_voters_are_not_decreed() -> None:
+    court = ConsensusCluster(1, 5, electorates=rosters("ABC", "ABCDE"))
+    assert court.run(200, lambda: court.rounds >= 3)
+    assert {certificate.decree.roster for _, certificate in applications(court.history)} == {1}
+
+
+def test_who_comes_late_goes_on_from_the_newest_round() -> None:
+    court = ConsensusCluster(2, 4)
+    late = court.peers[3]
+    court.kill(late)
+    assert court.run(400, lambda: court.rounds >= 10)
+    court.start(late)
+    assert court.run(60, lambda: court.rounds >= 10)
+    assert court.refused["round_gap"] >= 1
+    mine = [certificate.decree.round for saved, certificate in applications(court.history) if saved.peer == late]
+    assert len(mine) < 6, "one leap, and no round on the way"
+    assert not judge(court)
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+A, B, C = ids(3)
+ALL = VoterSet(1, frozenset((A, B, C)), frozenset((A, B, C)))
+X, Y = bytes([1]) * 32, bytes([2]) * 32
+
+
+def mandate(candidate: str, term: int) -> LeaderCertificate:
+    votes = ((who, signature(who, vote_text(SCOPE, who, term, 1, candidate))) for who in (A, B))
+    return LeaderCertificate(term, candidate, 1, tuple(votes))
+
+
+def certificate(decree: Decree, *who: str) -> Certificate:
+    return Certificate(decree, tuple((each, signature(each, acceptance_text(SCOPE, each, decree))) for each in who))
+
+
+FIRST = certificate(Decree(4, 1, 1, X), A, B)
+
+
+def follower(holding: CommitState | None = None) -> RoundCommit:
+    """C, who follows A in term 5 and has applied round 1; it has the models X and Y."""
+    decrees = machine(C, [ALL], Disk(holding or CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
+    decrees.heard(A, Heartbeat(mandate(A, 5), Progress(1, 1, 4)))
+    decrees.holds(Y)
+    return decrees
+
+
+def coordinator() -> RoundCommit:
+    """B, who coordinates round 2 in term 5."""
+    decrees = machine(B, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
+    now = 0
+    while not decrees.election.leading:
+        out = decrees.tick(now := now + 1, ())
+        for said in out:
+            if isinstance(said, Say) and isinstance(said.message, VoteRequest):
+                pre = said.message.pre
+                text = vote_text(SCOPE, A, 5, 1, B)
+                decrees.heard(A, VoteReply(5, pre, True, b"" if pre else signature(A, text)))
+                break
+    return decrees
+
+
+def first_refusal(out: list[Out]) -> str | None:
+    return out[0].code if out and isinstance(out[0], Rejection) else None
+
+
+@pytest.mark.parametrize(
+    ("sender", "message", "code"),
+    [
+        (A, Propose(Decree(4, 2, 1, Y)), "stale_term"),
+        (A, Heartbeat(mandate(A, 4), Progress()), "stale_term"),
+        (A, Propose(Decree(5 + TERM_JUMP_MAX + 1, 2, 1, Y)), "term_jump"),
+        (A, Commit(certificate(Decree(5 + TERM_JUMP_MAX + 1, 2, 1, Y), A, B)), "term_jump"),
+        (B, Propose(Decree(5, 2, 1, Y)), "two_coordinators"),
+        (B, Heartbeat(mandate(B, 5), Progress()), "two_coordinators"),
+        (A, Propose(Decree(5, 1, 1, Y)), "already_applied"),
+        (A, Propose(Decree(5, 3, 1, Y)), "round_gap"),
+        (A, Propose(Decree(5, 2, 7, Y)), "round_gap"),
+        (A, Commit(certificate(Decree(5, 3, 1, bytes(32)), A, B)), "round_gap"),
+        (A, Commit(certificate(Decree(5, 2, 7, Y), A, B)), "round_gap"),
+        (A, Commit(certificate(Decree(5, 1, 1, Y), A, B)), "digest_mismatch"),
+        (A, Commit(certificate(Decree(5, 2, 1, Y), A)), "bad_signature"),
+        (A, Commit(certificate(Decree(5, 2, 1, Y), A, "stranger")), "bad_signature"),
+        (A, Commit(replace(certificate(Decree(5, 2, 1, Y), A, B), decree=Decree(5, 2, 1, X))), "bad_signature"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name_and_changes_nothing(sender: str, message: Message, code: str) -> None:
+    decrees = follower()
+    before = decrees.holding, decrees.election.stand
+    out = decrees.heard(sender, message)
+    assert first_refusal(out) == code
+    assert (decrees.holding, decrees.election.stand) == before
+    assert not any(isinstance(output, Persist | Apply) for output in out)
+
+
+def test_another_decree_in_the_same_term_is_refused_and_in_a_later_one_it_counts() -> None:
+    decrees = follower()
+    out = decrees.heard(A, Propose(Decree(5, 2, 1, Y)))
+    assert out[0] == Persist(CommitState(1, Decree(5, 2, 1, Y), FIRST))
+    assert out[1] == Say(A, Accept(5, 2, signature(C, acceptance_text(SCOPE, C, Decree(5, 2, 1, Y)))))
+    assert decrees.heard(A, Propose(Decree(5, 2, 1, Y))) == out[1:], "said again, saved once"
+    for message in (Propose(Decree(5, 2, 1, X)), Commit(certificate(Decree(5, 2, 1, X), A, B))):
+        assert first_refusal(decrees.heard(A, message)) == "digest_mismatch"
+    decrees.heard(B, Heartbeat(mandate(B, 6), Progress(1, 1, 4)))
+    assert decrees.heard(B, Propose(Decree(6, 2, 1, X)))[0] == Persist(CommitState(1, Decree(6, 2, 1, X), FIRST))
+
+
+def test_who_proposes_a_round_that_is_over_is_handed_the_certificate() -> None:
+    assert follower().heard(A, Propose(Decree(5, 1, 1, X)))[1:] == [Say(A, Commit(FIRST))]
+
+
+def test_nothing_is_accepted_or_applied_before_its_model_is_durable() -> None:
+    new = bytes([3]) * 32
+    decrees = follower()
+    assert decrees.heard(A, Propose(Decree(5, 2, 1, new))) == [Fetch(A, new)]
+    accepted = decrees.holds(new)
+    assert accepted[0] == Persist(CommitState(1, Decree(5, 2, 1, new), FIRST))
+    decrees = follower()
+    proof = certificate(Decree(5, 2, 1, new), A, B)
+    assert decrees.heard(B, Commit(proof)) == [Fetch(B, new)]
+    assert decrees.holds(new) == [Persist(CommitState(1, None, proof)), Apply(proof.decree)]
+    assert decrees.heard(B, Commit(proof)) == [], "once"
+
+
+def test_acceptances_count_once_for_their_own_term_and_with_their_own_signature() -> None:
+    decrees = coordinator()
+    decrees.propose(Y)
+    decree = Decree(5, 2, 1, Y)
+    good = signature(A, acceptance_text(SCOPE, A, decree))
+    assert (
+        first_refusal(decrees.heard(A, Accept(5, 2, signature(A, acceptance_text(SCOPE, A, FIRST.decree)))))
+        == "bad_signature"
+    )
+    assert first_refusal(decrees.heard("stranger", Accept(5, 2, good))) == "unknown_peer"
+    assert decrees.heard(A, Accept(4, 2, good)) == []
+    out = decrees.heard(A, Accept(5, 2, good))
+    assert out[:2] == [Persist(CommitState(1, None, certificate(decree, A, B))), Apply(decree)]
+    assert out[2:] == [Say(peer, Commit(certificate(decree, A, B))) for peer in (A, C)]
+
+
+def test_updates_count_once_for_the_round_under_way() -> None:
+    decrees = coordinator()
+    assert decrees.heard_update(A, 5, 2, X) == [Take(A, 2, X)]
+    assert decrees.heard_update(A, 5, 2, X) == []
+    for term, round_, digest, code in [
+        (5, 2, Y, "second_update"),
+        (5, 1, X, "round_closed"),
+        (5, 3, X, "round_gap"),
+        (4, 2, X, "stale_term"),
+    ]:
+        assert first_refusal(decrees.heard_update(A, term, round_, digest)) == code
+    decrees.propose(Y)
+    assert first_refusal(decrees.heard_update(C, 5, 2, X)) == "round_closed"
+    assert first_refusal(follower().heard_update(A, 5, 2, X)) == "stale_term"
+
+
+def test_a_new_coordinator_proposes_again_what_it_accepted_before_anything_else() -> None:
+    unfinished = Decree(4, 2, 1, Y)
+    decrees = machine(B, [ALL], Disk(CommitState(1, unfinished, FIRST), HardState(4, A)), np.random.default_rng(0))
+    now, out = 0, list[Out]()
+    while not decrees.election.leading:
+        for said in decrees.tick(now := now + 1, ()):
+            if isinstance(said, Say) and isinstance(said.message, VoteRequest):
+                pre = said.message.pre
+                answer = VoteReply(5, pre, True, b"" if pre else signature(A, vote_text(SCOPE, A, 5, 1, B)))
+                out = decrees.heard(A, answer)
+                break
+    assert Persist(CommitState(1, replace(unfinished, term=5), FIRST)) in out
+    assert [o.message for o in out if isinstance(o, Say) and isinstance(o.message, Propose)] == [
+        Propose(replace(unfinished, term=5))
+    ] * 2
+    assert not decrees.gathering

@@ -1,0 +1,113 @@
+"""What a peer keeps of its own as bytes: the algorithm's own numbers, on disk and back, and journals of before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.confident_peers import Trusting
+from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.leaves import leaves
+from fedpeer.algorithms.servers.models import Model
+from fedpeer.config.choice import parse
+from fedpeer.config.methods import method_of
+from fedpeer.gossip.reductions import FLOAT32
+from fedpeer.peer.node.keeper import Keeper
+from fedpeer.peer.state.entries import Began, Entry, LocalTrained, Opened
+from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
+from fedpeer.peer.state.ledger import DurableState, Rules
+from fedpeer.peer.wire.framing import FrameError, frame
+from fedpeer.sims.peers import learners
+from fedpeer.sims.world import plan_of
+from tests.sims.worlds import federation, world
+
+METHOD = "pfedvem-gossip,head_lr=0.001,head_epochs=2,samples=2"
+#: An `Opened` as version 0.2 wrote it: the first exchange of round 3, from the peer's own weight, and any other.
+AFRESH = (
+    "46445046010000005d000000000000000000000093a64f70656e656488a567726f7570a865766572796f6e65a5726f756e6403a8657863"
+    "68616e676500a2746f92a162a163a665787065637491a163a86672616374696f6ecb3fd0000000000000a6616672657368c3a577686f6c"
+    "65c290277911b34917630da31eca4599f1184e"
+)
+CARRIED_ON = (
+    "46445046010000005d000000000000000000000093a64f70656e656488a567726f7570a865766572796f6e65a5726f756e6403a8657863"
+    "68616e676500a2746f92a162a163a665787065637491a163a86672616374696f6ecb3fd0000000000000a6616672657368c2a577686f6c"
+    "65c29064af2a06fd84817e7a961d78b2864327"
+)
+
+
+def keeper(method: str = METHOD, **settings: Any) -> Keeper:
+    made, choice = world(federation(simulation__peers=3, **settings)), parse(method)
+    return Keeper.of(learners(made)["peer2"], choice, plan_of(made, method_of(choice)))
+
+
+def two_rounds(one: Keeper) -> tuple[Tensor, Tensor, Trusting]:
+    """What the node has after two rounds, in which estimates came to half of what was trained; and the state itself."""
+    x_n, s_k, state = one.start(), torch.zeros(0), None
+    for round in (1, 2):
+        estimate_n = x_n if round == 1 else x_n / 2
+        before = one.algorithm.start_client(estimate_n, torch.tensor(one.examples)) if state is None else state
+        batches, keys = one.learner.batches(round), [one.learner.key(round)]
+        state, sent = one.algorithm.train(before, Model(estimate_n), batches, keys)
+        x_n, s_k = one.train(round, estimate_n, s_k, fresh=round == 1)
+        assert torch.equal(x_n, sent.model_n)
+    assert isinstance(state, Trusting)
+    return x_n, s_k, state
+
+
+def test_bytes_between_rounds_change_no_number() -> None:
+    one = keeper()
+    _, s_k, state = two_rounds(one)
+    assert s_k.dtype == torch.uint8
+    assert bytes(s_k.tolist()) == one.form.written(state)
+    assert len(s_k) == sum(leaf.nbytes for leaf in leaves(state).values())
+    own_n = one.own_model(s_k)
+    assert own_n is not None
+    assert torch.equal(own_n, state.model_n)
+    base, head = (torch.from_numpy(group.indices["peer2"]) for group in one.plan.groups)
+    assert one.weight(s_k, base) == 40 == one.examples
+    assert one.weight(s_k, head) == pytest.approx(float(state.tau), rel=1e-12)
+    assert one.weight(s_k, head) != pytest.approx(100, rel=1e-3), "it is no longer the first, 1 / sigma^2"
+
+
+def test_a_ledger_holds_it_through_a_journal_and_a_snapshot() -> None:
+    one = keeper()
+    x_n, s_k, _ = two_rounds(one)
+    rules, index = Rules("peer2", Draws(0), FLOAT32), {"everyone": torch.arange(len(x_n))}
+    ledger = DurableState.blank(rules, index, one.start(), one.state_size)
+    blank = snapshot_bytes(ledger, {})
+    entries: list[Entry] = [Began(round=1), LocalTrained(round=1, x_n=x_n, s_k=s_k)]
+    entries.append(
+        Opened(group="everyone", round=1, exchange=0, to=("peer1",), expect=(), fraction=0.25, start_weight=30.0)
+    )
+    for entry in entries:
+        ledger.apply(entry)
+    assert ledger.groups["everyone"].put == 30.0
+    assert float(ledger.groups["everyone"].held.weight) == 22.5
+    journalled = ledger_of(blank, [entry_bytes(entry) for entry in entries], rules, index, {})
+    again = ledger_of(snapshot_bytes(ledger, {}), (), rules, index, {})
+    for each in (journalled, again):
+        assert torch.equal(each.s_k, s_k)
+        assert not each.fresh
+        assert snapshot_bytes(each, {}) == snapshot_bytes(ledger, {})
+
+
+@pytest.mark.parametrize(("written", "begins"), [(AFRESH, 7.0), (CARRIED_ON, None)], ids=["afresh", "carried on"])
+def test_what_version_0_2_wrote_is_read(written: str, begins: float | None) -> None:
+    found = entry_of(bytes.fromhex(written), 7.0)
+    asked: dict[str, Any] = {"group": "everyone", "round": 3, "exchange": 0, "to": ("b", "c"), "expect": ("c",)}
+    assert found == Opened(**asked, fraction=0.25, start_weight=begins)
+    assert entry_of(entry_bytes(found)) == found
+
+
+def test_what_no_version_wrote_is_not() -> None:
+    with pytest.raises(FrameError, match="with other fields"):
+        entry_of(frame("Opened", {"group": "everyone", "anew": True}, {}))
+
+
+def test_what_does_not_fit_is_said_before_anybody_is_met() -> None:
+    with pytest.raises(AlgorithmError, match="write cross-entropy"):
+        keeper(learning__loss="squared-error")

@@ -1,0 +1,141 @@
+"""What others say of a peer moves none of its own numbers: life and incarnation follow from its own starts, and from
+what it signed itself.
+
+One member lies, in any words of the wire, and the victim goes on as the process and the incarnation that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedpeer.peer.state.events import Heard, RejectEffect, Stop
+from fedpeer.peer.wire.messages import Hello, LaneState, RejectMessage
+from tests.faults.village import PeerCluster
+from tests.peer.node.test_node import met
+
+#: Numbers of lives and incarnations beyond what the victim knows of itself.
+FAR = (1, 2, 1000, 2**16, 2**16 + 1, 2**31, 2**40, 2**62, 2**63 - 2)
+#: What an honest peer hears of it.
+NAMES = {"unproven", "incarnation_jump"}
+
+
+class Victim:
+    """A peer in the middle of a run, and one member who lies to it."""
+
+    def __init__(self, known: bool) -> None:
+        self.village: PeerCluster
+        self.village, self.node, self.liar = met()
+        self.before = self.numbers()
+        for other in self.node.life.others.values():
+            other.met = known
+
+    def numbers(self) -> tuple[int, int]:
+        return self.node.ledger.life, self.node.ledger.incarnation
+
+    def hears(self, message: Any, *, by: str = "", to_incarnation: int = 0) -> set[str]:
+        """The names by which it refuses that; it is who it was, and still there."""
+        heard = Heard(by or self.liar, 1, to_incarnation or self.node.ledger.incarnation, message)
+        effects = self.node.step(heard)
+        assert not [each for each in effects if isinstance(each, Stop)]
+        assert self.node.phase != "stopped"
+        assert self.numbers() == self.before
+        return {each.rejection.code for each in effects if isinstance(each, RejectEffect)}
+
+    def hello(self, **changed: Any) -> Hello:
+        other = self.node.life.others[self.liar]
+        setup = self.node.setup
+        groups = tuple((group, self.node.life.digest_of(group)) for group in self.village.groups)
+        hello = Hello(
+            life=other.life, nonce=other.nonce, known_life=self.node.ledger.life, contract=setup.contract,
+            groups=groups, lanes=(self.lane(),), round=1, begun=True, roster=1, answer=True,
+        )  # fmt: skip
+        return replace(hello, **changed)
+
+    def lane(self, **changed: Any) -> LaneState:
+        """What the liar would say of the lanes if it told the truth."""
+        (group,) = self.village.groups
+        holding = self.node.ledger.groups[group]
+        out, into = holding.out[self.liar], holding.into[self.liar]
+        true = LaneState(
+            group=group, made=into.taken, acked=into.taken, taken=out.made, made_weight=into.taken_weight,
+            taken_weight=out.weight_until(out.made),
+        )  # fmt: skip
+        return replace(true, **changed)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["known to all", "just started"])
+def victim(request: pytest.FixtureRequest) -> Victim:
+    return Victim(request.param)
+
+
+Lie = Callable[[Victim, int], set[str]]
+LIES: dict[str, Lie] = {
+    "its incarnation": lambda victim, far: victim.hears(victim.hello(), to_incarnation=victim.before[1] + far),
+    "its life": lambda victim, far: victim.hears(victim.hello(known_life=victim.before[0] + far)),
+    "its life and an incarnation that is over": lambda victim, far: victim.hears(
+        victim.hello(known_life=victim.before[0] + far), to_incarnation=victim.before[1] - 1
+    ),
+    "what it made": lambda victim, far: victim.hears(
+        victim.hello(lanes=(victim.lane(taken=victim.lane().taken + far),))
+    ),
+    "what it took": lambda victim, far: victim.hears(
+        victim.hello(lanes=(victim.lane(acked=victim.lane().acked + far),))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("far", FAR)
+@pytest.mark.parametrize("lie", LIES)
+def test_a_hello_moves_no_number_of_who_hears_it(victim: Victim, lie: str, far: int) -> None:
+    for _ in range(3):
+        found = LIES[lie](victim, far)
+        assert found <= NAMES
+        assert found or lie == "its life and an incarnation that is over"
+        victim.node.life.standing.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", ["its life", "its incarnation"])
+def test_nor_does_one_that_is_said_a_thousand_times(victim: Victim, lie: str) -> None:
+    for _ in range(1000):
+        assert LIES[lie](victim, 1) == {"unproven"}
+
+
+def test_no_number_of_members_says_that_a_later_process_has_our_identity() -> None:
+    for known in (True, False):
+        victim = Victim(known)
+        refused = RejectMessage(code="duplicate_peer", group="", seq=0, text="There is a later one.")
+        for _ in range(10):
+            for peer in victim.village.town.peers:
+                if peer != victim.node.life.me:
+                    assert victim.hears(refused, by=peer) == {"unproven"}
+
+
+@pytest.mark.slow
+@given(st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_one_member_says_of_us_we_are_who_we_are(victim: Victim, data: st.DataObject) -> None:
+    far = st.one_of(st.integers(-2, 3), st.integers(0, 2**63 - 3))
+    lane = victim.lane()
+    number = st.integers(0, 2**63 - 1)
+    lanes = st.builds(
+        LaneState,
+        group=st.just(lane.group),
+        made=number,
+        acked=st.one_of(number, st.just(lane.acked)),
+        taken=st.one_of(st.just(lane.taken), number),
+        made_weight=st.floats(0, 1e9),
+        taken_weight=st.one_of(st.just(lane.taken_weight), st.floats(0, 1e9)),
+    )
+    hello = victim.hello(
+        known_life=max(0, victim.before[0] + data.draw(far)), lanes=(data.draw(lanes),), answer=data.draw(st.booleans())
+    )
+    victim.hears(hello, to_incarnation=max(1, victim.before[1] + data.draw(far)))
+    victim.node.life.standing.clear()

@@ -1,0 +1,194 @@
+"""What a peer's work under an algorithm with a server depends on: who the clients of a round are, whose updates count,
+and what a server of another peer's making must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from fedpeer.algorithms.leaves import leaves, rebuilt
+from fedpeer.config.choice import parse
+from fedpeer.data.dataset import Dataset
+from fedpeer.data.own.code import imported
+from fedpeer.peer.node.pupil import Pupil
+from fedpeer.peer.state.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
+from fedpeer.peer.wire.leaf_bytes import content_of, parted
+from fedpeer.peer.wire.rejections import REJECTIONS
+from fedpeer.rejection import Rejection
+from fedpeer.sims.peers import learners
+from fedpeer.sims.world import World, build
+from tests.sims import worlds
+from tests.sims.test_served_engine import served
+
+THREE = ("peer1", "peer2", "peer3")
+SIX = tuple(f"peer{number}" for number in range(1, 7))
+
+
+@cache
+def world(**learning: object) -> World:
+    settings = {f"learning__{name}": value for name, value in learning.items()}
+    return worlds.world(worlds.federation(network="mlp:64+2+10", simulation__peers=6, **settings))
+
+
+def pupil(method: str, peer: str = "peer1", **learning: object) -> Pupil:
+    made = world(**learning)
+    return Pupil.of(learners(made)[peer], parse(method), imported, made.peers)
+
+
+@cache
+def tasks() -> World:
+    """Six linear models for two classes."""
+    x, y = load_digits(return_X_y=True)
+    asked = worlds.federation(network="linear", learning__loss="binary", simulation__split="blocks:40,test=50")
+    data = Dataset(
+        name="digits",
+        x=x.astype(np.float32) / 16,
+        y=(y < 5).astype(np.int64),
+        task="classification",
+        input_kind="features",
+        classes=("0", "1"),
+    )
+    return build(asked, data, 0)
+
+
+def task(method: str) -> Pupil:
+    """peer3's."""
+    return Pupil.of(learners(tasks())["peer3"], parse(method), imported, tasks().peers)
+
+
+def update_of(one: Pupil, clients: tuple[str, ...] = SIX) -> bytes:
+    done = one.work(TrainClient(1, one.course.client, one.course.server, clients))
+    assert isinstance(done, ClientTrained)
+    assert done.fault is None
+    return done.update
+
+
+def closed(one: Pupil, updates: dict[str, bytes], clients: tuple[str, ...] = SIX) -> UpdatesAggregated:
+    done = one.work(AggregateUpdates(4, 1, one.course.server, {"peer6": 0}, updates, clients))
+    assert isinstance(done, UpdatesAggregated)
+    return done
+
+
+def server_of(one: Pupil, done: UpdatesAggregated) -> tuple[dict[str, int], dict[str, Tensor]]:
+    """Whose update counted when, and the server's leaves."""
+    assert done.content is not None
+    found = parted(done.content, one.course.server_bytes)
+    assert found is not None
+    return found[0], one.server.leaves(found[1])
+
+
+def test_a_round_is_closed_for_the_clients_that_it_has() -> None:
+    """SCAFFOLD: c moves by |S|/N of the mean change, so half as far among twice as many."""
+    one = pupil("scaffold")
+    updates = {"peer1": update_of(one)}
+    few, many = (server_of(one, closed(one, updates, clients))[1] for clients in (THREE, SIX))
+    start = one.server.leaves(one.course.server)
+    for name in start:
+        if name.startswith("control"):
+            torch.testing.assert_close(few[name] - start[name], 2 * (many[name] - start[name]))
+            assert (few[name] != start[name]).any()
+        else:
+            assert torch.equal(few[name], many[name])
+    assert any(name.startswith("control") for name in start)
+
+
+def test_who_takes_part_is_drawn_among_the_clients_of_the_round() -> None:
+    one = pupil("fedavg", participation=0.5)
+    assert {len(one.course.takes_part(round, SIX)) for round in range(1, 9)} == {3}
+    drawn = {peer for round in range(1, 30) for peer in one.course.takes_part(round, THREE)}
+    assert drawn == set(THREE)
+
+
+def test_a_rule_that_is_left_with_too_few_clients_goes_by_the_median() -> None:
+    one = pupil("fedavg", aggregation="trimmed-mean,liars=1")
+    update = one.update.read(update_of(one))
+    sent = {
+        peer: one.update.written(rebuilt(update, {**leaves(update), "model_n": torch.full_like(update.model_n, value)}))
+        for peer, value in zip(THREE, (1.0, 2.0, 9.0), strict=True)
+    }
+    _, server = server_of(one, closed(one, sent, THREE))
+    assert (server["model_n"] == 2).all()
+
+
+def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
+    one = pupil("fedavg", farthest=10)
+    start, update = one.server.read(one.course.server), one.update.read(update_of(one))
+    change_n = update.model_n - start.model_n
+
+    def moved(times: float) -> bytes:
+        return one.update.written(rebuilt(update, {**leaves(update), "model_n": start.model_n + times * change_n}))
+
+    sent = {"peer1": moved(1.0), "peer2": moved(-1.5), "peer3": moved(20.0)}
+    done = closed(one, sent)
+    assert {peer: why.code for peer, why in done.out.items()} == {"peer3": "too_far"}
+    assert "R16" in REJECTIONS["too_far"].ids
+    counted, server = server_of(one, done)
+    assert counted == {"peer1": 1, "peer2": 1, "peer6": 0}, "it did not count"
+    torch.testing.assert_close(server["model_n"], start.model_n - 0.25 * change_n)
+    assert not closed(pupil("fedavg"), sent).out, "only where it is asked for"
+
+
+@pytest.mark.slow
+def test_the_vector_engine_leaves_out_the_same() -> None:
+    """Of peers that learn the same by other digits the one that went furthest; the round is then that of the others."""
+    made = world(farthest=1.05)
+    pupils = {peer: Pupil.of(each, parse("fedavg"), imported, made.peers) for peer, each in learners(made).items()}
+    done = closed(pupils["peer1"], {peer: update_of(each) for peer, each in pupils.items()})
+    assert done.out
+    refused: dict[str, str] = {}
+    with served(made, "fedavg", refused=refused.__setitem__) as running:
+        running.step()
+        assert running.server_n is not None
+        torch.testing.assert_close(running.server_n, server_of(pupils["peer1"], done)[1]["model_n"])
+    assert refused.keys() == done.out.keys()
+
+
+@pytest.mark.parametrize("method", ["mocha", "minibatch-sgd"])
+def test_an_update_of_a_task_says_whose_it_is(method: str) -> None:
+    one = task(method)
+    assert one.course.fixed, "V has a row for each task"
+    assert one.course.number(update_of(one)) == 2
+    assert one.course.number(update_of(one, ("peer0", *SIX))) == 3, "among the clients of the round"
+    assert not pupil("fedavg").course.fixed
+    assert pupil("fedavg").course.number(update_of(pupil("fedavg"))) is None
+
+
+def skewed(matrix_TT: Tensor) -> Tensor:
+    matrix_TT[0, 1] += 1e-3 * matrix_TT.abs().max()
+    return matrix_TT
+
+
+def indefinite(matrix_TT: Tensor) -> Tensor:
+    matrix_TT[0, 1] = matrix_TT[1, 0] = 2 * matrix_TT[0, 0]
+    return matrix_TT
+
+
+def negative(matrix_TT: Tensor) -> Tensor:
+    matrix_TT[0, 0] *= -1
+    return matrix_TT
+
+
+@pytest.mark.parametrize("method", ["mocha", "minibatch-sgd"])
+@pytest.mark.parametrize(
+    "bad", [skewed, indefinite, negative], ids=["R15-skewed", "R15-indefinite", "R15-negative-diagonal"]
+)
+def test_a_task_matrix_that_cannot_be_is_refused(method: str, bad: Callable[[Tensor], Tensor]) -> None:
+    one = task(method)
+    good = one.server.leaves(one.course.server)
+
+    def found(matrix_TT: Tensor) -> Rejection | None:
+        server = rebuilt(one.server.template, {**good, "coupling.matrix_TT": matrix_TT})
+        return one.course.model_fault(content_of({}, one.server.written(server)))
+
+    matrix_TT = good["coupling.matrix_TT"]
+    assert found(matrix_TT) is None
+    wrong = found(bad(matrix_TT.clone()))
+    assert wrong is not None
+    assert wrong.code == "bad_task_matrix"
+    assert "R15" in REJECTIONS["bad_task_matrix"].ids

@@ -1,0 +1,20 @@
+"""Timers of what was sent and not acknowledged: when a transfer is said again."""
+
+from __future__ import annotations
+
+from fedpeer.peer.node.repeats import Repeats
+
+
+def test_what_is_missed_is_not_waited_for_as_long_as_on_a_link_that_carries_nothing() -> None:
+    """A later number has come over the link: the earlier one is due after the usual wait, however often it was said."""
+    one, other = ("peer2", "everyone", 1), ("peer3", "everyone", 1)
+    repeats = Repeats()
+    for key in (one, other):
+        for now in (0, 16, 48):
+            repeats.sent(key, now)
+    repeats.sent(("peer2", "everyone", 2), 48)
+    assert repeats.due(48 + 17) == [("peer2", "everyone", 2)], "waits double"
+    repeats.missed("peer2", "everyone", 2)
+    assert repeats.due(48 + 15) == []
+    assert repeats.due(48 + 17) == [one, ("peer2", "everyone", 2)]
+    assert other in repeats.due(48 + 64)

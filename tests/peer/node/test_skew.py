@@ -1,0 +1,114 @@
+"""The two rules that bound the skew of round numbers, in the smallest model that shows what they are for.
+
+Three peers have a number each, and know of each other peer the last number that they heard. At any moment any of them
+may begin a round, if the first rule allows it; hear the present number of another; or catch up by the second rule. A
+cut is a stretch of time in which some of them hear nothing, so all cuts of all kinds and lengths are among the orders
+of these events. All states that can be reached are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import permutations, product
+
+import pytest
+
+from fedpeer.peer.node.skew import followed, latest
+
+#: Numbers of rounds in the model: enough for two peers to leave the third behind by more than one.
+ROUNDS = 4
+PEERS = range(3)
+
+#: Of each peer its round, and what it has heard of each (its own place: its round).
+State = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+Rule = Callable[[list[int]], int]
+START: State = ((1, 1, 1), ((1, 1, 1),) * 3)
+
+
+def others(state: State, me: int) -> list[int]:
+    return [state[1][me][each] for each in PEERS if each != me]
+
+
+def at(state: State, me: int, round: int) -> State:
+    rounds = tuple(round if each == me else state[0][each] for each in PEERS)
+    heard = tuple(
+        tuple(round if each == row == me else known for each, known in enumerate(state[1][row])) for row in PEERS
+    )
+    return rounds, heard
+
+
+def hears(state: State, me: int, other: int) -> State:
+    heard = tuple(
+        tuple(state[0][other] if (row, each) == (me, other) else known for each, known in enumerate(state[1][row]))
+        for row in PEERS
+    )
+    return state[0], heard
+
+
+def steps(state: State, may: Rule, follow: Rule) -> Iterator[State]:
+    for me in PEERS:
+        round = state[0][me]
+        if round < ROUNDS and round + 1 <= may(others(state, me)):
+            yield at(state, me, round + 1)
+        if round < follow(others(state, me)):
+            yield at(state, me, min(follow(others(state, me)) + 1, ROUNDS))
+    for me, other in permutations(PEERS, 2):
+        yield hears(state, me, other)
+
+
+def reached(may: Rule = latest, follow: Rule = followed) -> set[State]:
+    seen, new = {START}, [START]
+    while new:
+        for state in steps(new.pop(), may, follow):
+            if state not in seen:
+                seen.add(state)
+                new.append(state)
+    return seen
+
+
+def ahead(state: State) -> int:
+    """How far the first is ahead of the second of the three numbers, in falling order."""
+    first, second, _ = sorted(state[0], reverse=True)
+    return first - second
+
+
+def test_nobody_is_ever_more_than_one_round_ahead_of_everybody_else() -> None:
+    assert max(map(ahead, reached())) == 1
+
+
+def test_without_the_first_rule_a_peer_alone_runs_as_far_ahead_as_it_likes() -> None:
+    assert max(map(ahead, reached(may=lambda rounds: ROUNDS))) == ROUNDS - 1
+
+
+def healed(state: State, may: Rule, follow: Rule) -> State:
+    """All hear one another, and whoever can, goes on, the one that is least far first."""
+    for _ in range(2 * ROUNDS):
+        for me, other in permutations(PEERS, 2):
+            state = hears(state, me, other)
+        me = min(PEERS, key=lambda each: (state[0][each], each))
+        round, known = state[0][me], others(state, me)
+        if round < follow(known):
+            state = at(state, me, min(follow(known) + 1, ROUNDS))
+        elif round < ROUNDS and round + 1 <= may(known):
+            state = at(state, me, round + 1)
+    return state
+
+
+def test_from_every_state_all_come_to_the_last_round_once_they_hear_one_another() -> None:
+    assert {healed(state, latest, followed)[0] for state in reached()} == {(ROUNDS,) * 3}
+
+
+def test_a_stricter_first_rule_would_block_all() -> None:
+    """Nobody could begin a round that nobody else is in: all would wait for one another at the start."""
+    strict: Rule = lambda rounds: max(rounds)  # noqa: E731
+    assert reached(may=strict) == {START}
+
+
+@pytest.mark.parametrize(("rounds", "expected"), [((), 0), ((7,), 7), ((7, 3), 3), ((3, 7, 7), 7), ((9, 2, 4), 4)])
+def test_two_are_followed_or_the_only_one(rounds: tuple[int, ...], expected: int) -> None:
+    assert followed(rounds) == expected
+
+
+def test_one_peer_that_says_anything_moves_nobody_where_two_others_are_there() -> None:
+    for honest in product(range(1, 5), repeat=2):
+        assert followed((10**6, *honest)) == max(honest)

@@ -1,0 +1,211 @@
+"""Where our own program fails on a message, nothing of it stays, its sender pays, and the peer goes on.
+
+The mistakes here happen in the middle of a step, after its entries are written: at each entry that a message makes, and
+in each thing beside the ledger that hearing it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fedpeer.gossip.transfers import Parcel
+from fedpeer.peer.node import dispatch
+from fedpeer.peer.node.node import Moment, Node
+from fedpeer.peer.node.steps import Steps
+from fedpeer.peer.state.events import Heard, Persist, RejectEffect, Send, Stop, Tick, Trained
+from fedpeer.peer.state.journal import snapshot_bytes
+from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.standing import SUSPICIOUS_MAX
+from fedpeer.peer.wire.messages import Ack, Hello, RejectMessage, RosterNews, Transfer
+from fedpeer.peer.wire.roster import to_bytes
+from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.network.links import LinkRules
+from tests.faults.village import PeerCluster, world
+
+pytestmark = pytest.mark.slow
+
+
+class Broken(Exception):  # noqa: N818
+    """What stands for any mistake of ours."""
+
+
+def running() -> tuple[PeerCluster, Node, str]:
+    """A run in its third round or so; one node, and a neighbour of it that has given to it."""
+    village = PeerCluster(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
+    village.town.start()
+    village.run(80.0)
+    other, me = sorted(village.all_edges())[0]
+    return village, village.node(me), other
+
+
+def share(village: PeerCluster, node: Node, other: str) -> Transfer:
+    """What this neighbour can give next."""
+    group = village.groups[0]
+    lane = node.ledger.groups[group].into[other]
+    round, exchange = lane.place
+    payload = 0.25 * node.ledger.estimate_D(group).float()
+    parcel = Parcel(seq=lane.taken + 1, round=round, exchange=exchange, weight=0.25, form="float32", payload=payload)
+    return Transfer(group=group, parcel=parcel)
+
+
+def hello(village: PeerCluster, node: Node, other: str) -> Hello:
+    """What this neighbour says when it is greeted."""
+    there, group = village.node(other), village.groups[0]
+    return Hello(
+        life=there.ledger.life,
+        nonce=there.setup.nonce,
+        known_life=node.ledger.life,
+        contract=there.setup.contract,
+        groups=((group, there.life.digest_of(group)),),
+        lanes=(),
+        round=there.ledger.round,
+        begun=True,
+        roster=there.life.circle.roster.number,
+        answer=True,
+    )
+
+
+def heard(node: Node, other: str, message: Any) -> Heard:
+    return Heard(other, 1, node.ledger.incarnation, message)
+
+
+def durable(node: Node) -> bytes:
+    """Without the number of its start."""
+    ledger = node.ledger.copy()
+    ledger.life = 0
+    return snapshot_bytes(ledger, {})
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
+    """From now on this raises when it has done what it does."""
+    usual = getattr(place, name)
+
+    def fails(*given: Any, **named: Any) -> Any:
+        usual(*given, **named)
+        raise Broken(name)
+
+    monkeypatch.setattr(place, name, fails)
+
+
+def mending(broken: pytest.MonkeyPatch) -> Callable[[Node, Moment], Node]:
+    """`Node.again`, after which nothing fails any more: else the new node could not even begin."""
+    again = Node.again
+
+    def mended(self: Node, moment: Moment) -> Node:
+        broken.undo()
+        return again(self, moment)
+
+    return mended
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [(dispatch, "hear_transfer"), (NodeState, "write"), (Node, "_proceed")],
+    ids=lambda each: str(each),
+)
+def test_nothing_of_a_message_stays_on_which_we_fail(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
+    village, node, other = running()
+    told: list[tuple[str, str]] = []
+    steps = Steps(node, lambda error, sender: told.append((type(error).__name__, sender)))
+    before, said = durable(node), share(village, node, other)
+    with monkeypatch.context() as broken:
+        failing(broken, place, name)
+        with pytest.MonkeyPatch.context() as mended:
+            mended.setattr(Node, "again", mending(broken))
+            effects = steps.step(heard(node, other, said))
+    assert told == [("Broken", other)]
+    assert durable(steps.node) == before
+    assert steps.node is not node
+    assert [each.rejection.code for each in effects if isinstance(each, RejectEffect)] == ["internal_error"]
+    answers = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, RejectMessage)]
+    assert [each.code for each in answers] == ["internal_error"]
+    entries = [each.content for each in effects if isinstance(each, Persist)]
+    assert [type(entry).__name__ for entry in entries] == ["Started"], "nothing of the failed step is saved"
+    assert not [each for each in effects if isinstance(each, Send) and isinstance(each.message, Ack)]
+
+
+def test_the_disk_and_the_node_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was persisted before and after a mistake, replayed, is the ledger that the node has."""
+    village, node, other = running()
+    steps, replayed = Steps(node, lambda *told: None), node.ledger.copy()
+    with monkeypatch.context() as broken:
+        failing(broken, dispatch, "hear_transfer")
+        effects = steps.step(heard(node, other, share(village, node, other)))
+    effects += steps.step(Tick(steps.node.life.now + 1))
+    for effect in effects:
+        if isinstance(effect, Persist):
+            assert effect.kind == "entry"
+            replayed.apply(effect.content)  # type: ignore[arg-type]
+    assert snapshot_bytes(replayed, {}) == snapshot_bytes(steps.node.ledger, {})
+
+
+def test_the_same_share_is_taken_once_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two meet again, and the neighbour repeats it: mass is exact."""
+    village, node, other = running()
+    group, said = village.groups[0], share(village, node, other)
+    steps = Steps(node, lambda *told: None)
+    held, taken_weight = node.ledger.groups[group].weight, node.ledger.groups[group].into[other].taken_weight
+    with monkeypatch.context() as broken:
+        failing(broken, dispatch, "hear_transfer")
+        steps.step(heard(node, other, said))
+    assert steps.node.ledger.groups[group].weight == held
+    steps.step(heard(steps.node, other, hello(village, steps.node, other)))
+    assert steps.node.life.others[other].met
+    steps.step(heard(steps.node, other, said))
+    lane = steps.node.ledger.groups[group].into[other]
+    assert (lane.taken, lane.taken_weight) == (said.parcel.seq, taken_weight + 0.25)
+
+
+def test_who_makes_us_fail_is_soon_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    village, node, other = running()
+    told: list[Exception] = []
+    steps = Steps(node, lambda error, sender: told.append(error))
+    failing(monkeypatch, dispatch, "hear_hello")
+    said = hello(village, node, other)
+    for _ in range(3 * SUSPICIOUS_MAX):
+        steps.step(heard(steps.node, other, said))
+    assert len(told) == SUSPICIOUS_MAX
+    assert not steps.node.life.listens(other)
+    others = set(steps.node.life.others) - {other}
+    assert all(steps.node.life.listens(peer) for peer in others), "nobody else pays"
+
+
+def test_a_roster_on_which_we_fail_is_not_gone_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The circle is what it was, too, in the middle of going over to another one."""
+    village, node, other = running()
+    steps = Steps(node, lambda *told: None)
+    later = village.signed(node.life.circle.roster.number + 1, sorted(node.life.circle.peers)[:-1])
+    news = RosterNews(number=later.number, text=to_bytes(later))
+    circle = node.life.circle
+    with monkeypatch.context() as broken:
+        failing(broken, Node, "_seat")
+        with pytest.MonkeyPatch.context() as mended:
+            mended.setattr(Node, "again", mending(broken))
+            steps.step(heard(node, other, news))
+    assert steps.node.life.circle == circle
+    assert steps.node.ledger.groups.keys() == node.setup.circle.groups.keys()
+
+
+def test_a_mistake_that_nobody_sent_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would come again at once: whoever runs the node ends it, and the service starts it again."""
+    _, node, _ = running()
+    steps = Steps(node, lambda *told: None)
+    failing(monkeypatch, Node, "_proceed")
+    for event in (Tick(node.life.now + 1), Trained(1, torch.zeros(1), torch.zeros(1))):
+        with pytest.raises(Broken):
+            steps.step(event)
+
+
+def test_who_leaves_goes_on_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    village, node, other = running()
+    steps = Steps(node, lambda *told: None)
+    node.life.enter("leaving")
+    with monkeypatch.context() as broken:
+        failing(broken, dispatch, "hear_transfer")
+        effects = steps.step(heard(node, other, share(village, node, other)))
+    assert steps.node.phase == "leaving"
+    assert not [each for each in effects if isinstance(each, Stop)]

@@ -1,0 +1,292 @@
+"""`bob`, a whole peer to whom everything bad is said, and those who say it: four of a ring whose keys the test has.
+
+ann and cas are his neighbours, dan is not; each has a port on which bob's messages arrive. All have met bob, but for
+eve, who is not there (nor is her address), so bob waits for her and nothing durable changes by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from fedpeer.config.federation import Federation
+from fedpeer.config.peer_file import PeerFile
+from fedpeer.gossip.claims import Advert, Claim, claim_text
+from fedpeer.peer.runtime.identity import Identity, client_context, server_context
+from fedpeer.peer.runtime.listener import bind
+from fedpeer.peer.runtime.prepared import prepare
+from fedpeer.peer.wire import codec
+from fedpeer.peer.wire.message_policy import MessagePolicy
+from fedpeer.peer.wire.message_spec import Envelope
+from fedpeer.peer.wire.messages import Hello, Message, Ping, RejectMessage
+from fedpeer.peer.wire.rejections import REJECTIONS
+from fedpeer.peer.wire.roster import sign_statement, to_bytes
+from tests.peer.hostile import Party, numbers, transfer
+from tests.peer.runtime.people import People
+from tests.peer.runtime.port import Port, request, serving
+from tests.peer.runtime.whole import PATIENCE, Whole, whole
+from tests.sims import worlds
+
+#: In which incarnation each of them speaks.
+INCARNATIONS = {"ann": 1, "cas": 1, "dan": 2}
+#: Start of the process as which all of them speak.
+LIFE = 5
+NOWHERE = "https://no-such-host.invalid:7401"
+
+
+@dataclass
+class Bob:
+    """bob, whom the test can hear and see into, and the others' keys and ears."""
+
+    peer: Whole
+    people: People
+    keys: Mapping[str, Identity]
+    ears: Mapping[str, Port]
+
+    def party(self, sender: str = "ann") -> Party:
+        return Party(
+            federation=self.people.roster.federation_id,
+            sender=sender,
+            recipient="bob",
+            third="cas",
+            incarnation=INCARNATIONS[sender],
+            to_incarnation=1,
+            group="all",
+            closed="closed",
+            far="all",
+            length=self.peer.life.circle.groups["all"].length,
+            weight_max=4.0,
+        )
+
+    def tls(self, sender: Identity) -> ssl.SSLContext:
+        return client_context(sender, self.people.roster.by_id["bob"].key)
+
+    # ------------------------------------------------------------------------------------------------- to say something
+
+    @contextmanager
+    def line(self, tls: ssl.SSLContext | None = None) -> Iterator[ssl.SSLSocket]:
+        """A connection to his port, ann's if not another's."""
+        tls = tls or self.tls(self.keys["ann"])
+        with socket.create_connection(self.address, PATIENCE) as plain, tls.wrap_socket(plain) as secret:
+            yield secret
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", int(self.people.roster.by_id["bob"].address.rsplit(":", 1)[1])
+
+    def ask(self, said: bytes, tls: ssl.SSLContext | None = None) -> RejectMessage | None:
+        """Say these bytes in TLS: the refusal that is answered, or None if they were taken."""
+        with self.line(tls) as secret:
+            secret.sendall(said)
+            return answer(secret)
+
+    def say(self, frame: bytes, sender: str = "ann") -> RejectMessage | None:
+        return self.ask(request(frame), self.tls(self.keys[sender]))
+
+    async def entered(self, sender: str) -> None:
+        """Until a request of this sender is under way."""
+        while not self.peer.server._at_once[sender]:
+            await asyncio.sleep(0)
+
+    # ------------------------------------------------------------------------------------------------------ good things
+
+    def framed(self, message: Message, sender: str = "ann", **envelope: Any) -> bytes:
+        sealed = {"incarnation": INCARNATIONS[sender], "to_incarnation": 1} | envelope
+        whole_one = Envelope(federation=self.people.roster.federation_id, sender=sender, recipient="bob", **sealed)
+        return b"".join(map(bytes, codec.encode(whole_one, message)))
+
+    def ping(self, *claims: Claim, sender: str = "ann") -> bytes:
+        return self.framed(Ping(number=1, claims=claims), sender)
+
+    def hello(
+        self,
+        sender: str = "ann",
+        digest: bytes = b"",
+        incarnation: int = 0,
+        life: int = LIFE,
+        known_life: int = 0,
+        contract: bytes = b"",
+    ) -> bytes:
+        """What makes the two meet; another `digest` of the group instead of his, or of the contract."""
+        him = self.peer.life
+        group = next(iter(him.circle.councils), "all")
+        hello = Hello(
+            life=life,
+            nonce=1,
+            known_life=known_life,
+            contract=contract or him.setup.contract,
+            groups=((group, digest or self.peer.inside(lambda: him.digest_of(group))),),
+            lanes=(),
+            round=0,
+            begun=False,
+            roster=self.people.roster.number,
+            answer=True,
+        )
+        return self.framed(hello, sender, incarnation=incarnation or INCARNATIONS[sender])
+
+    def taken(self) -> int:
+        """How much of ann's he has."""
+        lanes = self.peer.inside(lambda: self.peer.life.ledger.groups["all"].into)
+        return lanes["ann"].taken if "ann" in lanes else 0
+
+    def next(self, *, ahead: int = 0, **changed: Any) -> bytes:
+        """What ann can give next, all numbers 1, or with anything changed; `ahead`: numbers further on."""
+        ones = numbers(*[changed.setdefault("weight", 2.0**-8)] * self.party().length)
+        given: dict[str, Any] = {"seq": self.taken() + 1 + ahead, "tail": ones} | changed
+        return transfer(self.party(), **given)
+
+    def gives(self) -> bytes:
+        """ann gives him something, which he takes; the bytes."""
+        frame, before = self.next(), self.taken()
+        assert self.say(frame) is None
+        assert self.taken() == before + 1
+        return frame
+
+    def version(self) -> int:
+        """Of what he says of himself."""
+        return self.peer.inside(lambda: self.peer.life.membership.statement.version)
+
+    def claim(self, about: str, state: Literal["suspect", "dead"], version: int) -> Claim:
+        """What ann says of somebody."""
+        bare = Claim(about=about, incarnation=1, version=version, state=state, author="ann", advert=None, signature=b"")
+        return self.signed(bare, "ann")
+
+    def alive(self, peer: str, version: int) -> Claim:
+        """What somebody says of himself."""
+        advert = Advert(
+            address=NOWHERE, roster=1, life=1, nonce=1, round=0, score=None, begun=False, models=("closed",)
+        )
+        bare = Claim(
+            about=peer, incarnation=1, version=version, state="alive", author=peer, advert=advert, signature=b""
+        )
+        return self.signed(bare, peer)
+
+    def signed(self, claim: Claim, by: str) -> Claim:
+        federation = self.people.roster.federation_id
+        text = claim_text(federation, claim)
+        return replace(claim, signature=sign_statement(self.keys[by].key, "claim", federation, text))
+
+    # ---------------------------------------------------------------------------------------------------------- judging
+
+    def pardon(self) -> None:
+        """Whatever was done before is not held against anybody, and said again in the log."""
+
+        def clear() -> None:
+            self.peer.life.standing.clear()
+            self.peer.life.changed()
+            self.peer.server._rates.clear()
+            self.peer.process._log.close()
+
+        self.peer.inside(clear)
+
+    @contextmanager
+    def limits(self, **changed: float) -> Iterator[None]:
+        """Smaller limits for a while."""
+        server = self.peer.server
+        usual = server._limits
+        self.peer.inside(lambda: setattr(server, "_limits", replace(usual, **changed)))  # type: ignore[arg-type]
+        self.peer.inside(server._rates.clear)
+        yield
+        self.peer.inside(lambda: setattr(server, "_limits", usual))
+
+    @contextmanager
+    def refuses(self, code: str, words: str = "") -> Iterator[None]:
+        """Inside, something bad is said, once: it is counted once and told in one line (with one of these words, with |
+        between them), nothing durable changes, nothing is kept, and a good message is taken afterwards."""
+        self.pardon()
+        since, counted, durable = len(self.peer.lines), self.peer.counted(code), self.peer.durable()
+        yield
+        line = self.peer.line(code, since)
+        assert REJECTIONS[code].log in line.text
+        assert any(each in line.text for each in words.split("|")), line.text
+        assert self.peer.counted(code) == counted + 1
+        assert [each for each in self.peer.lines[since:] if each.what == code] == [line]
+        assert self.peer.durable() == durable
+        assert self.peer.inside(self._kept) == 0
+        self.pardon()
+        assert self.say(self.ping()) is None
+
+    def _kept(self) -> int:
+        lanes = [lane for peer in self.peer.server._pool._peers.values() for lane in peer.values()]
+        return len(self.peer.process._waiting) + sum(lane.lent for lane in lanes)
+
+    @contextmanager
+    def tells(self, to: str, what: Callable[[Message], bool]) -> Iterator[None]:
+        """Inside, something happens after which bob says this to one of the others."""
+        ear = self.ears[to]
+        since = len(ear.delivered)
+        yield
+        self.peer.wait(ear.until(lambda: any(what(message) for _, _, message in ear.delivered[since:])))
+
+
+def answer(connection: socket.socket) -> RejectMessage | None:
+    """The refusal in the next answer; None: it was taken."""
+    with closing(http.client.HTTPResponse(connection)) as response:
+        response.begin()
+        refused = codec.decode_answer(response.read())
+        if response.status == 204:
+            return None
+        assert isinstance(refused, RejectMessage), response.status
+        return refused
+
+
+@contextmanager
+def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] = Bob) -> Iterator[Bob]:
+    """bob in this federation, or in one of equals with a group of all and one with eve."""
+    people = People.at(folder / "people")
+    ports = {peer: bind("127.0.0.1", 0) for peer in ("ann", "bob", "cas", "dan")}
+    keys = {
+        peer: people.identity(peer, address=f"https://127.0.0.1:{port.getsockname()[1]}")
+        for peer, port in ports.items()
+    }
+    keys["eve"] = people.identity("eve", address=NOWHERE)
+    (folder / "roster.json").write_bytes(to_bytes(people.roster))
+    ports["bob"].close()
+    models = {
+        "all": {"neurons": {"input": "all", "hidden1": 1}, "members": ["ann", "bob", "cas", "dan"]},
+        "closed": {"neurons": {"hidden1": 1}, "members": ["bob", "eve"]},
+    }
+    equals = worlds.federation(network="mlp:64+3+10", gossip__gather=3600.0, partial_models=models)
+    mine = keys["bob"]
+    files = {"certificate": mine.certificate_file, "key": mine.key_file, "authority": mine.authority_file}
+    file = PeerFile.model_validate(
+        {
+            "id": "bob",
+            "federation": "federation.yaml",
+            "roster": str(folder / "roster.json"),
+            "listen": people.roster.by_id["bob"].address.removeprefix("https://"),
+            "state": str(folder / "state"),
+            "identity": {name: str(path) for name, path in files.items()},
+            "data": {"simulation": 1},
+            "allow_python": ["tests"],
+        }
+    )
+    ears = {peer: Port(owner="bob") for peer in INCARNATIONS}
+
+    async def listen(stack: AsyncExitStack) -> None:
+        for peer, ear in ears.items():
+            await stack.enter_async_context(serving(ear, tls=server_context(keys[peer]), listening=ports[peer]))
+
+    with whole(prepare(file, federation or equals), listen) as peer:
+        bob = kind(peer, people, keys, ears)
+        gate = bob.peer.inside(lambda: peer.process._node.gate("ann"))
+        for other, ear in ears.items():
+            ear.gate = _gate_of(other, gate)
+            with bob.tells(other, lambda message: isinstance(message, Hello)):
+                assert bob.say(bob.hello(other), other) is None
+        groups = peer.inside(lambda: peer.process._node.gate("dan")).groups
+        assert federation or groups["all"].neighbours == {"ann", "cas"}
+        yield bob
+
+
+def _gate_of(other: str, gate: MessagePolicy) -> MessagePolicy:
+    """Of one of the others, who takes anything from bob."""
+    groups = {id: replace(spec, neighbours=spec.members) for id, spec in gate.groups.items()}
+    return replace(gate, me=other, incarnation=INCARNATIONS[other], groups=groups)

@@ -1,0 +1,57 @@
+"""A peer port in a process of its own, to be flooded: `python -m tests.peer.runtime.flooded FOLDER LENGTH`.
+
+It is bob of the federation in the folder (`people.py`), with one averaging group of this length, and does nothing with
+what it takes. Prints its port, then serves until its standard input ends, then prints as JSON how often it refused
+what, and how many messages it took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from fedpeer.peer.runtime.buffers import Lease, Pool
+from fedpeer.peer.runtime.identity import Identity, peer_of, server_context
+from fedpeer.peer.runtime.listener import bind
+from fedpeer.peer.runtime.server import Host, PeerServer
+from fedpeer.peer.wire.message_spec import Envelope
+from fedpeer.peer.wire.messages import Message
+from fedpeer.peer.wire.roster import from_bytes
+from tests.peer.frames import GATE, spec
+
+
+async def serve(folder: Path, length: int) -> None:
+    said: Counter[str] = Counter()
+    roster = from_bytes((folder / "roster.json").read_bytes())
+    gate = replace(GATE, groups={"all": spec(length=length)})
+
+    def deliver(sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
+        said["taken"] += 1
+        lease.release()
+
+    host = Host(
+        identify=lambda der: peer_of(der, roster),
+        listens=lambda peer: True,
+        gate=lambda peer: replace(gate, other=peer),
+        deliver=deliver,
+        refused=lambda code, sender, text: said.update([code]),
+        broken=lambda error, sender: said.update(["broken"]),
+    )
+    key = load_pem_private_key((folder / "bob.key").read_bytes(), None)
+    bob = Identity("bob", key, folder / "bob.crt", folder / "bob.key", folder / "ca.crt")  # type: ignore[arg-type]
+    server, listening = PeerServer(host, Pool()), bind("127.0.0.1", 0)
+    await server.start(listening, server_context(bob))
+    print(listening.getsockname()[1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await server.stop()
+    print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))

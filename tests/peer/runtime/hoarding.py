@@ -1,0 +1,71 @@
+"""bob in a process of his own, to whom ann gives for exchanges to come: `python -m tests.peer.runtime.hoarding`.
+
+Prints as JSON what the operating system says of his memory before and at most (bytes), how often ann gave, what bob
+took, what he holds, and by what name he refused shares of exchanges that no averaging has.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from fedpeer.config.federation import Federation
+from tests.peer.hostile import numbers
+from tests.peer.runtime.bob import Bob, bob_at
+from tests.sims import worlds
+
+#: Parameters of the group: 1.3 MB on the wire, 2.6 MB held; and how many shares, which would be 520 MB if all waited.
+HIDDEN, TIMES = 4300, 200
+#: Exchanges of an averaging.
+EXCHANGES = 100
+WEIGHT = 2.0**-10
+STATUS = Path("/proc/self/status")
+
+
+def memory(field: str) -> int:
+    lines = STATUS.read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def federation() -> Federation:
+    models = {
+        "all": {"neurons": {"input": "all", "hidden1": HIDDEN}, "members": ["ann", "bob", "cas", "dan"]},
+        "closed": {"neurons": {"hidden1": 1}, "members": ["bob", "eve"]},
+    }
+    return worlds.federation(
+        network=f"mlp:64+{HIDDEN + 2}+10", gossip__gather=3600.0, gossip__exchanges=EXCHANGES, partial_models=models
+    )
+
+
+def give(bob: Bob, tail: bytes, number: int, seq: int) -> None:
+    """For one exchange of the rounds to come after the other."""
+    round, exchange = divmod(number, EXCHANGES)
+    bob.say(bob.next(seq=seq, round=1 + round, exchange=exchange, weight=WEIGHT, tail=tail))
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, bob_at(Path(folder), federation()) as bob:
+        tail = numbers(*[WEIGHT] * bob.party().length)
+        for number in range(3):  # first uses are part of an idle peer
+            give(bob, tail, number, number + 1)
+        bob.taken()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+        idle = memory("VmRSS")
+        for number in range(3, TIMES):
+            give(bob, tail, number, number + 1)
+        taken, weight = bob.taken(), bob.peer.inside(lambda: bob.peer.life.ledger.groups["all"].weight)
+        peak, refused = memory("VmHWM"), []
+        for exchange in (EXCHANGES + 1, 2**40):
+            before = bob.peer.counted("epoch_too_early")
+            bob.say(bob.next(round=3, exchange=exchange, weight=WEIGHT, tail=tail))
+            refused += ["epoch_too_early"] * (bob.peer.counted("epoch_too_early") - before)
+        found = {
+            "idle": idle, "peak": peak, "asked": TIMES, "given": TIMES * WEIGHT, "taken": taken, "weight": weight,
+            "refused_exchange": refused,
+        }  # fmt: skip
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

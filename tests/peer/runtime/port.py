@@ -1,0 +1,149 @@
+"""A peer port for a test: bob's server, with a host that notes what it is told, and ways to speak to it by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from fedpeer.peer.runtime.buffers import Lease, Pool
+from fedpeer.peer.runtime.limits import Limits
+from fedpeer.peer.runtime.listener import bind
+from fedpeer.peer.runtime.server import Host, PeerServer
+from fedpeer.peer.wire import codec
+from fedpeer.peer.wire.message_policy import MessagePolicy
+from fedpeer.peer.wire.message_spec import Envelope
+from fedpeer.peer.wire.messages import Message, RejectMessage, RosterNews
+from fedpeer.rejection import Rejection
+from tests.peer.frames import GATE
+
+#: Seconds after which a test hangs; everything here takes milliseconds.
+PATIENCE = 10.0
+
+
+@dataclass
+class Port:
+    """What the server told its host so far. With `keep`, leases are the test's to release."""
+
+    gate: MessagePolicy = field(default_factory=lambda: replace(GATE, other=None))
+    owner: str | Rejection = "ann"
+    listens: bool = True
+    keep: bool = False
+    delivered: list[tuple[str, Envelope, Message]] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
+    refusals: list[tuple[str, str, str]] = field(default_factory=list)
+    mistakes: list[tuple[str, str]] = field(default_factory=list)
+    told: asyncio.Condition = field(default_factory=asyncio.Condition)
+    pool: Pool = field(default_factory=Pool)
+    number: int = 0
+    scheme: str = "http"
+
+    @property
+    def codes(self) -> list[str]:
+        return [code for code, _, _ in self.refusals]
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.number}"
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Wait until something that the host is told makes this true."""
+        async with asyncio.timeout(PATIENCE), self.told:
+            await self.told.wait_for(done)
+
+    def deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
+        self.delivered.append((sender, envelope, message))
+        self.leases.append(lease)
+        if not self.keep:
+            lease.release()
+        self._tell()
+
+    def refused(self, code: str, sender: str, text: str) -> None:
+        self.refusals.append((code, sender, text))
+        self._tell()
+
+    def _tell(self) -> None:
+        async def tell() -> None:
+            async with self.told:
+                self.told.notify_all()
+
+        self._telling = asyncio.create_task(tell())
+
+
+@asynccontextmanager
+async def serving(
+    port: Port,
+    limits: Limits | None = None,
+    tls: ssl.SSLContext | None = None,
+    listening: socket.socket | None = None,
+) -> AsyncIterator[PeerServer]:
+    """bob's server, on a free port of loopback if on no other."""
+    host = Host(
+        identify=lambda der: port.owner,
+        listens=lambda peer: port.listens,
+        gate=lambda peer: replace(port.gate, other=peer),
+        deliver=port.deliver,
+        refused=port.refused,
+        broken=lambda error, sender: port.mistakes.append((sender, str(error))),
+    )
+    server = PeerServer(host, port.pool, limits)
+    listening = listening or bind("127.0.0.1", 0)
+    port.number, port.scheme = listening.getsockname()[1], "https" if tls else "http"
+    await server.start(listening, tls)
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@dataclass
+class Answer:
+    """What came back: the status and what the body says."""
+
+    status: int
+    said: RejectMessage | RosterNews | None
+
+    @property
+    def code(self) -> str:
+        return self.said.code if isinstance(self.said, RejectMessage) else ""
+
+
+HEADERS = {"Host": "bob", "Content-Type": "application/octet-stream"}
+
+
+def request(body: bytes, *, line: str = "POST /v1/message HTTP/1.1", **headers: str | None) -> bytes:
+    """A request as bytes; headers by name with _ for -, None to leave one out."""
+    given = {name.replace("_", "-").title(): value for name, value in headers.items()}
+    lines = HEADERS | {"Content-Length": str(len(body))} | given
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value is not None)
+    return f"{line}\r\n{head}\r\n".encode() + body
+
+
+@asynccontextmanager
+async def connected(
+    port: Port, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.number, ssl=tls)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def answer(reader: asyncio.StreamReader) -> Answer:
+    """The next answer on a connection."""
+    async with asyncio.timeout(PATIENCE):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next((int(line[15:]) for line in head.lower().split("\r\n") if line.startswith("content-length:")), 0)
+        body = await reader.readexactly(length)
+    return Answer(int(head.split()[1]), codec.decode_answer(body) if body else None)
+
+
+async def ask(port: Port, said: bytes, tls: ssl.SSLContext | None = None) -> Answer:
+    """One request on a connection of its own."""
+    async with connected(port, tls) as (reader, writer):
+        writer.write(said)
+        return await answer(reader)

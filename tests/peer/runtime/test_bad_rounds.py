@@ -1,0 +1,400 @@
+"""P9: what must not be believed of coordinated rounds, said over TLS to a running peer.
+
+First bob coordinates round 1, then he follows others; cases are played in their order, since a round that is over does
+not come back. Each message is signed by who says it; it is refused by name: one count, one line of the log, nothing
+durable changes. Ids are those of the table of bad inputs. Time stands still but for the ticks that the test gives him.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from fedpeer.algorithms.leaves import leaves, rebuilt
+from fedpeer.peer.consensus.council import RoundConsensus
+from fedpeer.peer.consensus.election import TERM_JUMP_MAX
+from fedpeer.peer.node.pupil import Pupil
+from fedpeer.peer.runtime.process import Process
+from fedpeer.peer.runtime.view import view_of
+from fedpeer.peer.state.events import Tick
+from fedpeer.peer.state.voters import EVERYONE
+from fedpeer.peer.wire.ballots import (
+    Accept,
+    Certificate,
+    Commit,
+    Decree,
+    Heartbeat,
+    HeartbeatReply,
+    LeaderCertificate,
+    Progress,
+    Propose,
+    VoteReply,
+    VoteRequest,
+    acceptance_text,
+    vote_text,
+)
+from fedpeer.peer.wire.leaf_bytes import content_of, parted
+from fedpeer.peer.wire.messages import Ack, ConsensusMessage, Message, Model, RejectMessage, RosterNews, Update
+from fedpeer.peer.wire.roster import sign, sign_statement, to_bytes
+from fedpeer.peer.wire.tails import digest_of
+from tests.peer.runtime.bob import Bob, bob_at
+from tests.peer.runtime.everything import FAR
+from tests.sims import worlds
+
+pytestmark = pytest.mark.slow
+
+OTHERS = ("ann", "cas", "dan")
+NOBODYS = b"n" * 32
+Content = Callable[["Councillor"], bytes]
+
+
+class Councillor(Bob):
+    """bob in the council of all, and what the others can sign."""
+
+    @property
+    def council(self) -> RoundConsensus:
+        return self.peer.process._node.councils[EVERYONE]
+
+    @property
+    def pupil(self) -> Pupil:
+        pupil = self.peer.process._prepared.pupil
+        assert pupil is not None
+        return pupil
+
+    @property
+    def term(self) -> int:
+        return self.peer.inside(lambda: self.council.decrees.election.stand.term)
+
+    def hears(self, message: Message, sender: str = "ann") -> None:
+        """It is taken by his door."""
+        assert self.say(self.framed(message, sender), sender) is None
+
+    def ballot(self, said: Any) -> ConsensusMessage:
+        return ConsensusMessage(group=EVERYONE, said=said)
+
+    def signed_by(self, who: str, text: bytes) -> bytes:
+        return sign_statement(self.keys[who].key, "claim", self.people.roster.federation_id, text)
+
+    def lead(self, candidate: str, term: int, *voters: str, signed: int = 0) -> ConsensusMessage:
+        """That one coordinates by these votes; `signed`: that they are for another term."""
+        scope, number = self.council.decrees.election.scope, self.people.roster.number
+        votes = {who: self.signed_by(who, vote_text(scope, who, signed or term, number, candidate)) for who in voters}
+        return self.ballot(
+            Heartbeat(LeaderCertificate(term, candidate, number, tuple(sorted(votes.items()))), Progress())
+        )
+
+    def decree(self, term: int, round: int, digest: bytes) -> Decree:
+        return Decree(term, round, self.people.roster.number, digest)
+
+    def commit(self, decree: Decree, *, signed: Decree | None = None) -> ConsensusMessage:
+        """That this is in force by three of five; `signed`: that they accepted another one."""
+        scope = self.council.decrees.election.scope
+        by = {who: self.signed_by(who, acceptance_text(scope, who, signed or decree)) for who in OTHERS}
+        return self.ballot(Commit(Certificate(decree, tuple(sorted(by.items())))))
+
+    def update(self, sender: str = "ann", *, late: int = 0, of: str = "", times: float = 1.0, **changed: Any) -> Update:
+        """For the round that he gathers for or `late` rounds before, as client `of`; the model is `times` the ones."""
+        template = self.pupil.update.template
+        number = torch.tensor(self.council.clients.index(of or sender))
+        values = {"model_n": times * torch.ones_like(template.model_n), "number": number}
+        values |= {"examples": torch.tensor(40), "precision": torch.tensor(1.0)}
+        values |= {name: torch.tensor(value) for name, value in changed.items()}
+        typed = {name: values[name].to(leaf.dtype) for name, leaf in leaves(template).items()}
+        content = self.pupil.update.written(rebuilt(template, typed))
+        term, round = self.term, self.council.applied + 1 - late
+        return Update(group=EVERYONE, term=term, round=round, digest=digest_of(content), content=content)
+
+    def model(self, value: float) -> bytes:
+        """A content whose server is this number throughout."""
+        template = self.pupil.server.template
+        server = rebuilt(template, {"model_n": torch.full_like(template.model_n, value)})
+        return content_of({}, self.pupil.server.written(server))
+
+    # ------------------------------------------------------------------------------------------------- how far he is
+
+    def coordinates(self) -> None:
+        """He is elected, his heartbeats are answered, and he has his own update."""
+        election, now = self.council.decrees.election, self.peer.life.now
+        while not self.peer.inside(lambda: election.leading):
+            now += 1
+            assert now < 1000, "nobody stands in his way"
+            self.peer.inside(partial(self.peer.process.feed, Tick(now)))
+            poll = self.peer.inside(lambda: election._poll)
+            if poll is None:
+                continue
+            for who in ("ann", "cas"):
+                text = vote_text(election.scope, who, poll.term, self.people.roster.number, "bob")
+                vote = b"" if poll.pre else self.signed_by(who, text)
+                self.hears(self.ballot(VoteReply(poll.term, poll.pre, True, vote)), who)
+        for who in OTHERS:
+            self.hears(self.ballot(HeartbeatReply(self.term, Progress())), who)
+        self.waits(lambda: self.council._gathering.updates.keys() >= {"bob"})
+
+    def waits(self, done: Callable[[], bool]) -> None:
+        """Until something is so in his own thread."""
+
+        async def until() -> None:
+            while not done():
+                await asyncio.sleep(0.005)
+
+        self.peer.wait(until())
+
+    def follows(self) -> int:
+        """ann coordinates in a new term, and round 1 is in force; the term."""
+        assert self.council.applied == 1
+        term = self.term + 1
+        self.hears(self.lead("ann", term, "ann", "cas", "eve"))
+        assert self.peer.inside(lambda: self.council.coordinator) == "ann"
+        self.waits(lambda: not self.peer.process._node.part.working)  # type: ignore[union-attr]
+        return term
+
+
+Case = Callable[[Councillor], None]
+
+
+def told(code: str, message: Callable[[Councillor], Message], sender: str = "ann") -> Case:
+    """Said to him as he coordinates round 1; who said it hears the name."""
+
+    def case(bob: Councillor) -> None:
+        said = message(bob)
+        with bob.refuses(code), bob.tells(sender, lambda m: isinstance(m, RejectMessage) and m.code == code):
+            bob.hears(said, sender)
+
+    return case
+
+
+def at_the_door(code: str, message: Callable[[Councillor], Message]) -> Case:
+    """It is refused before it is a message."""
+
+    def case(bob: Councillor) -> None:
+        said = bob.framed(message(bob))
+        with bob.refuses(code):
+            answer = bob.say(said)
+        assert answer is not None
+        assert answer.code == code
+
+    return case
+
+
+def another(bob: Councillor) -> Update:
+    """After ann's own."""
+    with bob.tells("ann", lambda message: isinstance(message, Ack)):
+        bob.hears(bob.update())
+    return bob.update(times=2.0)
+
+
+def gathered(message: Callable[[Councillor], Update]) -> Callable[[Councillor], Update]:
+    """Whoever sent a bad update is not waited for; the next case begins as this one."""
+
+    def made(bob: Councillor) -> Update:
+        bob.peer.inside(bob.council._gathering.refused.clear)
+        return message(bob)
+
+    return made
+
+
+COORDINATING: dict[str, Case] = {
+    "R06-update": told("stale_term", lambda bob: replace(bob.update(), term=bob.term + 1)),
+    "R09-update": told("round_gap", lambda bob: bob.update(late=-1)),
+    "R10-update": at_the_door("digest_mismatch", lambda bob: replace(bob.update(), digest=NOBODYS)),
+    "R13-none": told("bad_sample_count", gathered(lambda bob: bob.update(examples=0))),
+    "R13-negative": told("bad_sample_count", gathered(lambda bob: bob.update(examples=-40))),
+    "R13-huge": told("bad_sample_count", gathered(lambda bob: bob.update(examples=10**12))),
+    "R14-zero": told("bad_precision", gathered(lambda bob: bob.update(precision=0.0))),
+    "R14-negative": told("bad_precision", gathered(lambda bob: bob.update(precision=-1.0))),
+    "R14-infinite": told("not_finite", gathered(lambda bob: bob.update(precision=torch.inf))),
+    "R17": told("wrong_client", gathered(lambda bob: bob.update(of="cas"))),
+    "R12": told("second_update", gathered(another)),
+}
+
+
+@pytest.mark.parametrize("case", COORDINATING.values(), ids=COORDINATING)
+def test_refused_by_who_coordinates(council: Councillor, case: Case) -> None:
+    case(council)
+
+
+def too_far(bob: Councillor) -> None:
+    """It is known when the round closes, which goes on without it."""
+    bob.pardon()
+    since, counted = len(bob.peer.lines), bob.peer.counted("too_far")
+    for sender, times in (("cas", 2.0), ("dan", 1e5)):
+        with bob.tells(sender, lambda message: isinstance(message, Ack)):
+            bob.hears(bob.update(sender, times=times), sender)
+    bob.peer.line("too_far", since)
+    assert bob.peer.counted("too_far") == counted + 1
+    assert "dan" in bob.peer.line("too_far", since).text
+
+
+#: The round closes, and then it is too late.
+CLOSING: dict[str, Case] = {
+    "R16": too_far,
+    "R11": told("round_closed", lambda bob: bob.update("dan"), "dan"),
+}
+
+
+@pytest.mark.parametrize("case", CLOSING.values(), ids=CLOSING)
+def test_refused_by_who_closes_the_round(council: Councillor, case: Case) -> None:
+    case(council)
+
+
+def test_the_round_is_that_of_the_others(council: Councillor) -> None:
+    """Whose update was left out did not count; and round 1 comes into force."""
+    decree = council.peer.inside(lambda: council.council.decrees._open)
+    assert decree is not None
+    found = parted(council.council.chamber.models[decree.digest], council.pupil.course.server_bytes)
+    assert found is not None
+    assert found[0].keys() == {"ann", "bob", "cas"}
+    scope = council.council.decrees.election.scope
+    for who in ("ann", "cas"):
+        accepted = council.signed_by(who, acceptance_text(scope, who, decree))
+        council.hears(council.ballot(Accept(decree.term, decree.round, accepted)), who)
+    council.waits(lambda: council.council.applied == 1)
+
+
+def heard(code: str, said: Callable[[Councillor, int], Any], sender: str = "ann") -> Case:
+    """Said to him as he follows ann in this term, after round 1."""
+
+    def case(bob: Councillor) -> None:
+        message = said(bob, bob.follows())
+        with bob.refuses(code):
+            bob.hears(message, sender)
+
+    return case
+
+
+def proposed(round: int, term: int = 0) -> Callable[[Councillor, int], ConsensusMessage]:
+    return lambda bob, now: bob.ballot(Propose(bob.decree(now + term, round, NOBODYS)))
+
+
+FOLLOWING: dict[str, Case] = {
+    "R04": heard("double_vote", lambda bob, term: bob.lead("dan", term, "bob", "dan", "eve"), "dan"),
+    "R09-votes-of-a-stranger": heard("round_gap", lambda bob, term: _by_a_stranger(bob, term + 1), "cas"),
+    "R05-lead": heard("two_coordinators", lambda bob, term: bob.lead("cas", term, "cas", "eve", "bob"), "cas"),
+    "R05-propose": heard("two_coordinators", proposed(2), "cas"),
+    "R06-lead": heard("stale_term", lambda bob, term: bob.lead("cas", term - 1, *OTHERS), "cas"),
+    "R06-propose": heard("stale_term", proposed(2, -1)),
+    "R06-update-to-a-follower": told("stale_term", lambda bob: replace(bob.update(), term=bob.follows())),
+    "R07-lead": heard("term_jump", lambda bob, term: bob.lead("cas", term + TERM_JUMP_MAX + 1, *OTHERS), "cas"),
+    "R07-follow": heard(
+        "term_jump", lambda bob, term: bob.ballot(HeartbeatReply(term + TERM_JUMP_MAX + 1, Progress()))
+    ),
+    "R19": heard("too_many_terms", lambda bob, term: _again(bob, term)),
+    "R08": heard("already_applied", proposed(1)),
+    "R09-propose": heard("round_gap", proposed(3)),
+    "R09-commit": heard("round_gap", lambda bob, term: bob.commit(bob.decree(term, 3, NOBODYS))),
+    "R10-commit": heard("digest_mismatch", lambda bob, term: bob.commit(bob.decree(term, 1, NOBODYS))),
+    "R10-model": at_the_door(
+        "digest_mismatch", lambda bob: Model(group=EVERYONE, digest=NOBODYS, content=bob.model(0))
+    ),
+    "R15": at_the_door("bad_task_matrix", lambda bob: _model(bob, 2 * FAR)),
+    "E07-mandate": heard("bad_signature", lambda bob, term: bob.lead("cas", term + 1, *OTHERS, signed=term), "cas"),
+    "E07-decree": heard(
+        "bad_signature",
+        lambda bob, term: bob.commit(bob.decree(term, 2, NOBODYS), signed=bob.decree(term, 2, b"o" * 32)),
+    ),
+}
+
+
+def _by_a_stranger(bob: Councillor, term: int) -> ConsensusMessage:
+    """Of the votes for cas one is by somebody who has a key of the authority's and is in no roster: it does not count,
+    and may be of a roster that he has not heard of."""
+    bob.keys = {**bob.keys, "fay": bob.people.identity("fay", admitted=False)}
+    return bob.lead("cas", term, "cas", "eve", "fay")
+
+
+def _again(bob: Councillor, term: int) -> ConsensusMessage:
+    """What ann says who has just stood, and stands again."""
+    bob.peer.inside(bob.council.decrees.election._ambitions.begin_anew)
+    bob.hears(bob.ballot(VoteRequest(term + 1, False, bob.people.roster.number, Progress())))
+    return bob.ballot(VoteRequest(term + 2, False, bob.people.roster.number, Progress()))
+
+
+def _model(bob: Councillor, value: float) -> Model:
+    content = bob.model(value)
+    return Model(group=EVERYONE, digest=digest_of(content), content=content)
+
+
+@pytest.mark.parametrize("case", FOLLOWING.values(), ids=FOLLOWING)
+def test_refused_by_who_follows(council: Councillor, case: Case) -> None:
+    case(council)
+
+
+def test_numbers_depose_nobody(council: Councillor) -> None:
+    """A member says that it is in a later term, one higher each time, and refuses by it, and stands: bob goes on
+    following, in the term in which he was."""
+    council.pardon()
+    term, election = council.follows(), council.council.decrees.election
+    number = council.people.roster.number
+    for more in range(1, 9):
+        for pre in (True, False):
+            council.hears(council.ballot(VoteReply(term + more, pre, False, b"")), "dan")
+            council.hears(council.ballot(VoteRequest(term + more, pre, number, Progress())), "dan")
+        council.hears(council.ballot(HeartbeatReply(term + more, Progress())), "dan")
+        council.hears(council.lead("ann", term, "ann", "cas", "eve"))
+        assert (council.term, council.peer.inside(lambda: election.coordinator)) == (term, "ann")
+    council.pardon()
+
+
+def test_the_good_messages_of_which_these_are_variants_are_taken(council: Councillor) -> None:
+    """He goes on to round 2 with ann."""
+    term, content = council.follows(), council.model(3.0)
+    decree = council.decree(term, 2, digest_of(content))
+    council.hears(council.commit(decree))
+    council.hears(Model(group=EVERYONE, digest=decree.digest, content=content))
+    council.waits(lambda: council.council.applied == 2)
+
+
+def test_who_was_put_out_voted_while_it_belonged(council: Councillor) -> None:
+    """Its key is that of the earlier roster; so who did not hear the votes then still knows who coordinates."""
+    people, term = council.people, council.term + 1
+    rest = tuple(entry for entry in people.roster.entries if entry.id != "eve")
+    said = council.lead("ann", term, "ann", "cas", "eve")
+    forged = council.lead("ann", term, "ann", "cas", "eve", signed=term + 1)
+    later = sign(replace(people.roster, number=people.roster.number + 1, entries=rest), people.key)
+    council.hears(RosterNews(number=later.number, text=to_bytes(later)))
+    assert council.peer.inside(lambda: "eve" not in council.peer.life.circle.roster.by_id)
+    seen = council.peer.inside(lambda: view_of(council.peer.process._node, {}, 0.0)).councils[0]
+    assert "eve" in seen.voters, "the later roster is not decreed yet"
+    assert "eve" not in seen.voters_there
+    council.hears(forged)
+    assert council.term < term
+    council.hears(said)
+    assert council.term == term
+    assert council.peer.inside(lambda: council.council.coordinator) == "ann"
+
+
+@pytest.fixture(scope="module")
+def council(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Councillor]:
+    """bob, elected, in round 1."""
+    standing = pytest.MonkeyPatch()
+
+    async def still(process: Process) -> None:
+        """Time goes on until he has met the others."""
+        life = process._node.life
+        while not all(life.others[peer].knows_us for peer in OTHERS):
+            process.feed(Tick(life.now + 1))
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(3600.0)
+
+    standing.setattr(Process, "_tick", still)
+    federation = worlds.federation(
+        network="mlp:64+3+10",
+        learning__algorithm="python:tests.peer.runtime.everything:Everything",
+        learning__farthest=100,
+        learning__rounds=1000,
+        gossip__gather=0.0,
+        simulation__peers=5,
+    )
+    with bob_at(tmp_path_factory.mktemp("council"), federation, Councillor) as bob:
+        assert isinstance(bob, Councillor)
+        for other in OTHERS:  # each of them has heard from this process, so that he may vote
+            assert bob.say(bob.hello(other, known_life=bob.peer.life.ledger.life), other) is None
+        bob.coordinates()
+        yield bob
+    standing.undo()

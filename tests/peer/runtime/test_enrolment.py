@@ -1,0 +1,417 @@
+"""One more peer: the token, the invitation's rules by an injected clock, and the whole of it over real TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from fedpeer.config.peer_file import DataSettings
+from fedpeer.peer.runtime.announce import announce
+from fedpeer.peer.runtime.authority import Authority, EnrolmentError, change_roster, open_authority, sign_next
+from fedpeer.peer.runtime.certificates import pem, request
+from fedpeer.peer.runtime.enrolment import INVITED, LATE_MAX, fetch_model, invite, join, listening
+from fedpeer.peer.runtime.identity import joining_context, load_identity, read_roster, server_context
+from fedpeer.peer.runtime.invitation import (
+    ADDRESSES_MAX,
+    ALL_DOUBLE,
+    DELAY_MAX_S,
+    DELAY_S,
+    Admission,
+    Denied,
+    Invitation,
+    Token,
+    Wrong,
+    read_admission,
+)
+from fedpeer.peer.runtime.kit import make_federation, new_folder, seat, write_peer
+from fedpeer.peer.wire.roster import expel
+from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, sign_contract
+from tests.peer.frames import GATE
+from tests.peer.runtime.port import Port, serving
+
+ADDRESS = "https://127.0.0.1:7405"
+SECRET = bytes(range(16))
+#: Seconds after which an invitation hangs; joining takes milliseconds.
+PATIENCE = 10.0
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    data = DataSettings.model_validate("simulation:1")
+    seats = [seat(f"peer{n}", "127.0.0.1", 7400 + n, data, "127.0.0.1") for n in (1, 2)]
+    make_federation(tmp_path / "wards", "wards", "name: wards\n", seats)
+    return open_authority(tmp_path / "wards")
+
+
+def invitation(authority: Authority, expires: float = 60.0) -> Invitation:
+    return Invitation(authority, "peer5", ADDRESS, ("everyone",), SECRET, expires)
+
+
+def asked(key: Ed25519PrivateKey | None = None, **changes: Any) -> bytes:
+    wanted = pem(request(key or Ed25519PrivateKey.generate(), "peer5")).decode()
+    return json.dumps({"secret": SECRET.hex(), "request": wanted, **changes}).encode()
+
+
+def status(answer: bytes | Denied) -> int:
+    return answer.status if isinstance(answer, Denied) else 200
+
+
+# -------------------------------------------------------------------------------------------------------------- tokens
+
+
+def token(authority: Authority, listener: str = "[::1]:7400") -> Token:
+    return Token(SECRET, authority.roster.authority, "peer5", listener)
+
+
+def test_a_token_is_one_word_and_says_all(authority: Authority) -> None:
+    made = token(authority)
+    assert Token.read(str(made)) == made
+    assert Token.read(f" {str(made)[:30]}\n{str(made)[30:]} ") == made, "a terminal may have broken the line"
+    assert not set(str(made)) & set(" '\"$&\\")
+
+
+def test_a_token_with_a_wrong_or_missing_letter_is_said_to_be_so(authority: Authority) -> None:
+    word = str(token(authority))
+    spoiled = [word[:-1], word[:60], "", "fedpeer-", word + "AAAA", "ünicode"]
+    spoiled += [word[:n] + ("A" if word[n] != "A" else "B") + word[n + 1 :] for n in range(8, len(word) - 1, 7)]
+    for each in spoiled:
+        with pytest.raises(EnrolmentError, match="not a whole token"):
+            Token.read(each)
+
+
+# --------------------------------------------------------------------------------------------------------- the decision
+
+
+def test_an_invitation_is_for_one(authority: Authority) -> None:
+    open_one, key = invitation(authority), Ed25519PrivateKey.generate()
+    answer = open_one.answer(asked(key), 1.0)
+    assert isinstance(answer, bytes)
+    admission = read_admission(answer, token(authority), key)
+    assert open_one.answer(asked(), 2.0) == Denied(410, "This invitation was used already; ask for another one.")
+    assert admission.roster == authority.roster == open_one.taken
+    entry = authority.roster.by_id["peer5"]
+    assert (entry.address, entry.models, entry.key) == (ADDRESS, ("everyone",), key.public_key().public_bytes_raw())
+    assert authority.roster.number == 2
+    for peer in ("peer1", "peer2"):
+        assert read_roster(authority.folder / peer / "roster.json") == authority.roster
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (asked(secret=bytes(16).hex()), 403),
+        (asked(secret=""), 403),
+        (asked(secret=SECRET.hex()[:-2]), 403),
+        (asked(secret="no hex"), 400),
+        (asked(secret=5), 400),
+        (asked(request=""), 400),
+        (asked(request="-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"), 400),
+        (b"", 400),
+        (b"[]", 400),
+        (b"[" * 10_000, 400),
+    ],
+)
+def test_what_is_no_right_request_lets_nobody_in(authority: Authority, body: bytes, expected: int) -> None:
+    before = authority.roster
+    open_one = invitation(authority)
+    assert status(open_one.answer(body, 1.0)) == expected
+    assert authority.roster == before
+    assert status(open_one.answer(asked(), 1.0)) == 200, "and the right one still can come"
+
+
+def _raw(wanted: x509.CertificateSigningRequest) -> bytes:
+    key = wanted.public_key()
+    assert isinstance(key, Ed25519PublicKey)
+    return key.public_bytes_raw()
+
+
+def test_a_request_has_to_be_signed_by_the_ed25519_key_in_it(authority: Authority) -> None:
+    key = generate_private_key(65537, 2048)
+    rsa = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, SHA256())
+    one, two = (request(Ed25519PrivateKey.generate(), "peer5") for _ in range(2))
+    der = one.public_bytes(Encoding.DER).replace(_raw(one), _raw(two))  # another's key under one's own signature
+    mixed = pem(x509.load_der_x509_csr(der))
+    for wrong in (pem(rsa), mixed):
+        assert status(invitation(authority).answer(asked(request=wrong.decode()), 1.0)) == 400
+
+
+def test_an_expired_invitation_lets_nobody_in(authority: Authority) -> None:
+    assert status(invitation(authority, expires=60.0).answer(asked(), 60.0)) == 410
+    assert status(invitation(authority, expires=60.0).answer(asked(), 59.9)) == 200
+
+
+def test_guessing_does_not_end_an_invitation(authority: Authority) -> None:
+    """Else anybody who reaches the port could. The right secret is taken, whoever was wrong before, and from where."""
+    open_one = invitation(authority)
+    for guess in range(500):
+        secret = guess.to_bytes(16, "big").hex()
+        assert status(open_one.answer(asked(secret=secret), 1.0, f"10.0.{guess % 3}.{guess % 200}")) == 403
+    assert status(open_one.answer(asked(), 1.0, "10.0.0.0")) == 200
+    assert open_one.wrong.count == 500
+
+
+def test_answers_to_wrong_secrets_are_kept_back_for_longer_and_longer() -> None:
+    wrong = Wrong()
+    one = [wrong.once_more("10.0.0.1") for _ in range(8)]
+    assert one == [DELAY_S * 2**n if DELAY_S * 2**n < DELAY_MAX_S else DELAY_MAX_S for n in range(8)]
+    assert wrong.once_more("10.0.0.2") == DELAY_S, "each address has its own"
+    for number in range(ALL_DOUBLE):
+        wrong.once_more(f"10.0.1.{number}")
+    assert wrong.once_more("10.0.0.3") == 2 * DELAY_S, "until there are many"
+    for number in range(100_000):
+        assert wrong.once_more(f"10.1.{number}") <= DELAY_MAX_S
+    assert len(wrong._of) == ADDRESSES_MAX
+
+
+def test_every_wrong_secret_has_the_same_answer_and_is_compared_whole(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells how much of a guess was right: one comparison, which takes as long whatever is equal."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return hmac.compare_digest(one, other)
+
+    monkeypatch.setattr("fedpeer.peer.runtime.invitation.hmac", SimpleNamespace(compare_digest=compare))
+    answers = set()
+    for right in range(16):
+        guess = SECRET[:right] + bytes([SECRET[right] ^ 1]) + SECRET[right + 1 :]
+        answers.add(invitation(authority).answer(asked(secret=guess.hex()), 1.0))
+        assert compared.pop() == (guess, SECRET)
+    assert len(answers) == 1
+    assert not compared
+
+
+def test_a_revoked_key_is_not_let_in_again(authority: Authority) -> None:
+    key = Ed25519PrivateKey.generate()
+    assert status(invitation(authority).answer(asked(key), 1.0)) == 200
+    change_roster(authority, lambda roster, by: expel(roster, "peer5", by))
+    assert status(invitation(authority).answer(asked(key), 1.0)) == 409
+    assert status(invitation(authority).answer(asked(), 1.0)) == 200
+
+
+@pytest.mark.parametrize("name", ["certificate", "authority", "roster", "federation"])
+def test_an_answer_is_held_against_the_token_and_our_key(authority: Authority, tmp_path: Path, name: str) -> None:
+    """Each part of the answer is taken from another federation's, or spoiled."""
+    make_federation(tmp_path / "other", "wards", "name: wards\n", [])
+    other, key = open_authority(tmp_path / "other"), Ed25519PrivateKey.generate()
+    answers = []
+    for each in (authority, other):
+        answer = invitation(each).answer(asked(key), 1.0)
+        assert isinstance(answer, bytes)
+        answers.append(json.loads(answer))
+    mixed = {**answers[0], name: answers[1][name] if name != "federation" else None}
+    with pytest.raises(EnrolmentError, match="cannot be used"):
+        read_admission(json.dumps(mixed).encode(), token(authority), key)
+    with pytest.raises(EnrolmentError, match="cannot be used"):
+        read_admission(json.dumps(answers[0]).encode(), token(authority), Ed25519PrivateKey.generate())
+
+
+# ----------------------------------------------------------------------------------------------------------- over HTTPS
+
+
+async def meet(
+    authority: Authority, act: Callable[[Token], Any], seconds: float = PATIENCE, start: Path | None = None
+) -> tuple[Any, Any]:
+    """Invite, and do something with the token as soon as there is one; both results, or their exceptions."""
+    ready: asyncio.Future[Token] = asyncio.get_running_loop().create_future()
+
+    async def come() -> Any:
+        return await act(await ready)
+
+    inviting = invite(authority, "peer5", ADDRESS, None, "127.0.0.1:0", "127.0.0.1", seconds, ready.set_result, start)
+    async with asyncio.timeout(PATIENCE):
+        return await asyncio.gather(inviting, come(), return_exceptions=True)
+
+
+def test_invite_and_join_over_tls_make_a_peer_that_can_show_who_it_is(authority: Authority, tmp_path: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    roster, admission = asyncio.run(meet(authority, lambda made: join(made, key)))
+    assert roster == admission.roster == authority.roster
+    folder = tmp_path / "peer5"
+    with new_folder(folder) as place:
+        own = seat("peer5", "127.0.0.1", 7405, DataSettings.model_validate("simulation:1"), "127.0.0.1")
+        write_peer(place, own, key, admission.certificate, admission.authority, admission.roster, admission.federation)
+    keys = folder / "keys"
+    files = (keys / "peer5.crt", keys / "peer5.key", keys / "federation-ca.crt")
+    assert load_identity("peer5", *files, roster).key.public_key() == key.public_key()
+    assert (folder / "federation.yaml").read_text() == "name: wards\n"
+
+
+def test_who_joins_gets_the_newest_contract_and_the_model_that_the_federation_starts_from(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """Nobody copies a file; a token is still good for one, and the model is for who has it."""
+    signed = sign_next(authority, b'{"name":"wards"}', 7, b"name: wards\n")
+    start, got = tmp_path / "start.safetensors", tmp_path / "got"
+    start.write_bytes(bytes(range(256)) * 5000)
+
+    async def come(made: Token) -> Admission:
+        with pytest.raises(EnrolmentError, match="not the one"):
+            await fetch_model(replace(made, secret=bytes(16)), got)
+        assert not got.exists()
+        assert await fetch_model(made, got)
+        return await join(made, Ed25519PrivateKey.generate())
+
+    _, admission = asyncio.run(meet(authority, come, start=start))
+    assert admission.contract == signed
+    assert got.read_bytes() == start.read_bytes()
+
+
+def test_a_contract_by_somebody_else_is_not_taken_with_an_admission(authority: Authority) -> None:
+    key, stranger = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    answer = invitation(authority).answer(asked(key), 0.0)
+    assert isinstance(answer, bytes)
+    public = stranger.public_key().public_bytes_raw()
+    foreign = sign_contract(SignedContract(authority=public, number=1, starts=1, text=b"{}"), stranger)
+    changed = json.dumps(json.loads(answer) | {"contract": contract_bytes(foreign).decode()}).encode()
+    assert read_admission(answer, token(authority), key).contract is None
+    with pytest.raises(EnrolmentError, match="cannot be used"):
+        read_admission(changed, token(authority), key)
+
+
+def test_nobody_else_can_answer_in_the_authoritys_place(authority: Authority, tmp_path: Path) -> None:
+    """The joiner accepts the key in its token only; what it was told to trust before does not matter."""
+
+    async def elsewhere(made: Token) -> None:
+        await join(replace(made, authority=Ed25519PrivateKey.generate().public_key().public_bytes_raw()), key)
+
+    key = Ed25519PrivateKey.generate()
+    _, refused = asyncio.run(meet(authority, elsewhere, seconds=0.5))
+    assert isinstance(refused, EnrolmentError)
+    assert "another key answers at this address" in str(refused)
+    assert authority.roster.number == 1
+
+
+def test_a_wrong_token_and_one_used_before_are_told_so(authority: Authority) -> None:
+    async def work() -> tuple[str, str]:
+        found = []
+        async with listening(invitation(authority), "127.0.0.1:0", lambda: 0.0) as (port, _):
+            right = token(authority, f"127.0.0.1:{port}")
+            for each in (replace(right, secret=bytes(16)), right, right):
+                try:
+                    await join(each, Ed25519PrivateKey.generate())
+                except EnrolmentError as error:
+                    found.append(str(error))
+        wrong, used = found
+        return wrong, used
+
+    wrong, used = asyncio.run(work())
+    assert wrong == "Not let in: This token is not the one of this invitation; copy it again."
+    assert used == "Not let in: This invitation was used already; ask for another one."
+
+
+def test_who_has_the_token_gets_in_while_others_guess(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty answers to wrong ones are kept back for an hour: of more than there is room for the oldest goes."""
+    monkeypatch.setattr("fedpeer.peer.runtime.invitation.DELAY_MAX_S", 3600.0)
+    monkeypatch.setattr("fedpeer.peer.runtime.invitation.DELAY_S", 3600.0)
+
+    async def work() -> tuple[list[str], Any]:
+        async with listening(invitation(authority), "127.0.0.1:0", lambda: 0.0) as (port, over):
+            right, told = token(authority, f"127.0.0.1:{port}"), list[str]()
+
+            async def guess(number: int) -> None:
+                try:
+                    await join(replace(right, secret=number.to_bytes(16, "big")), Ed25519PrivateKey.generate())
+                except EnrolmentError as error:
+                    told.append(str(error))
+
+            guesses = [asyncio.create_task(guess(number)) for number in range(LATE_MAX + 2)]
+            admission = await join(right, Ed25519PrivateKey.generate())
+            assert over.is_set()
+            early = len(told)
+        await asyncio.gather(*guesses)
+        assert early <= 2
+        return told, admission
+
+    async def patiently() -> tuple[list[str], Any]:
+        async with asyncio.timeout(6 * PATIENCE):
+            return await work()
+
+    told, admission = asyncio.run(patiently())
+    assert admission.roster == authority.roster
+    assert len(told) == LATE_MAX + 2
+
+
+def test_who_holds_connections_keeps_nobody_out(authority: Authority) -> None:
+    """Neither by saying nothing nor by a request that trickles, from several addresses: each has only a few."""
+
+    async def work() -> tuple[int, Any]:
+        async with listening(invitation(authority), "127.0.0.1:0", lambda: 0.0) as (port, _), AsyncExitStack() as held:
+            tls = joining_context(authority.roster.authority)
+            readers = []
+            for number in range(100):
+                where = (f"127.0.0.{2 + number % 5}", 0)
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, local_addr=where)
+                writer.write(b"POST /v1/join HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{" if number % 2 else b"P")
+                held.callback(writer.transport.abort)
+                readers.append((reader, writer))
+            admission = await join(token(authority, f"127.0.0.1:{port}"), Ed25519PrivateKey.generate())
+            await asyncio.sleep(0)
+            return sum(not reader.at_eof() and reader.exception() is None for reader, _ in readers), admission
+
+    there, admission = asyncio.run(work())
+    assert admission.roster == authority.roster
+    assert there <= INVITED.connections
+
+
+def test_an_invitation_that_nobody_takes_ends_in_time(authority: Authority) -> None:
+    async def stay_away(made: Token) -> None:
+        pass
+
+    gone, _ = asyncio.run(meet(authority, stay_away, seconds=0.05))
+    assert isinstance(gone, EnrolmentError)
+    assert "Nobody came" in str(gone)
+
+
+def test_a_listener_that_is_not_there_is_said_to_be_unreachable(authority: Authority) -> None:
+    with pytest.raises(EnrolmentError, match=r"cannot be reached at 127\.0\.0\.1:1: connection refused"):
+        asyncio.run(join(token(authority, "127.0.0.1:1"), Ed25519PrivateKey.generate()))
+
+
+def test_a_port_that_is_taken_is_said_to_be_so(authority: Authority) -> None:
+    async def listen() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            async with listening(invitation(authority), f"127.0.0.1:{taken.getsockname()[1]}", lambda: 0.0):
+                pass
+
+    with pytest.raises(EnrolmentError, match="choose another --listen"):
+        asyncio.run(listen())
+
+
+def test_a_new_roster_is_brought_to_the_peers_that_answer(authority: Authority) -> None:
+    """peer1 listens with its own identity and takes it from the authority; peer2 is not there."""
+    keys = authority.folder / "peer1" / "keys"
+    one = load_identity("peer1", keys / "peer1.crt", keys / "peer1.key", keys / "federation-ca.crt", authority.roster)
+
+    async def work() -> tuple[dict[str, str], Port]:
+        gate = replace(GATE, federation=authority.roster.federation_id, me="peer1", peers=frozenset({"authority"}))
+        port = Port(gate=gate, owner="authority")
+        async with serving(port, tls=server_context(one)):
+            entries = tuple(
+                replace(each, address=port.url) if each.id == "peer1" else each for each in authority.roster.entries
+            )
+            roster = replace(authority.roster, entries=entries)
+            told = await announce(authority, roster)
+        return told, port
+
+    told, port = asyncio.run(work())
+    assert told == {"peer1": "", "peer2": "connection refused"}
+    [(sender, _, message)] = port.delivered
+    assert (sender, type(message).__name__) == ("authority", "RosterNews")

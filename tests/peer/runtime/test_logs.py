@@ -1,0 +1,179 @@
+"""The log: every kind of thing is told, a flood in few lines with its number, and nothing that a terminal obeys."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from fedpeer.peer.runtime.logs import (
+    LINES_MAX,
+    TEXT_MAX,
+    WINDOW_S,
+    JsonLines,
+    Line,
+    Log,
+    LogFile,
+    Terminal,
+    for_stream,
+    line_of,
+    printable,
+)
+from fedpeer.peer.state.events import Note, RejectEffect
+from fedpeer.peer.wire.rejections import REJECTIONS
+from fedpeer.rejection import Rejection
+
+
+class Told:
+    """A log whose lines are kept and whose clock stands still unless it is moved."""
+
+    def __init__(self, level: str = "info") -> None:
+        self.now, self.lines = 100.0, list[Line]()
+        self.log = Log([self.lines.append], level, lambda: self.now, lambda: self.now)  # type: ignore[arg-type]
+
+    def note(self, text: str, what: str = "started", level: str = "info") -> None:
+        self.log.tell(Note(level, what, text))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", REJECTIONS)
+def test_each_refusal_is_one_line_with_who_and_why(code: str) -> None:
+    line = line_of(RejectEffect(Rejection(code, "transfer 7 of everyone, round 12", "peer2")), 1.0)
+    assert (line.what, line.fields) == (code, {"sender": "peer2"})
+    for word in ("peer2", code, REJECTIONS[code].log, "round 12"):
+        assert word in line.text
+    assert line.level == {"h": "debug", "s": "warning", "x": "error", "o": "warning"}[REJECTIONS[code].kind]
+
+
+def test_repeats_are_told_once_and_then_by_their_number() -> None:
+    told = Told()
+    for _ in range(1000):
+        told.note("the same")
+    assert len(told.lines) == 1
+    told.log.tick()
+    assert len(told.lines) == 1
+    told.now += WINDOW_S
+    told.log.tick()
+    assert [(line.text, line.more, line.t) for line in told.lines] == [("the same", 0, 100.0), ("the same", 998, 110.0)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefghijklmnopqrstuvwxyz"), st.floats(0, 3)), max_size=300))
+def test_every_line_is_told_or_counted_and_the_rate_is_bounded(said: list[tuple[str, float]]) -> None:
+    told = Told()
+    for text, wait in said:
+        told.now += wait
+        told.note(text)
+    told.log.close()
+    assert sum(1 + line.more for line in told.lines) == len(said)
+    times = sorted(line.t for line in told.lines)
+    most = max((sum(t <= other < t + WINDOW_S for other in times) for t in times), default=0)
+    assert most <= 2 * (2 * LINES_MAX + 1)
+
+
+def test_many_different_lines_of_one_name_end_in_one_with_their_number() -> None:
+    told = Told()
+    for number in range(500):
+        told.note(f"line {number}", what="not_fedpeer")
+    told.note("something else", what="started")
+    told.log.close()
+    assert [line.text for line in told.lines[:LINES_MAX]] == [f"line {number}" for number in range(LINES_MAX)]
+    assert told.lines[LINES_MAX].text == "something else"
+    assert (told.lines[-1].text, told.lines[-1].more) == ("line 499", 500 - LINES_MAX - 1)
+
+
+def test_a_new_window_tells_at_once() -> None:
+    told = Told()
+    for _ in range(2):
+        told.note("the same")
+        told.now += WINDOW_S
+    assert [(line.text, line.more) for line in told.lines] == [("the same", 0), ("the same", 0)]
+
+
+def test_what_matters_less_is_left_out() -> None:
+    told = Told("warning")
+    for level in ("debug", "info", "warning", "error"):
+        told.note(level, what=level, level=level)
+    assert [line.text for line in told.lines] == ["warning", "error"]
+
+
+@given(st.text())
+def test_nothing_that_a_terminal_obeys_gets_through(text: str) -> None:
+    line = line_of(Note("info", "round", text), 0.0)
+    assert line.text.isprintable()
+    assert len(line.text) <= TEXT_MAX
+    assert printable(line.text) == line.text
+
+
+def terminal(line: Line, width: int = 80, colour: bool = False) -> str:
+    screen = io.StringIO()
+    system = "standard" if colour else None
+    Terminal("peer3", Console(file=screen, force_terminal=colour, width=width, color_system=system))(line)  # type: ignore[arg-type]
+    return screen.getvalue()
+
+
+def test_a_person_reads_time_level_peer_and_sentence() -> None:
+    line = Line(t=0.0, level="warning", what="late", text="round 20 went on without [peer2] :bug:", more=1200)
+    shown = terminal(line)
+    assert shown.endswith("warning peer3  round 20 went on without [peer2] :bug: (and 1,200 more like it)\n")
+    assert shown[2] == shown[5] == ":"
+    assert "\x1b[33mwarning" in terminal(line, colour=True)
+
+
+def test_elsewhere_lines_are_json() -> None:
+    stream = io.StringIO()
+    sink = for_stream("peer3", stream)
+    assert isinstance(sink, JsonLines)
+    sink(Line(t=1.23456, level="info", what="round", text='a "quote"\u2028', fields={"loss": float("nan")}))
+    assert stream.getvalue().count("\n") == 1
+    assert json.loads(stream.getvalue()) == {
+        "peer": "peer3", "t": 1.235, "level": "info", "what": "round", "text": 'a "quote"\u2028',
+        "fields": {"loss": None},
+    }  # fmt: skip
+
+
+def test_a_terminal_is_for_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    assert isinstance(for_stream("peer3", stream), Terminal)
+
+
+def lines(path: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_file_goes_on_and_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    texts = [f"line {number:04}" for number in range(200)]
+    for half in (texts[:90], texts[90:]):
+        file = LogFile(path, bytes_max=4000)
+        for text in half:
+            file(Line(t=0.0, level="info", what="round", text=text))
+        file.close()
+    old = path.with_name("log.jsonl.1")
+    assert path.stat().st_size <= 4000
+    assert old.stat().st_size <= 4000
+    kept = lines(old) + lines(path)
+    assert kept == texts[-len(kept) :]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["log.jsonl", "log.jsonl.1"]
+
+
+def test_a_line_is_on_disk_when_it_is_told(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / "log.jsonl")
+    file(Line(t=0.0, level="info", what="round", text="kill me now"))
+    assert lines(tmp_path / "log.jsonl") == ["kill me now"]
+    file.close()
+
+
+def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    file = LogFile(folder / "log.jsonl")
+    file(Line(t=0.0, level="info", what="round", text="no folder yet"))
+    assert file.lost == 1
+    folder.mkdir()
+    file(Line(t=0.0, level="info", what="round", text="there again"))
+    file.close()
+    assert (file.lost, lines(folder / "log.jsonl")) == (1, ["there again"])

@@ -1,0 +1,149 @@
+"""Several processes from one: their ends are told, signals are passed on once, and none is left behind.
+
+Forking a process that has used torch, as that of the tests has, is what the nursery must never do. So each test has a
+process of its own in which nothing has happened yet.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+#: Seconds in which everything happens, on a machine that does much else.
+PATIENCE = 60.0
+
+PARENT = """
+import os, signal, sys, time
+from fedpeer.peer.runtime.nursery import watch_over
+
+def said(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def returns():
+    return 3
+
+def fails():
+    raise RuntimeError("no such luck")
+
+def waits():
+    heard = []
+    signal.signal(signal.SIGINT, lambda number, frame: heard.append("INT"))
+    signal.signal(signal.SIGTERM, lambda number, frame: heard.append("TERM"))
+    said("ready", os.getpid(), os.getpgid(0) == os.getpid())
+    while not heard:
+        signal.pause()
+    said("heard", *heard)
+    return 0
+
+def later():
+    if os.path.exists(sys.argv[2]):
+        said("there")
+        return 0
+    open(sys.argv[2], "x").close()
+    return 75
+
+def never():
+    return 75
+
+if __name__ == "__main__":
+    kinds = {name: globals()[name.rstrip("12")] for name in sys.argv[4:]}
+    code = watch_over(
+        kinds,
+        lambda peer, code: said("ended", peer, code),
+        attached=sys.argv[1] == "attached",
+        restart_seconds=float(sys.argv[3]),
+    )
+    said("code", code)
+"""
+
+
+@contextmanager
+def parent(
+    *kinds: str, attached: bool = False, marker: str = "", restart_seconds: float = 0.01
+) -> Iterator[subprocess.Popen[str]]:
+    how = "attached" if attached else "alone"
+    command = [sys.executable, "-c", PARENT, how, marker, str(restart_seconds), *kinds]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ready(process: subprocess.Popen[str], count: int) -> list[psutil.Process]:
+    """The children, once so many wait for a signal."""
+    assert process.stdout is not None
+    found = []
+    for _ in range(count):
+        word, number, own_group = process.stdout.readline().split()
+        assert (word, own_group) == ("ready", "True"), "Ctrl-C on a terminal would reach it twice"
+        found.append(psutil.Process(int(number)))
+    return found
+
+
+def rest(process: subprocess.Popen[str]) -> set[str]:
+    return set(process.communicate(timeout=PATIENCE)[0].splitlines())
+
+
+def test_every_end_is_told_and_the_worst_is_the_end_of_all() -> None:
+    with parent("waits1", "waits2") as process:
+        ready(process, 2)[0].kill()
+        process.send_signal(signal.SIGTERM)
+        lines = rest(process)
+    assert len([line for line in lines if line.startswith("ended") and line.endswith(" -9")]) == 1
+    assert lines >= {"heard TERM", "code 137"}
+    with parent("returns", "fails") as process:
+        assert rest(process) == {"ended returns 3", "ended fails 1", "code 3"}
+
+
+def test_who_ended_for_what_may_pass_is_started_again(tmp_path: Path) -> None:
+    with parent("later", "waits", marker=str(tmp_path / "there")) as process:
+        assert process.stdout is not None
+        lines = {process.stdout.readline().strip() for _ in range(4)}
+        assert {"ended later 75", "there", "ended later 0"} <= lines, "while the other one goes on"
+        process.send_signal(signal.SIGTERM)
+        assert rest(process) == {"heard TERM", "ended waits 0", "code 0"}
+
+
+def test_who_is_to_be_started_again_is_not_when_all_are_told_to_stop() -> None:
+    with parent("never", restart_seconds=3600.0) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "ended never 75"
+        process.send_signal(signal.SIGTERM)
+        assert rest(process) == {"code 0"}
+
+
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "INT"), (signal.SIGTERM, "TERM")])
+def test_a_signal_is_passed_on_once(number: signal.Signals, word: str) -> None:
+    with parent("waits1", "waits2") as process:
+        ready(process, 2)
+        process.send_signal(number)
+        assert rest(process) == {f"heard {word}", "ended waits1 0", "ended waits2 0", "code 0"}
+
+
+@pytest.mark.slow
+def test_children_notice_that_their_parent_was_killed() -> None:
+    with parent("waits1", "waits2") as process:
+        children = ready(process, 2)
+        process.kill()
+        _, alive = psutil.wait_procs(children, timeout=PATIENCE)
+        assert not alive
+
+
+def test_attached_it_stops_when_its_input_ends() -> None:
+    with parent("waits1", "waits2", attached=True) as process:
+        ready(process, 2)
+        assert process.stdin is not None
+        process.stdin.write("what comes before is nobody's\n")
+        process.stdin.close()
+        process.stdin = None
+        assert "code 0" in rest(process)

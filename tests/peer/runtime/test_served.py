@@ -1,0 +1,203 @@
+"""What a real peer needs for an algorithm with a server: code that is allowed, a secret that is kept, work that is done
+in its thread, and a model of its own that is used."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedpeer.algorithms.private import Private
+from fedpeer.config.peer_file import PeerFile
+from fedpeer.data.dataset import DataError
+from fedpeer.data.own.code import imported
+from fedpeer.learning import models
+from fedpeer.learning.device import memory_of
+from fedpeer.peer.node.making import VOTERS_MAX, setup_of
+from fedpeer.peer.runtime.bench import JobRunner
+from fedpeer.peer.runtime.prepared import Prepared, prepare, status_of
+from fedpeer.peer.runtime.secret import SECRET_BYTES, keep, secret_in
+from fedpeer.peer.runtime.store import StateError
+from fedpeer.peer.state.events import (
+    AggregateUpdates,
+    ClientTrained,
+    Evaluate,
+    Evaluated,
+    FinishRound,
+    RoundFinished,
+    TrainClient,
+    UpdatesAggregated,
+)
+from fedpeer.peer.wire.leaf_bytes import parted
+from fedpeer.peer.wire.roster import RosterError, to_bytes
+from tests.peer.runtime.people import People
+from tests.peer.runtime.whole import whole
+from tests.sims import worlds
+
+Prepare = Callable[..., Prepared]
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepare:
+    """Makes ann, one of three, from settings of the federation."""
+    people = People.at(tmp_path / "people")
+    for peer in ("ann", "bob", "cas"):
+        people.identity(peer)
+    (tmp_path / "roster.json").write_bytes(to_bytes(people.roster))
+
+    def made(allow: tuple[str, ...] = (), bandwidth: float = 100.0, **settings: Any) -> Prepared:
+        federation = worlds.federation(simulation__peers=3, **{"learning__algorithm": "fedper", **settings})
+        file = PeerFile.model_validate(
+            {
+                "id": "ann",
+                "federation": "federation.yaml",
+                "roster": str(tmp_path / "roster.json"),
+                "state": str(tmp_path / "state"),
+                "transport": "plain-http",
+                "listen": "127.0.0.1:7401",
+                "data": {"simulation": 1},
+                "allow_python": list(allow),
+                "bandwidth": bandwidth,
+            }
+        )
+        return prepare(file, federation)
+
+    return made
+
+
+def test_who_can_send_more_or_has_more_memory_or_an_accelerator_stands_earlier(
+    prepared: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = {"cpu": 2**34, "cuda": 2**34}
+    monkeypatch.setattr("fedpeer.peer.runtime.prepared.memory_of", memory.get)
+    usual, slow, quick = prepared(), prepared(bandwidth=1.0), prepared(bandwidth=1000.0)
+    waits = [each.patience for each in (replace(usual, device="cuda"), quick, usual, slow)]
+    assert waits == sorted(set(waits))
+    assert quick.pupil is not None
+    assert quick.pupil.course.patience == quick.patience
+    memory["cpu"] = 2**30
+    assert usual.patience > waits[2]
+
+
+def test_the_councils_of_averaging_groups_know_it_too(prepared: Prepare) -> None:
+    def waits(bandwidth: float) -> list[float]:
+        made = prepared(bandwidth=bandwidth, learning__algorithm="partial-averaging", gossip__protocol="coordinator")
+        with whole(made) as peer:
+            councils = peer.process._node.councils.values()
+            return peer.inside(lambda: [council.decrees.election.patience for council in councils])
+
+    slow, quick = waits(1.0), waits(1000.0)
+    assert slow
+    assert all(one > other for one, other in zip(slow, quick, strict=True))
+
+
+def test_a_bandwidth_is_above_nought(prepared: Prepare) -> None:
+    with pytest.raises(ValueError, match="greater than 0"):
+        prepared(bandwidth=0.0)
+
+
+def test_its_memory_is_the_machines() -> None:
+    assert memory_of("cpu") > 2**28
+
+
+def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepared: Prepare, tmp_path: Path) -> None:
+    """FedPer: the head stays at the peer, so what the server has is another model."""
+    ann = prepared()
+    assert ann.pupil is not None
+    course, status = ann.pupil.course, status_of(ann)
+    (tmp_path / "state").mkdir()
+    bench = JobRunner(ann, tmp_path / "state", status, pytest.fail)
+    clients = ("ann", "bob", "cas")
+    practised = bench.work(TrainClient(1, course.client, course.server, clients))
+    assert isinstance(practised, ClientTrained)
+    assert practised.client != course.client
+    concluded = bench.work(AggregateUpdates(1, 1, course.server, {}, {"ann": practised.update}, clients))
+    assert isinstance(concluded, UpdatesAggregated)
+    assert concluded.content is not None
+    found = parted(concluded.content, course.server_bytes)
+    assert found is not None
+    assert found[0] == {"ann": 1}
+    assert found[1] != course.server
+    settled = bench.work(FinishRound(1, course.client, practised.client, found[1], True))
+    assert isinstance(settled, RoundFinished)
+    evaluated = bench.work(Evaluate(1, settled.x_n, ann.outfit.learner.start()))
+    assert isinstance(evaluated, Evaluated)
+    assert (evaluated.score, evaluated.loss) == ann.outfit.learner.evaluate(settled.x_n)
+    assert evaluated.server == ann.outfit.learner.evaluate(ann.outfit.learner.start())
+    state = tmp_path / "state"
+    kept = models.load(state / "model.safetensors", state / "model.json", None, imported)
+    assert torch.equal(ann.outfit.assembly.layout.flatten(kept.module), settled.x_n)
+    timings = status.as_json()["timings"]
+    assert [timings[what]["count"] for what in ("train", "close", "settle", "evaluate")] == [1, 1, 1, 1]
+
+
+def test_equals_have_neither_pupil_nor_secret(prepared: Prepare) -> None:
+    ann = prepared(learning__algorithm="partial-averaging")
+    assert (ann.pupil, ann.secret) == (None, b"")
+
+
+def test_the_noise_of_a_peer_comes_from_a_secret_that_it_keeps(prepared: Prepare, tmp_path: Path) -> None:
+    private = {"learning__algorithm": "fedavg", "learning__privacy": "gaussian,noise=1,clip=1"}
+    first, second = prepared(**private), prepared(**private)
+    assert first.secret != second.secret, "nothing was kept yet"
+    first.folder.mkdir()
+    keep(first.folder, first.secret)
+    keep(first.folder, second.secret)
+    again = prepared(**private)
+    assert again.secret == first.secret
+    assert len(again.secret) == SECRET_BYTES
+    assert stat.S_IMODE((first.folder / "secret").stat().st_mode) == 0o600
+
+    def update(ann: Prepared) -> bytes:
+        assert ann.pupil is not None
+        course = ann.pupil.course
+        done = ann.pupil.work(TrainClient(1, course.client, course.server, ("ann", "bob", "cas")))
+        assert isinstance(done, ClientTrained)
+        return done.update
+
+    assert isinstance(again.pupil and again.pupil.algorithm, Private)
+    assert update(again) == update(first), "the same bytes after a restart"
+    assert update(again) != update(second)
+
+
+def test_a_secret_that_was_damaged_is_the_users_business(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"short")
+    with pytest.raises(StateError, match="secret is damaged; remove it"):
+        secret_in(tmp_path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs modes of files (POSIX)")
+def test_a_secret_that_others_can_read_is_not_taken(tmp_path: Path) -> None:
+    keep(tmp_path, bytes(SECRET_BYTES))
+    assert secret_in(tmp_path) == bytes(SECRET_BYTES)
+    (tmp_path / "secret").chmod(0o640)
+    with pytest.raises(StateError, match="chmod 600"):
+        secret_in(tmp_path)
+
+
+def test_code_of_the_federation_file_runs_only_where_it_is_allowed(prepared: Prepare) -> None:
+    own = "python:fedpeer.algorithms.servers.fedavg:FedAvg"
+    with pytest.raises(DataError, match=r"allow_python: \[fedpeer\]"):
+        prepared(learning__algorithm=own)
+    assert prepared(allow=("fedpeer",), learning__algorithm=own).pupil is not None
+
+
+def test_more_voters_than_can_sign_are_refused_at_the_start(prepared: Prepare, tmp_path: Path) -> None:
+    ann = prepared()
+    entry, people = ann.roster.by_id["ann"], np.random.default_rng(0)
+    others = [replace(entry, id=f"peer{number}", key=people.bytes(32)) for number in range(VOTERS_MAX)]
+
+    def start(count: int, voter: bool) -> object:
+        entries = (entry, *(replace(other, voter=voter) for other in others[:count]))
+        return setup_of(ann.outfit.assembly, replace(ann.roster, entries=entries), "ann", nonce=0)
+
+    with pytest.raises(RosterError, match="2,048 peers that vote, and more than 2,047 cannot sign"):
+        start(VOTERS_MAX, voter=True)
+    start(8, voter=True)

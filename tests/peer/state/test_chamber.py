@@ -1,0 +1,123 @@
+"""The durable part of a council: a journal replayed, or a snapshot read, gives the same chamber."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpeer.algorithms.draws import Draws
+from fedpeer.gossip.reductions import FLOAT32
+from fedpeer.peer.state.chamber import ELECTORATES_MAX, ConsensusState, bound, called, holding_of
+from fedpeer.peer.state.entries import (
+    ChamberEntry,
+    ClientStateSaved,
+    ModelStored,
+    TermChanged,
+    UpdateMade,
+    VotingAllowed,
+)
+from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
+from fedpeer.peer.state.ledger import DurableState, Rules
+from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, Decree, HardState, VoterSet
+from fedpeer.peer.wire.tails import digest_of
+
+GROUP = "everyone"
+PEERS = frozenset({"ann", "ben", "cy"})
+FIRST = VoterSet(1, PEERS, PEERS)
+
+
+def chamber() -> ConsensusState:
+    return ConsensusState(b"start", CommitState(1), {1: FIRST})
+
+
+def ledger() -> DurableState:
+    made = DurableState.blank(Rules(me="ann", draws=Draws(0), form=FLOAT32), {}, torch.zeros(2), 0)
+    made.chambers[GROUP] = chamber()
+    return made
+
+
+def plain(made: DurableState) -> tuple[object, ...]:
+    found = made.chambers[GROUP]
+    return (*(getattr(found, name) for name in ConsensusState.__dataclass_fields__), made.x_n.tolist())
+
+
+DIGESTS = [digest_of(bytes([number])) for number in range(9)]
+DECREES = st.builds(Decree, st.integers(1, 9), st.integers(1, 9), st.just(1), st.sampled_from(DIGESTS))
+CERTIFICATES = st.builds(Certificate, DECREES, st.just((("ann", bytes(64)), ("ben", bytes(64)))))
+HOLDINGS = st.builds(CommitState, st.just(1), st.none() | DECREES, st.none() | CERTIFICATES)
+ENTRIES: st.SearchStrategy[ChamberEntry] = st.one_of(
+    st.builds(TermChanged, group=st.just(GROUP), term=st.integers(0, 9), voted=st.sampled_from(["", "ann"])),
+    HOLDINGS.map(lambda holding: bound(GROUP, holding)),
+    st.integers(0, 8).map(lambda n: ModelStored(group=GROUP, digest=DIGESTS[n], content=bytes([n]))),
+    st.integers(1, 9).map(lambda n: UpdateMade(group=GROUP, round=n, update=bytes([n]), client=bytes([n, n]))),
+    st.integers(1, 9).map(
+        lambda n: ClientStateSaved(group=GROUP, round=n, client=bytes([n]), x_n=torch.tensor([n, 0.5]))
+    ),
+    st.integers(1, 40).map(lambda n: called(GROUP, VoterSet(n, PEERS, PEERS | {f"p{n}"}))),
+    st.integers(0, 1).map(lambda n: VotingAllowed(group=GROUP, lost=n)),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(ENTRIES, max_size=25), st.integers(0, 25))
+def test_a_disk_gives_the_same_chamber(entries: list[ChamberEntry], at: int) -> None:
+    """Wherever the snapshot was taken."""
+    alive, kept, journal = ledger(), snapshot_bytes(ledger(), {}), list[bytes]()
+    for number, entry in enumerate(entries):
+        alive.apply(entry)
+        journal.append(entry_bytes(entry))
+        if number == at:
+            kept, journal = snapshot_bytes(alive, {}), []
+    again = ledger_of(kept, journal, alive.rules, {}, {})
+    assert plain(again) == plain(alive)
+
+
+@given(HOLDINGS)
+def test_a_holding_is_an_entry_and_back(holding: CommitState) -> None:
+    entry = entry_of(entry_bytes(bound(GROUP, holding)))
+    assert entry == bound(GROUP, holding)
+    assert holding_of(bound(GROUP, holding)) == holding
+
+
+def test_models_are_kept_as_long_as_they_are_needed() -> None:
+    accepted, applied = Decree(1, 2, 1, DIGESTS[0]), Certificate(Decree(1, 1, 1, DIGESTS[1]), ())
+    found = chamber().changed(bound(GROUP, CommitState(1, accepted, applied)))
+    for number, digest in enumerate(DIGESTS):
+        found = found.changed(ModelStored(group=GROUP, digest=digest, content=bytes([number])))
+        assert found.models.keys() >= {*DIGESTS[: min(number + 1, 2)]}
+    assert list(found.models) == [*DIGESTS[:2], *DIGESTS[-MODELS_MAX:]]
+    found = found.changed(bound(GROUP, CommitState(1, None, Certificate(Decree(1, 3, 1, DIGESTS[8]), ()))))
+    assert list(found.models) == DIGESTS[-MODELS_MAX:]
+
+
+def test_a_training_waits_until_it_is_settled() -> None:
+    studied = chamber().changed(UpdateMade(group=GROUP, round=1, update=b"u", client=b"c"))
+    assert studied.client == b"start"
+    assert studied.study is not None
+    kept = studied.changed(ClientStateSaved(group=GROUP, round=1, client=b"c", x_n=torch.zeros(1)))
+    assert (kept.client, kept.settled, kept.study) == (b"c", 1, None)
+
+
+def test_earlier_electorates_are_forgotten_and_never_the_one_in_force() -> None:
+    found = chamber()
+    for number in range(2, 3 * ELECTORATES_MAX):
+        found = found.changed(called(GROUP, VoterSet(number, PEERS, PEERS)))
+        assert 1 in found.electorates
+        assert number in found.electorates
+    found = found.changed(bound(GROUP, CommitState(3 * ELECTORATES_MAX - 1)))
+    found = found.changed(called(GROUP, VoterSet(3 * ELECTORATES_MAX, PEERS, PEERS)))
+    assert len(found.electorates) == ELECTORATES_MAX
+    assert {3 * ELECTORATES_MAX - 1, 3 * ELECTORATES_MAX} <= found.electorates.keys()
+
+
+def test_who_lost_a_disk_votes_under_a_later_roster_only() -> None:
+    assert not chamber().votes
+    sworn = chamber().changed(VotingAllowed(group=GROUP, lost=0))
+    assert sworn.votes
+    lost = sworn.changed(VotingAllowed(group=GROUP, lost=1))
+    assert not lost.votes
+    assert replace(lost, holding=CommitState(2)).votes
+    assert lost.stand == HardState()

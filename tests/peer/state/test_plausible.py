@@ -1,0 +1,177 @@
+"""How far others can be, by a peer's own training: who lies moves an average within bounds, who is honest is heard."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpeer.peer.state.plausible import FACTOR, LENGTHS, RISE, STEPS, Reach, length_of
+
+D = 10
+
+
+def toward(length: float) -> torch.Tensor:
+    """A vector of this length, always in the same direction."""
+    vector_D = torch.zeros(D, dtype=torch.float64)
+    vector_D[0] = length
+    return vector_D
+
+
+def furthest(reach: Reach, estimate_D: torch.Tensor) -> torch.Tensor:
+    """The furthest value that is taken, in the direction in which that is furthest."""
+    length = float(estimate_D.norm())
+    most = toward(min(reach.far, length + reach.near(length)) * (1 - 1e-12))
+    assert reach.refusal(most, estimate_D) is None
+    assert reach.refusal(1.001 * most, estimate_D) is not None
+    return most
+
+
+#: Length of a model at first and of an honest step, and exchanges in a round.
+START, STEP, EXCHANGES = 3.0, 0.5, 10
+
+
+def pulled(rounds: int, *, honest: int = 0, restart_every: int = 0) -> tuple[list[float], float]:
+    """Lengths of the average after each round, where three honest peers are given by one liar, in each exchange, the
+    furthest that is taken and as heavy as their own; and what it can be at most. The liar is honest for some rounds.
+
+    Training pulls back toward where the honest began, by a step that is as long as it was at first, or as far as that
+    is: however far the liar pulls, the measure is not drawn along.
+    """
+    reach, estimate_D, lengths = Reach(start=START), toward(START), []
+    for round in range(1, rounds + 1):
+        back_D = estimate_D - toward(START)
+        trained_D = estimate_D - back_D * 0.9 + toward(STEP)
+        reach, estimate_D = reach.after(float((trained_D - estimate_D).norm()), round), trained_D
+        for _ in range(EXCHANGES if round > honest else 0):
+            estimate_D = 0.75 * estimate_D + 0.25 * furthest(reach, estimate_D)
+        lengths.append(float(estimate_D.norm()))
+        if restart_every and round % restart_every == 0:  # what is on the disk is all that there is
+            kept = {name: getattr(reach, name) for name in ("start", "first", "steps", "path", "away", "round")}
+            reach = Reach(**kept)
+    return lengths, reach.far
+
+
+@pytest.mark.parametrize("restart_every", [0, 7])
+def test_a_liar_pulls_an_average_no_further_than_by_a_hundred_first_steps_a_round(restart_every: int) -> None:
+    """After 1000 rounds of the best lie: a line, where the measure of before gave infinity after 29 rounds."""
+    lengths, far = pulled(1000, restart_every=restart_every)
+    ceiling = [LENGTHS * START + FACTOR * STEP * round for round in range(1, 1001)]
+    assert all(length <= most * (1 + 1e-9) for length, most in zip(lengths, ceiling, strict=True))
+    assert far == pytest.approx(LENGTHS * START + FACTOR * STEP * 1000)
+    growth = np.diff(lengths)
+    assert growth.max() <= 2 * FACTOR * STEP * EXCHANGES
+    at = ", ".join(f"after {round} rounds {lengths[round - 1]:.0f}" for round in (100, 1000))
+    print(f"{at}, of at most {far:.0f}; began with {START:g}, steps of {STEP:g}")
+
+
+def test_after_honest_training_a_liar_pulls_an_average_by_what_training_moved_of_late() -> None:
+    """Training has come to rest, and no lie counts as training: then an average is pulled to where it may be at once,
+    and from there by two first steps a round at most, not by a hundred, for the first 100 rounds of lies."""
+    honest, lies = 1000, 300
+    lengths, _ = pulled(honest + lies, honest=honest)
+    rested, leapt, after = lengths[honest - 1], lengths[honest + 9], lengths[honest + 99]
+    growth = np.diff(lengths[honest + 9 : honest + 100])
+    print(f"came to rest at {rested:.1f}; after 10 rounds of lies {leapt:.0f}, after 100 {after:.0f}")
+    assert growth.max() <= 2 * STEP
+
+
+def test_no_step_counts_for_much_more_than_those_before() -> None:
+    reach = Reach(start=1.0)
+    for round in range(1, 31):
+        reach = reach.after(0.5 if round <= 10 else 0.05, round)
+    for round in range(31, 131):
+        reach = reach.after(9.0, round)
+        assert max(reach.steps) <= 0.05 * RISE**round
+    assert reach.steps[-1] < 0.1, "after a hundred rounds of long steps"
+    for round in range(131, 181):
+        reach = reach.after(0.0, round)
+    for round in range(181, 281):
+        reach = reach.after(9.0, round)
+    assert 0.5 / FACTOR < reach.steps[-1] < 0.1, "who stood still is not deaf for good"
+
+
+def test_before_the_first_training_what_it_came_in_with_counts() -> None:
+    reach = Reach(start=START)
+    assert reach.refusal(toward(2 * START), toward(START)) is None
+    found = reach.refusal(toward(FACTOR * START * 1.1), toward(START))
+    assert found is not None
+    assert found[0] == "out_of_reach"
+    found = reach.refusal(toward(FACTOR * FACTOR * START * 1.1), toward(START))
+    assert found is not None
+    assert found[0] == "implausible"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.floats(1.0, 5.0), st.sampled_from(["warm-up", "faster", "rest"]))
+def test_an_honest_neighbour_is_taken_when_steps_become_longer(seed: int, heavier: float, why: str) -> None:
+    """By a rate that warms up from a hundredth, by one that is made ten times as high after 200 rounds, or by new data
+    after training had come to rest. The other's steps are up to five times as long as this peer's."""
+    draws = np.random.default_rng(seed)
+    one_D = torch.from_numpy(draws.normal(size=D))
+    one_D *= START / float(one_D.norm())
+    reach, mean_D = Reach(start=START), one_D
+    for round in range(1, 301):
+        pace = {
+            "warm-up": min(1.0, round / 100),
+            "faster": 0.1 if round <= 200 else 1.0,
+            "rest": 0.0 if 100 < round <= 200 else 1.0,
+        }[why]
+        step_D = torch.from_numpy(draws.normal(size=D))
+        step_D *= 0.1 * START * pace / float(step_D.norm())
+        reach = reach.after(float(step_D.norm()), round)
+        one_D, other_D = mean_D + step_D, mean_D + heavier * step_D
+        assert reach.refusal(other_D, one_D) is None
+        mean_D = (one_D + other_D) / 2
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.floats(0.01, 100.0),
+    st.integers(1, 60),
+    st.integers(0, 200),
+    st.floats(0.05, 20.0),
+)
+def test_an_honest_neighbour_is_taken_whatever_its_data_and_wherever_this_peer_was(
+    seed: int, start: float, together: int, apart: int, heavier: float
+) -> None:
+    """They train by steps of different lengths that become shorter, `heavier` times as long there as here; then this
+    peer is cut off for some rounds, or was not there at all, and hears of the other when it has trained once more."""
+    draws = np.random.default_rng(seed)
+    one_D = torch.from_numpy(draws.normal(size=D))
+    one_D *= start / float(one_D.norm())
+    other_D, reach = one_D.clone(), Reach(start=start)
+    length = start * float(draws.uniform(0.01, 1.0))
+    for round in range(1, together + 1):
+        step_D = torch.from_numpy(draws.normal(size=D))
+        step_D *= length * float(draws.uniform(0.5, 1.0)) / round**0.5 / float(step_D.norm())
+        reach = reach.after(float(step_D.norm()), round)
+        mean_D = (one_D + step_D + other_D + heavier * step_D) / 2
+        one_D, other_D = one_D + step_D, other_D + heavier * step_D
+        assert reach.refusal(other_D, one_D) is None
+        one_D = other_D = mean_D
+    for round in range(together + 1, together + apart + 1):
+        step_D = torch.from_numpy(draws.normal(size=D))
+        other_D = other_D + step_D * (heavier * length / round**0.5 / float(step_D.norm()))
+    last = length / (together + apart + 1) ** 0.5
+    reach = reach.after(last, together + apart + 1)
+    assert reach.refusal(other_D, one_D) is None
+
+
+def test_steps_count_no_more_than_the_first_and_the_last_ten() -> None:
+    reach = Reach(start=1.0)
+    for round, step in enumerate([0.5, *[9.0] * 20], start=1):
+        reach = reach.after(step, round)
+    assert reach.first == 0.5
+    assert reach.steps == (0.5,) * STEPS
+    assert reach.path == pytest.approx(0.5 * 21)
+    assert reach.after(0.1, 31).path == pytest.approx(reach.path + 0.1 + 9 * 0.5), "rounds that were missed"
+
+
+def test_what_begins_with_zeros_is_as_long_as_its_part_of_the_whole() -> None:
+    whole_n = torch.cat([torch.zeros(4), torch.ones(12)])
+    assert length_of(whole_n[:4], whole_n) == pytest.approx((12 * 4 / 16) ** 0.5)
+    assert length_of(whole_n[4:], whole_n) == pytest.approx(12**0.5)
