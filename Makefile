@@ -53,7 +53,7 @@ quick: $(READY)  ## the tests of the pure core, in under a minute
 test: $(READY)   ## all tests
 	$(BIN)/python -m pytest $(WORKERS) -m "not gpu and not soak"
 
-soak: $(READY)   ## faults over six thousand seeds, a million fuzzed messages, fifty kills between hosts
+soak: $(READY)   ## faults over thousands of seeds, a million fuzzed messages, fifty kills between hosts
 	$(BIN)/python -m tests.faults.soak
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python -m tests.net.soak

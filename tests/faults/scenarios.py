@@ -341,7 +341,7 @@ def slow_asynchronous(seed: int) -> None:
 
     def rounds(pace: dict[str, float]) -> dict[str, int]:
         # Who has met others later than they began comes late: it takes over their value.
-        village = PeerCluster(made, Faults(seed=seed, links=links), pace=pace, joining=True)
+        village = PeerCluster(made, Faults(seed=seed, links=links), pace=pace)
         village.town.start()
         village.run(800.0)  # some 75 rounds of who is not slow
         village.judge()

@@ -1,6 +1,6 @@
 """Scenarios over many seeds, and fuzzed messages by the million; prints what fails, with the line that plays it again.
 
-python -m tests.faults.soak                    all scenarios, some six thousand seeds, and 10^6 fuzzed messages
+python -m tests.faults.soak                    all scenarios, some five thousand runs, and 10^6 fuzzed messages
 python -m tests.faults.soak truth 17 18        one scenario, seeds 17 <= seed < 18
 python -m tests.faults.soak fuzz 0 1000        fuzzed messages of these seeds, a thousand each
 """
@@ -16,7 +16,7 @@ from tests.faults.fuzz import fuzzed
 from tests.faults.scenarios import SCENARIOS
 
 #: Seeds of each scenario: about a second of one core each.
-SEEDS = 150
+SEEDS = 100
 #: The same where a seed takes three seconds or more, and where lies, sizes and links make many kinds of run.
 OTHERWISE = {
     "neighbours_killed": 60,
@@ -31,7 +31,7 @@ OTHERWISE = {
     "isolated": 120,
     "isolated_coordinated": 60,
     "amended_killed": 60,
-    "liars": 1100,
+    "liars": 660,
 }
 #: A thousand messages each.
 FUZZ_SEEDS = 1000

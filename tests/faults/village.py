@@ -126,7 +126,6 @@ class PeerCluster:
     Attributes:
         forgetful  somebody may lose memory: weights are right only once all have met again, so `look` is left to the
                    scenario, and values are not compared
-        joining    somebody may come late, and take over a value instead of putting in its own: values are not compared
         wrong      every violation of conservation, in words
         far        the furthest that weights and values, relatively, were from what was put in
     """
@@ -143,7 +142,6 @@ class PeerCluster:
         roster: Sequence[str] | None = None,
         fact: Callable[[str, Effect], object] = audit.took,
         method: str = "partial-averaging",
-        joining: bool = False,
     ) -> None:
         self.made, self.seed, self.forgetful = made, faults.seed if seed is None else seed, forgetful
         residents = NodeFactory.of(made, parse(method), dict(pace or {}))
@@ -160,9 +158,10 @@ class PeerCluster:
         self.wrong: list[str] = []
         self.far = 0.0
         self.outside: list[str] = []
-        self._drifts = drift != 0.0 or joining
+        self._drifts = drift != 0.0
         self._seen: dict[str, tuple[GroupState, ...]] = {}
         self._dead: dict[str, DurableState] = {}
+        self._joining: set[str] = set()
         groups = self.residents.setups[made.peers[0]].circle.groups
         self.groups = tuple(groups)
         began_MD = {
@@ -224,6 +223,8 @@ class PeerCluster:
 
     def _stepped(self, peer: str, machine: Machine) -> None:
         assert isinstance(machine, Node)
+        if machine.phase == "joining" and machine.ledger.round == 0:
+            self._joining.add(peer)
         held = tuple(machine.ledger.groups.values())
         if held != self._seen.get(peer):
             self._seen[peer] = held
@@ -239,9 +240,22 @@ class PeerCluster:
             self._compare(group, "weight", abs(there - put) / put)
         if self.forgetful or self._drifts:
             return
+        self._count_adopted(ledgers)
         for group, there_D in audit.values(ledgers).items():
             put_D = self.truth[group] * len(self.residents.setups[self.town.peers[0]].circle.groups[group].members)
             self._compare(group, "value", float((there_D - put_D).abs().max()))
+
+    def _count_adopted(self, ledgers: Mapping[str, DurableState]) -> None:
+        """Let the true mean follow a late joiner, which puts in the value that it took over and not its own."""
+        for peer, ledger in ledgers.items():
+            if ledger.round == 0 or peer not in self._joining:
+                continue
+            self._joining.remove(peer)
+            self._stay_inside(peer, ledger)
+            for group, holding in ledger.groups.items():
+                own_D = self.start[peer][self._places(peer, group)].double()
+                members = len(self.residents.setups[peer].circle.groups[group].members)
+                self.truth[group] = self.truth[group] + (holding.held.value_D - own_D) / members
 
     def _compare(self, group: str, what: str, far: float) -> None:
         self.far = max(self.far, far)
