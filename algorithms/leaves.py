@@ -54,6 +54,18 @@ def mapped(function: Callable[..., Tensor], state: T, *others: T) -> T:
     return rebuilt(state, {name: function(*(row[name] for row in rows)) for name in rows[0]})
 
 
+def combined(state: Any) -> Tensor:
+    """Return the leaves (..., D) of a state one after the other as (..., N); of a single one itself."""
+    found = list(leaves(state).values())
+    return found[0] if len(found) == 1 else torch.cat(found, -1)
+
+
+def divided(template: T, values_N: Tensor) -> T:
+    """Return the state whose leaves one after the other are values (..., N); the template is of one peer."""
+    sizes = {name: len(leaf) for name, leaf in leaves(template).items()}
+    return rebuilt(template, dict(zip(sizes, torch.split(values_N, [*sizes.values()], -1), strict=True)))
+
+
 def stacked(states: Sequence[T]) -> T:
     """Single states as one, with a new first dimension."""
     return mapped(lambda *each: torch.stack(each), *states)

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.measure import Lap, Spent, clocked, memory_parts, peak_memory
+from benchmarks.measure import memory_parts, peak_memory
 
 PEERS = (16, 64, 256, 1_024, 4_096, 10_000)
 NETWORK, EXAMPLES, TESTED = "mlp:784+16+10", 6, 20
@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "results"
 NAME = "learning-scale"
 COMMAND = "python -m benchmarks.learning_scale"
 #: Which files of a workspace are which part of the memory; the rest are examples and places.
-STATES = {"x": "parameters", "s": "optimiser", "leaf": "clients' states and updates"}
+STATES = {"x": "parameters", "states": "peers' states and updates"}
 PHASES = ("training", "averaging", "evaluation")
 
 
@@ -55,15 +55,9 @@ def measured(line: Line, peers: int) -> dict[str, Any]:
 
     from benchmarks.worlds import Engine
     from fedpeer.algorithms.registry import taking_part
-    from fedpeer.config.choice import parse
     from fedpeer.config.federation import Federation
-    from fedpeer.config.methods import method_of
     from fedpeer.learning.holdings import load_dataset
-    from fedpeer.sims.memory import job_of, workspace_of
-    from fedpeer.sims.vector.clients import Teach
-    from fedpeer.sims.vector.served import ServedEngine
-    from fedpeer.sims.vector.tasks import Task
-    from fedpeer.sims.world import World, build, plan_of
+    from fedpeer.sims.world import build
 
     torch.set_num_threads(1)
     libraries = sum(memory_parts().values())
@@ -81,34 +75,9 @@ def measured(line: Line, peers: int) -> dict[str, Any]:
         }
     )
 
-    class Clients(ServedEngine):
-        """With a clock around each phase, as `worlds.Engine` has."""
-
-        def __init__(self, world: World) -> None:
-            plan = plan_of(world, method_of(parse(line.method)))
-            self._training = Spent(0.0, 0.0)
-            super().__init__(
-                job_of(world, "cpu"), parse(line.method), workspace_of(world, plan, "cpu"), world.drawn,
-                world.federation.learning, workers=2,
-            )  # fmt: skip
-
-        def lap(self) -> Lap:
-            whole = clocked(self.step, self.process_ids)
-            found = {"training": self._training, "averaging": whole - self._training}
-            return {**found, "evaluation": clocked(self.evaluate, self.process_ids)}
-
-        def _run(self, tasks: Sequence[Task]) -> list[Any]:
-            if not isinstance(tasks[0], Teach):
-                return super()._run(tasks)
-            results: list[Any] = []
-            self._training = clocked(lambda: results.extend(super(Clients, self)._run(tasks)), self.process_ids)
-            return results
-
     with peak_memory() as seen:
         world = build(asked, load_dataset(asked.simulation.dataset), 0)
-        served = method_of(parse(line.method)).served
-        engine = Clients(world) if served else Engine(world, line.method, workers=2)
-        with engine:
+        with Engine(world, line.method, workers=2) as engine:
             engine.lap()  # memory is touched for the first time
             largest = seen()
             laps = [engine.lap() for _ in range(LAPS)]

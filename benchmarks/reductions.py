@@ -29,7 +29,7 @@ from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, to
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, take
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
-from fedpeer.sims.memory import job_of, start_of, workspace_of
+from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine
 from fedpeer.sims.vector.tasks import Mix, Task
 from fedpeer.sims.world import World, build, plan_of
@@ -97,9 +97,7 @@ class Engine(VectorEngine):
         policies = averaging_of(plan, world.federation, world.seed)
         self.groups = [Lanes(group, policies[group.id], form, world.draws) for group in plan.groups]
         self._rows = {peer: row for row, peer in enumerate(world.peers)}
-        super().__init__(
-            job_of(world, "cpu"), plan, policies, workspace_of(world, plan, "cpu"), start_of(world), workers=1
-        )
+        super().__init__(job_of(world, "cpu"), plan, policies, workspace_of(world, plan, "cpu"), world.drawn, workers=1)
 
     def step(self) -> RoundTimes:
         self._before_Pn = self.x_Pn.clone()

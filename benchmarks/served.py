@@ -16,10 +16,9 @@ from benchmarks.measure import Lap, clocked, interleaved, times
 from benchmarks.rows import Row, Section, compared
 from benchmarks.worlds import federation, same_order, world_of
 from fedpeer.config.choice import parse
-from fedpeer.config.methods import method_of
-from fedpeer.sims.memory import job_of, workspace_of
-from fedpeer.sims.vector.served import ServedEngine
-from fedpeer.sims.world import World, plan_of
+from fedpeer.sims.memory import engine_of
+from fedpeer.sims.vector.engine import VectorEngine
+from fedpeer.sims.world import World
 
 CLIENTS, IMAGES, BATCH, RATE = 100, 600, 20, 0.05
 TARGET = 1.3
@@ -53,20 +52,11 @@ def measure(quick: bool) -> Section:
     )
 
 
-def _engine(world: World, algorithm: str) -> ServedEngine:
-    choice = parse(algorithm)
-    plan = plan_of(world, method_of(choice))
-    return ServedEngine(
-        job_of(world, "cpu"),
-        choice,
-        workspace_of(world, plan, "cpu"),
-        world.drawn,
-        world.federation.learning,
-        workers=1,
-    )
+def _engine(world: World, algorithm: str) -> VectorEngine:
+    return engine_of(world, parse(algorithm), workers=1)
 
 
-def _lap(engine: ServedEngine) -> Lap:
+def _lap(engine: VectorEngine) -> Lap:
     return {"round": clocked(engine.step, engine.process_ids)}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import Dataset
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
-from fedpeer.sims.memory import job_of, start_of, workspace_of
+from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.tasks import Task, Train
 from fedpeer.sims.world import World, build, plan_of
@@ -67,7 +68,12 @@ class Engine(VectorEngine):
         self.world, self._training = world, Spent(0.0, 0.0)
         self.mixing = averaging_of(plan, world.federation, world.seed)
         super().__init__(
-            job_of(world, "cpu"), plan, self.mixing, workspace_of(world, plan, "cpu"), start_of(world), workers=workers
+            replace(job_of(world, "cpu"), algorithm=parse(method)),
+            plan,
+            self.mixing,
+            workspace_of(world, plan, "cpu"),
+            world.drawn,
+            workers=workers,
         )
 
     def lap(self) -> Lap:

@@ -25,8 +25,13 @@ from fedpeer.rejection import Rejection
 #: An algorithm; of which kind its states are only itself knows.
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any, Any]
 Coordinated: TypeAlias = CoordinatedAlgorithm[Any, Any, Any, Any]
-#: What a reader's own algorithm must have.
-CONTRACT = tuple(name for name, _ in inspect.getmembers(CoordinatedAlgorithm, inspect.isfunction) if name[0] != "_")
+#: What a reader's own algorithm must have: all but what is for equals only.
+CONTRACT = tuple(
+    name
+    for side in (CoordinatedAlgorithm, Algorithm)
+    for name, value in vars(side).items()
+    if inspect.isfunction(value) and name[0] != "_" and name not in ("start_averaged", "weights")
+)
 
 #: Finds the function `module:function` of a user; raises a sentence for the user where it must not or cannot.
 Loader: TypeAlias = Callable[[str], Callable[..., Any]]

@@ -26,7 +26,7 @@ from fedpeer.gossip.noise import PHASES, Noise, NoiseError, unfit
 from fedpeer.slicing.assign import assign_all
 from fedpeer.slicing.models import LOCAL, ModelGraph, PartialModel
 from fedpeer.slicing.network import NetworkMap
-from fedpeer.slicing.plan import Plan, compile_plan
+from fedpeer.slicing.plan import Plan, compile_plan, widened
 from fedpeer.topology.graphs import GRAPHS, TopologyError
 from fedpeer.topology.overlay import overlay, problems
 
@@ -82,7 +82,8 @@ def plan_for(federation: Federation, network: NetworkMap, peers: Sequence[str], 
         models = _with_local_norms(models, network)
     networks = dict.fromkeys(peers, network)
     graph = ModelGraph(models)
-    return compile_plan(networks, graph, assign_all(networks, graph), cross_model=method.cross_model)
+    plan = compile_plan(networks, graph, assign_all(networks, graph), cross_model=method.cross_model)
+    return widened(plan, method.vectors, network.n)
 
 
 def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> tuple[PartialModel, ...]:

@@ -36,8 +36,9 @@ class Engine(Protocol):
     """
 
     round: int
-    weights: dict[str, NDArray[Any]]
 
+    @property
+    def weights(self) -> Mapping[str, NDArray[Any]]: ...
     @property
     def traffic(self) -> tuple[list[int], list[int]]: ...
     @property

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,22 +16,41 @@ from fedpeer.algorithms.batches import View
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.steppers import choose
 from fedpeer.config.building import optimizer_of
+from fedpeer.config.choice import Choice
+from fedpeer.config.methods import method_of
 from fedpeer.data.held import Held
+from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import inputs_of
 from fedpeer.learning.learner import budget, check_step, view_of
+from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.workspace import Job, Part, Workspace
-from fedpeer.sims.world import World
+from fedpeer.sims.world import World, plan_of
 from fedpeer.slicing.plan import Plan
 
 
-class Start(Protocol):
-    """Fills the initial parameters (B, n) of these peers, or of all."""
+def engine_of(
+    world: World, method: Choice, *, job: Job | None = None, device: str = "cpu", **asked: Any
+) -> VectorEngine:
+    """Return the vector engine of one method in this world.
 
-    def __call__(self, x_Bn: Tensor, peers: Sequence[int] | None = None) -> None: ...
+    Args:
+        job: what `job_of` has found before.
+        asked: of the engine: workers, folder, replaced, refused, stop, elsewhere.
+    """
+    plan = plan_of(world, method_of(method))
+    return VectorEngine(
+        replace(job_of(world, device) if job is None else job, algorithm=method),
+        plan,
+        averaging_of(plan, world.federation, world.seed),
+        workspace_of(world, plan, device if job is None else job.device),
+        world.drawn,
+        weights_P=sample_weights(world),
+        **asked,
+    )
 
 
 def job_of(world: World, device: str) -> Job:
-    """What a worker must know about this world."""
+    """What a worker must know about this world and the federation's algorithm."""
     learning = world.federation.learning
     holdings = _holdings(world)
     batches, steps = zip(*(budget(learning, len(held.train_M)) for held in holdings), strict=True)
@@ -54,7 +74,6 @@ def job_of(world: World, device: str) -> Job:
         layout=world.layout,
         loss=world.loss,
         optimizer=optimizer,
-        optimizer_state=learning.optimizer_state,
         seed=world.seed,
         batch_P=batches,
         steps_P=steps,
@@ -62,6 +81,8 @@ def job_of(world: World, device: str) -> Job:
         device=device,
         way=way,
         block=block,
+        algorithm=learning.algorithm,
+        learning=learning,
     )
 
 
@@ -75,8 +96,8 @@ def _example(world: World, held: Held, count: int) -> tuple[Tensor, Tensor]:
     return x.to(world.shape.dtype), torch.from_numpy(held.train_y[:count])
 
 
-def workspace_of(world: World, plan: Plan, device: str) -> Callable[[int], Workspace]:
-    """A function that makes the workspace, given the size of a peer's optimiser state."""
+def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspace]:
+    """A function that makes the workspace."""
     holdings = _holdings(world)
     train = _part([held.train_M for held in holdings], [held.train_y for held in holdings])
     test = _part([held.test_M for held in holdings], [held.test_y for held in holdings])
@@ -85,27 +106,13 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[int], Works
     x_NF = inputs_of(world.dataset)
     index, rows = _columns(world, plan)
 
-    def make(state_size: int) -> Workspace:
-        shapes = ((len(world.peers), world.layout.n), (len(world.peers), state_size))
-        where = "meta" if device == "cpu" else device
-        x, s = ((torch.zeros(shape, device=where), torch.zeros(shape, device=where)) for shape in shapes)
-        moved = Workspace(x, s, x_NF, train, test, valid, view, index, rows)
+    def make() -> Workspace:
+        shape, where = (len(world.peers), plan.vectors * world.layout.n), "meta" if device == "cpu" else device
+        x = torch.zeros(shape, device=where), torch.zeros(shape, device=where)
+        moved = Workspace(x, x_NF, train, test, valid, view, index, rows)
         return moved if device == "cpu" else moved.to(device)
 
     return make
-
-
-def start_of(world: World) -> Start:
-    """Fills the initial parameters: one draw for all peers, or one for each."""
-
-    def fill(x_Bn: Tensor, peers: Sequence[int] | None = None) -> None:
-        if world.federation.learning.common_start:
-            x_Bn.copy_(world.start(world.peers[0]).expand_as(x_Bn))
-            return
-        for x_n, peer in zip(x_Bn, range(len(world.peers)) if peers is None else peers, strict=True):
-            x_n.copy_(world.start(world.peers[peer]))
-
-    return fill
 
 
 def sample_weights(world: World) -> NDArray[np.float64] | None:

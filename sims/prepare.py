@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from fedpeer.algorithms.coordinated import has_server
 from fedpeer.algorithms.leaves import byte_count
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
@@ -23,7 +24,7 @@ from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.network.faults import Faults, asked
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulation import Kept, Simulation
-from fedpeer.sims.vector import equals, served
+from fedpeer.sims.vector.engine import rehearsed
 from fedpeer.sims.vector.sought import sought_in
 from fedpeer.sims.world import build, plan_of
 
@@ -53,26 +54,17 @@ def prepare(
     kept = {}
     for method in request.methods:
         found_method, plan = method_of(method), plans[str(method)]
-        keeping = equals.keeping_of(method, first.federation.learning)
-        if found_method.served or keeping is not None:
-            job = replace(jobs[request.seeds[0]], device="cpu", module=first.module)
-            memory, stepper = workspace_of(first, plan, "cpu")(0), jobs[request.seeds[0]].stepper()
-            if keeping is None:
-                algorithm, states = served.rehearsed(
-                    job, method, first.federation.learning, memory, first.drawn, stepper
-                )
-                sizes = byte_count(states["client"]), byte_count(states["update"])
-                kept[str(method)] = Kept(*sizes, algorithm.everyone_trains)
-            else:
-                state = equals.rehearsed(job, keeping, plan, memory, first.drawn(""), stepper)
-                kept[str(method)] = Kept(byte_count(state))
-        elif request.engine == "vector":
-            kept[str(method)] = Kept(4 * jobs[request.seeds[0]].stepper().state_size)
+        job = replace(jobs[request.seeds[0]], device="cpu", module=first.module, algorithm=method)
+        algorithm, forms = rehearsed(job, workspace_of(first, plan, "cpu")(), first.drawn, plan)
+        update = 0 if forms.sent is None else byte_count(forms.sent)
+        kept[str(method)] = Kept(
+            byte_count(forms.client), update, not has_server(algorithm) or algorithm.everyone_trains
+        )
         sought_in(first, found_method)
         if found_method.linear is not None:
             from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # compiles: half a second
 
-            memory = workspace_of(first, plans[str(method)], device)(0)
+            memory = workspace_of(first, plans[str(method)], device)()
             PooledLinearEngine(jobs[request.seeds[0]], memory, first.drawn(""), *found_method.linear)
     return Simulation(
         request=request,

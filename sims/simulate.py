@@ -18,25 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 from fedpeer.config.choice import parse
 from fedpeer.config.methods import method_of
-from fedpeer.learning.groups import averaging_of
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import Status
 from fedpeer.sims import record
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
 from fedpeer.sims.footprint import footprint, told
-from fedpeer.sims.memory import sample_weights, start_of, workspace_of
+from fedpeer.sims.memory import engine_of, workspace_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.request import cores
 from fedpeer.sims.simulation import Simulation
-from fedpeer.sims.vector.engine import VectorEngine
-from fedpeer.sims.vector.equals import keeping_of
+from fedpeer.sims.vector.engine import Elsewhere
 from fedpeer.sims.vector.pool import StateLostError, Stopped
 from fedpeer.sims.vector.pooled import PooledEngine
 from fedpeer.sims.vector.resident import RESIDENT_MAX
 from fedpeer.sims.vector.seeking import SeekingEngine
-from fedpeer.sims.vector.served import ServedEngine
 from fedpeer.sims.vector.sought import sought_in
 from fedpeer.sims.vector.workspace import tensor
 
@@ -250,23 +247,10 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
         tell(Remark(text=f"{cell.method}: the update of {peer} in round {engine.round + 1} is left out: {reason}"))
 
     engine: Engine
-    of_equals, of_clients = _leaders(stage.cluster, simulation.request.shards)
+    here: dict[str, Any] = {"workers": _workers(simulation), "folder": run.path, "replaced": replaced, "stop": stop}
     match simulation.request.engine:
-        case "vector" | "ray" if method_of(method).served:
-            engine = of_clients(
-                simulation.jobs[cell.seed],
-                method,
-                workspace_of(world, plan, simulation.device),
-                world.drawn,
-                world.federation.learning,
-                workers=_workers(simulation),
-                folder=run.path,
-                replaced=replaced,
-                refused=refused,
-                stop=stop,
-            )
         case "vector" if method_of(method).pooled:
-            asked = simulation.jobs[cell.seed], workspace_of(world, plan, simulation.device)(0), world.drawn("")
+            asked = simulation.jobs[cell.seed], workspace_of(world, plan, simulation.device)(), world.drawn("")
             linear = method_of(method).linear
             if linear is None:
                 engine = PooledEngine(*asked, stop=stop)
@@ -292,39 +276,25 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
             engine = SeekingEngine(
                 simulation.jobs[cell.seed],
                 world,
-                method_of(method),
+                method,
                 sought,
                 lambda decided: tell(Remark(text=record.describe_groups(run, cell.method, cell.seed, world, decided))),
-                workers=_workers(simulation),
-                folder=run.path,
-                replaced=replaced,
-                stop=stop,
+                **here,
             )
         case "vector" | "ray":
-            engine = of_equals(
-                simulation.jobs[cell.seed],
-                plan,
-                averaging_of(plan, world.federation, cell.seed),
-                workspace_of(world, plan, simulation.device),
-                start_of(world),
-                algorithm=keeping_of(method, world.federation.learning),
-                weights_P=sample_weights(world),
-                workers=_workers(simulation),
-                folder=run.path,
-                replaced=replaced,
-                stop=stop,
-            )
+            elsewhere = _elsewhere(stage.cluster, simulation.request.shards)
+            job = simulation.jobs[cell.seed]
+            engine = engine_of(world, method, job=job, refused=refused, elsewhere=elsewhere, **here)
     return engine
 
 
-def _leaders(cluster: Cluster | None, shards: int | None) -> tuple[Callable[..., Engine], Callable[..., Engine]]:
-    """Engines whose rounds are products of matrices, here or on a cluster: of equals, and of clients with a server."""
+def _elsewhere(cluster: Cluster | None, shards: int | None) -> Elsewhere | None:
+    """Who opens the machines of a cluster, if there is one."""
     if cluster is None:
-        return VectorEngine, ServedEngine
-    from fedpeer.sims.ray.equals import RayEngine
-    from fedpeer.sims.ray.served import RayServedEngine
+        return None
+    from fedpeer.sims.ray.crew import opened
 
-    return partial(RayEngine, cluster, shards), partial(RayServedEngine, cluster, shards)
+    return partial(opened, cluster, shards)
 
 
 def _cells(simulation: Simulation) -> list[_Cell]:

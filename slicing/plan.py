@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, zip_longest
 
@@ -55,7 +55,8 @@ class Group:
 class Plan:
     """All groups, and what is local to each peer: every scalar of a peer is in exactly one group or in `local`.
 
-    `graph` and `assignments` are what it was compiled from, for drawing.
+    `graph` and `assignments` are what it was compiled from, for drawing. `vectors`: how many vectors a peer averages,
+    which lie one after the other and are cut alike (`widened`).
     """
 
     peers: tuple[str, ...]
@@ -63,6 +64,7 @@ class Plan:
     local: Mapping[str, Indices]
     graph: ModelGraph
     assignments: Mapping[str, Assignment]
+    vectors: int = 1
 
     def groups_of(self, peer: str) -> tuple[Group, ...]:
         """The groups in which the peer takes part."""
@@ -117,6 +119,30 @@ def compile_plan(
     # Peers of one kind implement the same models, so they are in the same groups and the rest is the same too.
     local = {each: _rest(networks[peer].n, taken[each]) for each, peer in one_of_kind.items()}
     return Plan(peers, tuple(groups), {peer: local[kind[peer]] for peer in peers}, graph, assignments)
+
+
+def widened(plan: Plan, vectors: int, n: int) -> Plan:
+    """Return the plan for peers that average so many vectors (n,) instead of one, all cut in the same way."""
+    if vectors == 1:
+        return plan
+    known: dict[int, Indices] = {}
+
+    def wide(index_D: Indices) -> Indices:
+        if id(index_D) not in known:
+            known[id(index_D)] = np.concatenate([index_D + n * number for number in range(vectors)])
+        return known[id(index_D)]
+
+    groups = tuple(
+        replace(
+            group,
+            length=group.length * vectors,
+            indices={peer: wide(index_D) for peer, index_D in group.indices.items()},
+            digest=hashlib.blake2b(f"{group.digest} {vectors}".encode(), digest_size=32).hexdigest(),
+        )
+        for group in plan.groups
+    )
+    local = {peer: wide(index_D) for peer, index_D in plan.local.items()}
+    return replace(plan, groups=groups, local=local, vectors=vectors)
 
 
 def reduced_sets(

@@ -18,24 +18,27 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 import ray
+import torch
 from numpy.typing import NDArray
 
+from fedpeer.algorithms.leaves import leaves
 from fedpeer.sims.ray.cluster import Cluster
-from fedpeer.sims.ray.shard import Parcel, Sides, packed, restored, taken
+from fedpeer.sims.ray.shard import Parcel, Rows, Size, numpy_rows, packed, put_rows, restored, room, taken
 from fedpeer.sims.ray.shards import Call, Shards
-from fedpeer.sims.vector.clients import Examine, Teach
-from fedpeer.sims.vector.engine import cut
-from fedpeer.sims.vector.equals import Advance, Appraise
-from fedpeer.sims.vector.tasks import Evaluate, Keep, Mix, Mixing, Several, Spread, Task, Train
-from fedpeer.sims.vector.workspace import Job, Workspace
+from fedpeer.sims.vector.gossip_rounds import Columns, columns
+from fedpeer.sims.vector.hands import ROWS_AT_ONCE, Told
+from fedpeer.sims.vector.rounds import cut
+from fedpeer.sims.vector.tasks import Evaluate, Keep, Mix, Mixing, Spread, Task, Train
+from fedpeer.sims.vector.workspace import LEARNT, Job, States, Workspace, other, tensor, transformed
+from fedpeer.slicing.plan import Plan
 
 #: Calls by which a phase's tasks are handed to one shard: so many times in it a stop is noticed.
 CALLS = 8
 #: Scalars that one parcel may have, unless a single block of columns has more: 16 MiB in float32.
 PARCEL_SCALARS = 4 * 2**20
-OfPeers: TypeAlias = Train | Advance | Teach | Evaluate | Appraise | Examine
-#: A range of columns of a group.
-Block: TypeAlias = tuple[str, int, int]
+OfPeers: TypeAlias = Train | Evaluate
+#: Peers, the sides that their states lie on, and a reference to these.
+Patch: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], Any]
 
 
 def dealt(job: Job, shards: int) -> list[tuple[int, ...]]:
@@ -50,7 +53,7 @@ def dealt(job: Job, shards: int) -> list[tuple[int, ...]]:
     return [tuple(sorted(peers)) for peers in found]
 
 
-def parcelled(blocks: Sequence[Block], members: Mapping[str, int], shards: int) -> list[Parcel]:
+def parcelled(blocks: Sequence[Columns], members: Mapping[str, int], shards: int) -> list[Parcel]:
     """The blocks in parcels, so small that all shards have some to average, and so large that they are not too many."""
     by_group: dict[str, list[tuple[int, int]]] = {}
     for group, start, stop in blocks:
@@ -63,36 +66,49 @@ def parcelled(blocks: Sequence[Block], members: Mapping[str, int], shards: int) 
     return found
 
 
-def crew_of(
+def opened(
     cluster: Cluster,
     asked: int | None,
     job: Job,
     workspace: Workspace,
-    blocks: Sequence[Block],
+    plan: Plan,
+    stack: ExitStack,
     replaced: Callable[[str, str], None],
     stop: threading.Event,
 ) -> RayWorkerPool:
-    """The crew of a job, on as many shards as were asked for or can be used; `workspace` has all but memory."""
+    """The crew of a job (`engine.Elsewhere`), on as many shards as were asked for or can be used."""
     peers = dealt(job, cluster.shards(asked))
     told, data, inputs = ray.put(job), ray.put(packed(workspace)), cluster.hold(workspace.x_NF.numpy())
-    memory = {f"{name} {side}": getattr(workspace, name)[side] for name in ("x", "s") for side in (0, 1)}
-    memory |= workspace.leaves
-    sizes = {name: (tuple(each.shape), each.dtype) for name, each in memory.items()}
+    sizes = {
+        name: transformed(getattr(workspace, name), torch.Tensor, lambda each: Size(tuple(each.shape), each.dtype))
+        for name in LEARNT
+    }
     shards = Shards(cluster, [(told, data, inputs, each, sizes) for each in peers], replaced, stop)
-    return RayWorkerPool(job, workspace, peers, blocks, shards)
+    # Here too is room for all, which is taken when somebody asks for it.
+    for name in LEARNT:
+        setattr(workspace, name, transformed(sizes[name], Size, lambda size: room(*size)))
+    return stack.enter_context(RayWorkerPool(job, workspace, peers, columns(plan), shards))
 
 
 class RayWorkerPool:
     """Shards that do the tasks of one job. Use as a context manager.
 
-    The object store holds `rows` of the parcels after the last averaging, by parcel and shard, and what each shard has
-    `kept` beside them.
+    The object store holds how the last round left each shard: `rows` of the parcels after its averaging, by parcel and
+    shard, what else it has `kept` of x, and patches of states, of those who trained in some round. What the leader has
+    of it is as old as the last `gather`. A stop in the middle of a round goes on from the round before it.
     """
 
+    halfway = False
+
     def __init__(
-        self, job: Job, workspace: Workspace, peers: Sequence[tuple[int, ...]], blocks: Sequence[Block], shards: Shards
+        self,
+        job: Job,
+        workspace: Workspace,
+        peers: Sequence[tuple[int, ...]],
+        blocks: Sequence[Columns],
+        shards: Shards,
     ) -> None:
-        self._job, self._peers, self.shards = job, peers, shards
+        self._job, self._workspace, self._peers, self.shards = job, workspace, peers, shards
         self._owner = {peer: shard for shard, several in enumerate(peers) for peer in several}
         rows = {group: row_M.numpy() for group, row_M in workspace.rows.items()}
         self._parcels = parcelled(blocks, {group: len(row_M) for group, row_M in rows.items()}, len(shards))
@@ -109,9 +125,13 @@ class RayWorkerPool:
             for shard in range(len(shards))
         ]
         self._mixing: dict[str, tuple[Mixing, Any]] = {}
-        self._sides = self._settled = Sides(0, 0)
+        self._told: dict[str, tuple[Any, Any]] = {}
+        self._after: dict[int, int] = {}  # the sides of those who have trained in this round
+        self._side = 0
         self._rows: dict[tuple[int, int], Any] = {}
         self._kept: list[Any] = []
+        self._patches: list[list[Patch]] = [[] for _ in peers]
+        self._gathered = False
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -119,7 +139,7 @@ class RayWorkerPool:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._rows, self._kept, self._mixing = {}, [], {}
+        self._rows, self._kept, self._mixing, self._patches, self._told = {}, [], {}, [], {}
         self._stack.__exit__(*error)
 
     @property
@@ -128,9 +148,9 @@ class RayWorkerPool:
         return tuple(self.shards.process_ids)
 
     @property
-    def peers(self) -> Sequence[tuple[int, ...]]:
-        """Whom each shard has."""
-        return self._peers
+    def _states(self) -> States:
+        assert self._workspace.states is not None, "a job has states"
+        return self._workspace.states
 
     def tell_mixing(self, group: str, mixing: Mixing) -> None:
         """From now on the group averages by this matrix."""
@@ -141,27 +161,24 @@ class RayWorkerPool:
 
     def run(self, tasks: Sequence[Task]) -> list[Any]:
         """Do all tasks, which are of one phase; results in their order. Raises as `Shards.run` does."""
-        if tasks and isinstance(tasks[0], Several):
-            several = [each.tasks for each in tasks if isinstance(each, Several)]
-            found = iter(self.run([task for each in several for task in each]))
-            return [[next(found) for _ in each] for each in several]
         if any(isinstance(task, Mix | Keep) for task in tasks):
             self._average(next(task.source for task in tasks if isinstance(task, Mix | Keep)))
             return [None] * len(tasks)
         if tasks and isinstance(tasks[0], Spread):
             return self._spread([task for task in tasks if isinstance(task, Spread)])
-        return self._by_owner([task for task in tasks if not isinstance(task, Mix | Keep | Spread | Several)])
+        return self._by_owner([task for task in tasks if isinstance(task, Train | Evaluate)])
 
     # -------------------------------------------------------------------------------------------------- tasks of peers
 
     def _by_owner(self, tasks: Sequence[OfPeers]) -> list[Any]:
-        changes = isinstance(tasks[0], Train | Advance | Teach) if tasks else False
+        changes = isinstance(tasks[0], Train) if tasks else False
         mine: list[list[tuple[int, OfPeers]]] = [[] for _ in self._peers]
+        self._after = {} if changes else self._after
         for number, task in enumerate(tasks):
             for shard, part in self._parts(task):
                 mine[shard].append((number, part))
-            if isinstance(task, Train | Advance):
-                self._sides = Sides(1 - task.x_source, 1 - task.s_source)
+            if isinstance(task, Train):
+                self._after |= {peer: other(side) for peer, side in zip(task.peers, task.sides, strict=True)}
         calls, numbers = [], []
         for shard, part_of in enumerate(mine):
             size = math.ceil(len(part_of) / CALLS)
@@ -181,7 +198,6 @@ class RayWorkerPool:
         if len(set(owners)) == 1:
             yield owners[0], task
             return
-        assert isinstance(task, Teach), "only rounds of some clients have blocks of their own"
         for shard in sorted(set(owners)):
             here = [(p, s) for p, s, owner in zip(task.peers, task.sides, owners, strict=True) if owner == shard]
             yield shard, replace(task, peers=tuple(p for p, _ in here), sides=tuple(s for _, s in here))
@@ -202,12 +218,14 @@ class RayWorkerPool:
             for shard, reference in zip(self._members[self._parcels[number].group], rows, strict=True):
                 mixed[number, shard] = reference
         del given, calls
-        sides = Sides(1 - source, self._sides.s)
-        takes = [
-            Call(shard, "take", (source, sides.s, parcels, *rows), 1)
-            for shard, (parcels, rows) in enumerate(self._of(mixed, shard) for shard in range(len(self.shards)))
-        ]
-        self._settle(sides, [kept for _, kept in self.shards.run(takes)], mixed)
+        takes = []
+        for shard, peers in enumerate(self._peers):
+            parcels, rows = self._of(mixed, shard)
+            takes.append(Call(shard, "take", (source, [self._after[p] for p in peers], parcels, *rows), 2))
+        found = self.shards.run(takes)
+        self._rows, self._side, self._kept = mixed, 1 - source, [kept for _, kept, _ in found]
+        for shard, (peers, (_, _, states)) in enumerate(zip(self._peers, found, strict=True)):
+            self._patches[shard] = [(peers, tuple(self._after[p] for p in peers), states)]
 
     def _given(self, side: int) -> dict[tuple[int, int], Any]:
         """References to each shard's rows of each parcel."""
@@ -223,7 +241,7 @@ class RayWorkerPool:
 
     def _spread(self, tasks: Sequence[Spread]) -> list[Any]:
         side = tasks[0].source
-        rows = self._rows if self._rows and side == self._sides.x else self._given(side)
+        rows = self._rows if self._rows and side == self._side else self._given(side)
         calls = []
         for number, parcel in enumerate(self._parcels):
             members = self._members[parcel.group]
@@ -236,47 +254,121 @@ class RayWorkerPool:
         }
         return [found[task.group, task.start, task.stop] for task in tasks]
 
-    # ------------------------------------------------------------------------------------------- what the rounds are at
-
-    def begin(self, kept: Sequence[Any]) -> None:
-        """Be what these references say, one a shard: all that `Shard.keep` hands out."""
-        calls = [Call(shard, "restore", (Sides(0, 0), each, ())) for shard, each in enumerate(kept)]
-        self.shards.run(calls)
-        self._settle(Sides(0, 0), kept, {})
-
-    def keep(self) -> None:
-        """A round without an averaging is over."""
-        calls = [Call(shard, "keep", (self._sides,), 1) for shard in range(len(self.shards))]
-        self._settle(self._sides, [kept for _, kept in self.shards.run(calls, stoppable=False)], {})
-
-    def weigh(self, group: str, side: int) -> NDArray[np.float64]:
+    def weights(self, group: str, peers: Sequence[int], sides: Sequence[int]) -> NDArray[np.float64] | None:
         """(M,) the weights with which the members of a group begin an averaging."""
-        members = self._members[group]
-        calls = [Call(shard, "weigh", (group, side)) for shard in members]
-        found = np.zeros(sum(map(len, members.values())))
+        members, found = self._members[group], np.zeros(len(peers))
+        calls = [
+            Call(shard, "weigh", (group, [peers[m] for m in own.tolist()], [sides[m] for m in own.tolist()]))
+            for shard, own in members.items()
+        ]
         for own, weights in zip(members.values(), self.shards.answers(calls), strict=True):
             found[own] = weights
         return found
 
-    def gather(self, workspace: Workspace) -> Sides:
-        """Write everything as it was at the end of the last round; on which sides."""
+    # ------------------------------------------------------------------------------------------------------- a server's
+
+    def tell(self, what: Told, state: Any) -> None:
+        """A shard that is made anew knows no broadcast, so that of a round is always told."""
+        if what == "received" or what not in self._told or self._told[what][0] is not state:
+            told = ray.put(numpy_rows(state))
+            self._told[what] = state, told
+            self._each([Call(shard, "tell", (what, told), changes=True) for shard in range(len(self.shards))])
+
+    def fetch(self, peers: Sequence[int]) -> None:
+        """Have here what these clients have sent."""
+        sent = leaves(self._states.sent)
+        calls = [Call(shard, "updates", (mine,)) for shard, mine in self._mine(peers)]
+        for call, rows in zip(calls, self.shards.answers(calls), strict=True):
+            for name, leaf in rows.items():
+                sent[name][list(call.args[0])] = tensor(leaf)
+
+    def settle(self, peers: Sequence[int], sides: Sequence[int], counted: Sequence[bool]) -> None:
+        """Have clients keep what is to be kept of a round."""
+        of = {peer: each for peer, *each in zip(peers, sides, counted, strict=True)}
+        calls = []
+        for shard, mine in self._mine(peers):
+            for at in range(0, len(mine), ROWS_AT_ONCE):
+                some = mine[at : at + ROWS_AT_ONCE]
+                args = (some, [of[peer][0] for peer in some], [of[peer][1] for peer in some])
+                calls.append(Call(shard, "settle", args, changes=True))
+        self._each(calls)
+
+    def _mine(self, peers: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+        """Shards that have some of these peers, and which."""
+        some = set(peers)
+        found = [(shard, tuple(p for p in held if p in some)) for shard, held in enumerate(self._peers)]
+        return [(shard, mine) for shard, mine in found if mine]
+
+    def _each(self, calls: Sequence[Call]) -> list[list[Any]]:
+        """In the end of a round nobody stops any more."""
+        return self.shards.run(calls, stoppable=False)
+
+    # ------------------------------------------------------------------------------------------- what the rounds are at
+
+    def finished(self, peers: Sequence[int], sides: Sequence[int], source: int, *, mixed: bool) -> None:
+        """A round is over: remember how it left each shard."""
+        if not mixed:
+            of = dict(zip(peers, sides, strict=True))
+            mine = self._mine(peers)
+            calls = [Call(shard, "kept", (each, [of[p] for p in each]), 1) for shard, each in mine]
+            for (shard, each), (_, states) in zip(mine, self._each(calls), strict=True):
+                patch = each, tuple(of[p] for p in each), states
+                self._patches[shard] = needed([*self._patches[shard], patch])
+            if self._states.sent is None:  # equals
+                keeps = [Call(shard, "keep", (source,), 1) for shard in range(len(self.shards))]
+                self._kept, self._rows, self._side = [kept for _, kept in self._each(keeps)], {}, source
+        self._settled()
+
+    def resume(self, sides: list[int]) -> None:
+        """Go on from what the leader has. Every peer has a side here from the beginning, the first one."""
+        self._kept, self._rows, self._side, self._patches = [], {}, 0, []
+        for peers in self._peers:
+            of = [sides[peer] for peer in peers]
+            self._patches.append([(peers, (0,) * len(peers), ray.put(numpy_rows(self._states.of(peers, of))))])
+            equals = self._states.sent is None
+            self._kept.append(ray.put({"x": self._workspace.x[0][list(peers)].numpy()} if equals else {}))
+        sides[:] = [0] * len(sides)
+        self._each([self._restoring(shard) for shard in range(len(self.shards))])
+        self._settled()
+
+    def gather(self) -> None:
+        """Have all here as it was at the end of the last round."""
+        if self._gathered:
+            return
         for shard, peers in enumerate(self._peers):
-            restored(workspace, peers, self._settled, ray.get(self._kept[shard]))
-            parcels, rows = self._of(self._rows, shard)
-            for parcel, reference in zip(parcels, rows, strict=True):
-                taken(workspace, peers, self._settled.x, parcel, ray.get(reference))
-        return self._settled
+            restored(self._workspace, peers, self._side, ray.get(self._kept[shard]))
+            for parcel, reference in zip(*self._of(self._rows, shard), strict=True):
+                taken(self._workspace, peers, self._side, parcel, ray.get(reference))
+            for some, sides, reference in self._patches[shard]:
+                rows: Rows = ray.get(reference)
+                put_rows(self._states, some, sides, rows)
+        self._gathered = True
 
-    def _settle(self, sides: Sides, kept: Sequence[Any], rows: dict[tuple[int, int], Any]) -> None:
-        self._settled, self._sides, self._kept, self._rows = sides, sides, list(kept), rows
-        for shard, each in enumerate(kept):
-            self.shards.settled(shard, Call(shard, "restore", (sides, each, *self._flat(rows, shard))))
+    def _settled(self) -> None:
+        self._gathered = False
+        told = [("server", self._told["server"][1])] if "server" in self._told else []
+        for shard in range(len(self.shards)):
+            self.shards.settled(shard, *(Call(shard, "tell", each) for each in told), self._restoring(shard))
 
-    def _flat(self, rows: dict[tuple[int, int], Any], shard: int) -> tuple[Any, ...]:
-        parcels, references = self._of(rows, shard)
-        return parcels, *references
+    def _restoring(self, shard: int) -> Call:
+        parcels, rows = self._of(self._rows, shard)
+        patches = self._patches[shard]
+        where = [(peers, sides) for peers, sides, _ in patches]
+        states = [states for _, _, states in patches]
+        return Call(shard, "restore", (self._side, self._kept[shard], parcels, where, *rows, *states))
 
     def _of(self, rows: dict[tuple[int, int], Any], shard: int) -> tuple[list[Parcel], list[Any]]:
         """The parcels of a shard and its rows of them, where there are any."""
         numbers = [number for number in self._of_shard[shard] if (number, shard) in rows]
         return [self._parcels[number] for number in numbers], [rows[number, shard] for number in numbers]
+
+
+def needed(patches: Sequence[Patch]) -> list[Patch]:
+    """Without those whose peers have all trained again since."""
+    seen: set[int] = set()
+    found = []
+    for patch in reversed(patches):
+        if not seen.issuperset(patch[0]):
+            found.append(patch)
+        seen.update(patch[0])
+    return found[::-1]

@@ -16,17 +16,16 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.leaves import leaves
-from fedpeer.sims.vector.clients import rows_of, shared, write_rows
+from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.sims.vector.tasks import Mix, Mixing, Spread, Task, Worker, mix, spread
-from fedpeer.sims.vector.workspace import Job, Workspace, allocate, mapped, tensor
+from fedpeer.sims.vector.workspace import Job, States, Workspace, allocate, tensor, transformed
 
 Array: TypeAlias = NDArray[Any]
 #: By name, rows of some peers.
@@ -45,18 +44,17 @@ class Parcel:
         return slice(self.blocks[0][0], self.blocks[-1][1])
 
 
-@dataclass(frozen=True)
-class Sides:
-    """On which sides a finished round lies: of the parameters, and of the states."""
+class Size(NamedTuple):
+    """Of a tensor that a shard makes room for."""
 
-    x: int
-    s: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
 
 
 def packed(workspace: Workspace) -> dict[str, Any]:
     """What all shards must know of a workspace, but for its inputs, as arrays."""
     fields = ("train", "test", "valid", "view", "index", "rows")
-    return {name: mapped(getattr(workspace, name), Tensor, lambda tensor: tensor.numpy()) for name in fields}
+    return {name: transformed(getattr(workspace, name), Tensor, lambda tensor: tensor.numpy()) for name in fields}
 
 
 def taken(workspace: Workspace, peers: Sequence[int], side: int, parcel: Parcel, rows_MD: Array) -> None:
@@ -65,29 +63,25 @@ def taken(workspace: Workspace, peers: Sequence[int], side: int, parcel: Parcel,
         workspace.x[side][row].scatter_(0, index_D, row_D)
 
 
-def restored(workspace: Workspace, peers: Sequence[int], sides: Sides, kept: Rows) -> None:
-    """Put back what `take` or `keep` handed out."""
-    here = list(peers)
+def restored(workspace: Workspace, peers: Sequence[int], side: int, kept: Rows) -> None:
+    """Put back what `take` or `keep` handed out, onto this side of x."""
     for name, rows in kept.items():
-        what, _, of = name.partition(" ")
-        match what:
-            case "x":
-                workspace.x[sides.x][here] = tensor(rows)
-            case "s":
-                workspace.s[sides.s][here] = tensor(rows)
-            case "local":
-                own = _own(workspace.rows[name], peers)
-                for row, row_D in zip(workspace.rows[name][own].tolist(), tensor(rows), strict=True):
-                    workspace.x[sides.x][row].scatter_(0, workspace.index[name], row_D)
-            case _:
-                workspace.leaves[f"client {sides.s} {of}"][here] = tensor(rows)
+        if name == "x":
+            workspace.x[side][list(peers)] = tensor(rows)
+            continue
+        own = _own(workspace.rows[name], peers)
+        for row, row_D in zip(workspace.rows[name][own].tolist(), tensor(rows), strict=True):
+            workspace.x[side][row].scatter_(0, workspace.index[name], row_D)
 
 
-def replaced_rows(workspace: Workspace, peers: Sequence[int], sides: Sequence[int], kept: Rows) -> None:
-    """Put states of some clients on these sides."""
-    for name, rows in kept.items():
-        for peer, side, row in zip(peers, sides, tensor(rows), strict=True):
-            workspace.leaves[f"client {side} {name}"][peer] = row
+def put_rows(states: States, peers: Sequence[int], sides: Sequence[int], kept: Rows) -> None:
+    """Put states of some peers on these sides."""
+    states.put(rebuilt(states.first, {name: tensor(rows) for name, rows in kept.items()}), peers, sides)
+
+
+def numpy_rows(state: Any) -> dict[str, Array]:
+    """The leaves of a state, by name."""
+    return {name: leaf.numpy() for name, leaf in leaves(state).items()}
 
 
 def _own(row_M: Tensor, peers: Sequence[int]) -> Array:
@@ -131,20 +125,19 @@ class Shard:
         data: Mapping[str, Any],
         inputs: Array,
         peers: tuple[int, ...],
-        sizes: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+        sizes: Mapping[str, Any],
     ) -> int:
-        """Be these peers of this job; `sizes` are shapes and types of x, s and leaves. The process's number."""
+        """Be these peers of this job; `sizes` are those of x and of all states. The process's number."""
         check_version(version)
-        fields = mapped(dict(data), np.ndarray, tensor)
-        memory = {name: room(*size) for name, size in sizes.items()}
-        x, s = ((memory.pop(f"{name} 0"), memory.pop(f"{name} 1")) for name in ("x", "s"))
-        workspace = Workspace(x=x, s=s, x_NF=tensor(inputs), leaves=memory, **fields)
-        self._bench, self._peers = Worker(job, workspace, job.stepper()), peers
+        fields = transformed(dict(data), np.ndarray, tensor)
+        memory = {name: transformed(each, Size, lambda size: room(*size)) for name, each in sizes.items()}
+        self._workspace = Workspace(x_NF=tensor(inputs), **memory, **fields)
+        self._worker, self._peers = Worker(job, self._workspace, job.stepper()), peers
         return os.getpid()
 
     def do(self, tasks: Sequence[Task]) -> list[Any]:
         """Tasks of the vector engine, for peers of this shard."""
-        return [self._bench.do(task) for task in tasks]
+        return [self._worker.do(task) for task in tasks]
 
     # --------------------------------------------------------------------------------------------- averaging of equals
 
@@ -168,9 +161,12 @@ class Shard:
         small, width = self._assembled(parcel, members, rows), parcel.span.start
         return [spread(small, Spread(parcel.group, a - width, b - width, 0)) for a, b in parcel.blocks]
 
-    def take(self, source: int, s: int, parcels: Sequence[Parcel], *rows: Array) -> tuple[None, Rows]:
-        """Put averaged rows onto the other side, carry over what is averaged with nobody, and hand that out."""
-        workspace, kept = self._workspace, self._states(s)
+    def take(
+        self, source: int, sides: Sequence[int], parcels: Sequence[Parcel], *rows: Array
+    ) -> tuple[None, Rows, Rows]:
+        """Put averaged rows onto the other side, carry over what is averaged with nobody; hand that out, and the states
+        on these sides."""
+        workspace, kept = self._workspace, {}
         for parcel, rows_MD in zip(parcels, rows, strict=True):
             taken(workspace, self._peers, 1 - source, parcel, rows_MD)
         for name in workspace.index:
@@ -178,80 +174,55 @@ class Shard:
             if name.startswith("local ") and len(own):
                 index_D, trained_Pn = workspace.index[name], workspace.x[source]
                 kept[name] = torch.stack([trained_Pn[row].index_select(0, index_D) for row in own.tolist()]).numpy()
-        restored(workspace, self._peers, Sides(1 - source, s), {k: v for k, v in kept.items() if "local" in k})
-        return None, kept
+        restored(workspace, self._peers, 1 - source, kept)
+        return None, kept, self.kept(self._peers, sides)[1]
 
-    def keep(self, sides: Sides) -> tuple[None, Rows]:
-        """All of own rows."""
-        return None, self._states(sides.s) | {"x": self._workspace.x[sides.x][list(self._peers)].numpy()}
+    def keep(self, side: int) -> tuple[None, Rows]:
+        """All of own rows of x."""
+        return None, {"x": self._workspace.x[side][list(self._peers)].numpy()}
 
-    def restore(self, sides: Sides, kept: Rows, parcels: Sequence[Parcel], *rows: Array) -> None:
-        """Be as `take` or `keep` left a shard."""
-        restored(self._workspace, self._peers, sides, kept)
-        for parcel, rows_MD in zip(parcels, rows, strict=True):
-            taken(self._workspace, self._peers, sides.x, parcel, rows_MD)
-
-    def weigh(self, group: str, side: int) -> Array:
+    def weigh(self, group: str, peers: Sequence[int], sides: Sequence[int]) -> Array:
         """(m,) the weights with which own peers begin an averaging of this group."""
-        workspace, keeping = self._workspace, self._bench.job.keeping
-        assert keeping is not None, "only who keeps a state of its own has weights of its own"
-        row_M, index = workspace.rows[group], workspace.index[group]
-        here = row_M[_own(row_M, self._peers)].tolist()
-        state = rows_of(workspace, keeping.state, here, [side] * len(here))
-        weights = self._bench.equals.weights(state, (index if index.dim() == 1 else index[0]).numpy())
-        assert weights is not None, "an algorithm that keeps states weighs them"
-        return weights.numpy()
+        weights = self._worker.weights(peers, sides, group)
+        assert weights is not None, "asked where an algorithm weighs"
+        return weights
 
-    # -------------------------------------------------------------------------------------------- clients with a server
+    # ----------------------------------------------------------------------------------------------------------- states
 
     def tell(self, what: str, state: Rows) -> None:
         """What all are told: the broadcast of a round, or the server after it."""
+        places = leaves(getattr(self._worker.states, what))
         for name, leaf in state.items():
-            self._workspace.leaves[f"{what} {name}"].copy_(tensor(leaf))
+            places[name].copy_(tensor(leaf))
 
     def updates(self, peers: Sequence[int]) -> Rows:
         """What these peers send."""
-        assert self._bench.job.served is not None
-        names = leaves(self._bench.job.served.update)
-        return {name: self._workspace.leaves[f"update {name}"][list(peers)].numpy() for name in names}
+        return {name: leaf[list(peers)].numpy() for name, leaf in leaves(self._worker.states.sent).items()}
 
     def settle(self, peers: Sequence[int], sides: Sequence[int], counted: Sequence[bool]) -> None:
         """What these peers keep of the round in which they trained, once they are told the server after it."""
-        served = self._bench.job.served
-        assert served is not None
-        other = [1 - side for side in sides]
-        before, trained = (rows_of(self._workspace, served.client, peers, each) for each in (sides, other))
-        after = shared(self._workspace, served.server, "server")
-        settled = self._bench.algorithm.settle(before, trained, after, torch.tensor(counted))
-        write_rows(self._workspace, settled, peers, other)
+        self._worker.settle(peers, sides, counted)
 
     def kept(self, peers: Sequence[int], sides: Sequence[int]) -> tuple[None, Rows]:
-        """The present states of these peers."""
-        assert self._bench.job.served is not None
-        rows = leaves(rows_of(self._workspace, self._bench.job.served.client, peers, sides))
-        return None, {name: leaf.numpy() for name, leaf in rows.items()}
+        """The states of these peers, which lie on these sides."""
+        return None, numpy_rows(self._worker.states.of(peers, sides))
 
-    def resume(self, patches: Sequence[tuple[Sequence[int], Sequence[int]]], *kept: Rows) -> None:
-        """Put back what `kept` handed out, the newest last."""
-        for (peers, sides), rows in zip(patches, kept, strict=True):
-            replaced_rows(self._workspace, peers, sides, rows)
+    def restore(
+        self,
+        side: int,
+        kept: Rows,
+        parcels: Sequence[Parcel],
+        patches: Sequence[tuple[Sequence[int], Sequence[int]]],
+        *rows: Any,
+    ) -> None:
+        """Be as `take`, `keep` and `kept` left a shard: rows of the parcels, then states, the newest last."""
+        restored(self._workspace, self._peers, side, kept)
+        for parcel, rows_MD in zip(parcels, rows, strict=False):
+            taken(self._workspace, self._peers, side, parcel, rows_MD)
+        for (peers, sides), states in zip(patches, rows[len(parcels) :], strict=True):
+            put_rows(self._worker.states, peers, sides, states)
 
     # ------------------------------------------------------------------------------------------------------- its parts
-
-    @property
-    def _workspace(self) -> Workspace:
-        return self._bench.workspace
-
-    @property
-    def _names(self) -> list[str]:
-        """Of the states that equals keep."""
-        keeping = self._bench.job.keeping
-        return [] if keeping is None else list(leaves(keeping.state))
-
-    def _states(self, side: int) -> dict[str, Array]:
-        here, workspace = list(self._peers), self._workspace
-        found = {f"state {name}": workspace.leaves[f"client {side} {name}"][here].numpy() for name in self._names}
-        return found | {"s": workspace.s[side][here].numpy()}
 
     def _assembled(self, parcel: Parcel, members: Sequence[Array], rows: Sequence[Array]) -> Workspace:
         """A workspace of two sides (M, D) that is the parcel alone."""

@@ -1,9 +1,8 @@
-"""The vector engine: leads the rounds of one method with one seed.
+"""The vector engine: leads the rounds of one method with one seed, of equals or of a server's clients.
 
-A round is: all peers train (side A of x -> side B), every group averages and what is in no group is carried over
-(B -> A). Where peers keep a state of their own (`equals.py`), x holds their estimates. Both phases are lists of
-independent tasks; on a CPU worker processes take them, on a GPU they run here, one block holding all peers. How tasks
-are cut depends on shapes and device only, never on the number of workers, so the numbers do not either.
+A round is: some peers train, and what they send is combined (`rounds.py`). Each phase is a list of independent tasks;
+on a CPU worker processes take them, on a GPU they run here, one block holding all peers. How tasks are cut depends on
+shapes and device only, never on the number of workers, so the numbers do not either.
 """
 
 from __future__ import annotations
@@ -11,38 +10,44 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
-import scipy.sparse
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.leaves import leaves
+from fedpeer.algorithms.coordinated import has_server
+from fedpeer.algorithms.leaves import combined, leaves, mapped
+from fedpeer.algorithms.local_training import LocalTraining
+from fedpeer.algorithms.probing import probed, small
 from fedpeer.algorithms.steppers import Stepper
-from fedpeer.config.building import AnyAlgorithm
-from fedpeer.gossip.averaging import Averaging, traffic
-from fedpeer.gossip.veil import key_of, made_up
-from fedpeer.sims.peers import secret_of
-from fedpeer.sims.vector.clients import Examined, Score, emptied, joined, two_sides, workbench, write_rows
-from fedpeer.sims.vector.drifting import Drifting
-from fedpeer.sims.vector.equals import Advance, Appraise, equals_of, states
-from fedpeer.sims.vector.pool import Hands, Pool, Stopped
+from fedpeer.config.building import AnyAlgorithm, algorithm_of
+from fedpeer.data.own.code import imported
+from fedpeer.gossip.averaging import Averaging
+from fedpeer.sims.vector.gossip_rounds import GossipRounds
+from fedpeer.sims.vector.hands import Hands, LocalHands
+from fedpeer.sims.vector.pool import Pool
 from fedpeer.sims.vector.resident import given_back
-from fedpeer.sims.vector.tasks import Evaluate, Keep, Mix, Mixing, Spread, Task, Train, Worker
-from fedpeer.sims.vector.workspace import Job, Keeping, Workspace, WorkspaceHandles, on_disk
-from fedpeer.slicing.plan import Group, Plan
-
-#: Scalars of a block of columns over all members of a group: 2 MiB in float64, so that the block, its float64 copy and
-#: the result stay in the cache (measured: 10 ms for 16 x 270,000, against 26 ms in blocks four times as large).
-MIXED_AT_ONCE = 256 * 1024
-#: An effective matrix with fewer entries than this share is kept sparse.
-SPARSE_BELOW = 0.1
+from fedpeer.sims.vector.rounds import Session, cut, slices
+from fedpeer.sims.vector.server_rounds import ServerRounds
+from fedpeer.sims.vector.tasks import (
+    Evaluate,
+    Evaluated,
+    Score,
+    Task,
+    Train,
+    Worker,
+    in_order_of_peers,
+    work_of,
+    workbench,
+)
+from fedpeer.sims.vector.workspace import FIRST, Job, States, Workspace, on_disk
+from fedpeer.slicing.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,21 @@ class RoundTimes:
     average: float
 
 
+class Elsewhere(Protocol):
+    """Opens the hands of a job that is played on other machines. The workspace has all but memory for what is learnt,
+    and is given some that is empty."""
+
+    def __call__(
+        self,
+        job: Job,
+        workspace: Workspace,
+        plan: Plan,
+        stack: ExitStack,
+        replaced: Callable[[str, str], None],
+        stop: threading.Event,
+    ) -> Hands: ...
+
+
 class VectorEngine:
     """All peers of one method and seed. Use as a context manager: workers and files live as long as it."""
 
@@ -61,103 +81,113 @@ class VectorEngine:
         job: Job,
         plan: Plan,
         averaging: Mapping[str, Averaging],
-        memory: Callable[[int], Workspace],
-        start_Pn: Callable[[Tensor], None],
+        memory: Callable[[], Workspace],
+        drawn: Callable[[str], Tensor],
         *,
-        algorithm: Keeping | None = None,
         weights_P: NDArray[np.float64] | None = None,
         workers: int = 1,
         folder: Path | None = None,
         replaced: Callable[[str, str], None] = lambda worker, reason: None,
+        refused: Callable[[str, str], None] = lambda peer, reason: None,
         stop: threading.Event | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """
         Args:
-            memory: makes the workspace for a given size of optimiser state.
-            start_Pn: fills the initial parameters, in place.
-            algorithm: one whose peers keep a state of their own; None: local training.
+            averaging: how each group of the plan averages.
+            memory: makes the workspace.
+            drawn: (n,) initial parameters by the name of the draw: a peer's; "" for the one that all have in common.
             weights_P: push-sum weights with which each averaging starts (`weights: samples`); None: carried on from 1.
+            replaced: told of a worker that died, and of what.
+            refused: told of an update that is left out, whose it is and why.
+            elsewhere: opens other machines; None: this one.
         """
         self._job, self._plan, self._averaging = job, plan, averaging
-        self._start, self._replaced = start_Pn, replaced
-        self._stop = stop or threading.Event()
-        self._memory, self._workers, self._folder = memory, workers, folder
-        self._choice, self._sample_weights = algorithm, weights_P
-        self._algorithm: AnyAlgorithm | None = None
-        self._examined: dict[tuple[int, bool], Examined] = {}
-        self._members = {g.id: [plan.peers.index(p) for p in g.members] for g in plan.groups}
-        self.weights = {id: np.ones(len(rows)) for id, rows in self._members.items()}
+        self._memory, self._drawn, self._sample_weights = memory, drawn, weights_P
+        self._workers, self._folder, self._replaced, self._refused = workers, folder, replaced, refused
+        self._stop, self._elsewhere = stop or threading.Event(), elsewhere
+        self._evaluated: dict[tuple[int, bool], Evaluated] = {}
         self.round = 0  # rounds finished
-        self._trained = False  # whether the next round's training is done and its averaging is not
-        self._side = self._s_side = 0
-        self._noise: dict[str, NDArray[np.float64]] = {}
-        self._drifting: Drifting | None = None
-        self._pool: Hands | None = None
+        self._trained: Sequence[int] | None = None  # who has trained in the next round, where that is not combined yet
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        stepper = self._job.stepper()
-        plain, job = self._prepared(stepper), self._job
-        self._handles: WorkspaceHandles | None = None
-        if job.device == "cpu":
-            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="work-", dir=self._folder)))
-            self._handles = on_disk(plain, folder)
-            self.workspace = self._handles.open()
-            self._stack.enter_context(given_back(self.workspace))
-        else:
-            self.workspace = plain
-        self._start(self.workspace.x[0])
-        if any(policy.drift is not None for policy in self._averaging.values()):
-            self._drifting = Drifting(self.workspace.x[0], self._plan, self._averaging)
+        job, stepper = self._job, self._job.stepper()
         self._blocks = cut(job, range(len(job.peers)))
-        if self._algorithm is not None:
-            for block in self._blocks:
-                examples = torch.tensor([self.workspace.train.count(peer) for peer in block], device=job.device)
-                begun = self._algorithm.start_client(self.workspace.x[0][list(block)], examples)
-                write_rows(self.workspace, begun, block, [0] * len(block))
-        self._mixes, self._keeps = self._cut_columns()
-        if self._handles is not None:
-            workers = max(1, min(self._workers, max(len(self._blocks), len(self._mixes))))
-            self._pool = self._stack.enter_context(Pool(job, self._handles, workers, self._replaced, self._stop))
+        plain = self._memory()
+        self._algorithm, forms = formed(job, plain, self._drawn, stepper)
+        first_P = _first_rows(job, plain)
+        plain.states = _room(job, forms, first_P)
+        hands = self._hands(plain, stepper)
+        sides = [FIRST] * len(job.peers)
+        self._session = Session(
+            job, self._algorithm, self.workspace, hands, lambda tasks: self._run(tasks), sides, self._refused
+        )
+        self._rounds: GossipRounds | ServerRounds
+        if has_server(self._algorithm):
+            self._rounds = ServerRounds(self._session, self._algorithm, forms.server)
         else:
-            self._bench = Worker(job, self.workspace, stepper)
+            self._rounds = GossipRounds(self._session, self._plan, self._averaging, self._sample_weights)
+        self._own = self._algorithm.personal_model(forms.client) is not None
+        self._begin(first_P)
+        hands.resume(sides)
+        self._rounds.begin()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     @property
     def process_ids(self) -> tuple[int, ...]:
         """The workers' process numbers; empty on a device."""
-        return self._pool.process_ids if self._pool else ()
+        return self._session.hands.process_ids
+
+    @property
+    def weights(self) -> dict[str, NDArray[np.float64]]:
+        """Push-sum weights of each group's members after the last round, in units of their mean at the start."""
+        return self._rounds.weights
 
     @property
     def x_Pn(self) -> Tensor:
         """The models of all peers at the end of the last finished round: what each of them predicts with."""
-        own_Pn = None if self._algorithm is None else self._algorithm.personal_model(self._states(self._s_finished))
-        return self.estimate_Pn if own_Pn is None else own_Pn
+        if not self._own:
+            return self.estimate_Pn
+        self._session.hands.gather()
+        x_Pn = self.workspace.x[0] if has_server(self._algorithm) else torch.empty_like(self.estimate_Pn)
+        for some in slices(len(self._job.peers)):
+            model = self._algorithm.personal_model(self._session.states.of(some, self._session.sides_of(some)))
+            assert model is not None, "peers have models of their own"
+            x_Pn[some.start : some.stop] = model
+        return x_Pn
 
     @property
     def estimate_Pn(self) -> Tensor:
-        """What all peers hold for the average at the end of the last finished round."""
-        return self.workspace.x[self._side]
+        """The model in what all peers hold for the average at the end of the last finished round."""
+        self._session.hands.gather()
+        return self.workspace.x[self._rounds.source][:, : self._job.layout.n]
 
     @property
     def trained_Pn(self) -> Tensor | None:
-        """With what all peers went into the averaging of the round just finished; None where it had none."""
-        return self.workspace.x[1 - self._side] if self._averages(self.round) else None
+        """With what all equals went into the averaging of the round just finished; None where it had none."""
+        assert isinstance(self._rounds, GossipRounds), "equals average"
+        return self.workspace.x[1 - self._rounds.source] if self._rounds.averages(self.round) else None
+
+    @property
+    def server_n(self) -> Tensor | None:
+        """The server's model, where there is one."""
+        assert has_server(self._algorithm), "asked where there is a server"
+        assert isinstance(self._rounds, ServerRounds)
+        return self._algorithm.server_model(self._rounds.server)
+
+    @property
+    def relations_PP(self) -> Tensor | None:
+        """How related the peers' tasks are, where an algorithm with a server learns it."""
+        return self._rounds.relations_PP if isinstance(self._rounds, ServerRounds) else None
 
     @property
     def traffic(self) -> tuple[list[int], list[int]]:
-        """Messages and bytes that each peer would send in the averaging of the last finished round."""
-        messages, amount = [0] * len(self._job.peers), [0] * len(self._job.peers)
-        for group in self._plan.groups if self._averages(self.round) else ():
-            awake = self._drifting.awake[group.id] if self._drifting is not None else ()
-            sent = traffic(self._averaging[group.id], group.length, self.round - 1, awake=awake)
-            for row, (count, size) in zip(self._members[group.id], sent, strict=True):
-                messages[row] += count
-                amount[row] += size
-        return messages, amount
+        """Messages and bytes that each peer would send in the last finished round."""
+        return self._rounds.traffic(self.round)
 
     def step(self) -> RoundTimes:
         """One round.
@@ -165,243 +195,171 @@ class VectorEngine:
         Raises:
             Stopped: if asked to stop meanwhile; `snapshot` then still gives the last consistent state.
         """
-        number = self.round + 1
-        began = time.perf_counter()
-        if not self._trained:
-            self._run([self._train(block, number) for block in self._blocks])
-            self._s_side = 1 - self._s_side
-            self._trained = True
+        number, began = self.round + 1, time.perf_counter()
+        if self._trained is None:
+            training, source = self._rounds.open(number), self._rounds.source
+            blocks = self._blocks if len(training) == len(self._job.peers) else cut(self._job, training)
+            self._run([Train(each, self._session.sides_of(each), number, source) for each in blocks])
+            self._trained = training
         trained = time.perf_counter()
-        if self._averages(number):
-            self._prepare_mixing(number)
-            source = 1 - self._side
-            mixes: list[Task] = [Mix(group, a, b, source) for group, a, b in self._mixes]
-            self._run(mixes + [Keep(index, source) for index in self._keeps])
-            self._add_noise()
-            if self._drifting is not None:
-                self._drifting.settle(self.workspace.x[self._side])
-            self.weights = self._mixed_weights
-        else:
-            self._side = 1 - self._side
-        self._trained = False
-        self.round = number
+        self._rounds.close(number, self._trained)
+        self._trained, self.round = None, number
         return RoundTimes(trained - began, time.perf_counter() - trained)
 
-    def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
-        """(score, loss) of each peer on its own test part, or on what was kept back."""
-        if self._algorithm is not None:
-            return self._scored(validation).own
-        found = self._run([Evaluate(block, self._side, validation) for block in self._blocks])
-        by_peer = {
-            p: result
-            for block, results in zip(self._blocks, found, strict=True)
-            for p, result in zip(block, results, strict=True)
-        }
-        return [by_peer[p] for p in range(len(self._job.peers))]
+    def evaluate(self, *, validation: bool = False) -> list[Score]:
+        """(score, loss) of each peer's own model on its own test part, or on what was kept back."""
+        return self._scored(validation).own
 
     def evaluate_server(self, *, validation: bool = False) -> list[Score] | None:
-        """The same of each peer's estimate, where it is not the model that the peer predicts with."""
-        return None if self._algorithm is None else self._scored(validation).server
+        """The same of the server's model, or of each peer's estimate where it is not what the peer predicts with."""
+        return self._scored(validation).shared
 
     def statistics(self) -> dict[str, list[float]]:
         """What the algorithm tells of each peer."""
-        return {} if self._algorithm is None else self._scored(False).statistics
-
-    @property
-    def relations_PP(self) -> None:
-        """Peers are equals."""
+        return self._scored(False).statistics
 
     def disagreement(self) -> dict[str, float]:
         """Of each group: the largest distance of a member from the members' mean, relative to the mean's norm."""
-        tasks = [Spread(group, a, b, self._side) for group, a, b in self._mixes]
-        distance: dict[str, NDArray[np.float64]] = {}
-        norm: dict[str, float] = {}
-        for task, (part_M, part) in zip(tasks, self._run(tasks), strict=True):
-            distance[task.group] = distance.get(task.group, 0.0) + part_M
-            norm[task.group] = norm.get(task.group, 0.0) + part
-        return {group: float(np.sqrt(distance[group].max() / max(norm[group], 1e-30))) for group in distance}
+        return self._rounds.disagreement()
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything needed to go on: tensors, and a small JSON-able state."""
-        side = 1 - self._side if self._trained else self._side
-        tensors = {"x": self.workspace.x[side], "s": self.workspace.s[self._s_side]}
-        tensors |= {f"state {name}": leaf for name, leaf in self._leaves(self._s_side).items()}
-        weights = {group: value.tolist() for group, value in self.weights.items()}
-        state = {"round": self.round, "trained": self._trained, "weights": weights}
-        if self._drifting is not None:
-            tensors, state = tensors | {"last": self._drifting.x_Pn}, state | {"awake": self._drifting.snapshot()}
-        return tensors, state
+        """Everything needed to go on: tensors, not copied, and a small JSON-able state."""
+        self._session.hands.gather()
+        halfway = self._trained is not None and self._session.hands.halfway
+        tensors, state = self._rounds.snapshot(trained=halfway)
+        return tensors, {"round": self.round, **state}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Go on from a snapshot, to the very numbers of an uninterrupted run."""
-        self.round, self._trained = state["round"], state["trained"]
-        self._side = self._s_side = 0
-        self.workspace.x[1 if self._trained else 0].copy_(tensors["x"])
-        self.workspace.s[0].copy_(tensors["s"])
-        for name, leaf in self._leaves(0).items():
-            leaf.copy_(tensors[f"state {name}"])
-        if self._drifting is not None:
-            self._drifting.restore(tensors["last"], state["awake"])
-        self._examined = {}
-        self.weights = {group: np.array(value) for group, value in state["weights"].items()}
-
-    def _prepared(self, stepper: Stepper) -> Workspace:
-        """Everything but memory for parameters and states, which are named; the job says what peers keep."""
-        plain = self._memory(stepper.state_size if self._choice is None else 0)
-        if self._choice is not None:
-            job = self._job
-            self._algorithm = equals_of(self._choice, workbench(job, stepper, plain))
-            one = torch.ones((), dtype=torch.int64, device=job.device)
-            state = self._algorithm.start_client(torch.zeros(job.layout.n, device=job.device), one)
-            self._job = job = replace(job, keeping=replace(self._choice, state=emptied(state)))
-            plain.leaves = two_sides(job, state)
-        return plain
-
-    @property
-    def _s_finished(self) -> int:
-        """The side of the states as the last finished round left them."""
-        return 1 - self._s_side if self._trained else self._s_side
-
-    def _states(self, side: int) -> Any:
-        assert self._job.keeping is not None, "peers keep a state of their own"
-        return states(self.workspace, self._job.keeping.state, side)
-
-    def _leaves(self, side: int) -> dict[str, Tensor]:
-        """The states that peers keep, by name."""
-        return {} if self._algorithm is None else leaves(self._states(side))
-
-    def _train(self, block: tuple[int, ...], number: int) -> Task:
-        if self._algorithm is not None:
-            return Advance(block, number, self._side, self._s_side)
-        return Train(block, number, number == 1, self._side, self._s_side)
-
-    def _scored(self, validation: bool) -> Examined:
-        """Scores are asked for by three names; peers are examined once."""
-        if (self.round, validation) not in self._examined:
-            tasks = [Appraise(block, self._side, self._s_finished, validation) for block in self._blocks]
-            self._examined = {key: value for key, value in self._examined.items() if key[0] == self.round}
-            self._examined[self.round, validation] = joined(self._blocks, self._run(tasks))
-        return self._examined[self.round, validation]
-
-    def _averages(self, number: int) -> bool:
-        """Whether round 1, 2, ... ends with an averaging."""
-        return any(each.due(number - 1) for each in self._averaging.values())
-
-    def _start_weights(self, group: Group) -> NDArray[np.float64]:
-        """(M,) the weights with which the members begin this round's averaging, in units of their mean."""
-        own_M = self._own_weights(group)
-        if own_M is not None:
-            return np.asarray(own_M / own_M.mean())
-        if self._sample_weights is not None:
-            return self._sample_weights[self._members[group.id]]
-        return self.weights[group.id]
-
-    def _own_weights(self, group: Group) -> NDArray[np.float64] | None:
-        """(M,) those that the algorithm gives the members after their training, where it does."""
-        if self._algorithm is None:
-            return None
-        weights_P = self._algorithm.weights(self._states(self._s_side), group.indices[group.members[0]])
-        return None if weights_P is None else weights_P.cpu().numpy()[self._members[group.id]]
+        self.round, self._evaluated = state["round"], {}
+        self._trained = range(len(self._job.peers)) if state["trained"] is True else None
+        self._rounds.restore(tensors, state)
 
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
-        if self._pool is not None:
-            return self._pool.run(tasks)
-        results = []
-        for task in tasks:
-            if self._stop.is_set():
-                raise Stopped
-            results.append(self._bench.do(task))
-        return results
+        return self._session.hands.run(tasks)
 
-    def _cut_columns(self) -> tuple[list[tuple[str, int, int]], list[str]]:
-        """Blocks of columns of every group, and the names of the index arrays that are only carried over."""
-        mixes = []
-        for group in self._plan.groups:
-            width = max(1024, MIXED_AT_ONCE // len(group.members))
-            mixes += [(group.id, a, min(a + width, group.length)) for a in range(0, group.length, width)]
-        return mixes, [name for name in self.workspace.index if name.startswith("local ")]
+    def _hands(self, plain: Workspace, stepper: Stepper) -> Hands:
+        """Whoever does the tasks; the workspace is opened."""
+        job = self._job
+        if self._elsewhere is not None:
+            self.workspace = plain
+            return self._elsewhere(job, plain, self._plan, self._stack, self._replaced, self._stop)
+        if job.device != "cpu":
+            self.workspace = plain
+            return LocalHands(Worker(job, plain, stepper), None, self._stop)
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="work-", dir=self._folder)))
+        self._handles = on_disk(plain, folder)
+        self.workspace = self._handles.open()
+        self._stack.enter_context(given_back(self.workspace))
+        workers = max(1, min(self._workers, len(self._blocks)))
+        pool = self._stack.enter_context(Pool(job, self._handles, workers, self._replaced, self._stop))
+        return LocalHands(Worker(job, self.workspace, stepper), pool, self._stop)
 
-    def _prepare_mixing(self, number: int) -> None:
-        """Tell the workers this round's matrices T = diag(1 / w') M diag(w), which act on estimates; what a phase of
-        noise leaves in these, diag(1 / w') M B, is added behind them.
-        """
-        self._mixed_weights = {}
-        self._noise = {}
-        if self._drifting is not None:
-            self._drifting.look(self.workspace.x[1 - self._side], number - 1)
-        for group in self._plan.groups:
-            policy, weights = self._averaging[group.id], self._start_weights(group)
-            mixing: Mixing
-            if self._drifting is not None and self._drifting.asleep(group.id):
-                after, mixing = weights, scipy.sparse.csr_array(scipy.sparse.eye_array(len(weights)))
-            elif policy.exact:  # all made-up shares come together in every mean
-                after, mixing = weights, weights / weights.sum()
-            else:
-                matrix = self._matrix(group.id, number - 1)  # gossip counts rounds from 0
-                veiled, made_up_MD = self._made_up(group, policy, number, weights)
-                after = matrix @ veiled
-                mixing = _scaled(matrix, 1.0 / after, weights)
-                if made_up_MD is not None:
-                    self._noise[group.id] = (matrix @ made_up_MD) / after[:, None]
-            self._mixed_weights[group.id] = after
-            if self._pool is not None:
-                self._pool.tell_mixing(group.id, mixing)
-            else:
-                self._bench.mixing[group.id] = mixing
+    def _begin(self, first_P: Sequence[int]) -> None:
+        """Fill in the first states and what equals begin to average."""
+        job, states = self._job, self._session.states
+        states.first_P.copy_(torch.tensor(first_P))
+        example = list({kind: peer for peer, kind in reversed([*enumerate(first_P)])}.items())
+        example.sort()
+        for some in slices(len(example)):
+            peers = [example[kind][1] for kind in some]
+            examples_B = torch.tensor([self.workspace.train.count(peer) for peer in peers], device=job.device)
+            begun = leaves(self._algorithm.start_client(self._values(peers), examples_B))
+            for name, leaf in leaves(states.first).items():
+                leaf[some.start : some.stop] = begun[name]
+        if not has_server(self._algorithm):
+            for some in slices(len(job.peers)):
+                averaged = self._algorithm.start_averaged(self._values(some))
+                self.workspace.x[0][some.start : some.stop] = combined(averaged)
 
-    def _matrix(self, group: str, round: int) -> Any:
-        if self._drifting is not None:
-            return self._drifting.matrix(group, round)
-        return self._averaging[group].matrix(round)
-
-    def _made_up(
-        self, group: Group, policy: Averaging, number: int, weights: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        """The weights (M,) behind the phase of noise of a round, and B (M, D): what each was sent less what it sent."""
-        if policy.noise is None or not policy.veiled:
-            return weights, None
-        noise_MD = np.zeros((len(group.members), group.length))
-        for exchange, matrix in enumerate(policy.veil_matrices(number - 1)):
-            for sender, peer in enumerate(group.members):
-                key = key_of(secret_of(self._job.draws, peer), group.id, number, exchange, 1, 0)
-                column = matrix[:, [sender]].tocoo()
-                for receiver, fraction in zip(column.row.tolist(), column.data.tolist(), strict=True):
-                    if receiver != sender:
-                        drawn_D = made_up(key, group.members[receiver], group.length, policy.noise.scale)
-                        share_D = (drawn_D * weights[sender] * fraction).float().numpy()
-                        noise_MD[sender] -= share_D
-                        noise_MD[receiver] += share_D
-            weights = np.asarray(matrix @ weights)
-        return weights, noise_MD
-
-    def _add_noise(self) -> None:
-        target = self.workspace.x[self._side]
-        for group in self._plan.groups:
-            if group.id in self._noise:
-                for row, member, noise_D in zip(
-                    self._members[group.id], group.members, self._noise[group.id], strict=True
-                ):
-                    index_D = torch.from_numpy(group.indices[member]).to(target.device)
-                    target[row, index_D] += torch.from_numpy(noise_D).to(target)
-
-
-def cut(job: Job, peers: Iterable[int]) -> list[tuple[int, ...]]:
-    """Blocks of peers with equal numbers of steps and equal batches, the longest first."""
-    cohorts: dict[tuple[int, int], list[int]] = {}
-    for peer in peers:
-        cohorts.setdefault((job.steps_P[peer], job.batch_P[peer]), []).append(peer)
-    blocks = [
-        tuple(cohort[first : first + job.block])
-        for cohort in cohorts.values()
-        for first in range(0, len(cohort), job.block)
-    ]
-    return sorted(blocks, key=lambda block: (-job.steps_P[block[0]] * len(block), block))
-
-
-def _scaled(matrix: Any, left: NDArray[np.float64], right: NDArray[np.float64]) -> Mixing:
-    if scipy.sparse.issparse(matrix):
-        if matrix.nnz > SPARSE_BELOW * matrix.shape[0] ** 2:
-            matrix = matrix.toarray()
+    def _values(self, peers: Sequence[int]) -> Tensor:
+        """(B, n) initial parameters of some peers."""
+        if self._job.learning.common_start:
+            values_Bn = self._drawn("").expand(len(peers), -1)
         else:
-            return scipy.sparse.csr_array(scipy.sparse.diags_array(left) @ matrix @ scipy.sparse.diags_array(right))
-    return np.asarray(left[:, None] * np.asarray(matrix) * right[None, :])
+            values_Bn = torch.stack([self._drawn(self._job.peers[peer]) for peer in peers])
+        return values_Bn.to(self._job.device)
+
+    def _scored(self, validation: bool) -> Evaluated:
+        """Scores are asked for by three names; peers are examined once."""
+        if (self.round, validation) not in self._evaluated:
+            source = self._rounds.source
+            tasks = [Evaluate(each, self._session.sides_of(each), validation, source) for each in self._blocks]
+            found = in_order_of_peers(self._blocks, self._run(tasks))
+            self._evaluated = {key: value for key, value in self._evaluated.items() if key[0] == self.round}
+            self._evaluated[self.round, validation] = found
+        return self._evaluated[self.round, validation]
+
+
+@dataclass(frozen=True)
+class Forms:
+    """States of one peer and of a server before the first round; where there is no server, None for what is its."""
+
+    client: Any
+    sent: Any = None
+    received: Any = None
+    server: Any = None
+
+
+def formed(
+    job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], stepper: Stepper
+) -> tuple[AnyAlgorithm, Forms]:
+    """Return the algorithm, and what its states are like. One client of a server is trained a little for it.
+
+    Raises:
+        AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
+    """
+    bench = replace(workbench(job, stepper, workspace), draw=lambda name: drawn(name).to(job.device))
+    algorithm = algorithm_of(job.algorithm, job.learning, bench, imported)
+    start_n = bench.draw("")
+    client = algorithm.start_client(start_n, torch.tensor(workspace.train.count(0), device=start_n.device))
+    if not has_server(algorithm):
+        return algorithm, Forms(client)
+    server, (batches, _) = algorithm.start_server(start_n), work_of(job, workspace, [0], 1)
+    update = probed(algorithm, client, server, batches.peer(0))
+    return algorithm, Forms(client, update, algorithm.open(server, 1), server)
+
+
+def rehearsed(job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], plan: Plan) -> tuple[AnyAlgorithm, Forms]:
+    """Do as `formed`, and train one of equals a little too, so that whatever does not fit shows before anything else is
+    begun.
+
+    Raises:
+        AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
+    """
+    algorithm, forms = formed(job, workspace, drawn, job.stepper())
+    if not has_server(algorithm) and not isinstance(algorithm, LocalTraining):
+        batches, keys = work_of(job, workspace, [0], 1)
+        received = algorithm.start_averaged(drawn("").to(job.device))
+        trained, _ = algorithm.train(forms.client, received, small(batches.peer(0)), keys)
+        for group in plan.groups:
+            algorithm.weights(trained, group.indices[group.members[0]])
+    return algorithm, forms
+
+
+def _first_rows(job: Job, workspace: Workspace) -> list[int]:
+    """Of each peer the number of its first state: one for all that learn from equally many examples, if all start from
+    the same draw, or else one each."""
+    peers = range(len(job.peers))
+    if not job.learning.common_start:
+        return list(peers)
+    kinds: dict[int, int] = {}
+    return [kinds.setdefault(workspace.train.count(peer), len(kinds)) for peer in peers]
+
+
+def _room(job: Job, forms: Forms, first_P: Sequence[int]) -> States:
+    """Room for states of all peers, on a CPU without memory, which files give."""
+    where, peers = "meta" if job.device == "cpu" else job.device, len(job.peers)
+
+    def room(state: Any, *count: int) -> Any:
+        return mapped(lambda leaf: torch.zeros((*count, *leaf.shape), dtype=leaf.dtype, device=where), state)
+
+    served = forms.server is not None
+    return States(
+        clients=(room(forms.client, peers), room(forms.client, peers)),
+        first=room(forms.client, max(first_P) + 1),
+        first_P=torch.zeros(peers, dtype=torch.int64),
+        sent=room(forms.sent, peers) if served else None,
+        received=room(forms.received) if served else None,
+        server=room(forms.server) if served else None,
+    )

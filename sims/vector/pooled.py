@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -20,9 +21,9 @@ from fedpeer.algorithms import evaluation
 from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.servers.models import Model
-from fedpeer.sims.vector.clients import workbench
 from fedpeer.sims.vector.engine import RoundTimes
 from fedpeer.sims.vector.pool import Stopped
+from fedpeer.sims.vector.tasks import workbench
 from fedpeer.sims.vector.workspace import Job, Workspace
 
 #: Updates between two looks at whether to stop.
@@ -40,7 +41,9 @@ class PooledEngine:
         """
         self._job, self._workspace, self._stop = job, workspace, stop or threading.Event()
         self._stepper = job.stepper()
-        self._training = LocalTraining(workbench(job, self._stepper, workspace))
+        self._training = LocalTraining(
+            replace(workbench(job, self._stepper, workspace), optimizer_state=job.learning.optimizer_state)
+        )
         self._x_n = start_n.to(job.device)
         self._state = self._training.start_client(self._x_n, torch.zeros((), dtype=torch.int64, device=job.device))
         self._x_TF = _seen(workspace)

@@ -24,10 +24,10 @@ from fedpeer.algorithms.mocha.linear import check
 from fedpeer.algorithms.mocha.losses import HINGE
 from fedpeer.algorithms.mocha.relations import needed
 from fedpeer.algorithms.mocha.sdca import reshuffled, solve
-from fedpeer.sims.vector.clients import workbench
 from fedpeer.sims.vector.engine import RoundTimes
 from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.vector.pooled import PooledEngine
+from fedpeer.sims.vector.tasks import workbench
 from fedpeer.sims.vector.workspace import Job, Workspace
 
 

@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.assignment import GAIN_BYTES, CountSketch, Gain, below, cut, groups, merges, missed, told
-from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.evaluation import losses
 from fedpeer.algorithms.steppers import Stepper
+from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
+from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.spreading import spread
 from fedpeer.learning.groups import averaging_among, averaging_of, plan_for
-from fedpeer.sims.memory import sample_weights, start_of, workspace_of
+from fedpeer.sims.memory import sample_weights, workspace_of
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine
 from fedpeer.sims.vector.sought import Indices, Sought, kinds, parted
 from fedpeer.sims.vector.workspace import Job, Part, Workspace
@@ -44,7 +45,7 @@ class SeekingEngine:
         self,
         job: Job,
         world: World,
-        method: Method,
+        method: Choice,
         sought: Sought,
         found: Found = lambda federation: None,
         **asked: Any,
@@ -54,7 +55,7 @@ class SeekingEngine:
             found: told once.
             asked: of the vector engine: workers, folder, replaced, stop.
         """
-        self._job, self._world, self._method, self._sought = job, world, method, sought
+        self._job, self._world, self._method, self._sought = replace(job, algorithm=method), world, method, sought
         self._found, self._asked = found, asked
         length, size = sought.compared_PD.shape[1], sought.seeking.sketch
         self._sketch = CountSketch.drawn(length, size, world.draws.numpy("sketch"))
@@ -156,11 +157,11 @@ class SeekingEngine:
     def _playing(self, federation: Federation, *, seeks: bool = False) -> VectorEngine:
         """The vector engine under this federation's plan; while peers seek, some examples are kept back."""
         world = self._world
-        plan = plan_for(federation, world.network, world.peers, self._method)
+        plan = plan_for(federation, world.network, world.peers, method_of(self._method))
         memory = workspace_of(world, plan, self._job.device)
 
-        def partly(state_size: int) -> Workspace:
-            workspace = memory(state_size)
+        def partly() -> Workspace:
+            workspace = memory()
             share = self._sought.seeking.kept_back
             workspace.train, self._back = parted(workspace.train, share, world.draws, world.peers)
             return workspace
@@ -170,7 +171,7 @@ class SeekingEngine:
             plan,
             averaging_of(plan, federation, world.seed),
             partly if seeks else memory,
-            start_of(world),
+            world.drawn,
             weights_P=sample_weights(world),
             **self._asked,
         )

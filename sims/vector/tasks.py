@@ -6,8 +6,8 @@ twice gives what doing it once gives, and which worker does it makes no differen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -18,26 +18,55 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from fedpeer.algorithms import evaluation
-from fedpeer.algorithms.batches import round_order
-from fedpeer.algorithms.local_training import LocalTraining, TrainingState
+from fedpeer.algorithms.batches import Batches, round_order
+from fedpeer.algorithms.coordinated import has_server
+from fedpeer.algorithms.leaves import combined, divided, leaves, mapped
 from fedpeer.algorithms.precision import widest
-from fedpeer.algorithms.servers.models import Model
 from fedpeer.algorithms.steppers import Stepper
-from fedpeer.config.building import AnyAlgorithm, Coordinated
-from fedpeer.sims.vector.clients import Examine, Teach, built, examine, teach, workbench
-from fedpeer.sims.vector.equals import Advance, Appraise, advance, appraise, equals_of
-from fedpeer.sims.vector.workspace import Job, Workspace
+from fedpeer.algorithms.workbench import Workbench
+from fedpeer.config.building import AnyAlgorithm, algorithm_of
+from fedpeer.data.own.code import imported
+from fedpeer.sims.vector.workspace import Job, States, Workspace, other, rows_of
+
+#: (score, loss) of a model on a peer's test part.
+Score: TypeAlias = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Train:
-    """A round of local steps of these peers: side `source` of x and s -> the other side."""
+    """A round of these peers: their states from these sides to the others.
+
+    Equals train from side `source` of x to the other one; clients of a server from what it told them.
+    """
 
     peers: tuple[int, ...]
+    sides: tuple[int, ...]
     round: int
-    fresh: bool
-    x_source: int
-    s_source: int
+    source: int = 0
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score these peers on their own test part, or on what was kept back; equals with side `source` of x."""
+
+    peers: tuple[int, ...]
+    sides: tuple[int, ...]
+    validation: bool
+    source: int = 0
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What an evaluation gives for each peer.
+
+    own          of the model that it predicts with
+    shared       of what all share, the server's model or the peer's estimate; None where that is its own, or no model
+    statistics   the algorithm's own
+    """
+
+    own: list[Score]
+    shared: list[Score] | None
+    statistics: dict[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -59,15 +88,6 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """Score these peers on their own test part, or on what was kept back, with side `source` of x."""
-
-    peers: tuple[int, ...]
-    source: int
-    validation: bool
-
-
-@dataclass(frozen=True)
 class Spread:
     """How far the members of a group are apart in its columns start..stop, on side `source` of x."""
 
@@ -84,7 +104,7 @@ class Several:
     tasks: tuple[Task, ...]
 
 
-Task: TypeAlias = "Train | Mix | Keep | Evaluate | Spread | Advance | Appraise | Teach | Examine | Several"
+Task: TypeAlias = "Train | Mix | Keep | Evaluate | Spread | Several"
 #: A group's averaging as one matrix: dense, sparse (few exchanges among many peers), or the weights of an exact mean.
 Mixing: TypeAlias = NDArray[np.float64] | csr_array
 
@@ -101,66 +121,97 @@ class Worker:
     def do(self, task: Task) -> Any:
         match task:
             case Train():
-                return train(self.job, self.workspace, self.local, task)
+                return train(self.job, self.workspace, self.algorithm, task)
             case Mix():
                 return mix(self.workspace, self.mixing[task.group], task)
             case Keep():
                 return keep(self.workspace, task)
             case Evaluate():
-                return evaluate(self.job, self.workspace, self.stepper, task)
+                return evaluate(self.job, self.workspace, self.stepper, self.algorithm, task)
             case Spread():
                 return spread(self.workspace, task)
-            case Advance():
-                return advance(self.job, self.workspace, self.equals, task)
-            case Appraise():
-                return appraise(self.job, self.workspace, self.stepper, self.equals, task)
-            case Teach():
-                return teach(self.job, self.workspace, self.algorithm, task)
             case Several():
                 return [self.do(each) for each in task.tasks]
-            case Examine():
-                return examine(self.job, self.workspace, self.stepper, self.algorithm, task)
 
     @cached_property
-    def local(self) -> LocalTraining:
-        """That of equals that keep nothing but their optimiser's state."""
-        return LocalTraining(workbench(self.job, self.stepper, self.workspace))
+    def algorithm(self) -> AnyAlgorithm:
+        """As a worker needs it: nothing is drawn there."""
+        job = self.job
+        return algorithm_of(job.algorithm, job.learning, workbench(job, self.stepper, self.workspace), imported)
 
-    @cached_property
-    def equals(self) -> AnyAlgorithm:
-        """That whose peers keep a state of their own."""
-        assert self.job.keeping is not None, "the job has such peers"
-        return equals_of(self.job.keeping, workbench(self.job, self.stepper, self.workspace))
+    @property
+    def states(self) -> States:
+        assert self.workspace.states is not None, "a worker has a job"
+        return self.workspace.states
 
-    @cached_property
-    def algorithm(self) -> Coordinated:
-        """That with a server."""
-        assert self.job.served is not None, "the job has a server"
-        return built(self.job, self.job.served, self.stepper, self.workspace)
+    def weights(self, peers: Sequence[int], sides: Sequence[int], group: str) -> NDArray[np.float64] | None:
+        """Return (m,) the algorithm's own weights of members of a group after their training, where it has any."""
+        index = self.workspace.index[group]
+        weights = self.algorithm.weights(
+            self.states.of(peers, sides), (index if index.dim() == 1 else index[0]).cpu().numpy()
+        )
+        return None if weights is None else weights.cpu().numpy()
+
+    def settle(self, peers: Sequence[int], sides: Sequence[int], counted: Sequence[bool]) -> None:
+        """Write what clients keep of a round, where that is not simply what training made of them.
+
+        `sides` are those before it. Not to be done twice: what is settled stands where the training's result was.
+        """
+        assert has_server(self.algorithm), "equals settle nothing"
+        others = [other(side) for side in sides]
+        before, trained = (self.states.of(peers, each) for each in (sides, others))
+        which = torch.tensor(counted, device=self.job.device)
+        self.states.put(self.algorithm.settle(before, trained, self.states.server, which), peers, others)
 
 
-def train(job: Job, workspace: Workspace, algorithm: LocalTraining, task: Train) -> None:
-    """The block's rows: gather, train, write to the other side."""
-    peers = list(task.peers)
+def workbench(job: Job, stepper: Stepper, workspace: Workspace) -> Workbench:
+    """Return what an algorithm is built on for this job's network."""
+    return Workbench(
+        module=job.module,
+        layout=job.layout,
+        loss=job.criterion,
+        optimizer=job.optimizer,
+        stepper=stepper,
+        clients=len(job.peers),
+        examples=len(workspace.train.index_T),
+        examples_max=max(workspace.train.count(peer) for peer in range(len(job.peers))),
+    )
+
+
+def work_of(job: Job, workspace: Workspace, peers: Sequence[int], round: int) -> tuple[Batches, list[int]]:
+    """Return batches and keys of a block of peers, which have equal batches and steps."""
     batch, steps = job.batch_P[peers[0]], job.steps_P[peers[0]]
     orders = np.stack(
-        [round_order(workspace.train.count(p), task.round, steps, batch, job.draws, job.peers[p]) for p in peers]
+        [round_order(workspace.train.count(p), round, steps, batch, job.draws, job.peers[p]) for p in peers]
     )
-    keys = [job.draws.key("dropout", job.peers[p], task.round) for p in peers]
-    rows = _rows(peers)
-    state = TrainingState(workspace.s[task.s_source][rows], torch.tensor([not task.fresh]))
-    state, sent = algorithm.train(
-        state, Model(workspace.x[task.x_source][rows]), workspace.batches(peers, orders), keys
-    )
-    workspace.x[1 - task.x_source][rows] = sent.model_n
-    workspace.s[1 - task.s_source][rows] = state.optimizer_k
+    keys = [job.draws.key("dropout", job.peers[p], round) for p in peers]
+    whole = tuple(workspace.examples(workspace.train, peer) for peer in peers)
+    number = torch.tensor([job.client_P[peer] for peer in peers], device=job.device)
+    return replace(workspace.batches(peers, orders), whole=whole, number=number), keys
 
 
-def _rows(peers: list[int]) -> slice | list[int]:
-    """A slice where the peers are consecutive, so that a block is a view and not a copy."""
-    if peers == list(range(peers[0], peers[-1] + 1)):
-        return slice(peers[0], peers[-1] + 1)
-    return peers
+def train(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: Train) -> None:
+    """Train a block, and write states and what is sent."""
+    states = workspace.states
+    assert states is not None, "there are peers to be trained"
+    batches, keys = work_of(job, workspace, task.peers, task.round)
+    client, rows = states.of(task.peers, task.sides), rows_of(task.peers)
+    received = states.received
+    if states.sent is None:
+        received = divided(algorithm.start_averaged(job.like_n), workspace.x[task.source][rows])
+    if len(task.peers) == 1:  # without the leading dimension: quicker, and what a real peer does
+        own = received if states.sent is not None else mapped(lambda leaf: leaf[0], received)
+        found = algorithm.train(mapped(lambda leaf: leaf[0], client), own, batches.peer(0), keys)
+        trained, sent = (mapped(lambda leaf: leaf[None], each) for each in found)
+    else:
+        trained, sent = algorithm.train(client, received, batches, keys)
+    states.put(trained, task.peers, [other(side) for side in task.sides])
+    if states.sent is None:
+        workspace.x[1 - task.source][rows] = combined(sent)
+        return
+    update = leaves(sent)
+    for name, leaf in leaves(states.sent).items():
+        leaf[rows] = update[name]
 
 
 def mix(workspace: Workspace, mixing: Mixing, task: Mix) -> None:
@@ -225,17 +276,60 @@ def keep(workspace: Workspace, task: Keep) -> None:
         target[row].scatter_(0, index, source[row].index_select(0, index))
 
 
-def evaluate(job: Job, workspace: Workspace, stepper: Stepper, task: Evaluate) -> list[tuple[float, float]]:
-    """(score, loss) of each peer: accuracy as a fraction, or root-mean-square error, and the mean loss."""
-    view = workspace.seen_by(task.peers)
+def evaluate(job: Job, workspace: Workspace, stepper: Stepper, algorithm: AnyAlgorithm, task: Evaluate) -> Evaluated:
+    """Score a block."""
+    states = workspace.states
+    assert states is not None, "there are peers to be scored"
+    client, n = states.of(task.peers, task.sides), job.layout.n
+    own_Bn = algorithm.personal_model(client)
+
+    def scores(x_Bn: Tensor) -> list[Score]:
+        return _scores(job, workspace, stepper, task.peers, x_Bn, validation=task.validation)
+
+    if has_server(algorithm):
+        assert own_Bn is not None, "a client has a model"
+        shared, server_n = states.server, algorithm.server_model(states.server)
+        scored = None if server_n is None else scores(server_n.expand_as(own_Bn))
+    else:
+        estimate_BN = workspace.x[task.source][rows_of(task.peers)]
+        shared = divided(algorithm.start_averaged(job.like_n), estimate_BN)
+        scored = scores(estimate_BN[:, :n])
+    statistics = {name: each.tolist() for name, each in algorithm.statistics(client, shared).items()}
+    if own_Bn is None:
+        assert scored is not None, "a peer has a model"
+        return Evaluated(scored, None, statistics)
+    return Evaluated(scores(own_Bn), scored, statistics)
+
+
+def _scores(
+    job: Job, workspace: Workspace, stepper: Stepper, peers: Sequence[int], x_Bn: Tensor, *, validation: bool
+) -> list[Score]:
+    """Of each of these peers: a model of its own, on its test part or on what was kept back."""
+    view = workspace.seen_by(peers)
     return [
         evaluation.evaluate(
             stepper,
             job.criterion,
-            workspace.x[task.source][peer],
-            workspace.scored(peer, validation=task.validation),
+            x_n,
+            workspace.scored(peer, validation=validation),
             view and view.of(number),
             job.score_scale_P[peer],
         )
-        for number, peer in enumerate(task.peers)
+        for number, (peer, x_n) in enumerate(zip(peers, x_Bn, strict=True))
     ]
+
+
+def in_order_of_peers(blocks: Sequence[Sequence[int]], found: Sequence[Evaluated]) -> Evaluated:
+    """The blocks' results in peer order."""
+    place = np.argsort([peer for block in blocks for peer in block])
+
+    def ordered(parts: Sequence[list[Any]]) -> list[Any]:
+        flat = [each for part in parts for each in part]
+        return [flat[number] for number in place]
+
+    shared = [each.shared for each in found if each.shared is not None]
+    return Evaluated(
+        own=ordered([each.own for each in found]),
+        shared=ordered(shared) if shared else None,
+        statistics={name: ordered([each.statistics[name] for each in found]) for name in found[0].statistics},
+    )

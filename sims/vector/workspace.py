@@ -1,19 +1,20 @@
-"""The memory of one vector run: parameters and optimiser state of all peers, the examples, and who averages what.
+"""The memory of one vector run: what all peers average and keep, the examples, and who averages what.
 
 On a CPU every tensor is a file-backed mapping that worker processes open by name, so that nothing is copied between
-processes; on a device they are plain tensors of that device. Parameters and optimiser state exist twice: a phase
-reads one side and writes the other, so a task that was cut short (its worker died) is simply done again.
+processes; on a device they are plain tensors of that device. What is averaged and the peers' states exist twice: a
+phase reads one side and writes the other, so a task that was cut short (its worker died) is simply done again.
 """
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches, Examples, View
 from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.leaves import leaves, mapped, stacked, taken
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.steppers import Stepper, Way, build
@@ -32,7 +34,7 @@ from fedpeer.slicing.flat import FlatLayout
 T = TypeVar("T")
 
 #: Fields of a workspace with what peers have learnt.
-STATES = ("x", "s", "leaves")
+LEARNT = ("x", "states")
 
 
 def tensor(array: NDArray[Any]) -> Tensor:
@@ -79,35 +81,63 @@ def allocate(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype
     return handle
 
 
-@dataclass(frozen=True)
-class Served:
-    """What a worker must know of an algorithm with a server.
+#: In place of a side: a peer that has never trained has no state of its own, but one of the first states.
+FIRST = 2
 
-    algorithm          its name and settings
-    learning           the federation's, for how updates are aggregated and made private
-    client, broadcast, update, server    states of the right kinds, with tensors of no size
+
+def other(side: int) -> int:
+    """Return the side to which a peer's next state goes."""
+    return 1 if side == 0 else 0
+
+
+@dataclass
+class States:
+    """What an algorithm keeps of all peers, in its own types.
+
+    clients    the peers' states (P, ...), on two sides; the leader keeps in mind on which one each present state is
+    first      the states before the first training (F, ...), one for all peers that begin alike
+    first_P    (P,) int64 which of these is each peer's
+    sent       what clients sent to a server (P, ...); None where there is no server
+    received   what a server told its clients
+    server     its state
     """
 
-    algorithm: Choice
-    learning: LearningSettings
-    client: Any
-    broadcast: Any
-    update: Any
-    server: Any
+    clients: tuple[Any, Any]
+    first: Any
+    first_P: Tensor
+    sent: Any = None
+    received: Any = None
+    server: Any = None
+
+    def of(self, peers: Sequence[int], sides: Sequence[int]) -> Any:
+        """Return the states of some peers, which lie on these sides; not copied where that can be."""
+        alike = len(set(sides)) == 1
+        if alike and sides[0] != FIRST:
+            return taken(self.clients[sides[0]], rows_of(peers))
+        if alike and len(set(first := self.first_P[list(peers)].tolist())) == 1:
+            return mapped(lambda leaf: leaf[first[0]].expand(len(peers), *leaf.shape[1:]), self.first)
+        each = zip(peers, sides, self.first_P[list(peers)].tolist(), strict=True)
+        return stacked(
+            [taken(*((self.first, at) if side == FIRST else (self.clients[side], p))) for p, side, at in each]
+        )
+
+    def put(self, states: Any, peers: Sequence[int], sides: Sequence[int]) -> None:
+        """Write states of some peers onto these sides."""
+        new = leaves(states)
+        if len(set(sides)) == 1:
+            for name, leaf in leaves(self.clients[sides[0]]).items():
+                leaf[rows_of(peers)] = new[name]
+            return
+        kept = [leaves(side) for side in self.clients]
+        for name, rows in new.items():
+            for peer, side, row in zip(peers, sides, rows, strict=True):
+                kept[side][name][peer] = row
 
 
-@dataclass(frozen=True)
-class Keeping:
-    """What a worker must know of an algorithm of equals that keep a state of their own.
-
-    algorithm   its name and settings
-    learning    the federation's
-    state       one of the right kind, with tensors of no size
-    """
-
-    algorithm: Choice
-    learning: LearningSettings
-    state: Any
+def rows_of(peers: Sequence[int]) -> slice | list[int]:
+    """Return a slice where the peers are consecutive, so that a block is a view and not a copy."""
+    first, last = peers[0], peers[-1] + 1
+    return slice(first, last) if list(peers) == list(range(first, last)) else list(peers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +148,8 @@ class Job:
     way, block      how blocks of how many peers are trained (`steppers.choose`)
     batch_P         batch size of each peer; `steps_P` its steps a round
     score_scale_P   of each peer, what one unit of its regression targets is in units of the data; 1 for classes
-    served          the algorithm, where it has a server
-    keeping         the algorithm, where peers are equals that keep a state of their own
+    algorithm       by its name and settings
+    learning        the federation's settings: who takes part in a round, how updates are combined and made private
     """
 
     peers: tuple[str, ...]
@@ -127,7 +157,6 @@ class Job:
     layout: FlatLayout
     loss: str
     optimizer: OptimizerChoice
-    optimizer_state: Literal["keep", "reset"]
     seed: int
     batch_P: tuple[int, ...]
     steps_P: tuple[int, ...]
@@ -135,8 +164,8 @@ class Job:
     way: Way
     block: int
     score_scale_P: tuple[float, ...]
-    served: Served | None = None
-    keeping: Keeping | None = None
+    algorithm: Choice
+    learning: LearningSettings
 
     @property
     def draws(self) -> Draws:
@@ -151,6 +180,11 @@ class Job:
     def client_P(self) -> tuple[int, ...]:
         """Each peer's number as a client."""
         return tuple(np.argsort(self.clients).tolist())
+
+    @cached_property
+    def like_n(self) -> Tensor:
+        """(n,) without numbers, for the form of what is averaged."""
+        return torch.empty(self.layout.n, device="meta")
 
     @property
     def criterion(self) -> Loss:
@@ -179,14 +213,16 @@ class Part:
 
 @dataclass
 class Workspace:
-    """All tensors of a run. x and s hold both sides; `index` of a group is (D,) where members agree, else (M, D).
+    """All tensors of a run.
 
-    `leaves`: states of an algorithm with a server, or of equals that keep one, by name. `mappings`: in which x, s and
-    leaves lie, where they are in files.
+    x          both sides of what equals average (P, V * n), V vectors of a peer one after the other
+    index      by group (D,) columns of x where its members agree, else (M, D)
+    rows       by group (M,) rows of x
+    states     what the algorithm keeps
+    mappings   in which x and states lie, where they are in files
     """
 
     x: tuple[Tensor, Tensor]
-    s: tuple[Tensor, Tensor]
     x_NF: Tensor
     train: Part
     test: Part
@@ -194,11 +230,11 @@ class Workspace:
     view: View | None
     index: Mapping[str, Tensor]
     rows: Mapping[str, Tensor]
-    leaves: Mapping[str, Tensor] = field(default_factory=dict)
+    states: States | None = None
     mappings: tuple[mmap.mmap, ...] = ()
 
     def to(self, device: str) -> Workspace:
-        """The same on a device; x and s are there already."""
+        """The same on a device; x is there already."""
 
         def moved(part: Part) -> Part:
             return Part(part.index_T.to(device), part.y_T.to(device), part.first_P1)
@@ -207,7 +243,6 @@ class Workspace:
         columns = {name: value.to(device) for name, value in self.index.items()}
         return Workspace(
             self.x,
-            self.s,
             self.x_NF.to(device),
             moved(self.train),
             moved(self.test),
@@ -247,51 +282,35 @@ class WorkspaceHandles:
 
     def open(self) -> Workspace:
         found: list[mmap.mmap] = []
-        states = {name: mapped(self.tree[name], Handle, lambda handle: handle.open(found.append)) for name in STATES}
-        rest = {name: value for name, value in self.tree.items() if name not in STATES}
-        return Workspace(**states, **mapped(rest, Handle, Handle.open), mappings=tuple(found))
+        states = {name: transformed(self.tree[name], Handle, lambda each: each.open(found.append)) for name in LEARNT}
+        rest = {name: value for name, value in self.tree.items() if name not in LEARNT}
+        return Workspace(**states, **transformed(rest, Handle, Handle.open), mappings=tuple(found))
 
 
-def mapped(value: Any, kind: type[T], function: Callable[[T], Any]) -> Any:
-    """A field of a workspace with everything of this kind in it, however deep, replaced by the function of it."""
+def transformed(value: Any, kind: type[T], function: Callable[[T], Any]) -> Any:
+    """Return a field of a workspace in which everything of this kind, however deep, is replaced by a function of it."""
     if isinstance(value, kind):
         return function(value)
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(mapped(each, kind, function) for each in value)
+    if isinstance(value, tuple):
+        return tuple(transformed(each, kind, function) for each in value)
     if isinstance(value, Mapping):
-        return {name: mapped(each, kind, function) for name, each in value.items()}
-    if isinstance(value, Part):
-        return Part(mapped(value.index_T, kind, function), mapped(value.y_T, kind, function), value.first_P1)
-    if isinstance(value, View):
-        return View(*(mapped(each, kind, function) for each in value.fields()))
+        return {name: transformed(each, kind, function) for name, each in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{each.name: transformed(getattr(value, each.name), kind, function) for each in fields(value)}
+        )
     return value
 
 
 def on_disk(workspace: Workspace, folder: Path) -> WorkspaceHandles:
-    """Move a workspace of plain tensors into files; x and s are only allocated and must be filled afterwards."""
+    """Move a workspace of plain tensors into files; x and states are only allocated and must be filled afterwards."""
+    number = itertools.count()
 
-    def moved(value: Any, name: str) -> Any:
-        if isinstance(value, Tensor):
-            return share(folder, name, value)
-        if isinstance(value, tuple):
-            return tuple(moved(each, f"{name}.{number}") for number, each in enumerate(value))
-        if isinstance(value, Mapping):
-            return {key: moved(each, f"{name}.{number}") for number, (key, each) in enumerate(value.items())}
-        if isinstance(value, Part):
-            return Part(moved(value.index_T, f"{name}.index"), moved(value.y_T, f"{name}.y"), value.first_P1)
-        if isinstance(value, View):
-            return View(*(moved(field, f"{name}.{number}") for number, field in enumerate(value.fields())))
-        return value
-
-    kept = (*STATES, "mappings")
-    tree = {name: moved(value, name) for name, value in vars(workspace).items() if name not in kept}
-    tree["leaves"] = {
-        name: allocate(folder, f"leaf.{number}", tuple(leaf.shape), leaf.dtype)
-        for number, (name, leaf) in enumerate(workspace.leaves.items())
-    }
-    for name in ("x", "s"):
-        tree[name] = tuple(
-            allocate(folder, f"{name}.{side}", tuple(tensor.shape))
-            for side, tensor in enumerate(getattr(workspace, name))
+    def moved(field: str, value: Tensor) -> Handle:
+        name = f"{field}.{next(number)}"
+        return (
+            allocate(folder, name, tuple(value.shape), value.dtype) if field in LEARNT else share(folder, name, value)
         )
-    return WorkspaceHandles(tree)
+
+    tree = {name: value for name, value in vars(workspace).items() if name != "mappings"}
+    return WorkspaceHandles({name: transformed(value, Tensor, partial(moved, name)) for name, value in tree.items()})

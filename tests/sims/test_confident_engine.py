@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import AlgorithmError
@@ -19,13 +20,13 @@ from fedpeer.config.choice import ChoiceError, parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.sims import api
-from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.vector.engine import VectorEngine
+from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.vector.pool import Stopped
-from fedpeer.sims.vector.served import ServedEngine
 from fedpeer.sims.world import World, plan_of
 from fedpeer.slicing.models import SlicingError
+from fedpeer.slicing.plan import Group
 from tests.sims.worlds import engine, federation, relative, same_bits, world
 
 PARITY = 1e-5
@@ -33,13 +34,6 @@ SETTINGS = "head_lr=0.001,head_epochs=3,samples=2"
 METHOD = f"pfedvem-gossip,{SETTINGS}"
 #: Four peers who hold differently much, so that weights by examples differ from plain means.
 UNEVEN: dict[str, Any] = {"simulation__split": "slicing:10", "simulation__peers": 4}
-
-
-def served(made: World) -> ServedEngine:
-    """The same with a server, who is told by all in each round."""
-    choice = parse(f"pfedvem,{SETTINGS}")
-    memory = workspace_of(made, plan_of(made, method_of(choice)), "cpu")
-    return ServedEngine(job_of(made, "cpu"), choice, memory, made.drawn, made.federation.learning)
 
 
 def finished(running: VectorEngine, rounds: int = 3) -> tuple[Tensor, Tensor]:
@@ -58,7 +52,7 @@ def test_with_exact_averages_it_is_pfedvem_with_a_server_round_by_round() -> Non
     made = world(federation(gossip__protocol="exact", **UNEVEN))
     counts = [len(share.train_M) for share in made.split.shares]
     assert max(counts) > min(counts)
-    with engine(made, METHOD) as equals, served(made) as led:
+    with engine(made, METHOD) as equals, engine(made, f"pfedvem,{SETTINGS}") as led:
         for _ in range(3):
             equals.step()
             led.step()
@@ -90,16 +84,24 @@ def test_by_gossip_estimates_come_as_near_to_the_servers_model_as_the_tolerance_
     assert relative(estimate, estimate_exact) < PARITY
 
 
-def test_few_exchanges_leave_estimates_apart_and_keep_the_weighted_mean() -> None:
+def test_few_exchanges_leave_estimates_apart_and_keep_the_weighted_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each averaging starts from n in the base's group and tau in the head's: weighted means stay what they were."""
     made = world(federation(**UNEVEN, gossip__exchanges=1))
     with engine(made, METHOD) as running:
+        begun_with: dict[str, NDArray[np.float64]] = {}
+        assert isinstance(running._rounds, GossipRounds)
+        started = running._rounds._start_weights
+
+        def noted(group: Group) -> NDArray[np.float64]:
+            return begun_with.setdefault(group.id, started(group))
+
+        monkeypatch.setattr(running._rounds, "_start_weights", noted)
         running.step()
         n_P = torch.tensor([len(share.train_M) for share in made.split.shares], dtype=torch.float64)
         for group in running._plan.groups:
             index = torch.from_numpy(group.indices["peer1"])
             trained, mixed = (running.workspace.x[side][:, index].double() for side in (1, 0))
-            begun = torch.from_numpy(running._start_weights(group))
+            begun = torch.from_numpy(begun_with[group.id])
             ended = torch.from_numpy(running.weights[group.id])
             assert begun.mean() == pytest.approx(1)
             if group.id == "base":
@@ -130,7 +132,7 @@ def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(phase: str, monkeypatc
         if phase == "training":
             stop.set()
         else:
-            monkeypatch.setattr(running, "_prepare_mixing", lambda number: stop.set())
+            monkeypatch.setattr(running._rounds, "_prepare_mixing", lambda number: stop.set())
         with pytest.raises(Stopped):
             running.step()
         assert same_bits(running.x_Pn, before[0])

@@ -12,7 +12,9 @@ from torch import Tensor
 from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, turn
 from fedpeer.gossip.drift import DriftError
 from fedpeer.learning.groups import averaging_among
+from fedpeer.sims.vector.drifting import Drifting
 from fedpeer.sims.vector.engine import VectorEngine
+from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from tests.sims.worlds import engine, federation, relative, same_bits, world
 
 METHOD = "full-averaging"
@@ -60,19 +62,24 @@ def test_one_who_has_moved_gives_all_the_exact_mean() -> None:
         for _ in range(6):
             trained_Pn = captured(running)
             running.step()
-            if running._drifting is not None and running.round % 2 == 0:
-                some = running._drifting.awake["everyone"][0].any()
+            if running.round % 2 == 0:
+                some = drifting_of(running).awake["everyone"][0].any()
                 expected_Pn = trained_Pn[0].mean(0).expand(6, -1) if some else trained_Pn[0]
                 assert relative(running.x_Pn, expected_Pn) < 1e-6
                 averaged += bool(some)
         assert averaged
 
 
+def drifting_of(running: VectorEngine) -> Drifting:
+    assert isinstance(running._rounds, GossipRounds)
+    assert running._rounds._drifting is not None
+    return running._rounds._drifting
+
+
 def captured(running: VectorEngine) -> list[Tensor]:
     """Where the trained parameters (P, n) and what was remembered before the next averaging will lie."""
     found: list[Tensor] = []
-    drifting = running._drifting
-    assert drifting is not None
+    drifting = drifting_of(running)
     look = type(drifting).look
 
     def spied(x_Pn: Tensor, round: int) -> None:
@@ -125,8 +132,7 @@ def test_it_is_what_the_peers_do_one_by_one(weights: str) -> None:
                         remembered_Pn[at[peer]] = value_D / weight
                 np.testing.assert_allclose(running.weights[group.id], [held[p][1] for p in group.members], rtol=1e-12)
             np.testing.assert_allclose(running.x_Pn.numpy(), expected_Pn, atol=1e-6)
-            assert running._drifting is not None
-            np.testing.assert_allclose(running._drifting.x_Pn.numpy(), remembered_Pn, atol=1e-6)
+            np.testing.assert_allclose(drifting_of(running).x_Pn.numpy(), remembered_Pn, atol=1e-6)
     some = {count for group, count in patterns if group == "everyone"}
     assert some - {0, 6}, "some sleep and some do not"
 
@@ -179,8 +185,8 @@ def test_the_threshold_has_bounds(drift: object) -> None:
 
 def test_tensors_are_not_shared_with_the_parameters() -> None:
     with engine(asked(10.0), METHOD) as running:
-        assert running._drifting is not None
-        start_Pn = running._drifting.x_Pn.clone()
+        drifting = drifting_of(running)
+        start_Pn = drifting.x_Pn.clone()
         running.step()
-        assert torch.equal(running._drifting.x_Pn, start_Pn), "who slept remembers the start"
+        assert torch.equal(drifting.x_Pn, start_Pn), "who slept remembers the start"
         assert not torch.equal(running.x_Pn, start_Pn)

@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 import torch
 
+from fedpeer.algorithms.local_training import TrainingState
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import Dataset
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.learning.learner import Learner
-from fedpeer.sims.memory import job_of, start_of, workspace_of
+from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.peers import learners
 from fedpeer.sims.vector.tasks import Evaluate, Train, Worker
+from fedpeer.sims.vector.workspace import States
 from fedpeer.sims.world import World, build, plan_of
-from tests.sims.worlds import federation, relative
+from tests.sims.worlds import federation, relative, start_of
 
 DIGITS = load_dataset(Choice("digits"))
 IMAGES = replace(DIGITS, x=DIGITS.x.reshape(-1, 1, 8, 8), input_kind="image")
@@ -57,10 +59,12 @@ def bench(made: World) -> Worker:
     """The vector engine's own hands, on plain tensors."""
     job = job_of(made, "cpu")
     stepper = job.stepper()
-    workspace = workspace_of(made, plan_of(made, method_of(Choice("partial-averaging"))), "cpu")(stepper.state_size)
-    workspace.x = (torch.zeros(workspace.x[0].shape), torch.zeros(workspace.x[1].shape))
-    workspace.s = (torch.zeros(workspace.s[0].shape), torch.zeros(workspace.s[1].shape))
-    start_of(made)(workspace.x[0])
+    workspace = workspace_of(made, plan_of(made, method_of(Choice("partial-averaging"))), "cpu")()
+    x_Pn = start_of(made)
+    workspace.x = (x_Pn, torch.zeros_like(x_Pn))
+    begun = TrainingState(torch.zeros(len(x_Pn), stepper.state_size), torch.zeros(len(x_Pn), dtype=torch.bool))
+    again = TrainingState(torch.zeros_like(begun.optimizer_k), torch.zeros_like(begun.trained))
+    workspace.states = States((begun, again), begun, torch.arange(len(x_Pn)))
     return Worker(job, workspace, stepper)
 
 
@@ -79,11 +83,11 @@ def test_a_learner_is_a_peer_of_the_vector_engine(name: str) -> None:
     assert torch.equal(torch.stack([learner.start() for learner in alone]), workspace.x[0])
     for round in (1, 2):
         for peer in range(len(made.peers)):
-            hands.do(Train((peer,), round, round == 1, round - 1, round - 1))
+            hands.do(Train((peer,), (round - 1,), round, round - 1))
     x_Pn, s_Pk = (torch.stack(rows) for rows in zip(*map(two_rounds, alone), strict=True))
     assert relative(x_Pn, workspace.x[0]) < 1e-6
-    torch.testing.assert_close(s_Pk, workspace.s[0], rtol=1e-5, atol=1e-6)
-    wanted = hands.do(Evaluate(tuple(range(len(made.peers))), 0, validation=False))
+    torch.testing.assert_close(s_Pk, hands.states.clients[0].optimizer_k, rtol=1e-5, atol=1e-6)
+    wanted = hands.do(Evaluate(tuple(range(len(made.peers))), (0,) * len(made.peers), validation=False)).own
     found = [learner.evaluate(x_n) for learner, x_n in zip(alone, workspace.x[0], strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 

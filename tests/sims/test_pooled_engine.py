@@ -27,7 +27,7 @@ PARITY = 1e-5
 
 
 def pooled(made: World, **settings: Any) -> PooledEngine:
-    memory = workspace_of(made, plan_of(made, method_of(parse("global"))), "cpu")(0)
+    memory = workspace_of(made, plan_of(made, method_of(parse("global"))), "cpu")()
     return PooledEngine(job_of(made, "cpu"), memory, made.drawn(""), **settings)
 
 

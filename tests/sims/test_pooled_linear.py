@@ -50,7 +50,7 @@ def asked(**settings: Any) -> Federation:
 def linear(made: World, method: str = f"global,lam={LAM},passes=30", **settings: Any) -> PooledLinearEngine:
     found = method_of(parse(method))
     assert found.linear is not None
-    memory = workspace_of(made, plan_of(made, found), "cpu")(0)
+    memory = workspace_of(made, plan_of(made, found), "cpu")()
     return PooledLinearEngine(job_of(made, "cpu"), memory, made.drawn(""), *found.linear, **settings)
 
 

@@ -42,7 +42,8 @@ from fedpeer.sims.vector.sought import kinds, parted, sought_in
 from fedpeer.sims.vector.workspace import Part
 from tests.sims.worlds import engine, federation, same_bits, world
 
-METHOD = method_of(parse("partial-averaging"))
+ALGORITHM = parse("partial-averaging")
+METHOD = method_of(ALGORITHM)
 PAIR = {"neurons": {"input": "all", "hidden1": 8, "output": "all"}, "members": ["peer1", "peer2"]}
 FREE = {"neurons": {"hidden1": 4}, "members": "alike,after=6"}
 ONE_ORDER = "blocks:60,shuffle=true,test=50"
@@ -69,7 +70,7 @@ class Seeking:
         sought = sought_in(self.world, METHOD)
         assert sought is not None
         self.sought = sought
-        self.engine = SeekingEngine(job_of(self.world, "cpu"), self.world, METHOD, sought, self.told.append, **more)
+        self.engine = SeekingEngine(job_of(self.world, "cpu"), self.world, ALGORITHM, sought, self.told.append, **more)
 
 
 def test_hidden_groups_are_found_and_learning_goes_on_as_if_they_had_been_written_down() -> None:

@@ -16,34 +16,21 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import round_order
 from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.leaves import leaves
 from fedpeer.algorithms.privacy import epsilon
-from fedpeer.config.choice import ChoiceError, parse
-from fedpeer.config.methods import method_of
+from fedpeer.config.choice import ChoiceError
 from fedpeer.sims import api
-from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.vector.pool import Stopped
-from fedpeer.sims.vector.served import ServedEngine
-from fedpeer.sims.world import World, plan_of
-from tests.sims.worlds import federation, relative, same_bits, world
+from fedpeer.sims.vector.workspace import other
+from fedpeer.sims.world import World
+from tests.sims.worlds import engine, federation, relative, same_bits, world
 
 PARITY = 1e-5
 
 
-def served(made: World, algorithm: str, **settings: Any) -> ServedEngine:
-    choice = parse(algorithm)
-    return ServedEngine(
-        job_of(made, "cpu"),
-        choice,
-        workspace_of(made, plan_of(made, method_of(choice)), "cpu"),
-        made.drawn,
-        made.federation.learning,
-        **settings,
-    )
-
-
 def played(made: World, algorithm: str, rounds: int = 3, **settings: Any) -> tuple[Tensor, Tensor | None]:
     """The clients' own models and the server's after some rounds."""
-    with served(made, algorithm, **settings) as running:
+    with engine(made, algorithm, **settings) as running:
         for _ in range(rounds):
             running.step()
         return running.x_Pn.clone(), running.server_n
@@ -154,10 +141,10 @@ def test_training_along_where_it_is_looked_at_is_enough_for_clients_that_keep_no
     settings = {"learning__participation": 0.5, "learning__rounds": 3, "learning__evaluate_every": 2}
     settings |= {"simulation__peers": 4, "learning__steps_between_averaging": 4}
     looked_at, always = (world(federation(learning__everyone_trains=each, **settings)) for each in ("evaluated", True))
-    with served(looked_at, algorithm) as one, served(always, algorithm) as other:
+    with engine(looked_at, algorithm) as one, engine(always, algorithm) as other:
         for number in (1, 2, 3):
-            for engine in (one, other):
-                engine.step()
+            for each in (one, other):
+                each.step()
             same = same_bits(one.x_Pn, other.x_Pn)
             assert same is (algorithm != "fedper" and number > 1), "nobody looks after the first round"
             if one.server_n is not None and other.server_n is not None:
@@ -173,11 +160,11 @@ def test_neither_workers_nor_stops_change_a_bit(algorithm: str) -> None:
     one, _ = played(made, algorithm)
     two, _ = played(made, algorithm, workers=2)
     assert same_bits(one, two)
-    with served(made, algorithm) as running:
+    with engine(made, algorithm) as running:
         running.step()
         tensors, state = running.snapshot()
         kept = {name: value.clone() for name, value in tensors.items()}
-    with served(made, algorithm) as resumed:
+    with engine(made, algorithm) as resumed:
         resumed.restore(kept, state)
         for _ in range(2):
             resumed.step()
@@ -186,21 +173,21 @@ def test_neither_workers_nor_stops_change_a_bit(algorithm: str) -> None:
 
 def test_a_stopped_round_does_not_reach_into_what_is_saved() -> None:
     """Workers go on writing the other side of their clients' states while a checkpoint is taken."""
-    with served(world(federation(learning__participation=0.5)), "fedper") as running:
+    with engine(world(federation(learning__participation=0.5)), "fedper") as running:
         running.step()
         tensors, _ = running.snapshot()
         kept = {name: value.clone() for name, value in tensors.items()}
-        for peer, side in enumerate(running._sides):
-            for name, leaf in running.workspace.leaves.items():
-                if name.startswith(f"client {1 - side} "):
-                    leaf[peer] = 7
+        states = running._session.states
+        for peer, side in enumerate(running._session.sides):
+            for leaf in leaves(states.clients[other(side)]).values():
+                leaf[peer] = 7
         assert all(torch.equal(kept[name], value) for name, value in tensors.items())
 
 
 def test_a_dead_worker_is_replaced_and_the_result_is_the_same() -> None:
     made, said = world(federation(learning__participation=0.5)), list[tuple[str, str]]()
     whole, _ = played(made, "scaffold")
-    with served(made, "scaffold", workers=2, replaced=lambda *each: said.append(each)) as running:
+    with engine(made, "scaffold", workers=2, replaced=lambda *each: said.append(each)) as running:
         for _ in range(3):
             os.kill(running.process_ids[0], signal.SIGKILL)
             running.step()
@@ -210,7 +197,7 @@ def test_a_dead_worker_is_replaced_and_the_result_is_the_same() -> None:
 
 def test_a_stop_leaves_the_state_before_the_round() -> None:
     made, stop = world(federation()), threading.Event()
-    with served(made, "fedavg", stop=stop) as running:
+    with engine(made, "fedavg", stop=stop) as running:
         running.step()
         before = running.x_Pn.clone()
         stop.set()
@@ -223,7 +210,7 @@ def test_a_stop_leaves_the_state_before_the_round() -> None:
 def test_a_message_of_a_round_is_a_model_down_and_an_update_up() -> None:
     made = world(federation(learning__participation=0.5))
     n = made.layout.n
-    with served(made, "fedavg") as running:
+    with engine(made, "fedavg") as running:
         assert running.traffic == ([0] * 6, [0] * 6)
         running.step()
         messages, amount = running.traffic
@@ -330,17 +317,17 @@ def test_engines_that_do_not_keep_examples_back_say_so(tmp_path: Path) -> None:
 def test_updates_that_are_no_numbers_are_left_out_and_told() -> None:
     """A rate that sends one peer's weights to infinity: the others' mean goes on without it."""
     made, told = world(federation(simulation__peers=4)), list[tuple[str, str]]()
-    with served(made, "fedavg", refused=lambda *each: told.append(each)) as running:
+    with engine(made, "fedavg", refused=lambda *each: told.append(each)) as running:
         teach = running._run
 
         def spoilt(tasks: Any) -> Any:
             found = teach(tasks)
-            running.workspace.leaves["update model_n"][2, 5] = torch.nan
+            running._session.states.sent.model_n[2, 5] = torch.nan
             return found
 
         running._run = spoilt  # type: ignore[method-assign]
         running.step()
-        rows = running.workspace.leaves["update model_n"][[0, 1, 3]]
+        rows = running._session.states.sent.model_n[[0, 1, 3]]
         assert running.server_n is not None
         torch.testing.assert_close(running.server_n, rows.double().mean(0).float())
     assert told == [("peer3", "model_n: 1 of 910 numbers are NaN or infinite")]
@@ -350,9 +337,9 @@ def test_the_federations_aggregation_and_privacy_are_the_engines() -> None:
     settings: list[dict[str, Any]] = [{}, {"learning__aggregation": "median"}]
     settings += [{"learning__privacy": f"gaussian,clip=0.1,noise={each}"} for each in (0, 1)]
     plain, median, clipped, noisy = (world(federation(simulation__peers=5, **each)) for each in settings)
-    with served(median, "fedavg") as running:
+    with engine(median, "fedavg") as running:
         running.step()
-        rows = running.workspace.leaves["update model_n"].clone()
+        rows = running._session.states.sent.model_n.clone()
         assert running.server_n is not None
         torch.testing.assert_close(running.server_n, rows.median(0).values)
     ends = [played(made, "fedavg", rounds=1)[1] for made in (plain, clipped, noisy)]

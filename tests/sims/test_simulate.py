@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +20,13 @@ from fedpeer.networks.registry import NetworkError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted
-from fedpeer.sims.memory import start_of
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import EngineName, SimulationRequest
 from fedpeer.sims.simulate import simulate
 from fedpeer.sims.vector.engine import VectorEngine
+from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.world import build
-from tests.sims.worlds import federation
+from tests.sims.worlds import federation, start_of
 
 
 def request(**settings: Any) -> SimulationRequest:
@@ -112,20 +113,21 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["evaluate", "disagreement", "_prepare_mixing"])
+@pytest.mark.parametrize("phase", ["evaluate", "disagreement", "close"])
 def test_a_stop_within_a_round_loses_no_row(tmp_path: Path, phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request()
     whole, broken = folder(tmp_path, asked), folder(tmp_path, asked)
     simulate(prepare(asked), whole)
-    stop, original = threading.Event(), getattr(VectorEngine, phase)
+    of = GossipRounds if phase == "close" else VectorEngine
+    stop, original, calls = threading.Event(), getattr(of, phase), itertools.count()
 
-    def stopping(self: VectorEngine, *arguments: Any) -> Any:
-        if self.round == 2 and self._plan.groups:
+    def stopping(self: Any, *arguments: Any) -> Any:
+        if next(calls) == 2:
             stop.set()
         return original(self, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(VectorEngine, phase, stopping)
+        patched.setattr(of, phase, stopping)
         simulate(prepare(asked), broken, stop=stop)
     assert len(broken.rows()) < len(whole.rows())
     simulate(prepare(asked), RunFolder.open(tmp_path, broken.id))
@@ -223,8 +225,7 @@ def test_a_users_own_network_starts_as_it_was_built() -> None:
     asked = federation(network="python:tests.sims.test_simulate:normalised")
     module = normalised()
     made = build(asked, load_dataset(asked.simulation.dataset), 0, module)
-    x_Pn = torch.zeros(6, made.layout.n)
-    start_of(made)(x_Pn)
+    x_Pn = start_of(made)
     assert torch.equal(x_Pn, made.layout.flatten(module).expand_as(x_Pn))
 
 

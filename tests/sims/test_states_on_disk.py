@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import shutil
 import signal
 import subprocess
@@ -28,53 +27,47 @@ from fedpeer.sims.record import begin
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import simulate
 from fedpeer.sims.vector import resident
-from fedpeer.sims.vector.clients import FIRST
-from fedpeer.sims.vector.served import ServedEngine
-from fedpeer.sims.vector.workspace import Part, Workspace, on_disk
-from tests.sims.test_served_engine import drawn, played, served
+from fedpeer.sims.vector.workspace import Handle, Part, Workspace, on_disk
+from tests.sims.test_served_engine import drawn, played
 from tests.sims.worlds import engine, federation, same_bits, world
 
 WIDE = {"network": "mlp:64+400+10", "simulation__peers": 12, "learning__participation": 0.17}
 
 
-def stored(running: ServedEngine, name: str) -> int:
+def stored(leaf: Handle) -> int:
     """Bytes that the file of a leaf takes on the disk."""
-    assert running._handles is not None
-    return os.stat(running._handles.tree["leaves"][name].path).st_blocks * 512
+    return Path(leaf.path).stat().st_blocks * 512
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_who_never_trained_takes_no_room(tmp_path: Path, algorithm: str) -> None:
     made = world(federation(**WIDE))
     row = 4 * made.layout.n
-    with served(made, algorithm, folder=tmp_path) as running:
-        assert stored(running, "client 0 model_n") == 0
-        assert row <= stored(running, f"client {FIRST} model_n") < 1.2 * row, "all begin alike"
+    with engine(made, algorithm, folder=tmp_path) as running:
+        files = running._handles.tree["states"]
+        assert stored(files.clients[0].model_n) == 0
+        assert row <= stored(files.first.model_n) < 1.2 * row, "all begin alike"
         running.step()
-        both = sum(stored(running, f"client {side} model_n") for side in (0, 1))
+        both = sum(stored(side.model_n) for side in files.clients)
         assert 2 * row <= both < 2.5 * row, "two have trained"
         running.evaluate()
         running.snapshot()
-        assert sum(stored(running, f"client {side} model_n") for side in (0, 1)) == both, "looking takes no room"
+        assert sum(stored(side.model_n) for side in files.clients) == both, "looking takes no room"
 
 
 def test_who_never_trained_is_what_it_began_with(tmp_path: Path) -> None:
     """Clients that learn from different numbers of examples, or from a start of their own, each keep theirs."""
     for own in ({"simulation__split": "slicing:10"}, {"learning__common_start": False}):
         made = world(federation(learning__participation=0.5, simulation__peers=4, **own))
-        with served(made, "fedper") as running:
+        with engine(made, "fedper") as running:
             running.step()
             idle = [peer for peer in range(4) if peer not in drawn(made, 1)]
-            counts = [int(leaf) for leaf in _leaf(running, "examples", idle)]
+            first = running._session.states
+            counts = first.first.examples[first.first_P[idle]].tolist()
             assert counts == [len(made.split.shares[peer].train_M) for peer in idle]
             common = made.federation.learning.common_start
             for peer in idle:
                 assert torch.equal(running.x_Pn[peer], made.drawn("" if common else made.peers[peer]))
-
-
-def _leaf(running: ServedEngine, name: str, peers: list[int]) -> Tensor:
-    rows = running.workspace.leaves["first"][peers]
-    return running.workspace.leaves[f"client {FIRST} {name}"][rows]
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED"), reason="the system has no such call")
@@ -85,7 +78,7 @@ def test_pages_that_are_given_back_are_gone_from_the_process_and_whole_in_the_fi
     monkeypatch.setattr(resident, "EVERY_SECONDS", 0.001)
     nothing = Part(torch.zeros(0, dtype=torch.int64), torch.zeros(0), (0,))
     x = torch.zeros(64, 2**18, device="meta")
-    plain = Workspace((x, x), (x[:, :0], x[:, :0]), torch.ones(3, 2), nothing, nothing, nothing, None, {}, {})
+    plain = Workspace((x, x), torch.ones(3, 2), nothing, nothing, nothing, None, {}, {})
     memory = on_disk(plain, tmp_path).open()
     x_Pn = memory.x[0]
     values_n = torch.arange(2**18, dtype=torch.float32)
@@ -145,14 +138,14 @@ def test_what_a_run_takes_on_the_disk_is_foretold_and_refused_where_there_is_no_
     assert found is not None
     assert found.states == 12 * (2 * 2 * model + 2 * model + model), "SCAFFOLD's model and control variate, twice"
     assert found.disk == found.states + 2 * 12 * 2 * model + 2 * 12 * model
-    with served(simulation.world, "scaffold", folder=tmp_path) as running:
+    with engine(simulation.world, "scaffold", folder=tmp_path) as running:
         for _ in range(2):  # the second side is written by the second round
             running.step()
         assert bool(running.x_Pn.isfinite().all())
         stored_bytes = sum(
             file.stat().st_blocks * 512
             for file in next(tmp_path.glob("work-*")).iterdir()
-            if file.name.startswith(("x.", "s.", "leaf."))
+            if file.name.startswith(("x.", "states."))
         )
         assert stored_bytes == pytest.approx(found.states, rel=0.2), "a server and first states beside it"
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=found.disk - 1))

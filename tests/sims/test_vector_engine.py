@@ -20,10 +20,9 @@ from fedpeer.config.choice import parse
 from fedpeer.config.methods import method_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
-from fedpeer.sims.memory import start_of
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World, build, plan_of
-from tests.sims.worlds import engine, federation, played, relative, same_bits, world
+from tests.sims.worlds import engine, federation, played, relative, same_bits, start_of, world
 
 PARITY = 1e-5
 
@@ -33,8 +32,7 @@ def twin(made: World, method: str, rounds: int = 3) -> Tensor:
     learning = made.federation.learning
     plan = plan_of(made, method_of(parse(method)))
     averaging = averaging_of(plan, made.federation, made.seed)
-    x_Pn = torch.zeros(len(made.peers), made.layout.n)
-    start_of(made)(x_Pn)
+    x_Pn = start_of(made)
     weight = {group.id: torch.ones(len(group.members), dtype=torch.float64) for group in plan.groups}
     optimizers: list[Any] = [None] * len(made.peers)
     modules = [copy.deepcopy(made.module) for _ in made.peers]
@@ -271,7 +269,7 @@ def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(phase: str, monkeypatc
         if phase == "training":
             stop.set()
         else:
-            monkeypatch.setattr(running, "_prepare_mixing", lambda number: stop.set())
+            monkeypatch.setattr(running._rounds, "_prepare_mixing", lambda number: stop.set())
         with pytest.raises(Stopped):
             running.step()
         tensors, state = running.snapshot()

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpeer.config.choice import Choice, parse
+from fedpeer.config.choice import parse
 from fedpeer.config.federation import Federation
-from fedpeer.config.methods import method_of
-from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
-from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
+from fedpeer.sims.memory import engine_of
 from fedpeer.sims.vector.engine import VectorEngine
-from fedpeer.sims.vector.equals import keeping_of
-from fedpeer.sims.world import World, build, plan_of
+from fedpeer.sims.world import World, build
 
 
 def federation(**settings: Any) -> Federation:
@@ -47,28 +42,15 @@ def engine(
     *,
     workers: int = 1,
     device: str = "cpu",
-    replaced: Callable[[str, str], None] = lambda worker, reason: None,
-    stop: threading.Event | None = None,
+    **watched: Any,
 ) -> VectorEngine:
     """The engine of one method in this world."""
-    choice = _choice(method)
-    plan = plan_of(made, method_of(choice))
-    return VectorEngine(
-        job_of(made, device),
-        plan,
-        averaging_of(plan, made.federation, made.seed),
-        workspace_of(made, plan, device),
-        start_of(made),
-        algorithm=keeping_of(choice, made.federation.learning),
-        weights_P=sample_weights(made),
-        workers=workers,
-        replaced=replaced,
-        stop=stop,
-    )
+    return engine_of(made, parse(method), device=device, workers=workers, **watched)
 
 
-def _choice(method: str) -> Choice:
-    return parse(method)
+def start_of(made: World) -> Tensor:
+    """(P, n) the initial parameters of all peers."""
+    return torch.stack([made.start(peer) for peer in made.peers])
 
 
 def played(made: World, rounds: int = 3, **settings: Any) -> Tensor:

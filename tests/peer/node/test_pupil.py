@@ -24,7 +24,6 @@ from fedpeer.rejection import Rejection
 from fedpeer.sims.peers import learners
 from fedpeer.sims.world import World, build
 from tests.sims import worlds
-from tests.sims.test_served_engine import served
 
 THREE = ("peer1", "peer2", "peer3")
 SIX = tuple(f"peer{number}" for number in range(1, 7))
@@ -142,7 +141,7 @@ def test_the_vector_engine_leaves_out_the_same() -> None:
     done = closed(pupils["peer1"], {peer: update_of(each) for peer, each in pupils.items()})
     assert done.out
     refused: dict[str, str] = {}
-    with served(made, "fedavg", refused=refused.__setitem__) as running:
+    with worlds.engine(made, "fedavg", refused=refused.__setitem__) as running:
         running.step()
         assert running.server_n is not None
         torch.testing.assert_close(running.server_n, server_of(pupils["peer1"], done)[1]["model_n"])

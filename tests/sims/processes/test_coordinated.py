@@ -33,8 +33,8 @@ from fedpeer.sims.processes.settling import settle, tick_of
 from fedpeer.sims.processes.watch import Watched
 from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.world import World, plan_of
-from tests.sims import test_served_engine as vector
 from tests.sims import worlds
+from tests.sims import worlds as vector
 from tests.sims.processes.starved import starve
 from tests.sims.worlds import relative
 
@@ -67,7 +67,7 @@ def engine(made: World, folder: Path, **more: Any) -> ProcessesEngine:
 
 def reference(made: World, rounds: int) -> tuple[Tensor, list[float]]:
     """The peers' own models (P, n) after so many rounds of the vector engine, and the losses of the server's."""
-    with vector.served(made, METHOD) as running:
+    with vector.engine(made, METHOD) as running:
         for _ in range(rounds):
             running.step()
         scores = running.evaluate_server()

@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedpeer.config.choice import parse
-from fedpeer.config.methods import method_of
-from fedpeer.learning.groups import averaging_of
-from fedpeer.sims.memory import job_of, sample_weights, start_of, workspace_of
-from fedpeer.sims.vector.engine import VectorEngine
-from fedpeer.sims.vector.equals import keeping_of
-from fedpeer.sims.vector.served import ServedEngine
-from fedpeer.sims.world import World, plan_of
+from fedpeer.sims.memory import engine_of
+from fedpeer.sims.world import World
 from tests.sims.ray.held import VARIABLE
 
 
@@ -38,39 +34,14 @@ class Machines:
 
     def engine(self, made: World, method: str, shards: int | None = None, **watched: Any) -> Any:
         """The ray engine of one method in this world."""
-        from fedpeer.sims.ray.equals import RayEngine
-        from fedpeer.sims.ray.served import RayServedEngine
+        from fedpeer.sims.ray.crew import opened
 
-        if method_of(parse(method)).served:
-            return RayServedEngine(self.cluster, shards, *of_clients(made, method), **watched)
-        positional, named = of_equals(made, method)
-        settings: dict[str, Any] = named | watched
-        return RayEngine(self.cluster, shards, *positional, **settings)
+        return engine_of(made, parse(method), elsewhere=partial(opened, self.cluster, shards), **watched)
 
 
 def vector(made: World, method: str) -> Any:
     """The vector engine of one method in this world."""
-    if method_of(parse(method)).served:
-        return ServedEngine(*of_clients(made, method))
-    positional, named = of_equals(made, method)
-    return VectorEngine(*positional, **named)
-
-
-def of_clients(made: World, method: str) -> tuple[Any, ...]:
-    choice = parse(method)
-    plan = plan_of(made, method_of(choice))
-    return job_of(made, "cpu"), choice, workspace_of(made, plan, "cpu"), made.drawn, made.federation.learning
-
-
-def of_equals(made: World, method: str) -> tuple[Any, dict[str, Any]]:
-    choice = parse(method)
-    plan = plan_of(made, method_of(choice))
-    averaging = averaging_of(plan, made.federation, made.seed)
-    positional = (job_of(made, "cpu"), plan, averaging, workspace_of(made, plan, "cpu"), start_of(made))
-    return positional, {
-        "algorithm": keeping_of(choice, made.federation.learning),
-        "weights_P": sample_weights(made),
-    }
+    return engine_of(made, parse(method))
 
 
 def _started(times: int) -> Any:
@@ -112,7 +83,7 @@ def killing() -> Callable[[Any, str, int], None]:
     import signal
 
     def prepare(running: Any, method: str, shard: int) -> None:
-        shards = running._crew.shards
+        shards = running._session.hands.shards
         run = shards.run
 
         def deadly(calls: Any, **how: Any) -> Any:

@@ -124,7 +124,7 @@ def job(steps: list[int], block: int) -> Any:
 def test_shards_have_whole_blocks_and_about_as_much_to_do(shards: int, block: int) -> None:
     pytest.importorskip("ray")
     from fedpeer.sims.ray.crew import dealt
-    from fedpeer.sims.vector.engine import cut
+    from fedpeer.sims.vector.rounds import cut
 
     asked = job([3] * 10 + [7] * 4 + [1] * 6, block)
     blocks = cut(asked, range(20))
@@ -153,9 +153,9 @@ def test_parcels_hold_every_block_of_columns_once_and_are_neither_many_nor_large
 
 def test_patches_whose_clients_have_all_trained_again_are_let_go() -> None:
     pytest.importorskip("ray")
-    from fedpeer.sims.ray.served import _needed
+    from fedpeer.sims.ray.crew import needed
 
     patches = [((0, 1, 2), (0, 0, 0), "a"), ((0, 1), (1, 1), "b"), ((1,), (0,), "c"), ((0, 2), (0, 1), "d")]
-    assert [each[2] for each in _needed(patches[:1])] == ["a"]
-    assert [each[2] for each in _needed(patches[:2])] == ["a", "b"]
-    assert [each[2] for each in _needed(patches)] == ["c", "d"]
+    assert [each[2] for each in needed(patches[:1])] == ["a"]
+    assert [each[2] for each in needed(patches[:2])] == ["a", "b"]
+    assert [each[2] for each in needed(patches)] == ["c", "d"]

@@ -102,7 +102,7 @@ def test_each_averaged_parameter_goes_out_once_and_comes_back_once(machines: Mac
 
     made, moved = world(federation(partial_models=SEMI_LOCAL, gossip__exchanges=5)), {"give": 0, "mix": 0}
     with machines.engine(made, "partial-averaging", 4) as running:
-        run = running._crew.shards.run
+        run = running._session.hands.shards.run
 
         def counting(calls: Any, **how: Any) -> Any:
             found = run(calls, **how)
@@ -111,7 +111,7 @@ def test_each_averaged_parameter_goes_out_once_and_comes_back_once(machines: Mac
                     moved[call.method] += sum(ray.get(each).size for each in values)
             return found
 
-        running._crew.shards.run = counting
+        running._session.hands.shards.run = counting
         running.step()
         scalars = sum(len(group.members) * group.length for group in running._plan.groups)
     assert moved == {"give": scalars, "mix": scalars}
@@ -175,14 +175,14 @@ def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(method: str, moment: s
     expected = found(vector(made, method))["x_Pn"]
     with machines.engine(made, method, 2, stop=stop) as running:
         running.step()
-        run = running._crew.shards.run
+        run = running._session.hands.shards.run
 
         def stopping(calls: Any, **how: Any) -> Any:
             if any(call.method == moment for call in calls):
                 stop.set()
             return run(calls, **how)
 
-        running._crew.shards.run = stopping
+        running._session.hands.shards.run = stopping
         with pytest.raises(Stopped):
             running.step()
         tensors, state = running.snapshot()

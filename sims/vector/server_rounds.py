@@ -1,0 +1,154 @@
+"""Rounds with a server in the vector engine, which opens and closes them in the leading process.
+
+They give the numbers of a federation in which nobody is late: all who take part in a round send, and all that they send
+counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
+from fedpeer.algorithms.leaves import byte_count, leaves, mapped, rebuilt
+from fedpeer.algorithms.updates import fault
+from fedpeer.config.building import Coordinated, left_out
+from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
+from fedpeer.peer.wire.framing import raw
+from fedpeer.peer.wire.sparse_words import wire_bytes
+from fedpeer.rejection import Rejection
+from fedpeer.sims.vector.rounds import Session, Tensors
+from fedpeer.sims.vector.workspace import FIRST, other
+
+
+class ServerRounds:
+    """A server and its clients.
+
+    server   its state after the last round
+    """
+
+    def __init__(self, session: Session, algorithm: Coordinated, server: Any) -> None:
+        self._session, self._algorithm, self.server = session, algorithm, server
+        self._learning = session.job.learning
+        self.weights: dict[str, NDArray[np.float64]] = {}
+        self.source = 0
+        self._sent: list[int] = []
+
+    def begin(self) -> None:
+        self._session.hands.tell("server", self.server)
+
+    @property
+    def relations_PP(self) -> Tensor | None:
+        """How the clients' tasks are related, in the order of the peers, where the algorithm learns it."""
+        relations_NN = self._algorithm.relations(self.server)
+        if relations_NN is None:
+            return None
+        place = torch.tensor(self._session.job.client_P)
+        return relations_NN[place][:, place]
+
+    def open(self, number: int) -> Sequence[int]:
+        job, algorithm = self._session.job, self._algorithm
+        drawn = algorithm.participants(number, len(job.peers), self._learning.participation, job.draws)
+        self._sending = [job.clients[client] for client in drawn]
+        everyone = algorithm.everyone_trains or self._learning.everyone_in(number)
+        self._session.hands.tell("received", algorithm.open(self.server, number))
+        return range(len(job.peers)) if everyone else sorted(self._sending)
+
+    def close(self, number: int, trained: Sequence[int]) -> None:
+        session = self._session
+        session.hands.fetch(self._sending)
+        counting = self._near(self._sound(self._sending), number)
+        if counting:
+            self.server = self._algorithm.close(self.server, self._updates(counting))
+        session.hands.tell("server", self.server)
+        if type(self._algorithm).settle is not CoordinatedAlgorithm.settle:
+            counted = set(counting)
+            session.hands.settle(trained, session.sides_of(trained), [peer in counted for peer in trained])
+        for peer in trained:
+            session.sides[peer] = other(session.sides[peer])
+        self._sent = self._sending
+        session.hands.finished(trained, session.sides_of(trained), self.source, mixed=False)
+
+    def traffic(self, round: int) -> tuple[list[int], list[int]]:
+        """Who took part sends an update, the coordinator all others the model.
+
+        The coordinator is taken to be the first peer by id; its own update goes nowhere.
+        """
+        job = self._session.job
+        messages, amount = [0] * len(job.peers), [0] * len(job.peers)
+        coordinator = job.clients[0]
+        for peer in self._sent:
+            if peer != coordinator:
+                messages[peer] += 1
+                amount[peer] += self._update_bytes(peer) + MESSAGE_HEAD_BYTES
+        if round:
+            others = len(job.peers) - 1
+            messages[coordinator] += others
+            amount[coordinator] += others * (byte_count(self.server) + MESSAGE_HEAD_BYTES)
+        return messages, amount
+
+    def disagreement(self) -> dict[str, float]:
+        return {}
+
+    def snapshot(self, *, trained: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Of each client that has ever trained the side that it is on: on the other one a worker may be writing for a
+        round that was stopped.
+        """
+        session = self._session
+        tensors = {f"server {name}": leaf for name, leaf in leaves(self.server).items()}
+        ever = {peer: side for peer, side in enumerate(session.sides) if side != FIRST}
+        clients = [leaves(side) for side in session.states.clients]
+        for name in clients[0]:
+            for peer, side in ever.items():
+                tensors[f"client {peer} {name}"] = clients[side][name][peer]
+        return tensors, {"trained": list(ever)}
+
+    def restore(self, tensors: Tensors, state: Mapping[str, Any]) -> None:
+        session = self._session
+        session.sides[:] = [FIRST] * len(session.sides)
+        for peer in state["trained"]:
+            for name, leaf in leaves(session.states.clients[0]).items():
+                leaf[peer] = tensors[f"client {peer} {name}"]
+            session.sides[peer] = 0
+        found = {n: tensors[f"server {n}"].to(session.job.device, copy=True) for n in leaves(self.server)}
+        self.server = rebuilt(self.server, found)
+        session.hands.resume(session.sides)
+        session.hands.tell("server", self.server)
+
+    def _sound(self, sending: Sequence[int]) -> list[int]:
+        """Return those whose updates are made of numbers; of the others it is told why not."""
+        sent = leaves(self._session.states.sent)
+        sound = torch.ones(len(sending), dtype=torch.bool)
+        for leaf in sent.values():
+            sound &= torch.stack([leaf[peer].isfinite().all() for peer in sending]).cpu()
+        for peer in [peer for peer, good in zip(sending, sound.tolist(), strict=True) if not good]:
+            update = {name: leaf[peer] for name, leaf in sent.items()}
+            found = fault(update, update)
+            assert found is not None, "what is no number is a fault"
+            self._session.refused(self._session.job.peers[peer], found.text)
+        return [peer for peer, good in zip(sending, sound.tolist(), strict=True) if good]
+
+    def _near(self, sending: Sequence[int], round: int) -> list[int]:
+        """Return those whose updates are not left out for how far they moved; of the others it is told."""
+        found: list[Rejection | None] = [None] * len(sending)
+        if sending:
+            found = left_out(self._algorithm, self._learning, self.server, self._updates(sending), round)
+        for peer, why in zip(sending, found, strict=True):
+            if why is not None:
+                self._session.refused(self._session.job.peers[peer], why.text)
+        return [peer for peer, why in zip(sending, found, strict=True) if why is None]
+
+    def _updates(self, sending: Sequence[int]) -> Any:
+        everybody = list(range(len(self._session.job.peers)))
+        rows = slice(None) if sending == everybody else sending  # a view where it can be
+        return mapped(lambda leaf: leaf[rows], self._session.states.sent)
+
+    def _update_bytes(self, peer: int) -> int:
+        """What the update takes on the wire: zeros, where there are many, travel as one bit."""
+        rows = (leaf[peer] for leaf in leaves(self._session.states.sent).values())
+        return wire_bytes(b"".join(raw(row.cpu()) for row in rows))
