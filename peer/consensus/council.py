@@ -48,8 +48,8 @@ from fedpeer.peer.wire.ballots import (
     VoteRequest,
 )
 from fedpeer.peer.wire.leaf_bytes import content_of, parted
-from fedpeer.peer.wire.messages import Ack, ConsensusMessage, Model, RejectMessage, Update, Wanted
-from fedpeer.peer.wire.tails import digest_of
+from fedpeer.peer.wire.messages import Ack, ConsensusMessage, ModelReply, ModelRequest, RejectMessage, Update
+from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 
 #: Ticks without a coordinator after which rounds are said to pause: a new one takes at most 200 (promise P5), so there
@@ -227,13 +227,13 @@ class RoundConsensus:
         if study is not None and followed is not None and refused.code not in PASSING:
             self._sent.answered((peer, followed[1], study.round))
 
-    def hear_wanted(self, peer: str, wanted: Wanted) -> None:
+    def hear_wanted(self, peer: str, wanted: ModelRequest) -> None:
         """Somebody needs a model."""
         content = self.chamber.models.get(wanted.digest)
         if content is not None:
-            self.life.send(peer, Model(group=self.group, digest=wanted.digest, content=content))
+            self.life.send(peer, ModelReply(group=self.group, digest=wanted.digest, content=content))
 
-    def hear_model(self, model: Model) -> None:
+    def hear_model(self, model: ModelReply) -> None:
         """A model that was asked for; what is none is no message."""
         if self._wanted.pop(model.digest, None) is not None:
             self._store(model.digest, model.content)
@@ -308,7 +308,7 @@ class RoundConsensus:
         study, known = self.chamber.study, self._known
         assert study is not None, "there is an update"
         if known is None or known[0] is not study:
-            known = self._known = study, digest_of(study.update), self.course.fault(study.update)
+            known = self._known = study, content_digest(study.update), self.course.fault(study.update)
         _, digest, fault = known
         return Update(group=self.group, term=term, round=study.round, digest=digest, content=study.update, fault=fault)
 
@@ -340,7 +340,7 @@ class RoundConsensus:
         applied = self.decrees.holding.applied
         if applied is None:
             content = content_of({}, self.course.server)
-            self._propose(content, digest_of(content))
+            self._propose(content, content_digest(content))
         else:
             self._propose(self.chamber.models[applied.decree.digest], applied.decree.digest)
 
@@ -379,7 +379,7 @@ class RoundConsensus:
                 case Fetch():
                     key = (out.holder, out.digest)
                     if self._wanted.setdefault(out.digest, Asked()).due(key, life.now):
-                        life.send(out.holder, Wanted(group=self.group, digest=out.digest))
+                        life.send(out.holder, ModelRequest(group=self.group, digest=out.digest))
                 case Apply(decree):
                     self._wanted.clear()
                     self._note_first("in_force", decree.term, decree.round)

@@ -26,10 +26,10 @@ from fedpeer.peer.wire.messages import (
     Ack,
     ConsensusMessage,
     Contract,
-    Fetch,
     Hello,
     Message,
-    Model,
+    ModelReply,
+    ModelRequest,
     Ping,
     PingRequest,
     Pong,
@@ -39,7 +39,7 @@ from fedpeer.peer.wire.messages import (
     Transfer,
     Update,
     Value,
-    Wanted,
+    ValueRequest,
 )
 from fedpeer.peer.wire.roster import AUTHORITY, Roster
 
@@ -135,7 +135,7 @@ class Dispatch:
                     life,
                     life.membership.heard_pong(peer, message.number, message.target, message.heard, message.claims),
                 )
-            case Fetch():
+            case ValueRequest():
                 self._give_value(peer, message.group)
             case Value():
                 self._hear_value(peer, message)
@@ -145,14 +145,14 @@ class Dispatch:
                 self._news(peer, message)
             case RejectMessage():
                 self._refused(peer, message)
-            case ConsensusMessage() | Update() | Wanted() | Model():
+            case ConsensusMessage() | Update() | ModelRequest() | ModelReply():
                 self._sit(peer, message)
             case Hello() | Reminder():
                 raise AssertionError("a message of the handshake is handled before")
             case _:
                 assert_never(message)
 
-    def _sit(self, peer: str, message: ConsensusMessage | Update | Wanted | Model) -> None:
+    def _sit(self, peer: str, message: ConsensusMessage | Update | ModelRequest | ModelReply) -> None:
         """Something about coordinated rounds, by somebody who learns the same."""
         council = self.councils.get(message.group)
         if council is None or message.group not in self.work.life.others[peer].agreed:
@@ -162,9 +162,9 @@ class Dispatch:
                 council.hear_ballot(peer, message)
             case Update():
                 council.hear_update(peer, message)
-            case Wanted():
+            case ModelRequest():
                 council.hear_wanted(peer, message)
-            case Model():
+            case ModelReply():
                 council.hear_model(message)
 
     def _news(self, peer: str, news: RosterNews) -> None:

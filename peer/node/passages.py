@@ -17,7 +17,7 @@ from fedpeer.peer.node.rounds import Rounds
 from fedpeer.peer.node.skew import finished_without, furthest
 from fedpeer.peer.state.entries import Adopted, Left, Opened
 from fedpeer.peer.state.life import NodeState
-from fedpeer.peer.wire.messages import Fetch
+from fedpeer.peer.wire.messages import ValueRequest
 
 #: Seconds in which this process ran that `leave` may take before what is left is written off.
 LEAVE_S = 5.0
@@ -113,7 +113,7 @@ def join(work: Work) -> None:
             asked = passage.asked_at.get((group, peer))
             if peer not in got and (asked is None or life.now - asked >= work.repeats.wait(peer)):
                 passage.asked_at[group, peer] = life.now
-                life.send(peer, Fetch(group=group))
+                life.send(peer, ValueRequest(group=group))
         complete &= bool(givers) and all(peer in got for peer in givers)
     if not complete and not over:
         return

@@ -445,7 +445,7 @@ class Process:
         if later := self._node.outlived(sender, message):
             # Others answer the later of two processes, where it is; only here can the earlier one be told.
             rejection = Rejection("duplicate_peer", f"a later process speaks as {sender}")
-            raise AnsweredRejectionError(rejection, codec.answer_to(rejection, later))
+            raise AnsweredRejectionError(rejection, codec.rejection_message(rejection, later))
         self._heard_at[sender] = time.monotonic()
         self._post.heard(sender)
         self.status.received(len(lease.view) + codec.HEAD_BYTES, group_of(message))

@@ -258,7 +258,7 @@ class PeerServer:
     def _refusal(self, visit: _Visit, error: RejectionError) -> web.Response:
         """Count, and answer with a frame that the other side can read as it reads any other."""
         why = error.rejection
-        answer = error.answer if isinstance(error, AnsweredRejectionError) else codec.answer_to(why)
+        answer = error.answer if isinstance(error, AnsweredRejectionError) else codec.rejection_message(why)
         self._host.refused(why.code, visit.sender, why.text)
         gate = self._host.gate(visit.sender or None)
         envelope = Envelope(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fedpeer.peer.state.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
 from fedpeer.peer.wire.leaf_bytes import content_of, parted
-from fedpeer.peer.wire.tails import digest_of
+from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 
 #: Of a round: nobody's update is left out.
@@ -59,7 +59,7 @@ class AlgorithmSpec:
 
 def practised(job: TrainClient, client: bytes, update: bytes, course: AlgorithmSpec) -> ClientTrained:
     """A training that led to this client and gave this update."""
-    return ClientTrained(job.round, client, update, digest_of(update), course.fault(update))
+    return ClientTrained(job.round, client, update, content_digest(update), course.fault(update))
 
 
 def concluded(
@@ -70,4 +70,4 @@ def concluded(
         return UpdatesAggregated(job.term, job.round, None, group=job.group, out=out)
     counting = [client for client in job.updates if client not in out]
     content = content_of({**job.counted, **dict.fromkeys(counting, job.round)}, server)
-    return UpdatesAggregated(job.term, job.round, content, digest_of(content), job.group, out)
+    return UpdatesAggregated(job.term, job.round, content, content_digest(content), job.group, out)

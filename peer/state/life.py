@@ -39,7 +39,7 @@ from fedpeer.peer.state.keeps import Keeps
 from fedpeer.peer.state.ledger import DurableState
 from fedpeer.peer.state.standing import Standing
 from fedpeer.peer.state.voters import PeerCouncil
-from fedpeer.peer.wire.codec import answer_to
+from fedpeer.peer.wire.codec import rejection_message
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.messages import Message, spoken_in
 from fedpeer.peer.wire.roster import Roster
@@ -268,7 +268,7 @@ class NodeState:
         """Count it, let it cost what it costs, and tell the one refused."""
         self.count(code, sender, text)
         rejection = Rejection(code, text, sender, group, seq)
-        self.send(sender, answer_to(rejection, self.shows(sender) if code in SHOWN else ()))
+        self.send(sender, rejection_message(rejection, self.shows(sender) if code in SHOWN else ()))
 
     def shows(self, peer: str) -> tuple[Claim, ...]:
         """What a peer says of itself, as far as that is known, for who speaks in its name and is not it any more."""

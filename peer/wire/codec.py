@@ -38,7 +38,7 @@ HEAD_BYTES = _HEAD.size
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class FrameHead:
     """The first 20 bytes: the version of the wire, the kind of message, and the lengths in bytes that it declares."""
 
     version: int
@@ -85,7 +85,7 @@ def _with_less(message: Message) -> Message:
     return replace(message, **{spare: values[:-1]})
 
 
-def answer_to(rejection: Rejection, claims: tuple[Claim, ...] = ()) -> RejectMessage:
+def rejection_message(rejection: Rejection, claims: tuple[Claim, ...] = ()) -> RejectMessage:
     """Return the answer to the sender: the advice of the table, what exactly was wrong, and claims that show it."""
     advice = REJECTIONS[rejection.code].advice
     return RejectMessage(
@@ -100,7 +100,7 @@ def answer_to(rejection: Rejection, claims: tuple[Claim, ...] = ()) -> RejectMes
 # ------------------------------------------------------------------------------------------------------------- decode
 
 
-def parse_head(head: Bytes, frame_bytes: int | None = None) -> Head | Rejection:
+def parse_head(head: Bytes, frame_bytes: int | None = None) -> FrameHead | Rejection:
     """Read the first 20 bytes of a frame; `frame_bytes`: how long it is altogether, where that was said."""
     if len(head) < HEAD_BYTES:
         return Rejection("header_truncated", f"{len(head)} bytes instead of {HEAD_BYTES}")
@@ -117,7 +117,7 @@ def parse_head(head: Bytes, frame_bytes: int | None = None) -> Head | Rejection:
         return Rejection("bad_metadata", "the reserved byte of the header is not 0")
     if metadata_bytes > METADATA_BYTES_MAX:
         return Rejection("metadata_too_large", f"{metadata_bytes} bytes, more than {METADATA_BYTES_MAX}")
-    found = Head(version, kind, metadata_bytes, tail_bytes)
+    found = FrameHead(version, kind, metadata_bytes, tail_bytes)
     if frame_bytes is None or frame_bytes == found.frame_bytes:
         return found
     if frame_bytes < HEAD_BYTES + metadata_bytes:
@@ -127,7 +127,7 @@ def parse_head(head: Bytes, frame_bytes: int | None = None) -> Head | Rejection:
     return Rejection("tail_length_wrong", f"{tail_bytes} bytes of tail in a frame of {frame_bytes}")
 
 
-def parse_metadata(head: Head, metadata: Bytes, policy: MessagePolicy) -> ParsedMetadata | Rejection:
+def parse_metadata(head: FrameHead, metadata: Bytes, policy: MessagePolicy) -> ParsedMetadata | Rejection:
     """Read everything but the tail: what it says, whether it is for us, and whether such a tail may come."""
     try:
         parsed = _parsed(head, metadata)
@@ -210,7 +210,7 @@ def tail_bytes_max(policy: MessagePolicy) -> int:
 _TAILS = [(kind.spec.about, kind.spec.tail) for kind in KINDS.values() if kind.spec.tail is not NO_TAIL]
 
 
-def _parsed(head: Head, metadata: Bytes) -> ParsedMetadata:
+def _parsed(head: FrameHead, metadata: Bytes) -> ParsedMetadata:
     """Return what these bytes say; raises a RejectionError."""
     values = unpacked(metadata)
     envelope = Envelope(**_READ_ENVELOPE(values[:_ENVELOPE_FIELDS]), version=head.version)

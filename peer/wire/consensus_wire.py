@@ -30,7 +30,7 @@ from fedpeer.peer.wire.ballots import (
 )
 from fedpeer.peer.wire.framing import Bytes, FrameError, pack, unpack_each
 from fedpeer.peer.wire.versions import NEWEST
-from fedpeer.peer.wire.wire_types import Elsewhere, Flag, Layout, Octets, Row, Tagged, Text, Whole, inline
+from fedpeer.peer.wire.wire_types import Array, Elsewhere, Flag, Layout, Octets, Tagged, Text, Whole, inlined
 from fedpeer.rejection import RejectionError
 
 SIGNATURE_BYTES = 64
@@ -45,10 +45,10 @@ SIGNATURES_BYTES = _ENTRY_BYTES[0], SIGNATURES_MAX * _ENTRY_BYTES[1]
 
 _NUMBER, _FIRST, _FLAG, _NAME = Whole(), Whole(1), Flag(), Text(NAME_LETTERS_MAX)
 _SIGNATURE, _SIGNATURES = Octets(SIGNATURE_BYTES), Elsewhere(until=())
-_PROGRESS = inline(Progress, applied=_NUMBER, newest_round=_NUMBER, newest_term=_NUMBER)
-_DECREE = inline(Decree, term=_FIRST, round=_FIRST, roster=_FIRST, digest=Octets(32))
-_MANDATE = inline(LeaderCertificate, term=_FIRST, candidate=_NAME, roster=_FIRST, votes=_SIGNATURES)
-_CERTIFICATE = inline(Certificate, decree=_DECREE, acceptances=_SIGNATURES)
+_PROGRESS = inlined(Progress, applied=_NUMBER, newest_round=_NUMBER, newest_term=_NUMBER)
+_DECREE = inlined(Decree, term=_FIRST, round=_FIRST, roster=_FIRST, digest=Octets(32))
+_MANDATE = inlined(LeaderCertificate, term=_FIRST, candidate=_NAME, roster=_FIRST, votes=_SIGNATURES)
+_CERTIFICATE = inlined(Certificate, decree=_DECREE, acceptances=_SIGNATURES)
 
 
 def _is_signed_if_a_vote(reply: VoteReply) -> bool:
@@ -114,4 +114,4 @@ def with_tail(said: Message, tail: Bytes) -> Message | str:
     return said
 
 
-_entry = Row((_NAME, _SIGNATURE)).reader(NEWEST)
+_entry = Array((_NAME, _SIGNATURE)).reader(NEWEST)

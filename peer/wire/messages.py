@@ -30,6 +30,7 @@ from fedpeer.peer.wire.versions import CAPABILITIES_MAX, CAPABILITY_LETTERS_MAX
 from fedpeer.peer.wire.wire_types import (
     COUNT_MAX,
     TEXT_LETTERS_MAX,
+    Array,
     Elsewhere,
     EmptyPlace,
     Flag,
@@ -39,11 +40,10 @@ from fedpeer.peer.wire.wire_types import (
     OneOf,
     Real,
     Record,
-    Row,
     Since,
     Text,
     Whole,
-    inline,
+    inlined,
     record,
 )
 from fedpeer.rejection import Rejection
@@ -92,7 +92,7 @@ _LIFE_PROOF = record(LifeProof, incarnation=_COUNT, life=_COUNT, nonce=_NUMBER, 
 _LANE_PROOF = record(
     LaneProof, group=_GROUP, way=OneOf(("made", "taken")), number=_FIRST, weight=_AMOUNT, signature=_SIGNATURE
 )
-_PARCEL = inline(
+_PARCEL = inlined(
     Parcel,
     seq=_FIRST,
     round=_NUMBER,
@@ -160,7 +160,7 @@ class Hello:
     nonce: Number
     known_life: Count
     contract: Digest
-    groups: Annotated[tuple[tuple[str, bytes], ...], Many(Row((_GROUP, _DIGEST)), named=itemgetter(0))]
+    groups: Annotated[tuple[tuple[str, bytes], ...], Many(Array((_GROUP, _DIGEST)), named=itemgetter(0))]
     lanes: Annotated[tuple[LaneState, ...], Many(Record(layout_of(LaneState)), named=attrgetter("group"))]
     round: Number
     begun: Bool
@@ -169,7 +169,7 @@ class Hello:
     left: Bool = False
     capabilities: Annotated[tuple[str, ...], Since(2, Many(Text(CAPABILITY_LETTERS_MAX), CAPABILITIES_MAX))] = ()
     signature: Signature = b""
-    before: Annotated[tuple[tuple[str, float], ...], Since(2, Many(Row((_GROUP, _AMOUNT)), named=itemgetter(0)))] = ()
+    before: Annotated[tuple[tuple[str, float], ...], Since(2, Many(Array((_GROUP, _AMOUNT)), named=itemgetter(0)))] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +257,7 @@ class Pong:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
+class ValueRequest:
     """A late joiner asks for the current value of a group."""
 
     spec: ClassVar = MessageSpec(number=8, heard="met", about="group")
@@ -361,7 +361,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ModelRequest:
     """The model with this digest (32 bytes), please."""
 
     spec: ClassVar = MessageSpec(number=14, heard="met", about="council", learning=True)
@@ -371,7 +371,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class ModelReply:
     """The answer to a Wanted: the model with this digest, BLAKE2b-256 of `content` (the tail, `leaf_bytes.py`), which
     was held against it, and whose server is made of numbers."""
 
@@ -392,14 +392,14 @@ Message = (
     | Ping
     | PingRequest
     | Pong
-    | Fetch
+    | ValueRequest
     | Value
     | RosterNews
     | RejectMessage
     | ConsensusMessage
     | Update
-    | Wanted
-    | Model
+    | ModelRequest
+    | ModelReply
     | Reminder
 )
 

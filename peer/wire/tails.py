@@ -28,7 +28,7 @@ DIMENSIONS_MAX = 8
 PLAIN, SPARSE = "plain", "sparse"
 
 
-def digest_of(content: Bytes) -> bytes:
+def content_digest(content: Bytes) -> bytes:
     """Return the digest (32 bytes) of an update's or a model's content."""
     return blake2b(content, digest_size=32).digest()
 
@@ -189,7 +189,7 @@ class ContentTail(Tail):
 
     def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
         content = bytes(tail)
-        if digest_of(content) != parsed.fields["digest"]:
+        if content_digest(content) != parsed.fields["digest"]:
             return _another(parsed, content)
         fault = parsed.check(content)
         return {"content": content} if fault is None else about(parsed, fault.code, fault.text)
@@ -229,7 +229,7 @@ class UpdateTail(ContentTail):
         content = bytes(tail) if plain else restored(tail, parsed.fields["size"])
         if content is None:
             return about(parsed, "wrong_shape", "no sparse words")
-        if digest_of(content) != parsed.fields["digest"]:
+        if content_digest(content) != parsed.fields["digest"]:
             return _another(parsed, content)
         return {"content": content, "fault": parsed.check(content)}
 

@@ -275,7 +275,7 @@ class Many(WireType):
 
 
 @dataclass(frozen=True)
-class Row(WireType):
+class Array(WireType):
     """An array of exactly these values."""
 
     of: tuple[WireType, ...]
@@ -516,6 +516,6 @@ def record(made: type[Any], fits: Callable[[Any], bool] | None = None, unfit: st
     return Record(Layout(made, types, fits=fits, unfit=unfit))
 
 
-def inline(made: type[Any], **types: FieldType) -> Inline:
+def inlined(made: type[Any], **types: FieldType) -> Inline:
     """Return the type of a class's fields, one beside the other in the place of one field."""
     return Inline(Layout(made, types))

@@ -246,7 +246,7 @@ class NodeFactory:
         found = self._beyond(receiver, data) or codec.decode(data, gate)
         if isinstance(found, Rejection):
             met = machine.ledger.met.get(sender, 0)
-            answer = Send(sender, codec.answer_to(found), machine.ledger.incarnation, met, gate.version)
+            answer = Send(sender, codec.rejection_message(found), machine.ledger.incarnation, met, gate.version)
             return Rejection(found.code, sender=sender), self._encode(receiver, answer)
         envelope, message = found
         return Heard(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)

@@ -30,11 +30,11 @@ from fedpeer.peer.wire.messages import (
     Ack,
     ConsensusMessage,
     Contract,
-    Fetch,
     Hello,
     LaneState,
     Message,
-    Model,
+    ModelReply,
+    ModelRequest,
     Ping,
     PingRequest,
     Pong,
@@ -44,9 +44,9 @@ from fedpeer.peer.wire.messages import (
     Transfer,
     Update,
     Value,
-    Wanted,
+    ValueRequest,
 )
-from fedpeer.peer.wire.tails import digest_of
+from fedpeer.peer.wire.tails import content_digest
 from tests.peer.hostile import Party
 
 FEDERATION = bytes(range(16))
@@ -158,7 +158,7 @@ SAYINGS: tuple[Said, ...] = (
 
 
 def update(content: bytes) -> Update:
-    return Update(group="all", term=5, round=12, digest=digest_of(content), content=content)
+    return Update(group="all", term=5, round=12, digest=content_digest(content), content=content)
 
 
 _CONTENT = bytes(range(1, UPDATE_BYTES + 1))
@@ -203,7 +203,7 @@ MESSAGES: dict[str, Message] = {
     "ping": Ping(number=1, claims=CLAIMS),
     "ping-request": PingRequest(number=2, target="cas", claims=CLAIMS[:1]),
     "pong": Pong(number=2, target="cas", heard=False, claims=()),
-    "fetch": Fetch(group="far"),
+    "fetch": ValueRequest(group="far"),
     "value": Value(group="all", round=12, value_D=_VALUE_D),
     "roster-news": RosterNews(number=2, text=b'{"number":2}'),
     "refused-duplicate": RejectMessage(code="duplicate_peer", group="", seq=0, text="One is later.", claims=CLAIMS[:1]),
@@ -215,8 +215,8 @@ MESSAGES: dict[str, Message] = {
     **{f"ballot-{consensus_wire.TAGS[type(said)]}": ConsensusMessage(group="all", said=said) for said in SAYINGS},
     "update": update(_CONTENT),
     "update-sparse": update(bytes(8) + _CONTENT[8:16] + bytes(8) + _CONTENT[24:]),
-    "wanted": Wanted(group="all", digest=b"m" * 32),
-    "model": Model(group="all", digest=digest_of(_CONTENT + bytes(8)), content=_CONTENT + bytes(8)),
+    "wanted": ModelRequest(group="all", digest=b"m" * 32),
+    "model": ModelReply(group="all", digest=content_digest(_CONTENT + bytes(8)), content=_CONTENT + bytes(8)),
 }
 
 

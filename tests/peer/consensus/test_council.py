@@ -37,9 +37,18 @@ from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.ballots import Certificate, Commit
 from fedpeer.peer.wire.codec import decode
 from fedpeer.peer.wire.message_spec import Envelope
-from fedpeer.peer.wire.messages import Ack, ConsensusMessage, Hello, Message, Model, RejectMessage, Update, Wanted
+from fedpeer.peer.wire.messages import (
+    Ack,
+    ConsensusMessage,
+    Hello,
+    Message,
+    ModelReply,
+    ModelRequest,
+    RejectMessage,
+    Update,
+)
 from fedpeer.peer.wire.rejections import REJECTIONS
-from fedpeer.peer.wire.tails import digest_of
+from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
@@ -92,7 +101,7 @@ def leader_of(parliament: ServerCluster) -> Node:
 def update(node: Node, content: bytes, *, late: int = 0) -> Update:
     """For the round that this coordinator gathers for, or an earlier one."""
     term, round = node.councils[EVERYONE].decrees.election.stand.term, node.councils[EVERYONE].applied + 1 - late
-    return Update(group=EVERYONE, term=term, round=round, digest=digest_of(content), content=content)
+    return Update(group=EVERYONE, term=term, round=round, digest=content_digest(content), content=content)
 
 
 def refusals(effects: Iterable[Effect]) -> list[str]:
@@ -281,11 +290,13 @@ def test_a_model_is_given_to_who_wants_it_and_none_else_is_known() -> None:
     sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
     chamber = node.ledger.chambers[EVERYONE]
     digest, content = next(iter(chamber.models.items()))
-    gave = told(node, sender, Wanted(group=EVERYONE, digest=digest))
+    gave = told(node, sender, ModelRequest(group=EVERYONE, digest=digest))
     assert [each.message for each in gave if isinstance(each, Send)] == [
-        Model(group=EVERYONE, digest=digest, content=content)
+        ModelReply(group=EVERYONE, digest=digest, content=content)
     ]
-    assert not [each for each in told(node, sender, Wanted(group=EVERYONE, digest=bytes(32))) if isinstance(each, Send)]
+    assert not [
+        each for each in told(node, sender, ModelRequest(group=EVERYONE, digest=bytes(32))) if isinstance(each, Send)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -301,10 +312,10 @@ def test_a_model_that_is_not_what_was_decreed_is_refused(content: bytes, code: s
     parliament = sat()
     node = leader_of(parliament)
     sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
-    digest = bytes(32) if code == "digest_mismatch" else digest_of(content)
+    digest = bytes(32) if code == "digest_mismatch" else content_digest(content)
     before = node.ledger.chambers[EVERYONE].models
     node.councils[EVERYONE]._wanted[digest] = Asked()
-    found = read(node, sender, Model(group=EVERYONE, digest=digest, content=content))
+    found = read(node, sender, ModelReply(group=EVERYONE, digest=digest, content=content))
     assert isinstance(found, Rejection)
     assert found.code == code
     assert node.ledger.chambers[EVERYONE].models == before
@@ -403,8 +414,8 @@ def test_a_model_that_nobody_asked_for_is_not_kept() -> None:
     node = leader_of(parliament)
     sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
     content = bytes(4) + numbers(1, 2)
-    assert not told(node, sender, Model(group=EVERYONE, digest=digest_of(content), content=content))
-    assert digest_of(content) not in node.ledger.chambers[EVERYONE].models
+    assert not told(node, sender, ModelReply(group=EVERYONE, digest=content_digest(content), content=content))
+    assert content_digest(content) not in node.ledger.chambers[EVERYONE].models
 
 
 def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +437,7 @@ def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.Monke
         return called
 
     monkeypatch.setattr(Node, "step", stepped)
-    monkeypatch.setattr(council, "digest_of", watched(digest_of))
+    monkeypatch.setattr(council, "digest_of", watched(content_digest))
     monkeypatch.setattr(parliament, "pair", watched(parliament.pair))  # a clerk's check calls it
     town.run(town.now + 200.0)
     assert slow["pair"] == 0

@@ -16,9 +16,9 @@ from fedpeer.peer.state.entries import Averaged, Began, LocalTrained, UpdateMade
 from fedpeer.peer.state.events import Effect, Note, Persist, Send, Train
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
-from fedpeer.peer.wire.messages import Update, Wanted
+from fedpeer.peer.wire.messages import ModelRequest, Update
 from fedpeer.peer.wire.roster import Entry, Roster
-from fedpeer.peer.wire.tails import digest_of
+from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
@@ -77,7 +77,7 @@ def test_an_update_is_kept_before_it_is_sent() -> None:
             sent += 1
             told = effect.message
             assert (peer, told.group, told.round, told.content) in kept
-            assert told.digest == digest_of(told.content)
+            assert told.digest == content_digest(told.content)
 
     made.town._craft = replace(made.town._craft, save=saving)
     made.town.said = hear
@@ -122,7 +122,7 @@ def test_only_members_speak_in_a_council(guild: GroupCluster) -> None:
             incarnation=1,
             to_incarnation=1,
         )
-        data = b"".join(codec.encode(envelope, Wanted(group=group, digest=bytes(32))))
+        data = b"".join(codec.encode(envelope, ModelRequest(group=group, digest=bytes(32))))
         found = codec.decode(data, receiver.gate("peer3"))
         assert isinstance(found, Rejection)
         assert found.code == code

@@ -20,7 +20,7 @@ from fedpeer.peer.state.entries import Acked, Entry, LocalTrained, Met, Opened, 
 from fedpeer.peer.state.events import Asked, Heard, Send
 from fedpeer.peer.state.journal import entry_bytes, ledger_of, snapshot_bytes
 from fedpeer.peer.state.ledger import DurableState, Rules
-from fedpeer.peer.wire.messages import Fetch, Value
+from fedpeer.peer.wire.messages import Value, ValueRequest
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.veiled import Veiled, correlation, veiled_world
@@ -68,7 +68,7 @@ def test_an_estimate_is_shown_when_its_average_is_over() -> None:
         if node is None or node.phase != "learning" or not node.life.others["peer1"].met:
             continue
         incarnation = node.ledger.met["peer1"]
-        effects = node.step(Heard("peer1", incarnation, node.ledger.incarnation, Fetch(group=group)))
+        effects = node.step(Heard("peer1", incarnation, node.ledger.incarnation, ValueRequest(group=group)))
         told = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Value)]
         seen.append((node.ledger.round, node.ledger.estimate_D(group), told))
     assert all(not told for round, _, told in seen if round == 1)

@@ -27,7 +27,7 @@ from fedpeer.gossip.reductions import FORMS, Zstd
 from fedpeer.gossip.transfers import WINDOW
 from fedpeer.peer.node.lanes import hear_transfer
 from fedpeer.peer.state.standing import Standing
-from fedpeer.peer.wire.messages import Ack, Contract, Fetch, Message, Pong, RejectMessage, RosterNews
+from fedpeer.peer.wire.messages import Ack, Contract, Message, Pong, RejectMessage, RosterNews, ValueRequest
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import Roster, sign, to_bytes
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, sign_contract
@@ -268,7 +268,7 @@ ONCE_INSIDE: dict[str, Case] = {
     "E10-at-the-same-time": twice_at_the_same_time,
     "E11": says(lambda bob: bob.next(ahead=WINDOW), "sequence_jump"),
     "E11-far": says(lambda bob: bob.next(seq=2**63 - 1), "sequence_jump"),
-    "E12": says(lambda bob: bob.framed(Fetch(group="all"), "dan", incarnation=1), "stale_incarnation", "dan"),
+    "E12": says(lambda bob: bob.framed(ValueRequest(group="all"), "dan", incarnation=1), "stale_incarnation", "dan"),
     "E12-hello": says(lambda bob: bob.hello("dan", incarnation=1), "stale_incarnation", "dan"),
     "E13": says(lambda bob: bob.hello("dan", incarnation=3 + INCARNATION_AHEAD_MAX), "incarnation_jump", "dan"),
     "E15": an_earlier_process,

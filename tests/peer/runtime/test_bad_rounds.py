@@ -40,9 +40,9 @@ from fedpeer.peer.wire.ballots import (
     vote_text,
 )
 from fedpeer.peer.wire.leaf_bytes import content_of, parted
-from fedpeer.peer.wire.messages import Ack, ConsensusMessage, Message, Model, RejectMessage, RosterNews, Update
+from fedpeer.peer.wire.messages import Ack, ConsensusMessage, Message, ModelReply, RejectMessage, RosterNews, Update
 from fedpeer.peer.wire.roster import sign, sign_statement, to_bytes
-from fedpeer.peer.wire.tails import digest_of
+from fedpeer.peer.wire.tails import content_digest
 from tests.peer.runtime.bob import Bob, bob_at
 from tests.peer.runtime.everything import FAR
 from tests.sims import worlds
@@ -108,7 +108,7 @@ class Councillor(Bob):
         typed = {name: values[name].to(leaf.dtype) for name, leaf in leaves(template).items()}
         content = self.pupil.update.written(rebuilt(template, typed))
         term, round = self.term, self.council.applied + 1 - late
-        return Update(group=EVERYONE, term=term, round=round, digest=digest_of(content), content=content)
+        return Update(group=EVERYONE, term=term, round=round, digest=content_digest(content), content=content)
 
     def model(self, value: float) -> bytes:
         """A content whose server is this number throughout."""
@@ -290,7 +290,7 @@ FOLLOWING: dict[str, Case] = {
     "R09-commit": heard("round_gap", lambda bob, term: bob.commit(bob.decree(term, 3, NOBODYS))),
     "R10-commit": heard("digest_mismatch", lambda bob, term: bob.commit(bob.decree(term, 1, NOBODYS))),
     "R10-model": at_the_door(
-        "digest_mismatch", lambda bob: Model(group=EVERYONE, digest=NOBODYS, content=bob.model(0))
+        "digest_mismatch", lambda bob: ModelReply(group=EVERYONE, digest=NOBODYS, content=bob.model(0))
     ),
     "R15": at_the_door("bad_task_matrix", lambda bob: _model(bob, 2 * FAR)),
     "E07-mandate": heard("bad_signature", lambda bob, term: bob.lead("cas", term + 1, *OTHERS, signed=term), "cas"),
@@ -315,9 +315,9 @@ def _again(bob: Councillor, term: int) -> ConsensusMessage:
     return bob.ballot(VoteRequest(term + 2, False, bob.people.roster.number, Progress()))
 
 
-def _model(bob: Councillor, value: float) -> Model:
+def _model(bob: Councillor, value: float) -> ModelReply:
     content = bob.model(value)
-    return Model(group=EVERYONE, digest=digest_of(content), content=content)
+    return ModelReply(group=EVERYONE, digest=content_digest(content), content=content)
 
 
 @pytest.mark.parametrize("case", FOLLOWING.values(), ids=FOLLOWING)
@@ -344,9 +344,9 @@ def test_numbers_depose_nobody(council: Councillor) -> None:
 def test_the_good_messages_of_which_these_are_variants_are_taken(council: Councillor) -> None:
     """He goes on to round 2 with ann."""
     term, content = council.follows(), council.model(3.0)
-    decree = council.decree(term, 2, digest_of(content))
+    decree = council.decree(term, 2, content_digest(content))
     council.hears(council.commit(decree))
-    council.hears(Model(group=EVERYONE, digest=decree.digest, content=content))
+    council.hears(ModelReply(group=EVERYONE, digest=decree.digest, content=content))
     council.waits(lambda: council.council.applied == 2)
 
 

@@ -22,10 +22,10 @@ from fedpeer.peer.runtime.transient import NoAddressError, PortInUseError
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_policy import CouncilSpec
 from fedpeer.peer.wire.message_spec import ParsedMetadata
-from fedpeer.peer.wire.messages import Message, Model, RejectMessage, RosterNews, Transfer
+from fedpeer.peer.wire.messages import Message, ModelReply, RejectMessage, RosterNews, Transfer
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import expel, to_bytes
-from fedpeer.peer.wire.tails import digest_of
+from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 from tests.peer.frames import ENVELOPE, GATE, MESSAGES, PARTY, framed, spec
 from tests.peer.hostile import HOSTILE, Hostile, transfer
@@ -80,12 +80,12 @@ async def test_a_large_model_is_hashed_beside_the_loop(monkeypatch: pytest.Monke
     threads, finish = list[threading.Thread](), codec.finish
 
     def noted(opening: ParsedMetadata, tail: memoryview) -> Message | Rejection:
-        if opening.kind is Model:
+        if opening.kind is ModelReply:
             threads.append(threading.current_thread())
         return finish(opening, tail)
 
     monkeypatch.setattr(codec, "finish", noted)
-    model = Model(group="all", digest=digest_of(content), content=content)
+    model = ModelReply(group="all", digest=content_digest(content), content=content)
     async with serving(port):
         assert (await ask(port, request(framed(model)))).status == 204
         assert (await ask(port, request(framed(replace(model, digest=bytes(32)))))).code == "digest_mismatch"

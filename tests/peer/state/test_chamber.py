@@ -22,7 +22,7 @@ from fedpeer.peer.state.entries import (
 from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.state.ledger import DurableState, Rules
 from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, Decree, HardState, VoterSet
-from fedpeer.peer.wire.tails import digest_of
+from fedpeer.peer.wire.tails import content_digest
 
 GROUP = "everyone"
 PEERS = frozenset({"ann", "ben", "cy"})
@@ -44,7 +44,7 @@ def plain(made: DurableState) -> tuple[object, ...]:
     return (*(getattr(found, name) for name in ConsensusState.__dataclass_fields__), made.x_n.tolist())
 
 
-DIGESTS = [digest_of(bytes([number])) for number in range(9)]
+DIGESTS = [content_digest(bytes([number])) for number in range(9)]
 DECREES = st.builds(Decree, st.integers(1, 9), st.integers(1, 9), st.just(1), st.sampled_from(DIGESTS))
 CERTIFICATES = st.builds(Certificate, DECREES, st.just((("ann", bytes(64)), ("ben", bytes(64)))))
 HOLDINGS = st.builds(CommitState, st.just(1), st.none() | DECREES, st.none() | CERTIFICATES)

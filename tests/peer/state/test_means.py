@@ -17,7 +17,7 @@ from fedpeer.peer.consensus.capability import Capability
 from fedpeer.peer.state.events import AggregateUpdates
 from fedpeer.peer.state.means import concluded, course_of, mean_of, patience_in, update_of, values_of
 from fedpeer.peer.wire.leaf_bytes import parted
-from fedpeer.peer.wire.tails import digest_of
+from fedpeer.peer.wire.tails import content_digest
 from fedpeer.topology.graphs import complete
 from fedpeer.topology.overlay import overlay
 
@@ -71,7 +71,7 @@ def test_a_round_ends_with_its_mean_and_who_counted() -> None:
     done = concluded(AggregateUpdates(3, 7, b"", {"a": 6, "b": 5}, updates, ("a", "b", "c"), group="left"))
     assert (done.term, done.round, done.group) == (3, 7, "left")
     assert done.content is not None
-    assert done.digest == digest_of(done.content)
+    assert done.digest == content_digest(done.content)
     assert parted(done.content, 4) == ({"a": 7, "b": 5, "c": 7}, np.float32(1.5).tobytes())
 
 

@@ -20,8 +20,7 @@ from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.wire.codec import (
     ANSWER_BYTES_MAX,
     HEAD_BYTES,
-    Head,
-    answer_to,
+    FrameHead,
     decode,
     decode_answer,
     encode,
@@ -29,6 +28,7 @@ from fedpeer.peer.wire.codec import (
     frame_bytes_max,
     parse_head,
     parse_metadata,
+    rejection_message,
 )
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope, ParsedMetadata
@@ -139,7 +139,7 @@ def test_a_tensor_is_neither_copied_when_sent_nor_when_received() -> None:
     assert np.frombuffer(tail, np.uint8).ctypes.data == payload.data_ptr()
     received = bytearray(tail)
     found = parse_head(head[:HEAD_BYTES])
-    assert isinstance(found, Head)
+    assert isinstance(found, FrameHead)
     opening = parse_metadata(found, head[HEAD_BYTES:], GATE)
     assert isinstance(opening, ParsedMetadata)
     message = finish(opening, memoryview(received))
@@ -263,7 +263,7 @@ def test_the_good_frame_of_which_the_hostile_ones_are_variants_is_taken() -> Non
 def test_what_is_wrong_names_the_transfer() -> None:
     found = decode(transfer(PARTY, weight=0.0, seq=9), GATE)
     assert isinstance(found, Rejection)
-    answer = answer_to(found)
+    answer = rejection_message(found)
     assert (answer.code, answer.group, answer.seq) == ("bad_weight", "all", 9)
     assert answer.text.startswith(REJECTIONS["bad_weight"].advice)
 
@@ -363,12 +363,12 @@ def test_the_largest_metadata_that_passes_the_limits_takes_less_than_a_megabyte(
 
 def test_lengths_are_refused_before_anything_is_read_and_however_they_arrive() -> None:
     good = framed(MESSAGES["transfer"])
-    assert isinstance(parse_head(good[:HEAD_BYTES]), Head), "where the length of the whole is not known"
+    assert isinstance(parse_head(good[:HEAD_BYTES]), FrameHead), "where the length of the whole is not known"
     found = parse_head(good[:HEAD_BYTES], len(good) - 1)
     assert isinstance(found, Rejection)
     assert found.code == "tail_length_wrong"
     head = parse_head(good[:HEAD_BYTES], len(good))
-    assert isinstance(head, Head)
+    assert isinstance(head, FrameHead)
     opening = parse_metadata(head, good[HEAD_BYTES : HEAD_BYTES + head.metadata_bytes], GATE)
     assert isinstance(opening, ParsedMetadata)
     for tail, code in ((bytes(4 * LENGTH + 1), "trailing_bytes"), (bytes(4 * LENGTH - 1), "tail_length_wrong")):
@@ -427,7 +427,7 @@ def test_names_that_stand_twice_in_a_hello_are_refused() -> None:
 
 def test_the_answer_of_a_server_is_read_without_knowing_who_we_are_to_it() -> None:
     text = "a\x1b[2Jb\n" + "ж" * 10_000
-    frame = framed(answer_to(Rejection("unknown_peer", text)), replace(ENVELOPE, sender="?", recipient="?"))
+    frame = framed(rejection_message(Rejection("unknown_peer", text)), replace(ENVELOPE, sender="?", recipient="?"))
     answer = decode_answer(frame)
     assert isinstance(answer, RejectMessage)
     assert answer.code == "unknown_peer"
@@ -489,7 +489,7 @@ def checked(frame: bytes) -> bool:
     found = decode(frame, GATE)
     if isinstance(found, Rejection):
         assert found.code in REJECTIONS
-        assert decode_answer(framed(answer_to(found))) is not None, "every refusal can be answered"
+        assert decode_answer(framed(rejection_message(found))) is not None, "every refusal can be answered"
         return False
     assert isinstance(decode(framed(found[1], found[0]), GATE), tuple), "what is taken can be said again"
     match found[1]:

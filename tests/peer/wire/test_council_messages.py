@@ -45,10 +45,10 @@ from fedpeer.peer.wire.codec import HEAD_BYTES, decode, frame_bytes_max
 from fedpeer.peer.wire.consensus_wire import SIGNATURES_BYTES
 from fedpeer.peer.wire.message_policy import CouncilSpec
 from fedpeer.peer.wire.message_spec import Envelope
-from fedpeer.peer.wire.messages import KINDS, ConsensusMessage, Message, Model, Update, Wanted
+from fedpeer.peer.wire.messages import KINDS, ConsensusMessage, Message, ModelReply, ModelRequest, Update
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.sparse_words import packed, wire_bytes
-from fedpeer.peer.wire.tails import digest_of
+from fedpeer.peer.wire.tails import content_digest
 from fedpeer.peer.wire.wire_types import NUMBER_MAX
 from fedpeer.rejection import Rejection
 from tests.gossip.swim import ids, signature
@@ -59,7 +59,7 @@ from tests.peer.hostile import ACK, Hostile, Party, craft
 #: A frame put together by hand is one of the first version.
 ONE = replace(ENVELOPE, version=1)
 _NUMBER_OF = {kind: number for number, kind in KINDS.items()}
-BALLOT, UPDATE, WANTED, MODEL = (_NUMBER_OF[kind] for kind in (ConsensusMessage, Update, Wanted, Model))
+BALLOT, UPDATE, WANTED, MODEL = (_NUMBER_OF[kind] for kind in (ConsensusMessage, Update, ModelRequest, ModelReply))
 DIGEST = b"m" * 32
 Builder = Callable[[Party], bytes]
 CONTENT = bytes(range(1, UPDATE_BYTES + 1))
@@ -93,7 +93,7 @@ SAYINGS = st.one_of(
 CONTENTS = st.lists(st.sampled_from([bytes(4), b"\0\0\x80\x3f", b"\xff\0\0\1"]), min_size=5, max_size=7).map(b"".join)
 SENT = st.one_of(
     st.builds(ConsensusMessage, group=st.just("all"), said=SAYINGS),
-    CONTENTS.map(lambda content: Update(group="all", term=1, round=2, digest=digest_of(content), content=content)),
+    CONTENTS.map(lambda content: Update(group="all", term=1, round=2, digest=content_digest(content), content=content)),
 )
 
 
@@ -118,12 +118,14 @@ def test_frames_are_the_bytes_that_the_page_on_the_wire_says() -> None:
     assert framed(MESSAGES["update"], ONE) == update_of("plain", len(CONTENT), CONTENT)(PARTY)
     content = bytes(8) + CONTENT[8:16] + bytes(8) + CONTENT[24:]
     tail = b"\x4c" + CONTENT[8:16] + CONTENT[24:]
-    assert framed(MESSAGES["update-sparse"], ONE) == update_of("sparse", len(content), tail, digest_of(content))(PARTY)
+    assert framed(MESSAGES["update-sparse"], ONE) == update_of("sparse", len(content), tail, content_digest(content))(
+        PARTY
+    )
 
 
 def test_an_update_takes_the_bytes_that_are_counted_without_a_network() -> None:
     for content in (CONTENT, bytes(UPDATE_BYTES), bytes(4) + CONTENT[4:], CONTENT[:4] + bytes(20)):
-        message = Update(group="all", term=1, round=1, digest=digest_of(content), content=content)
+        message = Update(group="all", term=1, round=1, digest=content_digest(content), content=content)
         tail = framed(message)[8:20]
         assert int.from_bytes(tail[4:], "little") == wire_bytes(content)
         assert message_of(framed(message)) == message
@@ -175,7 +177,14 @@ def lead(tail: bytes) -> Builder:
 
 
 def update_of(form: str, size: int, tail: bytes, digest: bytes | None = None, **changed: Any) -> Builder:
-    fields = {"group": "all", "term": 5, "round": 12, "digest": digest or digest_of(tail), "form": form, "size": size}
+    fields = {
+        "group": "all",
+        "term": 5,
+        "round": 12,
+        "digest": digest or content_digest(tail),
+        "form": form,
+        "size": size,
+    }
     return lambda party: craft(party, UPDATE, [*(fields | changed).values()], tail)
 
 
@@ -183,7 +192,7 @@ def model(size: int, digest: bytes = DIGEST, group: str = "all") -> Builder:
     return lambda party: craft(party, MODEL, [group, digest], bytes(size))
 
 
-ZEROS = digest_of(bytes(24))
+ZEROS = content_digest(bytes(24))
 
 HOSTILE = (
     Hostile("S01-ballot", "unknown_group", ballot("follow", 1, 0, 0, 0, group="nobody-knows")),
@@ -259,7 +268,7 @@ def test_the_good_frames_of_which_the_hostile_ones_are_variants_are_taken() -> N
         ballot("answer", 5, False, True, bytes(64)),
         update_of("plain", 24, bytes(24)),
         update_of("sparse", 24, packed(bytes(24)), ZEROS),
-        model(MODEL_BYTES, digest_of(bytes(MODEL_BYTES))),
+        model(MODEL_BYTES, content_digest(bytes(MODEL_BYTES))),
     ):
         message_of(build(PARTY))
 
@@ -356,7 +365,7 @@ def said(message: Any) -> ConsensusMessage:
 
 
 def trained(term: int, round: int, content: bytes) -> Update:
-    return Update(group="everyone", term=term, round=round, digest=digest_of(content), content=content)
+    return Update(group="everyone", term=term, round=round, digest=content_digest(content), content=content)
 
 
 SECOND = certificate(Decree(5, 2, 1, Y), A, B, C)

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.config.peer_id import PEER_ID
 from fedpeer.peer.wire.leaf_bytes import ENTRY_BYTES_MAX, LeafForm, content_bytes, content_of, parted
-from fedpeer.peer.wire.tails import digest_of
+from fedpeer.peer.wire.tails import content_digest
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def test_any_other_bytes_are_none_or_another_content(
     found = parted(bytes(content), len(server))
     assert found is None or content_of(*found) == bytes(content)
     assert found != (counted, server)
-    assert digest_of(bytes(content)) != digest_of(content_of(counted, server))
+    assert content_digest(bytes(content)) != content_digest(content_of(counted, server))
 
 
 @given(st.binary(max_size=60), st.integers(0, 20))
