@@ -109,7 +109,7 @@ def measure(peers: int) -> Costs:
         death=death,
         beats=_each(beats, _seconds(BEATS)),
         upward=sum(Sent.of(council, ("Update",), peer).bytes for peer in led.world.peers if peer != first),
-        downward=Sent.of(council, ("Model",), first).bytes,
+        downward=Sent.of(council, ("ModelReply",), first).bytes,
     )
 
 

@@ -26,10 +26,10 @@ from fedpeer.gossip.claims import Claim
 from fedpeer.peer.wire.framing import Bytes, pack
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.message_spec import NO_TAIL, About, Envelope, ParsedMetadata, about, admitted, layout_of
-from fedpeer.peer.wire.messages import KINDS, Message, RejectMessage, RosterNews, spoken_in
+from fedpeer.peer.wire.messages import KINDS, SENTENCE, Message, RejectMessage, RosterNews, spoken_in
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.versions import NEWEST, VERSIONS
-from fedpeer.peer.wire.wire_types import TEXT_LETTERS_MAX, printable, unpacked
+from fedpeer.peer.wire.wire_types import unpacked
 from fedpeer.rejection import Rejection, RejectionError
 
 MAGIC = b"FDPR"
@@ -92,7 +92,7 @@ def rejection_message(rejection: Rejection, claims: tuple[Claim, ...] = ()) -> R
         code=rejection.code,
         group=rejection.group,
         seq=rejection.seq,
-        text=printable(f"{advice} ({rejection.text})" if rejection.text else advice, TEXT_LETTERS_MAX),
+        text=SENTENCE.fitted(f"{advice} ({rejection.text})" if rejection.text else advice),
         claims=claims,
     )
 

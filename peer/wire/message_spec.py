@@ -1,12 +1,12 @@
 """What is declared of a kind of message: its number, its fields, its tail, who may send it, when, and how it counts.
 
 A class of `messages.py` annotates each field with its wire type (`wire_types.py`) and has a `MessageSpec`. The codec,
-the admission checks, limits and counters follow from these two. A kind that is added is declared there, and handled in
-`dispatch.py`.
+the admission checks, limits, counters and the tables of docs/wire.md follow from these two. A kind that is added is
+declared there, and handled in `dispatch.py`.
 
 The checks here need no memory of earlier messages and read nothing of the tail: a `ParsedMetadata` passes, with what
-its tail has to be, or is `Rejection`. They go in the order of the table of bad inputs: who and to whom, then the group,
-then the shape and the number of bytes, then the weight.
+its tail has to be, or a `Rejection` says why not. They go in the order of the table of bad inputs: who and to whom,
+then the group, then the shape and the number of bytes, then the weight.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What peers say to one another: small, frozen, complete. A message that exists is already valid.
 
 Each class is the declaration of one kind of message: its fields with their wire types, and its `spec`, which says who
-may send it, when, with what tail, and how it counts (`message_spec.py`). Codec, admission, limits and counters follow
-from that. A kind that is added is a class here, with its name in
-`Message`, and a case in `dispatch.py`.
+may send it, when, with what tail, and how it counts (`message_spec.py`). Codec, admission, limits, counters and the
+tables of docs/wire.md follow from that. A kind that is added is a class here, with its name in `Message`, and a case in
+`dispatch.py`.
 
 Every message travels in an envelope that binds it to one federation, sender, recipient and incarnation.
 """
@@ -64,6 +64,8 @@ _NAME, _GROUP, _NUMBER, _FIRST, _COUNT = (
     Whole(1),
     Whole(most=COUNT_MAX),
 )
+#: A sentence for the other side's log.
+SENTENCE = Text(TEXT_LETTERS_MAX, least=0)
 _AMOUNT, _DIGEST, _SIGNATURE = Real(0), Octets(32), Octets(64)
 _ADVERT = record(
     Advert,
@@ -176,7 +178,12 @@ class Hello:
 class Contract:
     """The learning contract as JSON (at most 64 KiB, in the tail), so that two who differ can name where."""
 
-    spec: ClassVar = MessageSpec(number=2, heard="met", from_authority=True, tail=TextTail(CONTRACT_BYTES_MAX))
+    spec: ClassVar = MessageSpec(
+        number=2,
+        heard="met",
+        from_authority=True,
+        tail=TextTail("a contract as JSON, plain or signed", CONTRACT_BYTES_MAX),
+    )
 
     text: Annotated[bytes, EmptyPlace()]
 
@@ -267,7 +274,7 @@ class ValueRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """The answer to a Fetch: an estimate (D,) float32, without any weight; what the sender holds stays with it."""
+    """The answer to a ValueRequest: an estimate (D,) float32, without any weight; the sender keeps what it holds."""
 
     spec: ClassVar = MessageSpec(number=9, heard="met", about="group", tail=ValueTail())
 
@@ -281,7 +288,11 @@ class RosterNews:
     """A signed roster (at most 1 MiB, in the tail); the highest number wins."""
 
     spec: ClassVar = MessageSpec(
-        number=10, heard="any time", from_authority=True, answers=True, tail=TextTail(ROSTER_BYTES_MAX)
+        number=10,
+        heard="any time",
+        from_authority=True,
+        answers=True,
+        tail=TextTail("a signed roster as JSON", ROSTER_BYTES_MAX),
     )
 
     number: First
@@ -301,7 +312,7 @@ class RejectMessage:
     code: Name
     group: Annotated[str, Text(GROUP_LETTERS_MAX, least=0)]
     seq: Number
-    text: Annotated[str, Text(TEXT_LETTERS_MAX, least=0)]
+    text: Annotated[str, SENTENCE]
     claims: Annotated[tuple[Claim, ...], Since(2, Many(CLAIM, 1, spare=True))] = ()
 
 
@@ -372,8 +383,11 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """The answer to a Wanted: the model with this digest, BLAKE2b-256 of `content` (the tail, `leaf_bytes.py`), which
-    was held against it, and whose server is made of numbers."""
+    """The answer to a ModelRequest: the model with this digest.
+
+    digest    (32 bytes) BLAKE2b-256 of `content`, which was held against it
+    content   the tail (`leaf_bytes.py`), in which all numbers of the server are finite
+    """
 
     spec: ClassVar = MessageSpec(
         number=15, heard="met", about="council", tail=ContentTail(), learning=True, of_group=True

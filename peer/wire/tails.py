@@ -35,12 +35,13 @@ def content_digest(content: Bytes) -> bytes:
 
 @dataclass(frozen=True)
 class TextTail(Tail):
-    """The field `text`, of at most so many bytes."""
+    """The field `text`, of at most so many bytes; `what` it is."""
 
+    what: str
     bytes_max: int
 
     def __str__(self) -> str:
-        return f"the text, at most {self.bytes_max:,} bytes"
+        return f"{self.what}, at most {self.bytes_max:,} bytes"
 
     def most(self, group: object) -> int:
         return self.bytes_max
@@ -65,9 +66,6 @@ class Shape(WireType):
 
     def writer(self, version: int) -> Writer | None:
         return lambda tensor: tuple(tensor.shape)
-
-    def __str__(self) -> str:
-        return "[int]"
 
 
 def _shaped(parsed: ParsedMetadata, shape: tuple[int, ...], form: Form, group: GroupSpec) -> ParsedMetadata | Rejection:

@@ -1,9 +1,9 @@
-"""What the metadata of a message may hold: one declaration of a value reads it, writes it, and says it in words.
+"""What the metadata of a message may hold: one declaration of a value reads it, writes it, and documents it.
 
 A wire type declares one value: its type, its range, its length. `reader` makes a function that takes a plain value and
 returns what it means, or raises a `RejectionError`, which never leaves the decoder. Types are compared exactly (a bool
 is no number, a number no bool), arrays have exactly the fields that belong there in their order, and everything that
-has a length has a bound. `str` of a type is what docs/wire.md says of it.
+has a length has a bound.
 
 A `Layout` joins the types of a class's fields. It reads and writes them for one version of the wire: a field that older
 versions lack is declared as `Since`, stands behind the others, and has the class's default in a frame of an older one.
@@ -58,11 +58,6 @@ def of_type(wanted: type[Plain], value: Any) -> Plain:
     return value
 
 
-def printable(text: str, letters_max: int) -> str:
-    """Return any text such that a `Text` of so many letters takes it."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:letters_max]) or "?"
-
-
 def _array(value: Any, length: int) -> tuple[Any, ...]:
     if len(items := of_type(tuple, value)) != length:
         raise _unfit(f"{len(items)} fields instead of {length}")
@@ -102,9 +97,6 @@ class Whole(WireType):
 
         return read
 
-    def __str__(self) -> str:
-        return "int" + (f" ≥ {self.least}" if self.least else "") + (" ≤ 2^62" if self.most == COUNT_MAX else "")
-
 
 @dataclass(frozen=True)
 class Flag(WireType):
@@ -112,9 +104,6 @@ class Flag(WireType):
 
     def reader(self, version: int) -> Reader:
         return lambda value: of_type(bool, value)
-
-    def __str__(self) -> str:
-        return "bool"
 
 
 @dataclass(frozen=True)
@@ -137,9 +126,6 @@ class Real(WireType):
 
         return read
 
-    def __str__(self) -> str:
-        return "float" + ("" if self.anything else ", finite" if self.least == -math.inf else f" ≥ {self.least:g}")
-
 
 @dataclass(frozen=True)
 class Text(WireType):
@@ -147,6 +133,10 @@ class Text(WireType):
 
     most: int
     least: int = 1
+
+    def fitted(self, text: str) -> str:
+        """Return any text in such a form that it can be sent."""
+        return "".join(letter if letter.isprintable() else "?" for letter in text[: self.most]) or "?"
 
     def reader(self, version: int) -> Reader:
         least, most = self.least, self.most
@@ -158,9 +148,6 @@ class Text(WireType):
             return text
 
         return read
-
-    def __str__(self) -> str:
-        return f"text of {self.least} to {self.most} letters"
 
 
 @dataclass(frozen=True)
@@ -178,9 +165,6 @@ class OneOf(WireType):
             return text
 
         return read
-
-    def __str__(self) -> str:
-        return " or ".join(f"`{word}`" for word in self.words)
 
 
 @dataclass(frozen=True)
@@ -201,9 +185,6 @@ class Octets(WireType):
 
         return read
 
-    def __str__(self) -> str:
-        return f"{self.count} bytes" + (" or empty" if self.may_lack else "")
-
 
 @dataclass(frozen=True)
 class EmptyPlace(WireType):
@@ -214,9 +195,6 @@ class EmptyPlace(WireType):
 
     def writer(self, version: int) -> Writer | None:
         return lambda text: b""
-
-    def __str__(self) -> str:
-        return "empty bytes"
 
 
 # -------------------------------------------------------------------------------------------------- made of others
@@ -235,9 +213,6 @@ class Maybe(WireType):
     def writer(self, version: int) -> Writer | None:
         write = self.of.writer(version)
         return None if write is None else lambda value: None if value is None else write(value)
-
-    def __str__(self) -> str:
-        return f"nil or {self.of}"
 
 
 @dataclass(frozen=True)
@@ -270,9 +245,6 @@ class Many(WireType):
         write = self.of.writer(version)
         return None if write is None else lambda values: tuple(map(write, values))
 
-    def __str__(self) -> str:
-        return f"[{self.of}, ...]" + (f", at most {self.most}" if self.most != ARRAY_MAX else "")
-
 
 @dataclass(frozen=True)
 class Array(WireType):
@@ -288,9 +260,6 @@ class Array(WireType):
 
         return read
 
-    def __str__(self) -> str:
-        return f"[{', '.join(map(str, self.of))}]"
-
 
 @dataclass(frozen=True)
 class Record(WireType):
@@ -304,9 +273,6 @@ class Record(WireType):
 
     def writer(self, version: int) -> Writer | None:
         return self.layout.writer(version)
-
-    def __str__(self) -> str:
-        return f"[{self.layout.words()}]"
 
 
 # ------------------------------------------------------------------------------------------------ fields of a class
@@ -366,7 +332,7 @@ class Layout:
         unfit: str = "",
         beside: Mapping[str, WireType] | None = None,
     ) -> None:
-        self.made, self.types, self._fits, self._unfit, self._beside = made, types, fits, unfit, beside or {}
+        self.made, self.types, self.beside, self._fits, self._unfit = made, types, beside or {}, fits, unfit
         self._fields = tuple(zip((each.name for each in fields(made)), types, types.values(), strict=True))
         later = [isinstance(each, Since) for _, _, each in self._fields]
         assert later == sorted(later), f"{made.__name__}: later fields stand behind the others"
@@ -388,7 +354,7 @@ class Layout:
                     yield name, inner
                 case WireType():
                     yield name, type
-        yield from self._beside.items()
+        yield from self.beside.items()
 
     @property
     def tagged(self) -> tuple[str, Tagged] | None:
@@ -401,10 +367,6 @@ class Layout:
         """The field of which values may be left out; "" where there is none."""
         types = {name: type.of if isinstance(type, Since) else type for name, type in self.types.items()}
         return next((name for name, type in types.items() if isinstance(type, Many) and type.spare), "")
-
-    def words(self) -> str:
-        """Return what docs/wire.md says of the fields."""
-        return "; ".join(f"{name}: {type}" for name, type in self.elements())
 
     def reader(self, version: int) -> Callable[[Any], dict[str, Any]]:
         """Return what reads exactly these fields from an array, by name; what is unfit says in which field."""

@@ -44,8 +44,8 @@ ENTRY_TAGS = (
 )
 BALLOT_TAGS = "canvass answer lead follow propose accept commit"
 KIND_NUMBERS = (
-    "Hello Contract Transfer Ack Ping PingRequest Pong Fetch Value RosterNews RejectMessage "
-    "ConsensusMessage Update Wanted Model"
+    "Hello Contract Transfer Ack Ping PingRequest Pong ValueRequest Value RosterNews RejectMessage "
+    "ConsensusMessage Update ModelRequest ModelReply"
 )
 
 

@@ -437,11 +437,11 @@ def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.Monke
         return called
 
     monkeypatch.setattr(Node, "step", stepped)
-    monkeypatch.setattr(council, "digest_of", watched(content_digest))
+    monkeypatch.setattr(council, "content_digest", watched(content_digest))
     monkeypatch.setattr(parliament, "pair", watched(parliament.pair))  # a clerk's check calls it
     town.run(town.now + 200.0)
     assert slow["pair"] == 0
-    assert slow["digest_of"] == 0
+    assert slow["content_digest"] == 0
     assert "pair" in slow, "it is called elsewhere"
 
 
