@@ -1,4 +1,4 @@
-"""When a lane rests, and when a peer does: the bounds of `transfers.py`, which crowds (`crowd_lanes.py`) keep too."""
+"""When a lane rests, and when a peer does: the bounds of `transfers.py`, which crowds (`channels.py`) keep too."""
 
 from __future__ import annotations
 
