@@ -2,7 +2,7 @@
 
 A partial model whose members are `alike` begins with none: everybody's neurons of it are its own. In the first rounds
 each peer adds up how what it trained differs from the average that came of it. Where two peers' tasks are alike, these
-disagreements point the same way. A peer sends a *sketch* of its own to all (`gossip/spreading.py`); everyone then holds
+disagreements point the same way. A peer sends a *sketch* of its own to all (`gossip/flooding.py`); everyone then holds
 the same sketches and draws the same tree of who is most alike (`merges`). Each merge of the tree is tried: those below
 it average the slice that they would share, once, and each says by how much that betters its answers to examples that it
 kept back, beside the groups that are merged (`missed`, `Gain`). With the gains of all merges everyone cuts the tree at

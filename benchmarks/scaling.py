@@ -22,8 +22,8 @@ from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.wire.roster import to_bytes
 from fedpeer.runs.summary import count_text
-from fedpeer.sims.network.residents import NodeFactory
-from fedpeer.sims.network.town import Simulator
+from fedpeer.sims.network.node_factory import NodeFactory
+from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.world import build
 
 PEERS = (16, 32, 64, 100)

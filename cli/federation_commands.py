@@ -105,7 +105,7 @@ def join(
     from fedpeer.peer.runtime.enrolment import fetch_model
     from fedpeer.peer.runtime.enrolment import join as ask
     from fedpeer.peer.runtime.invitation import Token
-    from fedpeer.peer.runtime.kit import new_folder, write_peer
+    from fedpeer.peer.runtime.invitation_files import new_folder, write_peer
 
     problems: list[Problem] = []
     asked = Token.read(token)

@@ -1,6 +1,6 @@
 """`fedpeer init`: a federation from nothing: what it is asked, what is wrong with that, and what is to be done next.
 
-The folders are written by `peer/runtime/kit.py`; the peers' places are worked out in `seats.py`.
+The folders are written by `peer/runtime/invitation_files.py`; the peers' places are worked out in `seats.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typer
 from fedpeer.cli.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from fedpeer.peer.runtime.kit import Seat
+    from fedpeer.peer.runtime.invitation_files import Seat
 
 #: Peers whose next command is written out; after that it goes on in the same way.
 SHOWN_PEERS = 16
@@ -49,7 +49,7 @@ def init(
     Without --data each peer gets its part of a small data set, for a first try.
     """
     from fedpeer.cli.seats import ids_of, is_host, places_of, seats_of, sources_of
-    from fedpeer.peer.runtime.kit import federation_file, make_federation, refuse_existing
+    from fedpeer.peer.runtime.invitation_files import federation_file, make_federation, refuse_existing
 
     refuse_existing(folder)
     problems: list[Problem] = []

@@ -18,7 +18,7 @@ from fedpeer.config.choice import ChoiceError
 from fedpeer.config.peer_file import DataSettings, endpoint, loopback
 from fedpeer.config.peer_id import is_id
 from fedpeer.peer.runtime.enrolment import INVITATION_PORT, route_to
-from fedpeer.peer.runtime.kit import DASHBOARD_OFFSET, Seat, ports, seat
+from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, Seat, ports, seat
 from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster, is_url
 
 #: Peers of one `init`: each is a folder that somebody carries to a machine.

@@ -61,9 +61,9 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
     peer = load_peer(config, ", so nothing was started")
     import asyncio
 
-    from fedpeer.peer.runtime.nursery import end_of_input, stop_after
     from fedpeer.peer.runtime.prepared import prepare
     from fedpeer.peer.runtime.process import Process
+    from fedpeer.peer.runtime.supervisor import end_of_input, stop_after
 
     process = Process(prepare(peer.file, peer.federation), quiet=quiet, leave=leave)
 
@@ -95,7 +95,7 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
 
     peers = load_peers(configs, ", so nothing was started")
     import fedpeer.peer.runtime.process  # noqa: F401  (here and now, so that the children share it)
-    from fedpeer.peer.runtime.nursery import watch_over
+    from fedpeer.peer.runtime.supervisor import watch_over
     from fedpeer.sims.request import cores
 
     _read_once(peers)

@@ -17,7 +17,7 @@ from operator import itemgetter
 
 from fedpeer.algorithms.contract import Method
 from fedpeer.gossip.claims import Advert, Claim, claim_bytes
-from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX
+from fedpeer.gossip.dissemination import STATEMENT_BYTES_MAX
 from fedpeer.slicing.models import ModelGraph, PartialModel, Problem
 
 #: Bytes of metadata. Eight claims of peers with ten partial models each, the largest usual message, take half of it;

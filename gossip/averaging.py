@@ -10,7 +10,7 @@ Or one member, the coordinator, is sent all values, takes their exact mean and s
 the exact mean's with other messages, and there are no turns: what one peer would do is not a share for a share.
 
 How many exchanges: as many as the federation file says, or as `topology` predicts for its tolerance from the graph
-alone; nobody needs to see the spread. Where only those begin who have moved (`waking.py`), two at least.
+alone; nobody needs to see the spread. Where only those begin who have moved (`event_trigger.py`), two at least.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedpeer.gossip.drift import EXCHANGES_MIN
+from fedpeer.gossip.event_trigger import Awake
 from fedpeer.gossip.noise import Noise
-from fedpeer.gossip.waking import Awake
 from fedpeer.topology.mixing import Protocol, carrier, effective_matrix, exchange_matrices
 from fedpeer.topology.overlay import Overlay
 from fedpeer.topology.prediction import predicted_rounds
@@ -73,7 +73,8 @@ class Averaging:
     every       rounds from one averaging to the next
     noise       of the phase that each averaging begins with; None: of none
     veiled      how many of the exchanges are that phase's, in which nobody gives a true share
-    drift       part of its length by which a slice must have moved for its peer to begin (`waking.py`); None: all do
+    drift       part of its length by which a slice must have moved for its peer to begin (`event_trigger.py`); None:
+                all do
     """
 
     overlay: Overlay

@@ -1,7 +1,7 @@
 """What is asked for by `gossip.drift`, and whether it fits how values are averaged.
 
-Averages are taken where something has moved, and not where nothing has (`waking.py` has the rule). Nothing here needs
-torch, so that a federation file is checked without it.
+Averages are taken where something has moved, and not where nothing has (`event_trigger.py` has the rule). Nothing here
+needs torch, so that a federation file is checked without it.
 """
 
 from __future__ import annotations

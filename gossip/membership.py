@@ -1,6 +1,6 @@
 """Who is there: one peer's part in SWIM with Lifeguard, as a pure machine. No clock, no network, no key of its own.
 
-`detector.py` finds who does not answer; `rumours.py` holds what everyone claims and chooses what to tell;
+`detector.py` finds who does not answer; `dissemination.py` holds what everyone claims and chooses what to tell;
 `awareness.py` says how long to wait, `credit.py` whose verdicts count. Here they meet: findings become signed claims,
 claims become changes, and whatever is said of this peer is answered by its next statement. News makes a few messages of
 its own; everything else rides along on pings and pongs. The dead are pinged now and then with what is said of them, so
@@ -27,12 +27,12 @@ from fedpeer.gossip.claims import Claim as Claim
 from fedpeer.gossip.claims import claim_text as claim_text
 from fedpeer.gossip.credit import Credit
 from fedpeer.gossip.detector import Accuse, Ask, Detector
+from fedpeer.gossip.dissemination import STATEMENT_BYTES_MAX, Held, Rumours, Standing, Taken
 from fedpeer.gossip.outcomes import Change as Change
 from fedpeer.gossip.outcomes import ClaimRejection
 from fedpeer.gossip.outcomes import OtherSelf as OtherSelf
 from fedpeer.gossip.outcomes import Out as Out
 from fedpeer.gossip.outcomes import Say as Say
-from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX, Held, Rumours, Standing, Taken
 from fedpeer.rejection import Rejection
 
 

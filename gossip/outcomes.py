@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedpeer.gossip.claims import Claim
-from fedpeer.gossip.rumours import Standing
+from fedpeer.gossip.dissemination import Standing
 from fedpeer.rejection import Rejection
 
 

@@ -243,7 +243,7 @@ class Zstd:
 
 @dataclass(frozen=True)
 class Nothing:
-    """No numbers at all: what travels where there is nothing to give (`waking.py`). Its weight is 0."""
+    """No numbers at all: what travels where there is nothing to give (`event_trigger.py`). Its weight is 0."""
 
     name: str = "nothing"
     dtype: torch.dtype = torch.uint8

@@ -10,7 +10,7 @@ A term counts where a majority can have meant it. It is raised by who votes for 
 carries a majority's signatures. What a peer says of its own term in an answer or a `follow` raises nobody's, or anyone
 could depose a coordinator and end every election by saying numbers. While there is a coordinator nobody votes. While
 there is none, who stands again and again, or is elected and gets nothing done, is voted for more and more seldom
-(`ambitions.py`). A candidate whose term is too low asks for the lowest one in which a majority can promise its votes,
+(`candidacies.py`). A candidate whose term is too low asks for the lowest one in which a majority can promise its votes,
 by their own words: who says a higher one than that is not asked.
 
 Who has voted in a term that nobody won, and hears the coordinator of an earlier one, does not depose it: it sends its
@@ -45,7 +45,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedpeer.gossip.claims import Sign, Verify
-from fedpeer.peer.consensus.ambitions import Ambitions
+from fedpeer.peer.consensus.candidacies import Ambitions
 from fedpeer.peer.consensus.polls import Poll, Timing
 from fedpeer.peer.wire.ballots import (
     HardState,

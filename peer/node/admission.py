@@ -6,7 +6,7 @@ from fedpeer.gossip.reductions import NOTHING
 from fedpeer.gossip.successive import read_in
 from fedpeer.gossip.transfers import WINDOW, Incoming, Outgoing, Parcel
 from fedpeer.gossip.weight_limits import WeightLimits
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.leaf_bytes import content_bytes
 from fedpeer.peer.wire.message_policy import CouncilSpec, GroupSpec, MessagePolicy
 from fedpeer.peer.wire.messages import Hello

@@ -19,7 +19,7 @@ from fedpeer.config.contract import Held, differences, told
 from fedpeer.peer.node.evaluating import models_of
 from fedpeer.peer.node.skew import furthest
 from fedpeer.peer.state.events import Amend, Evaluate, Persist, Stop
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import Contract
 from fedpeer.peer.wire.roster import RosterError
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, contract_from

@@ -7,11 +7,11 @@ was away settles the newest round and goes on.
 
 from __future__ import annotations
 
-from fedpeer.peer.consensus.council import RoundConsensus
+from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.amending import goes_over
 from fedpeer.peer.state.entries import Began, ClientStateSaved, UpdateMade
 from fedpeer.peer.state.events import ClientTrained, Evaluate, FinishRound, RoundFinished, TrainClient
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 
 
 class RoundClient:

@@ -12,16 +12,16 @@ from typing import assert_never
 
 import torch
 
-from fedpeer.peer.consensus import electors
-from fedpeer.peer.consensus.council import RoundConsensus
+from fedpeer.peer.consensus import voting
+from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.amending import hear_signed
-from fedpeer.peer.node.company import attend
-from fedpeer.peer.node.lanes import hear_ack, hear_transfer, say_all_open
-from fedpeer.peer.node.meeting import hear_contract, hear_hello, hear_roster
-from fedpeer.peer.node.passages import Work
+from fedpeer.peer.node.channels import hear_ack, hear_transfer, say_all_open
+from fedpeer.peer.node.handshake import hear_contract, hear_hello, hear_roster
+from fedpeer.peer.node.lifecycle import Work
+from fedpeer.peer.node.membership_effects import attend
 from fedpeer.peer.node.reminders import hear_reminder
-from fedpeer.peer.state.acquaintance import HELLO_MAX
 from fedpeer.peer.state.events import Heard
+from fedpeer.peer.state.neighbor import HELLO_MAX
 from fedpeer.peer.wire.messages import (
     Ack,
     ConsensusMessage,
@@ -110,7 +110,7 @@ class Dispatch:
                     say_all_open(life, self.work.repeats, peer)
                     for council in self.councils.values():
                         if peer in life.circle.councils[council.group].members:
-                            electors.introduce(council, peer)
+                            voting.introduce(council, peer)
                 life.changed()
             case Reminder():
                 hear_reminder(life, heard, message)
@@ -170,7 +170,7 @@ class Dispatch:
     def _news(self, peer: str, news: RosterNews) -> None:
         if self.councils and news.number < self.work.life.circle.roster.number:
             for council in self.councils.values():
-                electors.hear_earlier(council, peer, news)
+                voting.hear_earlier(council, peer, news)
             return
         roster = hear_roster(self.work.life, peer, news)
         if roster is not None:

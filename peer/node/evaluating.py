@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 
 
 def models_of(life: NodeState) -> tuple[Tensor, Tensor | None]:

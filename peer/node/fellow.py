@@ -1,9 +1,10 @@
 """One peer among equals whose groups average through coordinators: one training a round, shared by all its groups.
 
-Each group has a council of its own (`council.py`), whose rounds are the averagings: one after each training, or after
-every k-th. When a training is over, the slice of each group is kept as the update for that group's next round, and
-offered by its council; when that round is in force, its mean takes the slice's place. When this is so in all groups the
-next training begins, from all of them together. So an update is always of trainings that began with the mean before it.
+Each group has a council of its own (`round_consensus.py`), whose rounds are the averagings: one after each training, or
+after every k-th. When a training is over, the slice of each group is kept as the update for that group's next round,
+and offered by its council; when that round is in force, its mean takes the slice's place. When this is so in all groups
+the next training begins, from all of them together. So an update is always of trainings that began with the mean before
+it.
 
 Who comes back finds rounds in force that it took no part in: the newest mean is taken over as it is, between two
 trainings, and the peer goes on after the furthest of its groups. Groups that are behind come up to it
@@ -18,14 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedpeer.peer.consensus.council import PAUSED_TICKS, RoundConsensus
+from fedpeer.peer.consensus.round_consensus import PAUSED_TICKS, RoundConsensus
 from fedpeer.peer.node.amending import goes_over
 from fedpeer.peer.node.evaluating import models_of
-from fedpeer.peer.node.passages import lingering
+from fedpeer.peer.node.lifecycle import lingering
 from fedpeer.peer.state.entries import Averaged, Began, LocalTrained, UpdateMade
 from fedpeer.peer.state.events import Evaluate, Train, Trained
-from fedpeer.peer.state.life import NodeState
 from fedpeer.peer.state.means import update_of
+from fedpeer.peer.state.node_state import NodeState
 
 #: Deadlines for which a group is waited for that somebody coordinates: the coordinator's own may begin when this
 #: peer's is half over.

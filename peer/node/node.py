@@ -3,8 +3,8 @@
 No socket, file, clock or thread is in it, and no draw that was not handed in, so a real process, a simulated one and
 a test run the same code. What must survive is in the `DurableState`; each change of it is persisted before anything
 that follows from it is said. The rest may be forgotten and is in `NodeState` and beside it: what others say
-(`dispatch.py`), who has been met (`meeting.py`), what is open on the lanes and for how long (`lanes.py`), where the
-rounds stand (`rounds.py`), who is there (`company.py`), how the peer comes and goes (`passages.py`).
+(`dispatch.py`), who has been met (`handshake.py`), what is open on the lanes and for how long (`channels.py`), where
+the rounds stand (`rounds.py`), who is there (`membership_effects.py`), how the peer comes and goes (`lifecycle.py`).
 
 A step takes the event in and then goes on as far as it can.
 
@@ -25,23 +25,23 @@ import numpy as np
 
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Claim, Membership
-from fedpeer.peer.consensus import electors
-from fedpeer.peer.consensus.council import RoundConsensus
+from fedpeer.peer.consensus import voting
+from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.admission import policy_of
 from fedpeer.peer.node.amending import goes_over, gone_over, take_over
+from fedpeer.peer.node.channels import say_again
 from fedpeer.peer.node.client import RoundClient
-from fedpeer.peer.node.company import attend
 from fedpeer.peer.node.dispatch import Dispatch
 from fedpeer.peer.node.fellow import GroupAverager
-from fedpeer.peer.node.lanes import say_again
-from fedpeer.peer.node.meeting import close_books, enrol, greet
-from fedpeer.peer.node.passages import Lifecycle, Work, gather, join, leave, linger
+from fedpeer.peer.node.handshake import close_books, enrol, greet
+from fedpeer.peer.node.lifecycle import Lifecycle, Work, gather, join, leave, linger
+from fedpeer.peer.node.membership_effects import attend
 from fedpeer.peer.node.reminders import born_again
-from fedpeer.peer.node.repeats import Repeats
+from fedpeer.peer.node.retransmission import Repeats
 from fedpeer.peer.node.rounds import Rounds, average, begin, push, stay, train, trained, watch
 from fedpeer.peer.node.skew import finished_without
-from fedpeer.peer.state.acquaintance import Neighbor
 from fedpeer.peer.state.course import AlgorithmSpec
+from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.events import (
     Asked,
     ClientTrained,
@@ -57,8 +57,8 @@ from fedpeer.peer.state.events import (
     Trained,
     UpdatesAggregated,
 )
-from fedpeer.peer.state.ledger import DurableState
-from fedpeer.peer.state.life import NodeState, PeerGroups, Phase, Setup
+from fedpeer.peer.state.neighbor import Neighbor
+from fedpeer.peer.state.node_state import NodeState, PeerGroups, Phase, Setup
 from fedpeer.peer.state.voters import EVERYONE, PeerCouncil
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.messages import Message, Ping, PingRequest, Pong
@@ -266,7 +266,7 @@ class Node:
         life.amnesia = self._forgot or life.ledger.rekeyed
         close_books(life)  # by a roster that was there when it started
         for council in self.councils.values():
-            electors.enrol(council, life.circle.roster)
+            voting.enrol(council, life.circle.roster)
         if life.phase == "stopped":
             return
         if life.ledger.left:
@@ -389,7 +389,7 @@ class Node:
                 life.others.setdefault(peer, Neighbor())
         self._seat()
         for council in self.councils.values():
-            electors.enrol(council, roster)
+            voting.enrol(council, roster)
         life.changed()
 
     def _seat(self) -> None:

@@ -16,7 +16,7 @@ from fedpeer.gossip.proofs import LIFE_AHEAD_MAX, LaneProof, LifeProof, Signed, 
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.state.entries import Reborn
 from fedpeer.peer.state.events import Heard, RejectEffect
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import Hello, LaneState, Reminder
 from fedpeer.rejection import Rejection
 

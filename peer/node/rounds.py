@@ -15,18 +15,18 @@ from typing import Any
 from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging, Turn, neighbours, turn
+from fedpeer.gossip.event_trigger import moved
+from fedpeer.gossip.noise_phase import Veil
 from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, resting
-from fedpeer.gossip.veil import Veil
-from fedpeer.gossip.waking import moved
 from fedpeer.peer.node.amending import goes_over
+from fedpeer.peer.node.channels import fitting, ship
 from fedpeer.peer.node.evaluating import models_of
-from fedpeer.peer.node.lanes import fitting, ship
-from fedpeer.peer.node.repeats import Repeats
+from fedpeer.peer.node.retransmission import Repeats
 from fedpeer.peer.node.skew import ahead, behind, finished_without, furthest, in_step, lead, may_begin, mutual
+from fedpeer.peer.state.durable_state import GroupState
 from fedpeer.peer.state.entries import Began, Closed, LocalTrained, Opened
 from fedpeer.peer.state.events import Evaluate, Train, Trained
-from fedpeer.peer.state.ledger import GroupState
-from fedpeer.peer.state.life import DOUBT_TICKS, NodeState
+from fedpeer.peer.state.node_state import DOUBT_TICKS, NodeState
 from fedpeer.topology.repair import repaired
 
 #: The part of the deadline for which a share is waited for whose sender is in the next round already.

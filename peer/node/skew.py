@@ -28,7 +28,7 @@ from collections.abc import Iterable
 
 import networkx as nx
 
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 
 #: Rounds by which the news of a peer may be late along directed phases and matchings, where an exchange does not go
 #: both ways: a peer without a partner in one round has one in the next.

@@ -22,27 +22,27 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedpeer.config.peer_file import endpoint
-from fedpeer.peer.node.making import disk_bytes, node_of, rules_of, setup_of
+from fedpeer.peer.node.atomic_step import Steps
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.node.steps import Steps
-from fedpeer.peer.runtime.bench import JobRunner
+from fedpeer.peer.node.node_setup import disk_bytes, node_of, rules_of, setup_of
 from fedpeer.peer.runtime.buffers import Lease, Pool
 from fedpeer.peer.runtime.contract_file import ContractFile, contract_file
 from fedpeer.peer.runtime.dashboard.access import listener
 from fedpeer.peer.runtime.dashboard.server import Dashboard
 from fedpeer.peer.runtime.discovery import Discovery
 from fedpeer.peer.runtime.identity import peer_of, put_out, server_context
-from fedpeer.peer.runtime.lag import LoopLag
+from fedpeer.peer.runtime.job_runner import JobRunner
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import bind
 from fedpeer.peer.runtime.logs import Line, Log, LogFile, at_least, for_stream
+from fedpeer.peer.runtime.loop_lag import LoopLag
 from fedpeer.peer.runtime.metrics import Metrics
 from fedpeer.peer.runtime.mistakes import Mistakes
-from fedpeer.peer.runtime.post import Post
 from fedpeer.peer.runtime.prepared import Prepared, signatures, status_of
 from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.rows import Rows
 from fedpeer.peer.runtime.secret import keep
+from fedpeer.peer.runtime.sender import Post
 from fedpeer.peer.runtime.server import AnsweredRejectionError, Host, PeerServer
 from fedpeer.peer.runtime.status import Status
 from fedpeer.peer.runtime.store import Store, StoreError
@@ -128,7 +128,7 @@ class Process:
 
     @property
     def _node(self) -> Node:
-        """As it lives now; after a mistake of our own it is another one (`steps.py`)."""
+        """As it lives now; after a mistake of our own it is another one (`atomic_step.py`)."""
         return self._steps.node
 
     @property

@@ -61,7 +61,7 @@ class Host:
     """What the server asks the peer it belongs to, and tells it. None of these may block or wait.
 
     identify    which peer showed this certificate (DER); asked for each request, so that who is put out is out
-    listens     whether this peer's messages are taken at all (see `standing.py`)
+    listens     whether this peer's messages are taken at all (see `reputation.py`)
     gate        what may come from this peer; None, without TLS: from whoever the envelope names
     deliver     take a message; its tensors lie in the lease, which is to be released when they are no longer needed;
                 or raise an AnsweredRejectionError, since an answer by another way might not reach who sent it

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from fedpeer.peer.runtime.counters import Curve, Timing, Traffic, finite
 from fedpeer.peer.runtime.logs import NAME_MAX, Line, printable
-from fedpeer.peer.runtime.tallies import Curve, Timing, Traffic, finite
 from fedpeer.peer.state.events import Evaluated, Note
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection

@@ -3,7 +3,7 @@
 A disk that is full, read-only or failing and an address that no interface has yet are waited for in the process, with
 growing pauses (`patiently`), so that the peer goes on as soon as they are there. Where only another start helps, since
 another process has the port or there is too little memory, the process ends with `EXIT_TEMPORARY`, upon which a
-service, or whoever watches over it (`nursery.py`), starts it again. Exit code 2 is for what a person must mend.
+service, or whoever watches over it (`supervisor.py`), starts it again. Exit code 2 is for what a person must mend.
 """
 
 from __future__ import annotations

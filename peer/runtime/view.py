@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedpeer.peer.consensus.council import RoundConsensus
+from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.rounds import among_the_living
 from fedpeer.peer.runtime.status import CouncilView, GroupView, PeerState, PeerView, State, View
-from fedpeer.peer.state.ledger import GroupState
+from fedpeer.peer.state.durable_state import GroupState
 
 #: Standings of a peer that can vote.
 _THERE = {"alive", "suspect", "finished"}

@@ -42,8 +42,8 @@ class Opened:
 
     start_weight   with which the averaging whose first exchange this is starts; None: what is held is carried on
     whole          all that is held and waits is given away: the peer leaves
-    noise_key, noise_scale   the shares are made up, of these numbers (`gossip/veil.py`); "": they are true
-    asleep         the peer has not moved and is not woken (`gossip/waking.py`): it says so, and gives nothing
+    noise_key, noise_scale   the shares are made up, of these numbers (`gossip/noise_phase.py`); "": they are true
+    asleep         the peer has not moved and is not woken (`gossip/event_trigger.py`): it says so, and gives nothing
     """
 
     group: str

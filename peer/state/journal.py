@@ -15,9 +15,9 @@ from torch import Tensor
 from fedpeer.config.contract import NEW_FEDERATION, Held
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.proofs import Signed
-from fedpeer.peer.state.chamber import chamber_fields, chamber_of
+from fedpeer.peer.state.consensus_state import chamber_fields, chamber_of
+from fedpeer.peer.state.durable_state import DurableState, GroupState, Rules
 from fedpeer.peer.state.entries import Entry, Opened, ShareApplied
-from fedpeer.peer.state.ledger import DurableState, GroupState, Rules
 from fedpeer.peer.state.tags import ENTRIES, INCOMING, OUTGOING, PARCEL, REACH, TAGS, Schema
 from fedpeer.peer.wire.framing import FrameError, frame, unframe, unframe_any
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedpeer.peer.state.chamber import ConsensusState
-from fedpeer.peer.state.life import PeerGroups
+from fedpeer.peer.state.consensus_state import ConsensusState
+from fedpeer.peer.state.node_state import PeerGroups
 from fedpeer.peer.wire.ballots import CommitState
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
 from fedpeer.peer.state import entries
-from fedpeer.peer.state.plausible import Reach
+from fedpeer.peer.state.outlier_check import Reach
 
 
 @dataclass(frozen=True, slots=True)

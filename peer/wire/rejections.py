@@ -2,7 +2,7 @@
 
 One table, from which the metric's labels, the log lines, the answers to senders and the documentation follow. A
 rejection changes nothing but its counter and, where an honest peer could not have caused it, the standing of the sender
-(`standing.py`). Nothing here decides; who finds something wrong names its code.
+(`reputation.py`). Nothing here decides; who finds something wrong names its code.
 
 Light on purpose: metrics, documentation and the command line read this table without torch.
 """

@@ -22,9 +22,9 @@ from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
 from fedpeer.peer.state.events import Effect, Evaluate, Evaluated, Note, Stop
 from fedpeer.sims.network.faults import Faults, over
-from fedpeer.sims.network.residents import NodeFactory
+from fedpeer.sims.network.node_factory import NodeFactory
+from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.network.timeline import Timeline
-from fedpeer.sims.network.town import Simulator
 from fedpeer.sims.vector.engine import RoundTimes
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World

@@ -1,6 +1,6 @@
 """Averaging by drift (`gossip.drift`) in the vector engine: what each peer last had, who has moved, who is woken.
 
-Only the leader needs it, between a round's training and its averaging. The rule is `gossip/waking.py`.
+Only the leader needs it, between a round's training and its averaging. The rule is `gossip/event_trigger.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.precision import widest
 from fedpeer.gossip.averaging import Averaging
-from fedpeer.gossip.waking import Awake, moved, wakings, woken_matrix
+from fedpeer.gossip.event_trigger import Awake, moved, wakings, woken_matrix
 from fedpeer.slicing.plan import Group, Plan
 
 

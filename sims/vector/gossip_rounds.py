@@ -18,7 +18,7 @@ from torch import Tensor
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import Averaging, traffic
-from fedpeer.gossip.veil import key_of, made_up
+from fedpeer.gossip.noise_phase import key_of, made_up
 from fedpeer.sims.peers import secret_of
 from fedpeer.sims.vector.drifting import Drifting
 from fedpeer.sims.vector.rounds import Session, Tensors

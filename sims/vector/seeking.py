@@ -26,7 +26,7 @@ from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import traffic
-from fedpeer.gossip.spreading import spread
+from fedpeer.gossip.flooding import spread
 from fedpeer.learning.groups import averaging_among, averaging_of, plan_for
 from fedpeer.sims.memory import sample_weights, workspace_of
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine

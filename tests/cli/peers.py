@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeer.config.peer_file import DataSettings
-from fedpeer.peer.runtime.kit import make_federation, seat
+from fedpeer.peer.runtime.invitation_files import make_federation, seat
 
 FEDERATION = "name: wards\nnetwork: mlp:2+5+2\n"
 

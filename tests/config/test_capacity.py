@@ -18,8 +18,8 @@ from fedpeer.config.capacity import (
     statement_bytes,
 )
 from fedpeer.gossip.claims import Advert, Claim
+from fedpeer.gossip.dissemination import STATEMENT_BYTES_MAX
 from fedpeer.gossip.membership import Membership
-from fedpeer.gossip.rumours import STATEMENT_BYTES_MAX
 from fedpeer.peer.wire.codec import encode
 from fedpeer.peer.wire.framing import pack
 from fedpeer.peer.wire.message_spec import Envelope, layout_of

@@ -31,7 +31,7 @@ from fedpeer.gossip.averaging import ACK_BYTES, MESSAGE_HEAD_BYTES, SHARE_EXTRA_
 from fedpeer.learning.bandwidth import sending
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.network.engine import NetworkEngine
-from fedpeer.sims.network.town import Simulator
+from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.processes.watch import JsonLines
 from fedpeer.sims.world import World, build, plan_of
 from tests.docs.machines import Machines

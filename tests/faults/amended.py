@@ -11,20 +11,20 @@ from typing import Any
 
 from fedpeer.config.contract import contract_of, text_of
 from fedpeer.learning.wire_forms import succeeding
-from fedpeer.peer.node.making import setup_of
 from fedpeer.peer.node.node import Node
+from fedpeer.peer.node.node_setup import setup_of
 from fedpeer.peer.state.events import AggregateUpdates, Effect, NewContract, NewRoster, Send, Train
 from fedpeer.peer.wire.messages import Update
 from fedpeer.peer.wire.roster import Roster
 from fedpeer.peer.wire.signed_contract import SignedContract, sign_contract
-from fedpeer.sims.network.craft import Machine
+from fedpeer.sims.network.driver import Machine
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules, partition
-from fedpeer.sims.network.residents import NodeFactory
+from fedpeer.sims.network.node_factory import NodeFactory
 from fedpeer.sims.world import World
-from tests.faults.guild import GroupCluster
-from tests.faults.guild import world as groups_world
-from tests.faults.village import AUTHORITY, PeerCluster, world
+from tests.faults.group_cluster import GroupCluster
+from tests.faults.group_cluster import world as groups_world
+from tests.faults.peer_cluster import AUTHORITY, PeerCluster, world
 
 #: What changes, from these settings to those.
 CHANGES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {

@@ -11,9 +11,9 @@ from fedpeer.peer.state.events import NewRoster
 from fedpeer.sims.network.faults import Act, Faults, drawn
 from fedpeer.sims.network.lies import promising, rising, standing
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.guild import GroupCluster, world
-from tests.faults.parliament import LED_TICKS
+from tests.faults.group_cluster import GroupCluster, world
 from tests.faults.pretenders import pretend
+from tests.faults.server_cluster import LED_TICKS
 
 #: Ticks in which all meet, elect and begin.
 CALM = 200.0

@@ -18,7 +18,7 @@ from fedpeer.peer.state.events import Effect, Send
 from fedpeer.peer.wire.messages import Transfer
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
-from tests.faults.village import PeerCluster, Still, world
+from tests.faults.peer_cluster import PeerCluster, Still, world
 
 #: The threshold, and what a training moves, in lengths of what is moved.
 DRIFT, FAST, SLOW = 0.05, 0.02, 0.002

@@ -16,9 +16,9 @@ from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.events import Effect, Note
 from fedpeer.sims.network.faults import Faults, asked
 from fedpeer.sims.network.links import LinkRules
-from fedpeer.sims.network.town import Simulator
-from tests.faults import guild as guilds
-from tests.faults.village import PeerCluster, world
+from fedpeer.sims.network.simulator import Simulator
+from tests.faults import group_cluster as guilds
+from tests.faults.peer_cluster import PeerCluster, world
 
 #: Tick at which the fault begins, and ticks before it in which the undisturbed rate is measured.
 BEGIN, MEASURED = 400.0, 250.0

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedpeer.gossip.transfers import Incoming
-from fedpeer.peer.state.ledger import DurableState
+from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.sims.network.faults import Faults, Lying
 from fedpeer.sims.network.lies import LIES
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.guild import GroupCluster
-from tests.faults.guild import world as guild_world
+from tests.faults.group_cluster import GroupCluster
+from tests.faults.group_cluster import world as guild_world
 from tests.faults.isolation import Watch
-from tests.faults.village import EXACT, PeerCluster, world
+from tests.faults.peer_cluster import EXACT, PeerCluster, world
 from tests.reference import audit, judges
 
 #: Ticks of an undisturbed run before which nothing is measured, and at which lies begin; of lies, half as many among

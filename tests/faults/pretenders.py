@@ -10,9 +10,9 @@ from collections.abc import Collection
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.events import Send
 from fedpeer.peer.wire.messages import ConsensusMessage
-from fedpeer.sims.network.craft import Craft
+from fedpeer.sims.network.driver import Craft
 from fedpeer.sims.network.lies import Said
-from fedpeer.sims.network.town import Simulator
+from fedpeer.sims.network.simulator import Simulator
 
 
 def pretend(town: Simulator, craft: Craft, liars: dict[str, Collection[Said]], until: float) -> None:

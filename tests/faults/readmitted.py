@@ -9,7 +9,7 @@ from fedpeer.peer.state.events import NewRoster
 from fedpeer.peer.wire.roster import Roster, sign
 from fedpeer.sims.network.faults import Act, Faults, Kind
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.village import AUTHORITY, BACK_TICKS, PeerCluster, world
+from tests.faults.peer_cluster import AUTHORITY, BACK_TICKS, PeerCluster, world
 
 #: Ticks at which it goes, in which the others hear of the roster without it, and at which it comes again.
 GOES, HEARD, COMES = 200.0, 150.0, 300.0

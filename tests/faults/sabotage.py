@@ -19,14 +19,14 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.weight_limits import WeightLimits
 from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import Election
-from fedpeer.peer.node import lanes, meeting, node, reminders, rounds
+from fedpeer.peer.node import channels, handshake, node, reminders, rounds
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.state.chamber import ConsensusState
+from fedpeer.peer.state.consensus_state import ConsensusState
 from fedpeer.peer.state.entries import ChamberEntry, ClientStateSaved, Entry, UpdateMade
 from fedpeer.peer.state.events import Effect, Event, Heard, Persist, Send
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
+from fedpeer.peer.state.reputation import Standing
 from fedpeer.peer.state.saving import Outbox
-from fedpeer.peer.state.standing import Standing
 from fedpeer.peer.wire.codec import decode
 from fedpeer.peer.wire.messages import Ack, Hello, Transfer
 from fedpeer.rejection import Rejection
@@ -48,7 +48,7 @@ class Switch:
 
 def _no_sums(patch: Patch) -> None:
     """The signed sum of weights up to a number shows a broken order, too: with one rule broken, the other must be."""
-    patch.setattr(lanes, "_unlike", lambda *known: None)
+    patch.setattr(channels, "_unlike", lambda *known: None)
 
 
 def take_an_equal_number_again(patch: Patch) -> None:
@@ -107,7 +107,7 @@ def repeat_with_other_bytes(patch: Patch) -> None:
         return Transfer(group=group, parcel=replace(parcel, payload=other.to(parcel.payload.dtype)), **signed)
 
     said: list[int] = []
-    patch.setattr(lanes, "Transfer", changed)
+    patch.setattr(channels, "Transfer", changed)
 
 
 def float32_accumulators(patch: Patch) -> None:
@@ -157,7 +157,7 @@ def listen_to_everybody(patch: Patch) -> None:
 
 def believe_any_hello(patch: Patch) -> None:
     """Believe whatever others say about this peer's past."""
-    patch.setattr(meeting, "unproven", _born_again_at_once)
+    patch.setattr(handshake, "unproven", _born_again_at_once)
 
 
 def _born_again_at_once(life: NodeState, heard: Heard, hello: Hello) -> None:

@@ -22,11 +22,11 @@ from tests.faults.companies import COMPANIES
 from tests.faults.drifting import Drifting, drifting_world
 from tests.faults.isolation import ALONE_ROUNDS, ISOLATIONS
 from tests.faults.liars import LIARS
+from tests.faults.noise_phase import Veiled, veiled_world
+from tests.faults.peer_cluster import HULL_SLACK, PeerCluster, world
 from tests.faults.readmitted import READMITTED
 from tests.faults.sessions import SESSIONS
 from tests.faults.trusting import Trust, judge
-from tests.faults.veiled import Veiled, veiled_world
-from tests.faults.village import HULL_SLACK, PeerCluster, world
 from tests.reference import audit, judges
 
 #: Ticks in which all meet and begin; messages are lost, repeated and late from the first one on.

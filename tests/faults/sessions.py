@@ -19,8 +19,8 @@ from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import NEVER, Act, Faults, drawn
 from fedpeer.sims.network.lies import TERMS, Said
 from fedpeer.sims.network.links import LinkRules, partition
-from tests.faults.parliament import LED_TICKS, ServerCluster, world
 from tests.faults.pretenders import pretend
+from tests.faults.server_cluster import LED_TICKS, ServerCluster, world
 
 #: Ticks in which all meet, elect and begin.
 CALM = 150.0

@@ -24,13 +24,13 @@ RUNNING = tuple(
     TESTS / "peer" / name
     for name in (
         "hostile.py",
-        "shell/test_bad_inputs.py",
-        "shell/test_bad_order.py",
-        "shell/test_bad_identity.py",
-        "shell/test_greedy.py",
-        "shell/test_bad_rounds.py",
-        "shell/test_bad_machine.py",
-        "shell/test_bad_start.py",
+        "runtime/test_bad_inputs.py",
+        "runtime/test_bad_order.py",
+        "runtime/test_bad_identity.py",
+        "runtime/test_greedy.py",
+        "runtime/test_bad_rounds.py",
+        "runtime/test_bad_machine.py",
+        "runtime/test_bad_start.py",
     )
 )
 #: Kinds of those that are counted as a refusal; what is accepted, or the user's own mistake, is not.

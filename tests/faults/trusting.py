@@ -19,7 +19,7 @@ from fedpeer.peer.state.events import Effect, Evaluate, Persist
 from fedpeer.peer.state.keeps import Keeps
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
-from tests.faults.village import HULL_SLACK, PeerCluster, Still
+from tests.faults.peer_cluster import HULL_SLACK, PeerCluster, Still
 from tests.reference import audit, judges
 
 METHOD = "pfedvem-gossip"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from fedpeer.gossip.awareness import HEALTH_MAX, UNANSWERED_FREE, Awareness, Timing, suspicion_wait
 from fedpeer.gossip.claims import Advert, Claim, claim_bytes, claim_text, well_formed
 from fedpeer.gossip.credit import HALF_TICKS, MARKS_MAX, Credit
+from fedpeer.gossip.dissemination import CLAIMS_MAX, Held, Rumours
 from fedpeer.gossip.round_trips import GROWTH_MAX, KEPT_MAX, KEPT_TICKS, RoundTrips
-from fedpeer.gossip.rumours import CLAIMS_MAX, Held, Rumours
 from tests.gossip.swim import FEDERATION, a_claim, ids, verify
 
 NAMES = st.text(max_size=4)

@@ -30,7 +30,7 @@ from fedpeer.gossip.reductions import (
     zstd,
 )
 from fedpeer.topology.graphs import GRAPHS
-from tests.gossip.town import Town
+from tests.gossip.membership_cluster import Town
 
 ALL: list[Form] = [float64(), float32(), bfloat16(), int8(), top_k(share=0.1)]
 ALL += [zstd()(form) for form in ALL]

@@ -14,7 +14,7 @@ from fedpeer.gossip.push_sum import share
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Receipt, Verdict
 from fedpeer.topology.prediction import predicted_rounds
-from tests.gossip.town import Edge, Town, Weather
+from tests.gossip.membership_cluster import Edge, Town, Weather
 
 FORMS: dict[str, Form] = {
     form.name: form

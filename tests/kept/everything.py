@@ -13,9 +13,9 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import FORMS
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
 from fedpeer.peer.state import entries
-from fedpeer.peer.state.chamber import ConsensusState, PendingUpdate
+from fedpeer.peer.state.consensus_state import ConsensusState, PendingUpdate
+from fedpeer.peer.state.durable_state import DurableState, GroupState, Rules
 from fedpeer.peer.state.journal import entry_bytes, snapshot_bytes
-from fedpeer.peer.state.ledger import DurableState, GroupState, Rules
 from fedpeer.peer.wire.ballots import Certificate, Decree, HardState, VoterSet
 from fedpeer.peer.wire.ballots import CommitState as Bounds
 

@@ -16,9 +16,9 @@ from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
 from fedpeer.peer.runtime.prepared import prepare
 from fedpeer.peer.runtime.store import Store
 from fedpeer.peer.state import tags
+from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.entries import Began, Entry
 from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
-from fedpeer.peer.state.ledger import DurableState
 from fedpeer.peer.wire import consensus_wire
 from fedpeer.peer.wire.ballots import Message as Said
 from fedpeer.peer.wire.messages import KINDS, Message

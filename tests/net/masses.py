@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedpeer.cli.peer_config import load_peer
-from fedpeer.peer.node.making import owner_of, rules_of, setup_of
+from fedpeer.peer.node.node_setup import owner_of, rules_of, setup_of
 from fedpeer.peer.runtime.prepared import prepare
 from fedpeer.peer.runtime.store import Store
+from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.journal import ledger_of
-from fedpeer.peer.state.ledger import DurableState
 from tests.reference import audit
 
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fedpeer.gossip.incarnations import reopened
 from fedpeer.gossip.transfers import Incoming, acknowledged
+from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.entries import ShareApplied
 from fedpeer.peer.state.events import Effect, Persist
-from fedpeer.peer.state.ledger import DurableState
 
 
 def weights(ledgers: Mapping[str, DurableState]) -> dict[str, tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""Masked shares given by push-sum, without numbered transfers: the twin of `fedpeer.gossip.veil.give_made_up`."""
+"""Masked shares given by push-sum, without numbered transfers: the twin of `gossip.noise_phase.give_made_up`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.veil import Veil
+from fedpeer.gossip.noise_phase import Veil
 
 
 def push(

@@ -31,7 +31,7 @@ from fedpeer.config.choice import ChoiceError, parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import traffic
-from fedpeer.gossip.spreading import spread
+from fedpeer.gossip.flooding import spread
 from fedpeer.learning.groups import averaging_among
 from fedpeer.sims.api import simulate
 from fedpeer.sims.engine import check

@@ -36,7 +36,16 @@ from fedpeer.peer.wire.ballots import (
 )
 from fedpeer.rejection import Rejection
 from tests.gossip.swim import ids, signature
-from tests.peer.consensus.court import SCOPE, ConsensusCluster, Disk, applications, bereaved, effects, judge, machine
+from tests.peer.consensus.consensus_cluster import (
+    SCOPE,
+    ConsensusCluster,
+    Disk,
+    applications,
+    bereaved,
+    effects,
+    judge,
+    machine,
+)
 
 # ----------------------------------------------------------------------------------------------- one model a round (P6)
 

@@ -34,7 +34,7 @@ from fedpeer.peer.wire.ballots import (
 )
 from fedpeer.rejection import Rejection
 from tests.gossip.swim import ids, signature
-from tests.peer.consensus.court import SCOPE, ConsensusCluster, Disk, Lie, bereaved, effects, judge, machine
+from tests.peer.consensus.consensus_cluster import SCOPE, ConsensusCluster, Disk, Lie, bereaved, effects, judge, machine
 
 A, B, C, D, E = ids(5)
 TIMING = Timing()

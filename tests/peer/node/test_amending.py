@@ -5,9 +5,9 @@ from __future__ import annotations
 from fedpeer.peer.state.events import AggregateUpdates, Effect, NewContract, Note
 from fedpeer.sims.network.faults import Faults
 from tests.faults.amended import OVER_TICKS, STARTS, Amended
-from tests.faults.guild import GroupCluster
-from tests.faults.guild import world as groups_world
-from tests.faults.village import world
+from tests.faults.group_cluster import GroupCluster
+from tests.faults.group_cluster import world as groups_world
+from tests.faults.peer_cluster import world
 
 
 def test_the_evaluation_of_the_round_before_is_taken_by_the_process_that_goes_on() -> None:

@@ -26,11 +26,11 @@ from fedpeer.gossip.transfers import (
 )
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.rounds import QUIET_TRAININGS, _awake
+from fedpeer.peer.state.durable_state import GroupState
 from fedpeer.peer.state.journal import ledger_of, snapshot_bytes
-from fedpeer.peer.state.ledger import GroupState
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.messages import Transfer
-from fedpeer.sims.network.craft import Machine
+from fedpeer.sims.network.driver import Machine
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.drifting import DRIFT, FAST, Drifting, drifting_world

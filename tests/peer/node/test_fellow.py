@@ -10,7 +10,7 @@ import pytest
 from fedpeer.config.choice import parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
-from fedpeer.peer.node.making import group_electorate
+from fedpeer.peer.node.node_setup import group_electorate
 from fedpeer.peer.runtime.view import view_of
 from fedpeer.peer.state.entries import Averaged, Began, LocalTrained, UpdateMade
 from fedpeer.peer.state.events import Effect, Note, Persist, Send, Train
@@ -22,7 +22,7 @@ from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.guild import MODELS, GroupCluster, world
+from tests.faults.group_cluster import MODELS, GroupCluster, world
 
 QUICK = LinkRules(delay=0.2, jitter=0.2)
 

@@ -17,9 +17,9 @@ from fedpeer.config.choice import parse
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.node.keeper import Keeper
+from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import Began, Entry, LocalTrained, Opened
 from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
-from fedpeer.peer.state.ledger import DurableState, Rules
 from fedpeer.peer.wire.framing import FrameError, frame
 from fedpeer.sims.peers import learners
 from fedpeer.sims.world import plan_of

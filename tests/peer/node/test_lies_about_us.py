@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fedpeer.peer.state.events import Heard, RejectEffect, Stop
 from fedpeer.peer.wire.messages import Hello, LaneState, RejectMessage
-from tests.faults.village import PeerCluster
+from tests.faults.peer_cluster import PeerCluster
 from tests.peer.node.test_node import met
 
 #: Numbers of lives and incarnations beyond what the victim knows of itself.

@@ -17,7 +17,7 @@ from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.events import Asked, Enrol, Heard, Persist, RejectEffect, Stop
 from fedpeer.peer.state.journal import snapshot_bytes
-from fedpeer.peer.state.life import YOUNG_TICKS
+from fedpeer.peer.state.node_state import YOUNG_TICKS
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Hello, Ping, RosterNews, Transfer
@@ -25,8 +25,8 @@ from fedpeer.peer.wire.roster import to_bytes
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
+from tests.faults.peer_cluster import ENDLESS, PeerCluster, world
 from tests.faults.scenarios import CALM, stormy
-from tests.faults.village import ENDLESS, PeerCluster, world
 
 
 def met() -> tuple[PeerCluster, Node, str]:

@@ -14,17 +14,17 @@ import torch
 
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.peer.node import dispatch
+from fedpeer.peer.node.atomic_step import Steps
 from fedpeer.peer.node.node import Moment, Node
-from fedpeer.peer.node.steps import Steps
 from fedpeer.peer.state.events import Heard, Persist, RejectEffect, Send, Stop, Tick, Trained
 from fedpeer.peer.state.journal import snapshot_bytes
-from fedpeer.peer.state.life import NodeState
-from fedpeer.peer.state.standing import SUSPICIOUS_MAX
+from fedpeer.peer.state.node_state import NodeState
+from fedpeer.peer.state.reputation import SUSPICIOUS_MAX
 from fedpeer.peer.wire.messages import Ack, Hello, RejectMessage, RosterNews, Transfer
 from fedpeer.peer.wire.roster import to_bytes
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.village import PeerCluster, world
+from tests.faults.peer_cluster import PeerCluster, world
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ import pytest
 
 from fedpeer.peer.runtime.identity import joining_context
 from fedpeer.peer.runtime.reasons import tls_reason
-from fedpeer.peer.state.standing import SUSPICIOUS_MAX
+from fedpeer.peer.state.reputation import SUSPICIOUS_MAX
 from fedpeer.peer.wire.messages import RejectMessage
 from fedpeer.peer.wire.rejections import REJECTIONS
 from tests.peer.hostile import HOSTILE, Hostile, numbers

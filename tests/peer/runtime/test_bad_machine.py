@@ -28,7 +28,7 @@ from fedpeer.cli.main import run
 from fedpeer.cli.peer_config import load_peer
 from fedpeer.learning import models
 from fedpeer.peer.runtime import blocks
-from fedpeer.peer.runtime.bench import JobRunner
+from fedpeer.peer.runtime.job_runner import JobRunner
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.prepared import prepare
 from fedpeer.peer.runtime.roster_file import RosterFile

@@ -25,8 +25,8 @@ from fedpeer.gossip.claims import Claim
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.gossip.reductions import FORMS, Zstd
 from fedpeer.gossip.transfers import WINDOW
-from fedpeer.peer.node.lanes import hear_transfer
-from fedpeer.peer.state.standing import Standing
+from fedpeer.peer.node.channels import hear_transfer
+from fedpeer.peer.state.reputation import Standing
 from fedpeer.peer.wire.messages import Ack, Contract, Message, Pong, RejectMessage, RosterNews, ValueRequest
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import Roster, sign, to_bytes

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from fedpeer.algorithms.leaves import leaves, rebuilt
-from fedpeer.peer.consensus.council import RoundConsensus
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
+from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.pupil import Pupil
 from fedpeer.peer.runtime.process import Process
 from fedpeer.peer.runtime.view import view_of

@@ -38,7 +38,7 @@ from fedpeer.peer.runtime.invitation import (
     Wrong,
     read_admission,
 )
-from fedpeer.peer.runtime.kit import make_federation, new_folder, seat, write_peer
+from fedpeer.peer.runtime.invitation_files import make_federation, new_folder, seat, write_peer
 from fedpeer.peer.wire.roster import expel
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, sign_contract
 from tests.peer.frames import GATE

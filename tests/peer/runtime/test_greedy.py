@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.peer.node.lanes import WAITING_BYTES
-from fedpeer.peer.state.standing import Standing
+from fedpeer.peer.node.channels import WAITING_BYTES
+from fedpeer.peer.state.reputation import Standing
 from tests.peer.runtime.bob import Bob, bob_at
 
 pytestmark = pytest.mark.slow

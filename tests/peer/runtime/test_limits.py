@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.peer.runtime.lag import LoopLag
 from fedpeer.peer.runtime.limits import Allowance, Limits, pace
+from fedpeer.peer.runtime.loop_lag import LoopLag
 from tests.peer.runtime.loop_lag import slow_callbacks
 
 

@@ -20,8 +20,8 @@ from fedpeer.data.dataset import DataError
 from fedpeer.data.own.code import imported
 from fedpeer.learning import models
 from fedpeer.learning.device import memory_of
-from fedpeer.peer.node.making import VOTERS_MAX, setup_of
-from fedpeer.peer.runtime.bench import JobRunner
+from fedpeer.peer.node.node_setup import VOTERS_MAX, setup_of
+from fedpeer.peer.runtime.job_runner import JobRunner
 from fedpeer.peer.runtime.prepared import Prepared, prepare, status_of
 from fedpeer.peer.runtime.secret import SECRET_BYTES, keep, secret_in
 from fedpeer.peer.runtime.store import StateError

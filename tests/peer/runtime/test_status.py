@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpeer.peer.runtime import status as module
+from fedpeer.peer.runtime.counters import CURVE_POINTS, Curve
 from fedpeer.peer.runtime.status import COUNTED, COUNTERS, LOG_LINES, OTHERS, REFUSAL_ROWS
-from fedpeer.peer.runtime.tallies import CURVE_POINTS, Curve
 from fedpeer.peer.state.events import Evaluated, Note
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection

@@ -12,10 +12,10 @@ from fedpeer.peer.node.node import Node
 from fedpeer.peer.runtime.status import COUNTED, View
 from fedpeer.peer.runtime.view import audit, view_of
 from fedpeer.peer.state.events import Note
-from fedpeer.sims.network.craft import Machine
+from fedpeer.sims.network.driver import Machine
 from fedpeer.sims.network.faults import Faults, asked, drawn
-from fedpeer.sims.network.residents import NodeFactory
-from fedpeer.sims.network.town import Simulator
+from fedpeer.sims.network.node_factory import NodeFactory
+from fedpeer.sims.network.simulator import Simulator
 from tests.sims import worlds
 
 #: A run without faults takes some hundred ticks; with them it may take several deadlines.

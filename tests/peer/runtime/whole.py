@@ -24,10 +24,10 @@ from fedpeer.peer.runtime.logs import Line, LogFile
 from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.peer.runtime.process import Process
 from fedpeer.peer.runtime.server import Host, PeerServer
+from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.events import Asked
 from fedpeer.peer.state.journal import snapshot_bytes
-from fedpeer.peer.state.ledger import DurableState
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 
 #: Seconds after which something hangs.
 PATIENCE = 20.0

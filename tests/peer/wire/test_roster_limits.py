@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedpeer.gossip.transfers import Incoming, Parcel
-from fedpeer.peer.node.meeting import say_hello
+from fedpeer.peer.node.handshake import say_hello
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.events import Heard, NewRoster, RejectEffect, Send
 from fedpeer.peer.wire import codec
@@ -18,8 +18,8 @@ from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
+from tests.faults.peer_cluster import PeerCluster, world
 from tests.faults.scenarios import CALM
-from tests.faults.village import PeerCluster, world
 
 PEERS = world(6).peers
 #: Who is left, and of them two: the one goes by the smaller roster, the other not yet.

@@ -20,7 +20,7 @@ from fedpeer.peer.state.events import Effect, Event, Heard, Persist, Send, Tick,
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.wire.messages import Ack, Transfer
 from fedpeer.rejection import Rejection
-from fedpeer.sims.network.craft import Craft, Machine
+from fedpeer.sims.network.driver import Craft, Machine
 
 #: Coins that each peer begins with.
 COINS = 1000

@@ -14,14 +14,14 @@ from fedpeer.config.choice import parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.state.ledger import DurableState
+from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.wire.rejections import REJECTIONS
-from fedpeer.sims.network.craft import Machine
+from fedpeer.sims.network.driver import Machine
 from fedpeer.sims.network.engine import ALONE_S, SECONDS, NetworkEngine
 from fedpeer.sims.network.faults import Act, Faults, asked, drawn
 from fedpeer.sims.network.links import LinkRules
-from fedpeer.sims.network.residents import NodeFactory
-from fedpeer.sims.network.town import Simulator
+from fedpeer.sims.network.node_factory import NodeFactory
+from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World, plan_of
 from tests.reference import audit, judges

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from fedpeer.peer.state.acquaintance import HELLO_MAX
 from fedpeer.peer.state.events import Effect, Heard, Note
+from fedpeer.peer.state.neighbor import HELLO_MAX
 from fedpeer.peer.wire.messages import RejectMessage
 from fedpeer.peer.wire.versions import NEWEST, OLDEST
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.village import PeerCluster, world
+from tests.faults.peer_cluster import PeerCluster, world
 
 PEERS = world(4).peers
 

@@ -17,13 +17,13 @@ from fedpeer.config.contract import differences, digest_of, part, told
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX, fence, memory
 from fedpeer.gossip.proofs import LifeProof, life_text
 from fedpeer.gossip.transfers import Incoming, Outgoing
-from fedpeer.peer.consensus.electors import read_news
+from fedpeer.peer.consensus.voting import read_news
 from fedpeer.peer.node.admission import note_roster
 from fedpeer.peer.node.amending import hear_signed, tell_signed
 from fedpeer.peer.node.reminders import is_its_own, own_signature, remind, unproven
 from fedpeer.peer.state.entries import Acked, Left, Met, Returned, Revoked
 from fedpeer.peer.state.events import Enrol, Heard, Stop
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.state.seats import seats_of
 from fedpeer.peer.wire.json_text import parsed
 from fedpeer.peer.wire.messages import Contract, Hello, LaneState, RosterNews

@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import Protocol, TypeGuard
 
 from fedpeer.peer.consensus.decree import RoundCommit
-from fedpeer.peer.state.chamber import ConsensusState, called
+from fedpeer.peer.state.consensus_state import ConsensusState, called
 from fedpeer.peer.state.course import AlgorithmSpec
 from fedpeer.peer.state.entries import VotingAllowed
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.ballots import Commit, Heartbeat, Message, Out
 from fedpeer.peer.wire.messages import RosterNews
 from fedpeer.peer.wire.roster import Roster, RosterError, from_bytes, to_bytes

@@ -19,17 +19,17 @@ from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse
-from fedpeer.peer.node.making import setup_of
 from fedpeer.peer.node.node import Node
+from fedpeer.peer.node.node_setup import setup_of
+from fedpeer.peer.state.durable_state import DurableState, GroupState
 from fedpeer.peer.state.events import Effect, Note
-from fedpeer.peer.state.ledger import DurableState, GroupState
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import Roster, sign
-from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
+from fedpeer.sims.network.driver import Machine
 from fedpeer.sims.network.faults import Faults
-from fedpeer.sims.network.residents import NodeFactory
-from fedpeer.sims.network.town import Simulator
+from fedpeer.sims.network.node_factory import NodeFactory
+from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.world import World
 from fedpeer.topology.prediction import predicted_rounds
 from tests.reference import audit, judges

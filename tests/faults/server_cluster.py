@@ -20,8 +20,8 @@ import torch
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse
-from fedpeer.peer.node.making import setup_of
 from fedpeer.peer.node.node import Node
+from fedpeer.peer.node.node_setup import setup_of
 from fedpeer.peer.state.course import AlgorithmSpec, concluded, practised
 from fedpeer.peer.state.events import (
     AggregateUpdates,
@@ -41,13 +41,13 @@ from fedpeer.peer.wire.messages import ConsensusMessage, Update
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import Roster, sign
 from fedpeer.rejection import Rejection
-from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
+from fedpeer.sims.network.driver import Machine
 from fedpeer.sims.network.faults import Faults
-from fedpeer.sims.network.residents import NodeFactory
-from fedpeer.sims.network.town import Simulator
+from fedpeer.sims.network.node_factory import NodeFactory
+from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.world import World
-from tests.faults.village import AUTHORITY, ENDLESS, Still
+from tests.faults.peer_cluster import AUTHORITY, ENDLESS, Still
 from tests.reference import judges
 from tests.sims import worlds
 

@@ -21,21 +21,21 @@ from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse
-from fedpeer.peer.node.making import setup_of
 from fedpeer.peer.node.node import Node
+from fedpeer.peer.node.node_setup import setup_of
 from fedpeer.peer.state.events import AggregateUpdates, Effect, Send
 from fedpeer.peer.wire.ballots import Accept, Commit, Heartbeat
 from fedpeer.peer.wire.leaf_bytes import parted
 from fedpeer.peer.wire.messages import ConsensusMessage, Update
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import Roster, sign
-from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
+from fedpeer.sims.network.driver import Machine
 from fedpeer.sims.network.faults import Faults
-from fedpeer.sims.network.residents import NodeFactory
-from fedpeer.sims.network.town import Simulator
+from fedpeer.sims.network.node_factory import NodeFactory
+from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.world import World
-from tests.faults.village import AUTHORITY, ENDLESS, STEPS
+from tests.faults.peer_cluster import AUTHORITY, ENDLESS, STEPS
 from tests.reference import judges
 from tests.sims import worlds
 

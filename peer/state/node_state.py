@@ -20,11 +20,11 @@ from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.awareness import Timing
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Claim, Membership
+from fedpeer.gossip.noise_phase import key_of
 from fedpeer.gossip.transfers import Parcel
-from fedpeer.gossip.veil import key_of
 from fedpeer.learning.groups import PeerGroup
-from fedpeer.peer.state.acquaintance import Neighbor
 from fedpeer.peer.state.course import AlgorithmSpec
+from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.entries import (
     ClientStateSaved,
     Entry,
@@ -36,8 +36,8 @@ from fedpeer.peer.state.entries import (
 )
 from fedpeer.peer.state.events import Effect, Note, Persist, RejectEffect, Send, Stop
 from fedpeer.peer.state.keeps import Keeps
-from fedpeer.peer.state.ledger import DurableState
-from fedpeer.peer.state.standing import Standing
+from fedpeer.peer.state.neighbor import Neighbor
+from fedpeer.peer.state.reputation import Standing
 from fedpeer.peer.state.voters import PeerCouncil
 from fedpeer.peer.wire.codec import rejection_message
 from fedpeer.peer.wire.message_policy import MessagePolicy

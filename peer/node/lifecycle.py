@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedpeer.gossip.noise_phase import Veil
 from fedpeer.gossip.transfers import Outgoing, resting
-from fedpeer.gossip.veil import Veil
-from fedpeer.peer.node.lanes import fitting, ship
-from fedpeer.peer.node.meeting import say_hello
-from fedpeer.peer.node.repeats import Repeats
+from fedpeer.peer.node.channels import fitting, ship
+from fedpeer.peer.node.handshake import say_hello
+from fedpeer.peer.node.retransmission import Repeats
 from fedpeer.peer.node.rounds import Rounds
 from fedpeer.peer.node.skew import finished_without, furthest
 from fedpeer.peer.state.entries import Adopted, Left, Opened
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import ValueRequest
 
 #: Seconds in which this process ran that `leave` may take before what is left is written off.

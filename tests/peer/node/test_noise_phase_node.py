@@ -16,14 +16,14 @@ from fedpeer.gossip.noise import NoiseError
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.learning.groups import averaging_among
 from fedpeer.peer.node.rounds import _noise, among_the_living
+from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import Acked, Entry, LocalTrained, Met, Opened, Reborn, Returned
 from fedpeer.peer.state.events import Asked, Heard, Send
 from fedpeer.peer.state.journal import entry_bytes, ledger_of, snapshot_bytes
-from fedpeer.peer.state.ledger import DurableState, Rules
 from fedpeer.peer.wire.messages import Value, ValueRequest
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.veiled import Veiled, correlation, veiled_world
+from tests.faults.noise_phase import Veiled, correlation, veiled_world
 from tests.reference import judges
 
 

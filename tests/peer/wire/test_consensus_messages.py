@@ -52,7 +52,7 @@ from fedpeer.peer.wire.tails import content_digest
 from fedpeer.peer.wire.wire_types import NUMBER_MAX
 from fedpeer.rejection import Rejection
 from tests.gossip.swim import ids, signature
-from tests.peer.consensus.court import SCOPE, Disk, machine
+from tests.peer.consensus.consensus_cluster import SCOPE, Disk, machine
 from tests.peer.frames import ENVELOPE, FEDERATION, GATE, MESSAGES, MODEL_BYTES, PARTY, UPDATE_BYTES, framed
 from tests.peer.hostile import ACK, Hostile, Party, craft
 

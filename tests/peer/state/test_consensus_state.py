@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.gossip.reductions import FLOAT32
-from fedpeer.peer.state.chamber import ELECTORATES_MAX, ConsensusState, bound, called, holding_of
+from fedpeer.peer.state.consensus_state import ELECTORATES_MAX, ConsensusState, bound, called, holding_of
+from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import (
     ChamberEntry,
     ClientStateSaved,
@@ -20,7 +21,6 @@ from fedpeer.peer.state.entries import (
     VotingAllowed,
 )
 from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
-from fedpeer.peer.state.ledger import DurableState, Rules
 from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, Decree, HardState, VoterSet
 from fedpeer.peer.wire.tails import content_digest
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpeer.peer.state.plausible import FACTOR, LENGTHS, RISE, STEPS, Reach, length_of
+from fedpeer.peer.state.outlier_check import FACTOR, LENGTHS, RISE, STEPS, Reach, length_of
 
 D = 10
 

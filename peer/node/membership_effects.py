@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedpeer.gossip.membership import Change, OtherSelf, Out, Say
 from fedpeer.gossip.outcomes import ClaimRejection
 from fedpeer.peer.node.reminders import other_self
-from fedpeer.peer.state.life import DOUBT_TICKS, NodeState
+from fedpeer.peer.state.node_state import DOUBT_TICKS, NodeState
 from fedpeer.peer.wire.messages import Ping, PingRequest, Pong
 from fedpeer.rejection import Rejection
 

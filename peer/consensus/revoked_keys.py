@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from fedpeer.gossip.claims import Verify
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.roster import Roster, from_bytes, verify_statement
 
 

@@ -9,11 +9,11 @@ from _pytest.mark.structures import ParameterSet
 from fedpeer.peer.state.events import Asked, Effect, Event, Note, Persist, Send, Stop, Tick, Train, Trained
 from fedpeer.peer.wire.messages import Ack
 from fedpeer.rejection import Rejection
-from fedpeer.sims.network.craft import Machine
 from fedpeer.sims.network.disk import DiskRules
+from fedpeer.sims.network.driver import Machine
 from fedpeer.sims.network.faults import Act, Faults, drawn
 from fedpeer.sims.network.links import LinkRules, partition
-from fedpeer.sims.network.town import Simulator
+from fedpeer.sims.network.simulator import Simulator
 from tests.reference import judges
 from tests.sims.network import bank
 from tests.sims.network.bank import COINS, Bank

@@ -22,12 +22,12 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.gossip.incarnations import reopened
 from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.noise_phase import Veil, give_made_up, made_up
 from fedpeer.gossip.proofs import Signed
 from fedpeer.gossip.push_sum import absorb
 from fedpeer.gossip.reductions import Form
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, give_nothing, take
-from fedpeer.gossip.veil import Veil, give_made_up, made_up
-from fedpeer.peer.state.chamber import ConsensusState
+from fedpeer.peer.state.consensus_state import ConsensusState
 from fedpeer.peer.state.entries import (
     Acked,
     Adopted,
@@ -53,7 +53,7 @@ from fedpeer.peer.state.entries import (
     VotingAllowed,
 )
 from fedpeer.peer.state.means import values_of
-from fedpeer.peer.state.plausible import Reach, length_of
+from fedpeer.peer.state.outlier_check import Reach, length_of
 
 #: What rounding leaves of a weight that was given away whole.
 NOTHING_HELD = 1e-12
@@ -70,9 +70,9 @@ class GroupState:
     out, into    the lanes to and from each neighbour that it ever exchanged with, by id
     at           (round, exchange) that it is in, or waits to open
     expect       whose shares of this exchange it waits for; None between two exchanges
-    told         who was sent made-up shares in the averaging of `at`, and has them (`gossip/veil.py`)
+    told         who was sent made-up shares in the averaging of `at`, and has them (`gossip/noise_phase.py`)
     nothing      places for which somebody has said that nothing will come
-    awake        whether it gives in the averaging of `at`: it has moved, or was woken (`gossip/waking.py`)
+    awake        whether it gives in the averaging of `at`: it has moved, or was woken (`gossip/event_trigger.py`)
     settled_D    (D,) float32 as the last averaging in which it took part left it, where averages go by drift; None: not
                  known
     reach        how far others can be, by this peer's own training; None: it has not trained yet, as far as is known

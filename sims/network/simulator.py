@@ -37,8 +37,8 @@ from fedpeer.peer.state.events import (
 )
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.sims.network.agenda import Agenda
-from fedpeer.sims.network.craft import RETRY_TICKS, RETRY_TICKS_MAX, Craft, Fed, Machine, Process
 from fedpeer.sims.network.disk import DiskRules, MemoryDisk
+from fedpeer.sims.network.driver import RETRY_TICKS, RETRY_TICKS_MAX, Craft, Fed, Machine, Process
 from fedpeer.sims.network.faults import Act, Faults, Lying
 from fedpeer.sims.network.history import ROWS_MAX, Row
 from fedpeer.sims.network.links import Links

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpeer.peer.node.repeats import Repeats
+from fedpeer.peer.node.retransmission import Repeats
 
 
 def test_what_is_missed_is_not_waited_for_as_long_as_on_a_link_that_carries_nothing() -> None:

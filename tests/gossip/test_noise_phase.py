@@ -13,12 +13,12 @@ from torch import Tensor
 
 from fedpeer.gossip import transfers
 from fedpeer.gossip.mass import Mass
+from fedpeer.gossip.noise_phase import Veil, give_made_up, shown
 from fedpeer.gossip.push_sum import receive, share
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Outgoing
-from fedpeer.gossip.veil import Veil, give_made_up, shown
 from fedpeer.topology.prediction import predicted_rounds
-from tests.gossip.town import Town
+from tests.gossip.membership_cluster import Town
 from tests.reference.veil import push
 
 FORMS: dict[str, Form] = {

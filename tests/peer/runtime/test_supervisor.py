@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 PARENT = """
 import os, signal, sys, time
-from fedpeer.peer.runtime.nursery import watch_over
+from fedpeer.peer.runtime.supervisor import watch_over
 
 def said(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
-from fedpeer.gossip.spreading import spread
+from fedpeer.gossip.flooding import spread
 from fedpeer.topology.graphs import complete, exponential, k_regular, one_peer_exponential, ring, star
 from fedpeer.topology.overlay import Overlay, overlay
 

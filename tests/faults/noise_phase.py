@@ -17,7 +17,7 @@ from fedpeer.peer.state.events import Effect, Evaluate, Send
 from fedpeer.peer.wire.messages import Transfer
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
-from tests.faults.village import HULL_SLACK, PeerCluster, world
+from tests.faults.peer_cluster import HULL_SLACK, PeerCluster, world
 
 #: As large as what the values are apart.
 NOISE = "noise,pushes=2,scale=1.0"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.peer.state.standing import Standing
+from fedpeer.peer.state.reputation import Standing
 from fedpeer.peer.wire.rejections import REJECTIONS
 
 TICK_S = 0.025

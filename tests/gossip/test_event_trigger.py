@@ -16,7 +16,7 @@ from scipy.sparse import issparse
 
 from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, Averaging, Way, traffic, turn
 from fedpeer.gossip.drift import unfit
-from fedpeer.gossip.waking import Awake, moved, wakings, woken_matrix
+from fedpeer.gossip.event_trigger import Awake, moved, wakings, woken_matrix
 from fedpeer.topology.graphs import GRAPHS
 from fedpeer.topology.mixing import Protocol
 from fedpeer.topology.overlay import overlay

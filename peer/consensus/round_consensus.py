@@ -3,8 +3,8 @@
 Nobody has to be told that a round opens. Whoever holds the server after round r knows by the seed who takes part in
 round r + 1, and opens it alone. Those train and send their updates to the coordinator of the moment; to the next one
 the same bytes, if it changes. The coordinator closes the round when all have sent who are there, or the deadline is
-over (`gathering.py`); what it made is a decree like any other (`decree.py`), and all fetch the model that the decree
-names before they accept it.
+over (`collected_updates.py`); what it made is a decree like any other (`decree.py`), and all fetch the model that the
+decree names before they accept it.
 
 Votes are the machine's business. Here its outputs become effects in their order, and it is told what is durable. Where
 the update comes from, and what a peer makes of a round that is in force, is not a council's business: `client.py` says
@@ -19,17 +19,17 @@ from dataclasses import replace
 import numpy as np
 
 from fedpeer.gossip.claims import Sign, Verify
-from fedpeer.peer.consensus.asking import Asked
+from fedpeer.peer.consensus.collected_updates import Gathering
 from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import Election
-from fedpeer.peer.consensus.electors import signers, swear, unproven
-from fedpeer.peer.consensus.former import attested
-from fedpeer.peer.consensus.gathering import Gathering
-from fedpeer.peer.state.chamber import ConsensusState, PendingUpdate, bound
+from fedpeer.peer.consensus.retries import Asked
+from fedpeer.peer.consensus.revoked_keys import attested
+from fedpeer.peer.consensus.voting import signers, swear, unproven
+from fedpeer.peer.state.consensus_state import ConsensusState, PendingUpdate, bound
 from fedpeer.peer.state.course import AlgorithmSpec
 from fedpeer.peer.state.entries import ModelStored, TermChanged
 from fedpeer.peer.state.events import AggregateUpdates, UpdatesAggregated
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.ballots import (
     Accept,

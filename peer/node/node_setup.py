@@ -39,13 +39,13 @@ from fedpeer.learning.wire_forms import form_after, succeeding
 from fedpeer.peer.node.admission import WEIGHT_MAX
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.course import AlgorithmSpec
+from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import Entry
 from fedpeer.peer.state.events import Persist
 from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
-from fedpeer.peer.state.ledger import DurableState, Rules
-from fedpeer.peer.state.life import PeerGroups, Setup
 from fedpeer.peer.state.means import course_of as mean_course
 from fedpeer.peer.state.means import patience_in
+from fedpeer.peer.state.node_state import PeerGroups, Setup
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.state.seats import seats_of
 from fedpeer.peer.state.voters import EVERYONE, PeerCouncil, electorate

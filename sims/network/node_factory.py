@@ -23,8 +23,8 @@ from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.consensus.capability import Capability
 from fedpeer.peer.node.keeper import Keeper
-from fedpeer.peer.node.making import disk_bytes, node_of, rules_of, setup_of
 from fedpeer.peer.node.node import Node
+from fedpeer.peer.node.node_setup import disk_bytes, node_of, rules_of, setup_of
 from fedpeer.peer.node.pupil import Pupil
 from fedpeer.peer.state.course import AlgorithmSpec
 from fedpeer.peer.state.events import (
@@ -48,8 +48,8 @@ from fedpeer.peer.state.events import (
     Worked,
 )
 from fedpeer.peer.state.journal import held_of
-from fedpeer.peer.state.life import Setup
 from fedpeer.peer.state.means import concluded
+from fedpeer.peer.state.node_state import Setup
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.framing import unframe
@@ -58,7 +58,7 @@ from fedpeer.peer.wire.roster import Entry, Roster
 from fedpeer.peer.wire.signed_contract import SignedContract
 from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection
-from fedpeer.sims.network.craft import Craft, Machine
+from fedpeer.sims.network.driver import Craft, Machine
 from fedpeer.sims.network.lies import told, withheld
 from fedpeer.sims.peers import learners, secret_of
 from fedpeer.sims.world import World, plan_of

@@ -14,10 +14,10 @@ from fedpeer.gossip.proofs import Signed, Way
 from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict, implied_D, judge
 from fedpeer.peer.node.admission import may_precede, weight_limits, weight_refusal
 from fedpeer.peer.node.reminders import is_signed, lane_signature
-from fedpeer.peer.node.repeats import Repeats
+from fedpeer.peer.node.retransmission import Repeats
+from fedpeer.peer.state.durable_state import NOTHING_HELD
 from fedpeer.peer.state.entries import Acked, ShareApplied
-from fedpeer.peer.state.ledger import NOTHING_HELD
-from fedpeer.peer.state.life import NodeState
+from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import Ack, Transfer
 
 #: Rounds that two who keep step are apart at most, beside those that news needs to come round a group. What is made

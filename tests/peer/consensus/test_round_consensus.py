@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeer.peer.consensus import council
-from fedpeer.peer.consensus.asking import AGAIN_MAX, Asked
+from fedpeer.peer.consensus import round_consensus
 from fedpeer.peer.consensus.polls import Timing
+from fedpeer.peer.consensus.retries import AGAIN_MAX, Asked
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.course import AlgorithmSpec, concluded
 from fedpeer.peer.state.events import (
@@ -52,8 +52,8 @@ from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
-from tests.faults import parliament
-from tests.faults.parliament import BYTES, Clerk, ServerCluster, world
+from tests.faults import server_cluster
+from tests.faults.server_cluster import BYTES, Clerk, ServerCluster, world
 from tests.peer.frames import framed
 
 QUICK = LinkRules(delay=0.2, jitter=0.2)
@@ -437,8 +437,8 @@ def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.Monke
         return called
 
     monkeypatch.setattr(Node, "step", stepped)
-    monkeypatch.setattr(council, "content_digest", watched(content_digest))
-    monkeypatch.setattr(parliament, "pair", watched(parliament.pair))  # a clerk's check calls it
+    monkeypatch.setattr(round_consensus, "content_digest", watched(content_digest))
+    monkeypatch.setattr(server_cluster, "pair", watched(server_cluster.pair))  # a clerk's check calls it
     town.run(town.now + 200.0)
     assert slow["pair"] == 0
     assert slow["content_digest"] == 0

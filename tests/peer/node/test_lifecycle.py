@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpeer.peer.node.passages import JOIN_S
+from fedpeer.peer.node.lifecycle import JOIN_S
 from fedpeer.peer.state.events import Asked, Note
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules, partition
-from tests.faults.parliament import ServerCluster
-from tests.faults.parliament import world as clients
+from tests.faults.peer_cluster import PeerCluster, world
 from tests.faults.scenarios import CALM
-from tests.faults.village import PeerCluster, world
+from tests.faults.server_cluster import ServerCluster
+from tests.faults.server_cluster import world as clients
 
 #: Ticks of the 5 s in which somebody may take what a leaver holds, and of its farewell.
 PATIENCE, FAREWELL = 200, 13
