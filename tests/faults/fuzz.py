@@ -1,4 +1,7 @@
-"""Recorded messages with bytes flipped, cut out, doubled and put in: each is a valid message or a named refusal."""
+"""Messages with bytes flipped, cut out, doubled and put in: each is a valid message or a named rejection.
+
+They are those that are recorded, and for each seed one of every kind in every version, drawn from its declaration.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.wire.codec import decode
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
+from tests.peer.examples import SPOKEN, frame
 from tests.peer.frames import GATE, MESSAGES, framed
 
 #: Messages of one seed.
@@ -18,6 +22,7 @@ def fuzzed(seed: int) -> None:
     """P10: whatever bytes come, the decoder gives a message or a refusal that the table knows."""
     draws = Draws(seed).numpy("fuzz")
     frames = [framed(message) for message in MESSAGES.values()]
+    frames += [frame(kind, version, draws) for version, kind in SPOKEN]
     for _ in range(EACH):
         data = spoilt(bytearray(frames[draws.integers(len(frames))]), draws)
         found = decode(data, GATE)

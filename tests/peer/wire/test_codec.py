@@ -53,6 +53,8 @@ from fedpeer.peer.wire.versions import CAPABILITIES_MAX, VERSIONS
 from fedpeer.peer.wire.wire_types import COUNT_MAX, NUMBER_MAX
 from fedpeer.rejection import Rejection
 from tests.peer import hostile
+from tests.peer.examples import SPOKEN
+from tests.peer.examples import frame as example
 from tests.peer.frames import CLAIMS, ENVELOPE, GATE, HELLO, LENGTH, MESSAGES, PARTY, PLAIN, TRANSFER, framed, spec
 from tests.peer.hostile import HOSTILE, REFUSED, ROSTER_NEWS, VALUE, Hostile, ack, craft, numbers, packed, transfer
 
@@ -501,6 +503,7 @@ def checked(frame: bytes) -> bool:
 def fuzzed(cases: int, seed: int) -> None:
     draws = np.random.default_rng(seed)
     recorded = [framed(message) for message in MESSAGES.values()]
+    recorded += [example(kind, version, draws) for version, kind in SPOKEN]
     taken = 0
     for _ in range(cases):
         frame = bytearray(recorded[draws.integers(len(recorded))])
