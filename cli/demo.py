@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     import socket
 
-    from fedpeer.experiments.associative.demonstration import Shown
+    from fedpeer.experiments.associative.shown import Shown
 
 app = typer.Typer(help="Small demonstrations.", no_args_is_help=True)
 

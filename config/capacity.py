@@ -16,8 +16,7 @@ from itertools import combinations
 from operator import itemgetter
 
 from fedpeer.algorithms.contract import Method
-from fedpeer.gossip.claims import Advert, Claim, claim_bytes
-from fedpeer.gossip.dissemination import STATEMENT_BYTES_MAX
+from fedpeer.gossip.claims import STATEMENT_BYTES_MAX, Advert, Claim, claim_bytes
 from fedpeer.slicing.models import ModelGraph, PartialModel, Problem
 
 #: Bytes of metadata. Eight claims of peers with ten partial models each, the largest usual message, take half of it;

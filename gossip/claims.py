@@ -21,6 +21,9 @@ VERDICTS: frozenset[State] = frozenset({"suspect", "dead"})
 
 #: First bytes of every signed text; the number is the version of this format.
 TAG = b"fedpeer claim 1"
+#: Bytes of a statement in a message, so that a verdict and the statement it is about fit into one even with the longest
+#: ids: enough for 60 partial models of 40 letters.
+STATEMENT_BYTES_MAX = 2_800
 
 #: Gives the signature (64 bytes) of a text by this peer's own key.
 Sign = Callable[[bytes], bytes]

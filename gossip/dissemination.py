@@ -33,9 +33,6 @@ Taken = Literal[
 CLAIMS_MAX = 8
 #: Bytes of them: what 4 KiB leave beside an envelope with two ids of 64 letters.
 CLAIMS_BYTES_MAX = 3_500
-#: Of these for one statement, so that a verdict and the statement it is about fit into a message even with the longest
-#: ids: enough for 60 partial models of 40 letters.
-STATEMENT_BYTES_MAX = 2_800
 #: Each news is told this many times log2 of the peers (memberlist's multiplier is 4 times log10, and it gossips in
 #: bigger rounds). Fifteen tellings by each of 16 peers leave nobody out at 30 % loss.
 TELLINGS = 3

@@ -21,13 +21,13 @@ from typing import Literal
 import numpy as np
 
 from fedpeer.gossip.awareness import Awareness, Timing
-from fedpeer.gossip.claims import VERDICTS, Sign, State, Verify, claim_bytes
+from fedpeer.gossip.claims import STATEMENT_BYTES_MAX, VERDICTS, Sign, State, Verify, claim_bytes
 from fedpeer.gossip.claims import Advert as Advert
 from fedpeer.gossip.claims import Claim as Claim
 from fedpeer.gossip.claims import claim_text as claim_text
 from fedpeer.gossip.credit import Credit
 from fedpeer.gossip.detector import Accuse, Ask, Detector
-from fedpeer.gossip.dissemination import STATEMENT_BYTES_MAX, Held, Rumours, Standing, Taken
+from fedpeer.gossip.dissemination import Held, Rumours, Standing, Taken
 from fedpeer.gossip.outcomes import Change as Change
 from fedpeer.gossip.outcomes import ClaimRejection
 from fedpeer.gossip.outcomes import OtherSelf as OtherSelf

@@ -10,7 +10,6 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,8 @@ from torch import Tensor
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import DataError
-from fedpeer.experiments.associative.recall import Bits, Canvas, Cells, Memory, Pattern, Recall, closeness
+from fedpeer.experiments.associative.recall import Bits, Canvas, Memory, Pattern, Recall, closeness
+from fedpeer.experiments.associative.shown import HIDDEN, Scene, Shown
 from fedpeer.networks.associative import Associative
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.record import begin
@@ -32,51 +32,10 @@ from fedpeer.sims.world import World
 
 METHODS = ("local", "full-averaging", "partial-averaging")
 #: How many know another completion, and of which class; how many of the hidden units are shared.
-OTHERS, CHANGED, HIDDEN, SHARED = 2, 1, 400, 320
+OTHERS, CHANGED, SHARED = 2, 1, 320
 ROUNDS = 60
 #: The least number of peers: the others, and for each of three patterns two who know it.
 PEERS_MIN = OTHERS + 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scene:
-    """One peer is asked to complete one pattern. Cells (rows, columns), alike for all of them.
-
-    otherwise   it learnt another completion than most; else it was never shown the pattern
-    answers     by method
-    passes      by method, whether at least as many ones are right as units are wrong (of images: as bits)
-    """
-
-    peer: str
-    otherwise: bool
-    given: Cells
-    expected: Cells
-    answers: Mapping[str, Cells]
-    passes: Mapping[str, bool]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """What came out.
-
-    accuracy   by method, the share of completed patterns over all peers; `of_others` that of those who know another
-               completion
-    wrong      by method, units that are wrong in an answer, on average
-    recall     the trained peers, to be asked further
-    """
-
-    peers: int
-    accuracy: Mapping[str, float]
-    of_others: Mapping[str, float]
-    wrong: Mapping[str, float]
-    scenes: tuple[Scene, ...]
-    recall: Recall
-
-    @property
-    def best(self) -> str | None:
-        """The method that completes more than all others; None where none does."""
-        first, second, *_ = sorted(self.accuracy, key=lambda method: -self.accuracy[method])
-        return first if self.accuracy[first] > self.accuracy[second] else None
 
 
 def federation(peers: int, seed: int, *, images: bool) -> Federation:

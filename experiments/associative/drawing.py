@@ -12,8 +12,8 @@ from rich.text import Text
 from fedpeer.experiments.associative.words import NAMES, RULE, scores, verdict
 
 if TYPE_CHECKING:
-    from fedpeer.experiments.associative.demonstration import Scene, Shown
     from fedpeer.experiments.associative.recall import Cells
+    from fedpeer.experiments.associative.shown import Scene, Shown
 
 #: From this width on a cell of bits is two columns, so that it is about as wide as high.
 WIDE = 120

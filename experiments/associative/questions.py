@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpeer.experiments.associative.demonstration import HIDDEN, Shown
 from fedpeer.experiments.associative.page.server import QuestionError
 from fedpeer.experiments.associative.recall import Cells, Pattern, Recall, Recalled
+from fedpeer.experiments.associative.shown import HIDDEN, Shown
 from fedpeer.experiments.associative.words import NAMES, RULE, lesson, says, scores, verdict
 from fedpeer.peer.wire.json_text import parsed
 

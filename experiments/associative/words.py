@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from fedpeer.runs.summary import score_text
 
 if TYPE_CHECKING:
-    from fedpeer.experiments.associative.demonstration import Scene, Shown
     from fedpeer.experiments.associative.recall import Cells, Recalled, Relation
+    from fedpeer.experiments.associative.shown import Scene, Shown
 
 NAMES = {"local": "local only", "full-averaging": "full averaging", "partial-averaging": "partial averaging"}
 RULE = "An answer passes with at least as many ones right as missing and too much together."

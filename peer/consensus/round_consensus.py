@@ -25,8 +25,8 @@ from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.consensus.retries import Asked
 from fedpeer.peer.consensus.revoked_keys import attested
 from fedpeer.peer.consensus.voting import signers, swear, unproven
+from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.consensus_state import ConsensusState, PendingUpdate, bound
-from fedpeer.peer.state.course import AlgorithmSpec
 from fedpeer.peer.state.entries import ModelStored, TermChanged
 from fedpeer.peer.state.events import AggregateUpdates, UpdatesAggregated
 from fedpeer.peer.state.node_state import NodeState

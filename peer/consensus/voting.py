@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Protocol, TypeGuard
 
 from fedpeer.peer.consensus.decree import RoundCommit
+from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.consensus_state import ConsensusState, called
-from fedpeer.peer.state.course import AlgorithmSpec
 from fedpeer.peer.state.entries import VotingAllowed
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.ballots import Commit, Heartbeat, Message, Out

@@ -25,8 +25,8 @@ from fedpeer.peer.node.evaluating import models_of
 from fedpeer.peer.node.lifecycle import lingering
 from fedpeer.peer.state.entries import Averaged, Began, LocalTrained, UpdateMade
 from fedpeer.peer.state.events import Evaluate, Train, Trained
-from fedpeer.peer.state.means import update_of
 from fedpeer.peer.state.node_state import NodeState
+from fedpeer.peer.wire.mean_bytes import update_of
 
 #: Deadlines for which a group is waited for that somebody coordinates: the coordinator's own may begin when this
 #: peer's is half over.

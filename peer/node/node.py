@@ -40,7 +40,7 @@ from fedpeer.peer.node.reminders import born_again
 from fedpeer.peer.node.retransmission import Repeats
 from fedpeer.peer.node.rounds import Rounds, average, begin, push, stay, train, trained, watch
 from fedpeer.peer.node.skew import finished_without
-from fedpeer.peer.state.course import AlgorithmSpec
+from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.events import (
     Asked,

@@ -36,15 +36,15 @@ from fedpeer.gossip.reductions import NOTHING
 from fedpeer.learning.assembly import Assembly
 from fedpeer.learning.groups import averaging_among, enrolled, noise_of, peer_plan, plan_for
 from fedpeer.learning.wire_forms import form_after, succeeding
+from fedpeer.peer.consensus.means import course_of as mean_course
+from fedpeer.peer.consensus.means import patience_in
 from fedpeer.peer.node.admission import WEIGHT_MAX
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.state.course import AlgorithmSpec
+from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import Entry
 from fedpeer.peer.state.events import Persist
 from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
-from fedpeer.peer.state.means import course_of as mean_course
-from fedpeer.peer.state.means import patience_in
 from fedpeer.peer.state.node_state import PeerGroups, Setup
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.state.seats import seats_of

@@ -22,7 +22,8 @@ from fedpeer.algorithms.updates import fault
 from fedpeer.config.building import Coordinated, Loader, coordinated_of, left_out
 from fedpeer.config.choice import Choice
 from fedpeer.learning.learner import Learner
-from fedpeer.peer.state.course import AlgorithmSpec, concluded, practised
+from fedpeer.peer.consensus.round_results import concluded, practised
+from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.events import (
     AggregateUpdates,
     ClientTrained,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import assert_never
 
 from fedpeer.learning import models
+from fedpeer.peer.consensus.means import concluded
 from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.peer.runtime.status import Status, Timed
 from fedpeer.peer.state.events import (
@@ -21,7 +22,6 @@ from fedpeer.peer.state.events import (
     Work,
     Worked,
 )
-from fedpeer.peer.state.means import concluded
 
 
 class JobRunner:

@@ -52,8 +52,8 @@ from fedpeer.peer.state.entries import (
     VoterSetKnown,
     VotingAllowed,
 )
-from fedpeer.peer.state.means import values_of
 from fedpeer.peer.state.outlier_check import Reach, length_of
+from fedpeer.peer.wire.mean_bytes import values_of
 
 #: What rounding leaves of a weight that was given away whole.
 NOTHING_HELD = 1e-12

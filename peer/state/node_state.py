@@ -23,7 +23,7 @@ from fedpeer.gossip.membership import Advert, Claim, Membership
 from fedpeer.gossip.noise_phase import key_of
 from fedpeer.gossip.transfers import Parcel
 from fedpeer.learning.groups import PeerGroup
-from fedpeer.peer.state.course import AlgorithmSpec
+from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.entries import (
     ClientStateSaved,

@@ -23,7 +23,8 @@ from typing import Any
 
 from fedpeer.config.capacity import METADATA_BYTES_MAX
 from fedpeer.gossip.claims import Claim
-from fedpeer.peer.wire.framing import Bytes, pack
+from fedpeer.gossip.tensor_bytes import Bytes
+from fedpeer.peer.wire.framing import pack
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.message_spec import NO_TAIL, About, Envelope, ParsedMetadata, about, admitted, layout_of
 from fedpeer.peer.wire.messages import KINDS, SENTENCE, Message, RejectMessage, RosterNews, spoken_in

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from fedpeer.config.capacity import NAME_LETTERS_MAX, SIGNATURES_MAX
+from fedpeer.gossip.tensor_bytes import Bytes
 from fedpeer.peer.wire.ballots import (
     Accept,
     Certificate,
@@ -28,7 +29,7 @@ from fedpeer.peer.wire.ballots import (
     VoteReply,
     VoteRequest,
 )
-from fedpeer.peer.wire.framing import Bytes, FrameError, pack, unpack_each
+from fedpeer.peer.wire.framing import FrameError, pack, unpack_each
 from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.peer.wire.wire_types import Array, Elsewhere, Flag, Layout, Octets, Tagged, Text, Whole, inlined
 from fedpeer.rejection import RejectionError

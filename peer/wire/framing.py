@@ -12,7 +12,6 @@ Metadata is [kind, fields, [[name, dtype, shape], ...]]; the tensors stand in th
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from struct import Struct
@@ -21,6 +20,8 @@ from typing import Any, BinaryIO
 import msgpack
 import torch
 from torch import Tensor
+
+from fedpeer.gossip.tensor_bytes import Bytes, raw
 
 MAGIC = b"FDPF"
 #: Of this format. Files of the version before are read; there is none yet.
@@ -33,10 +34,6 @@ _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8)
 }
-
-
-#: Bytes of any kind.
-Bytes = bytes | bytearray | memoryview
 
 
 class FrameError(ValueError):
@@ -83,12 +80,6 @@ def unpack_each(data: Bytes, *, str_max: int, bin_max: int, array_max: int, map_
         except (ValueError, msgpack.UnpackException) as error:
             raise FrameError(f"not msgpack within the limits: {type(error).__name__}") from error
         yield value
-
-
-def raw(tensor: Tensor) -> memoryview:
-    """A tensor's bytes, little-endian; a view where it is contiguous."""
-    assert sys.byteorder == "little", "bytes of tensors are little-endian; this machine would have to swap them"
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def frame(kind: str, fields: object, tensors: Mapping[str, Tensor]) -> bytes:

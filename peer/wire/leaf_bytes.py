@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.config.peer_id import PEER_ID
-from fedpeer.peer.wire.framing import raw
+from fedpeer.gossip.tensor_bytes import raw
 
 _COUNT, _LETTERS, _ROUND = Struct("<I"), Struct("<B"), Struct("<Q")
 #: Letters of an id, and bytes of one client's entry.

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from fedpeer.gossip.reductions import FLOAT32, NOTHING, Form
+from fedpeer.gossip.sparse_words import packed, packed_bytes_min, restored, wire_bytes
+from fedpeer.gossip.tensor_bytes import Bytes, raw
 from fedpeer.peer.wire.consensus_wire import SIGNATURES_BYTES, has_signatures, tail_of, with_tail
-from fedpeer.peer.wire.framing import Bytes, raw
 from fedpeer.peer.wire.message_policy import CouncilSpec, GroupSpec
 from fedpeer.peer.wire.message_spec import ParsedMetadata, Tail, about, sized
-from fedpeer.peer.wire.sparse_words import packed, packed_bytes_min, restored, wire_bytes
 from fedpeer.peer.wire.wire_types import Many, OneOf, Reader, Whole, WireType, Writer
 from fedpeer.rejection import Rejection
 

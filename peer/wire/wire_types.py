@@ -18,7 +18,8 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from fedpeer.config.capacity import ARRAY_MAX
-from fedpeer.peer.wire.framing import Bytes, FrameError, unpack
+from fedpeer.gossip.tensor_bytes import Bytes
+from fedpeer.peer.wire.framing import FrameError, unpack
 from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection, RejectionError
 

@@ -22,11 +22,12 @@ from fedpeer.config.methods import method_of
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.consensus.capability import Capability
+from fedpeer.peer.consensus.means import concluded
 from fedpeer.peer.node.keeper import Keeper
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import disk_bytes, node_of, rules_of, setup_of
 from fedpeer.peer.node.pupil import Pupil
-from fedpeer.peer.state.course import AlgorithmSpec
+from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.events import (
     AggregateUpdates,
     ClientTrained,
@@ -48,7 +49,6 @@ from fedpeer.peer.state.events import (
     Worked,
 )
 from fedpeer.peer.state.journal import held_of
-from fedpeer.peer.state.means import concluded
 from fedpeer.peer.state.node_state import Setup
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.wire import codec

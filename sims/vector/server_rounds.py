@@ -19,8 +19,8 @@ from fedpeer.algorithms.leaves import byte_count, leaves, mapped, rebuilt
 from fedpeer.algorithms.updates import fault
 from fedpeer.config.building import Coordinated, left_out
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
-from fedpeer.peer.wire.framing import raw
-from fedpeer.peer.wire.sparse_words import wire_bytes
+from fedpeer.gossip.sparse_words import wire_bytes
+from fedpeer.gossip.tensor_bytes import raw
 from fedpeer.rejection import Rejection
 from fedpeer.sims.vector.rounds import Session, Tensors
 from fedpeer.sims.vector.workspace import FIRST, other

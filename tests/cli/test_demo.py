@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from fedpeer.experiments.associative import demonstration, words
-from fedpeer.experiments.associative.demonstration import METHODS, Scene, Shown
+from fedpeer.experiments.associative.demonstration import METHODS
 from fedpeer.experiments.associative.drawing import Marks, drawn, picture
 from fedpeer.experiments.associative.recall import Cells, Pattern, Recall, Recalled
+from fedpeer.experiments.associative.shown import Scene, Shown
 from tests.cli.conftest import Fedpeer
 from tests.experiments import recalls
 from tests.experiments.recalls import STRANGE as STRANGE_PATTERN

@@ -17,7 +17,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from fedpeer.experiments.associative import demonstration
-from fedpeer.experiments.associative.demonstration import METHODS, Shown
+from fedpeer.experiments.associative.demonstration import METHODS
 from fedpeer.experiments.associative.page import server
 from fedpeer.experiments.associative.page.server import (
     QUESTION_BYTES_MAX,
@@ -28,6 +28,7 @@ from fedpeer.experiments.associative.page.server import (
     serve,
 )
 from fedpeer.experiments.associative.questions import Question, answer_to, answered, question_in, tellable
+from fedpeer.experiments.associative.shown import Shown
 from tests.cli.conftest import Fedpeer
 from tests.experiments import recalls
 from tests.experiments.recalls import AVERAGED, HIDDEN, STRANGE, A, B, C

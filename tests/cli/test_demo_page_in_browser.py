@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from aiohttp.test_utils import BaseTestServer, TestServer
 
-from fedpeer.experiments.associative.demonstration import METHODS, Shown
+from fedpeer.experiments.associative.demonstration import METHODS
 from fedpeer.experiments.associative.page.server import application
 from fedpeer.experiments.associative.questions import answer_to, tellable
 from fedpeer.experiments.associative.recall import Cells
+from fedpeer.experiments.associative.shown import Shown
 from tests.experiments import recalls
 from tests.experiments.recalls import AVERAGED, HIDDEN, STRANGE, B
 from tests.peer.runtime.browser import CHROMIUM, Page, chromium

@@ -17,8 +17,7 @@ from fedpeer.config.capacity import (
     hello_bytes,
     statement_bytes,
 )
-from fedpeer.gossip.claims import Advert, Claim
-from fedpeer.gossip.dissemination import STATEMENT_BYTES_MAX
+from fedpeer.gossip.claims import STATEMENT_BYTES_MAX, Advert, Claim
 from fedpeer.gossip.membership import Membership
 from fedpeer.peer.wire.codec import encode
 from fedpeer.peer.wire.framing import pack

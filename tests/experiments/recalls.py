@@ -12,8 +12,9 @@ from functools import cache
 import numpy as np
 import torch
 
-from fedpeer.experiments.associative.demonstration import METHODS, Scene, Shown
+from fedpeer.experiments.associative.demonstration import METHODS
 from fedpeer.experiments.associative.recall import Canvas, Cells, Memory, Pattern, Recall
+from fedpeer.experiments.associative.shown import Scene, Shown
 from fedpeer.networks.associative import Associative
 
 PEERS = ("peer1", "peer2", "peer3", "peer4")

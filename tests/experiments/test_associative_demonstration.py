@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedpeer.experiments.associative import demonstration
-from fedpeer.experiments.associative.demonstration import METHODS, Shown, demonstrate
+from fedpeer.experiments.associative.demonstration import METHODS, demonstrate
+from fedpeer.experiments.associative.shown import Shown
 from fedpeer.sims.events import Event, RoundDone
 
 

@@ -20,9 +20,10 @@ import torch
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse
+from fedpeer.peer.consensus.round_results import concluded, practised
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import setup_of
-from fedpeer.peer.state.course import AlgorithmSpec, concluded, practised
+from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.events import (
     AggregateUpdates,
     ClientTrained,

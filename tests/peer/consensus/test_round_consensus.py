@@ -14,8 +14,9 @@ import pytest
 from fedpeer.peer.consensus import round_consensus
 from fedpeer.peer.consensus.polls import Timing
 from fedpeer.peer.consensus.retries import AGAIN_MAX, Asked
+from fedpeer.peer.consensus.round_results import concluded
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.state.course import AlgorithmSpec, concluded
+from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.events import (
     AggregateUpdates,
     ClientTrained,

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.config.capacity import METADATA_BYTES_MAX, NAME_LETTERS_MAX, SIGNATURES_MAX
+from fedpeer.gossip.sparse_words import packed, wire_bytes
 from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
 from fedpeer.peer.wire.ballots import (
@@ -47,7 +48,6 @@ from fedpeer.peer.wire.message_policy import CouncilSpec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import KINDS, ConsensusMessage, Message, ModelReply, ModelRequest, Update
 from fedpeer.peer.wire.rejections import REJECTIONS
-from fedpeer.peer.wire.sparse_words import packed, wire_bytes
 from fedpeer.peer.wire.tails import content_digest
 from fedpeer.peer.wire.wire_types import NUMBER_MAX
 from fedpeer.rejection import Rejection

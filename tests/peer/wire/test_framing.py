@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpeer.gossip.tensor_bytes import raw
 from fedpeer.peer.wire.framing import (
     DIGEST_BYTES,
     FrameError,
     FrameNewerError,
     frame,
     pack,
-    raw,
     unframe,
     unframe_any,
     unpack,

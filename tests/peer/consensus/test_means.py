@@ -14,9 +14,10 @@ from hypothesis.extra import numpy as hnp
 
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.consensus.capability import Capability
+from fedpeer.peer.consensus.means import concluded, course_of, patience_in
 from fedpeer.peer.state.events import AggregateUpdates
-from fedpeer.peer.state.means import concluded, course_of, mean_of, patience_in, update_of, values_of
 from fedpeer.peer.wire.leaf_bytes import parted
+from fedpeer.peer.wire.mean_bytes import mean_of, update_of, values_of
 from fedpeer.peer.wire.tails import content_digest
 from fedpeer.topology.graphs import complete
 from fedpeer.topology.overlay import overlay

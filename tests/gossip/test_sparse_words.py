@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpeer.peer.wire.sparse_words import packed, packed_bytes_min, restored, wire_bytes
+from fedpeer.gossip.sparse_words import packed, packed_bytes_min, restored, wire_bytes
 
 
 def packed_slowly(content: bytes) -> bytes:

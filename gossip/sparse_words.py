@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.peer.wire.framing import Bytes
+from fedpeer.gossip.tensor_bytes import Bytes
 
 WORD_BYTES = 4
 

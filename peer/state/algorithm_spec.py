@@ -6,16 +6,11 @@ part in a round, and what is wrong with somebody's update.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedpeer.peer.state.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
-from fedpeer.peer.wire.leaf_bytes import content_of, parted
-from fedpeer.peer.wire.tails import content_digest
+from fedpeer.peer.wire.leaf_bytes import parted
 from fedpeer.rejection import Rejection
-
-#: Of a round: nobody's update is left out.
-NOBODY: Mapping[str, Rejection] = {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -55,19 +50,3 @@ class AlgorithmSpec:
         if not self.sound(found[1]):
             return Rejection("not_finite", "what was decreed is a model with NaN in it")
         return self.server_fault(found[1])
-
-
-def practised(job: TrainClient, client: bytes, update: bytes, course: AlgorithmSpec) -> ClientTrained:
-    """A training that led to this client and gave this update."""
-    return ClientTrained(job.round, client, update, content_digest(update), course.fault(update))
-
-
-def concluded(
-    job: AggregateUpdates, server: bytes, *, sound: bool, out: Mapping[str, Rejection] = NOBODY
-) -> UpdatesAggregated:
-    """A round that leads to this server; `sound`: whether it is made of numbers, `out`: whose updates are left out."""
-    if not sound:
-        return UpdatesAggregated(job.term, job.round, None, group=job.group, out=out)
-    counting = [client for client in job.updates if client not in out]
-    content = content_of({**job.counted, **dict.fromkeys(counting, job.round)}, server)
-    return UpdatesAggregated(job.term, job.round, content, content_digest(content), job.group, out)
