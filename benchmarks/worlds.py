@@ -21,8 +21,9 @@ from benchmarks.measure import Lap, Spent, clocked, interleaved
 from fedpeer.algorithms.batches import order
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import Choice, parse
-from fedpeer.config.federation import Federation, GossipSettings, LearningSettings, SimulationSettings
+from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
+from fedpeer.config.settings import GossipSettings, LearningSettings, SimulationSettings
 from fedpeer.data.dataset import Dataset
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset

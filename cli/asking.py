@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from fedpeer.cli.anchors import anchored_federation
-from fedpeer.cli.checks import choice_problem
-from fedpeer.cli.config import Source, examine, refuse, typed
-from fedpeer.cli.errors import Path as SettingPath
-from fedpeer.cli.errors import Problem
+from fedpeer.cli.config import Source, refuse
 from fedpeer.cli.yaml_marks import scalar
 from fedpeer.config.choice import Choice, ChoiceError, from_data, parse
-from fedpeer.config.federation import Federation, Strict
-from fedpeer.sims.request import DEFAULT_METHODS, EngineName, SimulationRequest
+from fedpeer.config.federation import Federation
+from fedpeer.config.problems import ConfigProblem
+from fedpeer.config.problems import Path as SettingPath
+from fedpeer.config.reading import typed
+from fedpeer.config.rules import Combination, Vocabulary, problems_of
+from fedpeer.config.settings import RunOptions
+from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
 
 #: Option -> the setting that it is.
 OPTIONS: dict[str, SettingPath] = {
@@ -63,18 +63,6 @@ HERE = ("device", "workers", "address", "shards")
 NOTHING_STARTED = ", so nothing was started"
 
 
-class RunOptions(Strict):
-    """What a run has beside its federation."""
-
-    repeats: int = Field(default=1, ge=1, le=1_000)
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    workers: int | None = Field(default=None, ge=1, le=1_024)
-    engine: EngineName = "vector"
-    faults: str = ""
-    address: str = ""
-    shards: int | None = Field(default=None, ge=1, le=10_000)
-
-
 def asked(
     given: Mapping[str, str], config: Path | None = None, *, argument: str = "", consequence: str = NOTHING_STARTED
 ) -> SimulationRequest:
@@ -89,26 +77,29 @@ def asked(
     """
     source = Source.of_file(config) if config else Source()
     written = (source.data.get("learning") or {}) if isinstance(source.data.get("learning"), dict) else {}
-    problems = _lay(source, given)
+    problems = [*source.marks.problems, *_lay(source, given)]
     if argument:
         source.options[OPTIONS[argument]] = "NAME"
     options, more = _run_options(source, given)
-    problems += more
-    federation, more = examine(source)
-    problems += more
+    federation, wrong = typed(Federation, source.data)
+    problems += [*more, *wrong]
     methods = _methods(given, federation, "algorithm" in written, problems)
+    if federation is not None:
+        together = Combination(
+            federation=federation,
+            methods=methods,
+            compared="compare" in given,
+            several=len(methods) * options.repeats > 1,
+            **options.model_dump(include={"engine", "device", "faults", "address", "shards"}),
+        )
+        problems += problems_of(together, OptionNames(source))
     refuse(source, problems, consequence)
     assert federation is not None
     return SimulationRequest(
         federation=anchored_federation(federation, config.parent if config and "dataset" not in given else Path()),
         methods=methods,
         seeds=tuple(range(federation.seed, federation.seed + options.repeats)),
-        device=options.device,
-        workers=options.workers,
-        engine=options.engine,
-        faults=options.faults,
-        address=options.address,
-        shards=options.shards,
+        **options.model_dump(exclude={"repeats"}),
     )
 
 
@@ -122,7 +113,7 @@ def asked_again(given: Mapping[str, str], config: Path | None) -> Callable[[dict
     kept = {*given, *(["config"] if config else [])} - {"resume", *HERE}
     source = Source()
     options, problems = _run_options(source, {name: given[name] for name in HERE if name in given})
-    refuse(source, [*problems, *(Problem((), text, flag(name)) for name in sorted(kept))], NOTHING_STARTED)
+    refuse(source, [*problems, *(ConfigProblem((), text, flag(name)) for name in sorted(kept))], NOTHING_STARTED)
 
     def request(settings: dict[str, Any]) -> SimulationRequest:
         federation = {name: settings[name] for name in Federation.model_fields}
@@ -137,11 +128,31 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+class OptionNames(Vocabulary):
+    """How the command line calls settings: by their options, where there are such and no file has the setting."""
+
+    def __init__(self, source: Source | None = None) -> None:
+        self._source = source or Source()
+
+    def name(self, key: str) -> str:
+        path = tuple(key.split("."))
+        if key in RunOptions.model_fields:
+            return flag(key)
+        if path in self._source.options:
+            return self._source.options[path]
+        options = {} if self._source.file else {setting: flag(option) for option, setting in OPTIONS.items()}
+        return options.get(path, key)
+
+    def put(self, key: str, value: str) -> str:
+        name = self.name(key)
+        return f"{name} {value}" if name.startswith("--") else f"{name}: {value}"
+
+
 def _value(name: str, text: str) -> Any:
     return scalar(text) if name in _NUMBERS else text
 
 
-def _lay(source: Source, given: Mapping[str, str]) -> list[Problem]:
+def _lay(source: Source, given: Mapping[str, str]) -> list[ConfigProblem]:
     """Lay the options over the file's settings."""
     gossip = source.data.get("gossip")
     if isinstance(gossip, dict) and ("tolerance" in given) != ("exchanges" in given):
@@ -152,7 +163,7 @@ def _lay(source: Source, given: Mapping[str, str]) -> list[Problem]:
     return _lay_rate(source, given["lr"]) if "lr" in given else []
 
 
-def _lay_rate(source: Source, text: str) -> list[Problem]:
+def _lay_rate(source: Source, text: str) -> list[ConfigProblem]:
     """`--lr` is a setting of the optimizer, whichever that is."""
     path = OPTIONS["optimizer"]
     learning = source.data.get("learning")
@@ -162,21 +173,22 @@ def _lay_rate(source: Source, text: str) -> list[Problem]:
     except ChoiceError:
         return []  # told as a mistake of the optimizer itself
     if path in source.options and (optimizer.value is not None or "lr" in optimizer.settings):
-        return [Problem((), f'the optimizer "{optimizer}" has a learning rate too; leave one out', "--lr")]
+        return [ConfigProblem((), f'the optimizer "{optimizer}" has a learning rate too; leave one out', "--lr")]
     source.lay("--lr", path, Choice(optimizer.name, None, {**optimizer.settings, "lr": text}))
     return []
 
 
-def _run_options(source: Source, given: Mapping[str, str]) -> tuple[RunOptions, list[Problem]]:
+def _run_options(source: Source, given: Mapping[str, str]) -> tuple[RunOptions, list[ConfigProblem]]:
     data = {name: _value(name, given[name]) for name in RunOptions.model_fields if name in given}
     source.options |= {(name,): flag(name) for name in data}
+    source.options[("methods",)] = "--compare"
     options, problems = typed(RunOptions, data)
     assert options is not None, "every option has a default"
     return options, problems
 
 
 def _methods(
-    given: Mapping[str, str], federation: Federation | None, in_file: bool, problems: list[Problem]
+    given: Mapping[str, str], federation: Federation | None, in_file: bool, problems: list[ConfigProblem]
 ) -> tuple[Choice, ...]:
     """Which algorithms to compare: those of `--compare`, or local and that of `--algorithm`, or the usual three.
 
@@ -186,7 +198,7 @@ def _methods(
     if "compare" in given:
         if "algorithm" in given:
             problems.append(
-                Problem((), "--algorithm names one method and --compare several; leave one out", "--compare")
+                ConfigProblem((), "--algorithm names one method and --compare several; leave one out", "--compare")
             )
         return _compared(given["compare"], problems)
     if federation is None or not ("algorithm" in given or in_file):
@@ -197,7 +209,7 @@ def _methods(
     return (chosen,) if chosen.name == "local" else (Choice("local"), chosen)
 
 
-def _compared(text: str, problems: list[Problem]) -> tuple[Choice, ...]:
+def _compared(text: str, problems: list[ConfigProblem]) -> tuple[Choice, ...]:
     """`a,b,c`; a piece with `=` is a setting of the method before it: `local,partial-averaging,cross_model=true`."""
     pieces: list[str] = []
     for piece in text.split(","):
@@ -208,14 +220,7 @@ def _compared(text: str, problems: list[Problem]) -> tuple[Choice, ...]:
     methods: list[Choice] = []
     for piece in pieces:
         try:
-            method = parse(piece)
+            methods.append(parse(piece))
         except ChoiceError as error:
-            problems.append(Problem((), str(error), "--compare"))
-            continue
-        wrong = choice_problem(OPTIONS["algorithm"], method)
-        if wrong is not None:
-            problems.append(Problem((), wrong.text, "--compare"))
-        if str(method) in map(str, methods):
-            problems.append(Problem((), f'"{method}" is named twice; name each method once', "--compare"))
-        methods.append(method)
+            problems.append(ConfigProblem((), str(error), "--compare"))
     return tuple(methods)

@@ -1,51 +1,24 @@
-"""From a file and options to a checked `Federation`, or to one report of everything that is wrong.
+"""Settings as they were written, in a file or as options, and each mistake with the place where it was written.
 
 Options are settings too: `--rounds 5` is `learning.rounds: 5`, read as the same YAML scalar and laid over the file's
 value. So both have the same checks and the same words, and only the place differs ("line 5:3" or "--rounds").
 
-The steps: YAML (`yaml_marks`), types and ranges (pydantic), checks that need several settings (`checks`). Each adds
-its problems to one list.
+The steps: YAML (`yaml_marks`), types and ranges (`config/reading.py`), the rule book (`config/rules.py`). Each adds its
+problems to one list.
 """
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
-
-from fedpeer.cli.checks import between_peers, contradictions
-from fedpeer.cli.errors import ConfigError, Path, Problem, shown
 from fedpeer.cli.yaml_marks import Marks, read
-from fedpeer.config.choice import nearest
-from fedpeer.config.federation import Federation, Strict
-
-#: What a person should write, by pydantic's name of the error.
-_WANTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "list_type": "a list",
-    "dict_type": "settings (key: value)",
-    "model_type": "settings (key: value)",
-    "none_required": "nothing",
-    "greater_than_equal": "{ge} or more",
-    "greater_than": "more than {gt}",
-    "less_than_equal": "{le} or less",
-    "less_than": "less than {lt}",
-    "string_too_short": "at least {min_length} character",
-    "string_too_long": "at most {max_length} characters",
-    "string_pattern_mismatch": "letters, digits, dots and hyphens, at most 63",
-    "too_long": "at most {max_length} of them",
-    "assignment_type": "alike",
-}
+from fedpeer.config.federation import Federation
+from fedpeer.config.problems import ConfigError, ConfigProblem, Path
+from fedpeer.config.reading import typed
+from fedpeer.config.rules import PEERS, Combination, problems_of
 
 
 @dataclass
@@ -76,15 +49,15 @@ class Source:
         inside[path[-1]] = value
         self.options[path] = option
 
-    def placed(self, problem: Problem) -> Problem:
+    def placed(self, problem: ConfigProblem) -> ConfigProblem:
         """The problem with its place: an option (whose name says more than the path), or a line."""
         if problem.place:
             return problem
         for length in range(len(problem.path), 0, -1):
             if problem.path[:length] in self.options:
-                return Problem((), problem.text, self.options[problem.path[:length]])
+                return replace(problem, path=(), place=self.options[problem.path[:length]])
         key = problem.text.startswith("unknown setting")
-        return Problem(problem.path, problem.text, self.marks.of(problem.path, key=key))
+        return replace(problem, place=self.marks.of(problem.path, key=key))
 
     @property
     def subject(self) -> str:
@@ -95,156 +68,27 @@ class Source:
 
 
 def load(source: Source, consequence: str = "") -> Federation:
-    """The federation that the source says, for peers that talk to one another.
+    """Return the federation that the source says, for peers that talk to one another.
 
     Raises:
         ConfigError: all problems of the source, in the order of the file.
     """
-    federation, problems = examine(source)
-    refuse(source, problems, consequence)
+    federation, problems = typed(Federation, source.data)
+    if federation is not None:
+        problems += problems_of(Combination.of(federation, PEERS))
+    refuse(source, [*source.marks.problems, *problems], consequence)
     assert federation is not None
-    refuse(source, between_peers(federation), consequence)
     return federation
 
 
-def examine(source: Source) -> tuple[Federation | None, list[Problem]]:
-    """The federation as far as it can be understood, and everything that is wrong with it, however it is played."""
-    federation, problems = typed(Federation, source.data)
-    if federation is not None:
-        problems += contradictions(federation, source.data)
-    return federation, [*source.marks.problems, *problems]
-
-
-def refuse(source: Source, problems: Sequence[Problem], consequence: str = "") -> None:
+def refuse(source: Source, problems: Sequence[ConfigProblem], consequence: str = "") -> None:
     """Raise one ConfigError of these problems, if there are any."""
     if problems:
         placed = sorted((source.placed(problem) for problem in problems), key=_line)
         raise ConfigError(source.subject, placed, consequence)
 
 
-def _line(problem: Problem) -> tuple[int, ...]:
+def _line(problem: ConfigProblem) -> tuple[int, ...]:
     if not problem.place.startswith("line "):
         return (0,)
     return tuple(int(number) for number in problem.place.removeprefix("line ").split(":"))
-
-
-_M = typing.TypeVar("_M", bound=Strict)
-
-
-def typed(model: type[_M], data: Mapping[str, Any]) -> tuple[_M | None, list[Problem]]:
-    """The typed settings, or all that is wrong with their types, ranges and names.
-
-    Settings that are wrong are left out and the rest read again, so that the checks across settings can go on with it;
-    None if even that is impossible.
-    """
-    try:
-        return model.model_validate(data), []
-    except ValidationError as error:
-        problems = _problems(model, data, error.errors(include_url=False))
-    try:
-        return model.model_validate(_without(data, [problem.path for problem in problems])), problems
-    except ValidationError:
-        return None, problems
-
-
-def _problems(model: type[BaseModel], data: Mapping[str, Any], errors: list[ErrorDetails]) -> list[Problem]:
-    """One problem a place. A place with several alternatives ("all", a number, a list) gives one error for each."""
-    at: dict[Path, list[ErrorDetails]] = {}
-    for error in errors:
-        at.setdefault(_path(data, error), []).append(error)
-    deepest = [path for path in at if not any(other[: len(path)] == path for other in at if len(other) > len(path))]
-    return [Problem(path, _words(model, path, at[path])) for path in deepest]
-
-
-def _path(data: Any, error: ErrorDetails) -> Path:
-    """pydantic's location without the names of the alternatives it tried."""
-    path: list[str | int] = []
-    for key in error["loc"]:
-        known = isinstance(data, Mapping) and key in data
-        if known or (isinstance(data, list) and isinstance(key, int) and key < len(data)):
-            path.append(key)
-            data = data[key]
-    return (*path, error["loc"][-1]) if error["type"] == "missing" else tuple(path)
-
-
-def _words(model: type[BaseModel], path: Path, errors: list[ErrorDetails]) -> str:
-    error = errors[0]
-    if error["type"] == "extra_forbidden":
-        return _unknown(model, path)
-    if error["type"] == "missing":
-        return "missing; it has no default, so it must be written"
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
-    wanted = [each for each in errors if not each["type"].endswith("_type")] if len(errors) > 1 else errors
-    in_range = [each for each in wanted if each["type"] not in ("literal_error", "int_from_float")]
-    alternatives = in_range or errors
-    words = dict.fromkeys(_wanted(each) for each in alternatives)
-    return f"found {_found(error['input'])}; write {' or '.join(words)}"
-
-
-def _wanted(error: ErrorDetails) -> str:
-    if error["type"] == "literal_error":
-        return str(error["ctx"]["expected"]).replace("'", '"')
-    return _WANTED[error["type"]].format(**error.get("ctx", {}))
-
-
-def _found(value: Any) -> str:
-    if isinstance(value, str):
-        return f'"{shown(value)}" (text)' if value else "empty text"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value is None:
-        return "nothing"
-    if isinstance(value, (list, Mapping)):
-        return "a list" if isinstance(value, list) else "settings"
-    return shown(value)
-
-
-def _unknown(model: type[BaseModel], path: Path) -> str:
-    """`unknown setting; did you mean ...?`: near names here, the same name elsewhere, or all that are known here."""
-    *parents, name = path
-    here = fields_at(model, parents)
-    near = nearest(str(name), here)
-    if not near.startswith("did you mean"):
-        elsewhere = [dotted for dotted in _all_fields(model) if dotted.rpartition(".")[2] == name]
-        return f"unknown setting; {f'did you mean {elsewhere[0]}?' if elsewhere else f'{near}'}"
-    meant = near.split('"')[1]
-    return f"unknown setting; did you mean {'.'.join(map(str, [*parents, meant]))}?"
-
-
-def fields_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
-    """The names of the settings that may stand under a path."""
-    for key in path:
-        annotation = model.model_fields[str(key)].annotation if str(key) in model.model_fields else None
-        if typing.get_origin(annotation) is dict:
-            return list(typing.get_args(annotation)[1].model_fields)
-        inner = _settings_in(annotation)
-        if inner is None:
-            return []
-        model = inner
-    return list(model.model_fields)
-
-
-def _settings_in(annotation: Any) -> type[BaseModel] | None:
-    """The settings that stand under a key of this type, which may be left out."""
-    kinds = (annotation, *typing.get_args(annotation))
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-
-
-def _all_fields(model: type[BaseModel], prefix: str = "") -> list[str]:
-    names = []
-    for name, info in model.model_fields.items():
-        names.append(prefix + name)
-        inner = None if typing.get_origin(info.annotation) is dict else _settings_in(info.annotation)
-        if inner is not None:
-            names += _all_fields(inner, f"{prefix}{name}.")
-    return names
-
-
-def _without(data: Any, paths: Sequence[Path], here: Path = ()) -> Any:
-    """A copy of nested plain data without the values at some paths."""
-    if isinstance(data, Mapping):
-        return {k: _without(v, paths, (*here, k)) for k, v in data.items() if (*here, k) not in paths}
-    if isinstance(data, list):
-        return [_without(v, paths, (*here, n)) for n, v in enumerate(data) if (*here, n) not in paths]
-    return data

@@ -18,7 +18,8 @@ def check(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="f
 
     Nothing is started, downloaded or imported from the file.
     """
-    from fedpeer.cli.errors import ConfigError, report
+    from fedpeer.cli.errors import report
+    from fedpeer.config.problems import ConfigError
 
     wrong = 0
     for file in files:

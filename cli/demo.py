@@ -45,12 +45,12 @@ def associative(
     """Peers complete patterns from their halves, some of which only others learnt, and two learnt otherwise."""
     from rich.console import Console
 
-    from fedpeer.cli.errors import ConfigError, Problem
     from fedpeer.cli.progress import watcher
     from fedpeer.cli.running import EXIT_STOPPED, stopping
+    from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.experiments.associative.demonstration import demonstrate
 
-    wanted = [Problem((), "is about the page; add --web", name) for name in _of_the_page(port, show) if not page]
+    wanted = [ConfigProblem((), "is about the page; add --web", name) for name in _of_the_page(port, show) if not page]
     if wanted:
         raise ConfigError("the command line", wanted)
     progress, stop = Console(stderr=True), threading.Event()

@@ -174,7 +174,7 @@ def report(
     out: Out = None,
 ) -> None:
     """The tables of what was played: theirs beside ours, and which of the claims held."""
-    from fedpeer.cli.errors import ConfigError, Problem
+    from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.experiments.registry import EXPERIMENTS, experiment
     from fedpeer.experiments.runner import kept, played, refresh
     from fedpeer.experiments.saved import saved
@@ -185,7 +185,7 @@ def report(
     if pages is not None:
         if not (found := saved(pages, names, sizes)):
             text = f"no page of it lies in {pages}; fedpeer experiment report --to {pages} writes what was played there"
-            raise ConfigError("the command line", [Problem((), text, "--from")])
+            raise ConfigError("the command line", [ConfigProblem((), text, "--from")])
         _show(found, pages if to is None else to)
         return
     for each in names:
@@ -193,17 +193,17 @@ def report(
     folders = [folder for each in names for one in sizes for folder in played(root, each, one)]
     if not folders:
         text = f"nothing of it was played yet in {root}; begin with fedpeer experiment run {name or 'NAME'}"
-        raise ConfigError("the command line", [Problem((), text, "NAME")])
+        raise ConfigError("the command line", [ConfigProblem((), text, "NAME")])
     _show(list(map(kept, folders)), to, folders)
 
 
 def _size(quick: bool, full: bool) -> SizeName | None:
     """The size that the options name."""
-    from fedpeer.cli.errors import ConfigError, Problem
+    from fedpeer.config.problems import ConfigError, ConfigProblem
 
     if quick and full:
         raise ConfigError(
-            "the command line", [Problem((), "--quick and --full are two sizes; leave one out", "--full")]
+            "the command line", [ConfigProblem((), "--quick and --full are two sizes; leave one out", "--full")]
         )
     return "quick" if quick else "full" if full else None
 
@@ -211,16 +211,17 @@ def _size(quick: bool, full: bool) -> SizeName | None:
 def _otherwise(experiment: Experiment, asked: Mapping[str, str | None]) -> dict[str, str]:
     """What is chosen otherwise than the experiment does, of what its paper leaves open."""
     from fedpeer.cli.asking import NOTHING_STARTED
-    from fedpeer.cli.checks import choice_problem
-    from fedpeer.cli.config import Source, refuse, typed
-    from fedpeer.cli.errors import Problem
+    from fedpeer.cli.config import Source, refuse
     from fedpeer.config.federation import Federation
+    from fedpeer.config.problems import ConfigProblem
+    from fedpeer.config.reading import typed
+    from fedpeer.config.registries import choice_problem
 
     source, found = Source(), {name: value for name, value in asked.items() if value is not None}
     for name, value in found.items():
         source.lay(f"--{name}", ("learning", name), value)
     problems = [
-        Problem(
+        ConfigProblem(
             ("learning", name), f"{experiment.name} does not leave it open; figures of the partial averaging paper do"
         )
         for name in found
@@ -235,13 +236,15 @@ def _otherwise(experiment: Experiment, asked: Mapping[str, str | None]) -> dict[
 
 def _cluster(engine: str | None, address: str | None) -> str | None:
     """The address of the cluster that the options ask for, "" for one of this machine; None where none is asked."""
-    from fedpeer.cli.errors import ConfigError, Problem, shown
+    from fedpeer.config.problems import ConfigError, ConfigProblem, shown
 
     if engine not in (None, "ray"):
         text = f'"{shown(engine)}" does not spread runs; write ray, or leave it out: each run names its own engine'
-        raise ConfigError("the command line", [Problem((), text, "--engine")])
+        raise ConfigError("the command line", [ConfigProblem((), text, "--engine")])
     if engine is None and address is not None:
-        raise ConfigError("the command line", [Problem((), "it is of a Ray cluster; add --engine ray", "--address")])
+        raise ConfigError(
+            "the command line", [ConfigProblem((), "it is of a Ray cluster; add --engine ray", "--address")]
+        )
     return None if engine is None else address or ""
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpeer.cli.errors import ConfigError, Problem, shown, wrapped
+from fedpeer.cli.errors import wrapped
+from fedpeer.config.problems import ConfigError, ConfigProblem, shown
 
 if TYPE_CHECKING:
     from fedpeer.config.federation import Federation
@@ -58,7 +59,7 @@ def invite(
     from fedpeer.peer.runtime.enrolment import invite as wait_for
 
     authority = open_authority(folder)
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     seconds = _seconds(expires, problems)
     known = _models(folder / "federation.yaml", models, problems)
     start = _start(folder)
@@ -107,7 +108,7 @@ def join(
     from fedpeer.peer.runtime.invitation import Token
     from fedpeer.peer.runtime.invitation_files import new_folder, write_peer
 
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     asked = Token.read(token)
     source = data_of(data or UNKNOWN_DATA, problems)
     listens_at(listen, problems)
@@ -167,15 +168,17 @@ def told_lines(told: Mapping[str, str], file: str = "roster.json") -> list[str]:
     return [wrapped(line) for line in [*lines, *(f"  {peer}: {why}" for peer, why in told.items() if why)]]
 
 
-def _seconds(text: str, problems: list[Problem]) -> float:
+def _seconds(text: str, problems: list[ConfigProblem]) -> float:
     found = re.fullmatch(r"(\d{1,6})([smhd])", text)
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 1 <= seconds <= EXPIRES_MAX:
-        problems.append(Problem((), f'"{shown(text)}" is no time from 1s to 7d; write 30m, 1h or 2d', "--expires"))
+        problems.append(
+            ConfigProblem((), f'"{shown(text)}" is no time from 1s to 7d; write 30m, 1h or 2d', "--expires")
+        )
     return seconds
 
 
-def _models(file: Path, written: str | None, problems: list[Problem]) -> tuple[str, ...] | None:
+def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> tuple[str, ...] | None:
     """The partial models that a new peer implements, each known to the federation file."""
     from fedpeer.cli.config import Source, load
     from fedpeer.config.choice import nearest
@@ -187,7 +190,7 @@ def _models(file: Path, written: str | None, problems: list[Problem]) -> tuple[s
     for name in names:
         if name not in known:
             text = f'there is no partial model "{shown(name)}"; {nearest(name, known)}'
-            problems.append(Problem((), text, "--models"))
+            problems.append(ConfigProblem((), text, "--models"))
     return names
 
 

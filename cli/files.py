@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedpeer.cli.errors import ConfigError, Problem
+from fedpeer.config.problems import ConfigError, ConfigProblem
 
 
 def runs_folder(out: Path | None) -> Path:
@@ -21,7 +21,7 @@ def writable(path: Path, *, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = Problem((), f"{path} cannot be written ({error.strerror}); name another file", option)
+        problem = ConfigProblem((), f"{path} cannot be written ({error.strerror}); name another file", option)
         raise ConfigError("the command line", [problem]) from None
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpeer.cli.errors import ConfigError, Problem
+from fedpeer.config.problems import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from fedpeer.peer.runtime.invitation_files import Seat
@@ -52,7 +52,7 @@ def init(
     from fedpeer.peer.runtime.invitation_files import federation_file, make_federation, refuse_existing
 
     refuse_existing(folder)
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     ids = ids_of(_count(peers, hosts, address or [], problems), problems)
     places = places_of(ids, hosts, address or [], port, problems)
     sources = sources_of(ids, data, problems)
@@ -88,7 +88,7 @@ def _made(folder: Path, called: str, ids: Sequence[str]) -> list[str]:
     return [head, "", *(f"  {what:<{width}}  {words}" for what, words in rows)]
 
 
-def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], problems: list[Problem]) -> str:
+def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], problems: list[ConfigProblem]) -> str:
     """What `--peers` says, or would say, given the machines."""
     if peers is not None:
         return peers
@@ -96,12 +96,14 @@ def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], probl
         return str(len(hosts.split(",")))
     if addresses:
         return ",".join(each.partition("=")[0] for each in addresses)
-    problems.append(Problem((), "say how many peers there are, such as --peers 4, or name their --hosts", "--peers"))
+    problems.append(
+        ConfigProblem((), "say how many peers there are, such as --peers 4, or name their --hosts", "--peers")
+    )
     return "1"
 
 
 def _taken_over(
-    file: Path, ids: Sequence[str], name: str | None, data: str | None, problems: list[Problem]
+    file: Path, ids: Sequence[str], name: str | None, data: str | None, problems: list[ConfigProblem]
 ) -> tuple[str, str, Path | None]:
     """Name and text of a federation file that exists, once it is right, and the model that it starts from.
 
@@ -114,14 +116,16 @@ def _taken_over(
     federation = load(Source.of_file(file), NOTHING_WRITTEN)
     if name is not None and name != federation.name:
         problems.append(
-            Problem((), f'{file} calls itself "{federation.name}"; leave --name out, or change it there', "--name")
+            ConfigProblem(
+                (), f'{file} calls itself "{federation.name}"; leave --name out, or change it there', "--name"
+            )
         )
     wrong = wrong_models(federation.models(), list(ids))
-    problems += [Problem((), f"{file}: {each.message}", "--federation") for each in wrong]
+    problems += [ConfigProblem((), f"{file}: {each.message}", "--federation") for each in wrong]
     simulated = federation.simulation.peers or DEFAULT_SIMULATED
     if data is None and len(ids) > simulated:
         text = f"{file} simulates {simulated} peers, and here are {len(ids)}; say with --data what each learns from"
-        problems.append(Problem((), text, "--data"))
+        problems.append(ConfigProblem((), text, "--data"))
     anchored_federation(federation, file.parent)  # the model is there
     return federation.name, file.read_text(encoding="utf-8"), start_file(federation)
 

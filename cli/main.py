@@ -38,7 +38,8 @@ from fedpeer.cli import (
     update,
     use_commands,
 )
-from fedpeer.cli.errors import ConfigError, is_users_mistake, report, temporary, wrapped
+from fedpeer.cli.errors import is_users_mistake, report, temporary, wrapped
+from fedpeer.config.problems import ConfigError
 
 EXIT_OURS, EXIT_USERS, EXIT_TEMPORARY, EXIT_STOPPED = 1, 2, 75, 130
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from fedpeer.cli.anchors import anchored, anchored_federation
-from fedpeer.cli.checks import choice_problem
-from fedpeer.cli.config import Source, load, refuse, typed
-from fedpeer.cli.errors import ConfigError, Problem
-from fedpeer.cli.errors import Path as SettingPath
+from fedpeer.cli.config import Source, load, refuse
 from fedpeer.config.choice import bind
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import IdentitySettings, PeerFile
+from fedpeer.config.problems import ConfigError, ConfigProblem
+from fedpeer.config.problems import Path as SettingPath
+from fedpeer.config.reading import typed
+from fedpeer.config.registries import choice_problem
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
 
@@ -45,7 +46,7 @@ def load_peer(path: Path, consequence: str = "") -> PeerConfig:
     source = Source.of_file(path)
     if not is_peer_file(source.data) and {"learning", "gossip", "partial_models", "simulation"} & set(source.data):
         text = "this is the federation's file; name the peer's own, such as peer1.yaml"
-        raise ConfigError(str(path), [Problem((), text)], consequence)
+        raise ConfigError(str(path), [ConfigProblem((), text)], consequence)
     file, problems = examine_peer(source, path.parent)
     federation = None
     if file is not None and Path(file.federation).is_file():
@@ -56,7 +57,7 @@ def load_peer(path: Path, consequence: str = "") -> PeerConfig:
                 raise
             count = len(error.problems)
             text = f"it has {count} problem{'s' if count > 1 else ''} too; see fedpeer config check {file.federation}"
-            problems.append(Problem(("federation",), text))
+            problems.append(ConfigProblem(("federation",), text))
     if file is not None and federation is not None:
         problems += _together(file, federation)
     refuse(source, problems, consequence)
@@ -72,7 +73,7 @@ def load_peers(paths: Sequence[Path], consequence: str = "") -> list[PeerConfig]
         ConfigError: everything that is wrong with any of them, and what two of them share.
     """
     found: dict[Path, PeerConfig] = {}
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     for path in paths:
         try:
             found[path] = load_peer(path, consequence)
@@ -80,13 +81,13 @@ def load_peers(paths: Sequence[Path], consequence: str = "") -> list[PeerConfig]
             problems += [replace(each, place=f"{error.subject} {each.place}".strip()) for each in error.problems]
     problems += _twice({path: each.file for path, each in found.items()})
     if len(set(paths)) < len(paths):
-        problems.append(Problem((), "a file is named twice; a peer runs once", "--config"))
+        problems.append(ConfigProblem((), "a file is named twice; a peer runs once", "--config"))
     if problems:  # a federation file that all of them name has its problems once
         raise ConfigError("what is to be started", [*dict.fromkeys(problems)], consequence)
     return list(found.values())
 
 
-def _twice(files: Mapping[Path, PeerFile]) -> Iterator[Problem]:
+def _twice(files: Mapping[Path, PeerFile]) -> Iterator[ConfigProblem]:
     """What two processes of one machine cannot both have."""
     seen: dict[tuple[str, str], Path] = {}
     for path, file in files.items():
@@ -94,14 +95,14 @@ def _twice(files: Mapping[Path, PeerFile]) -> Iterator[Problem]:
         for key, value in own if file.dashboard is None else [*own, ("listen", file.dashboard.listen)]:
             other = seen.setdefault((key, value), path)
             if other != path:
-                yield Problem((key,), f"{value} is taken by {other}; give each peer its own", str(path))
+                yield ConfigProblem((key,), f"{value} is taken by {other}; give each peer its own", str(path))
 
 
-def examine_peer(source: Source, folder: Path) -> tuple[PeerFile | None, list[Problem]]:
+def examine_peer(source: Source, folder: Path) -> tuple[PeerFile | None, list[ConfigProblem]]:
     """The peer file as far as it can be understood, its paths whole, and everything that is wrong with it."""
     file, problems = typed(PeerFile, source.data)
     if file is not None:
-        problems += [Problem(path, text) for path, text in file.contradictions()]
+        problems += [ConfigProblem(path, text) for path, text in file.contradictions()]
         file = _whole(file, folder)
         problems += [*_choices(file), *_data(file), *_keys(file), *_others(file)]
     return file, [*source.marks.problems, *problems]
@@ -131,24 +132,24 @@ def _whole(file: PeerFile, folder: Path) -> PeerFile:
     )
 
 
-def _choices(file: PeerFile) -> Iterator[Problem]:
+def _choices(file: PeerFile) -> Iterator[ConfigProblem]:
     if file.network is not None and (problem := choice_problem(("network",), file.network)) is not None:
         yield problem
     if file.data.part is None and (problem := choice_problem(("simulation", "dataset"), file.data.source)) is not None:
-        yield Problem(("data",), problem.text)
+        yield ConfigProblem(("data",), problem.text)
 
 
-def _data(file: PeerFile) -> Iterator[Problem]:
+def _data(file: PeerFile) -> Iterator[ConfigProblem]:
     """Whether a file of one's own can be read, every row of it."""
     choice = file.data.source
     if choice.name in OWN and choice.name != "python" and choice_problem(("simulation", "dataset"), choice) is None:
         try:
             OWN[choice.name](**bind(choice, OWN[choice.name]))
         except DataError as error:
-            yield Problem(("data",), str(error))
+            yield ConfigProblem(("data",), str(error))
 
 
-def _keys(file: PeerFile) -> Iterator[Problem]:
+def _keys(file: PeerFile) -> Iterator[ConfigProblem]:
     """Whether the files of the identity are there, fit together, and are those of the roster."""
     if file.transport != "https" or file.identity is None:
         return
@@ -159,14 +160,14 @@ def _keys(file: PeerFile) -> Iterator[Problem]:
     try:
         roster = read_roster(Path(file.roster))
     except RosterError as error:
-        yield Problem(("roster",), str(error))
+        yield ConfigProblem(("roster",), str(error))
     paths = {name: Path(path) for name, path in file.identity}
     _, flaws = examine_identity(file.id, **paths, roster=roster)
     for flaw in flaws:
-        yield Problem(("roster",) if flaw.setting == "roster" else ("identity", flaw.setting), flaw.text)
+        yield ConfigProblem(("roster",) if flaw.setting == "roster" else ("identity", flaw.setting), flaw.text)
 
 
-def _others(file: PeerFile) -> Iterator[Problem]:
+def _others(file: PeerFile) -> Iterator[ConfigProblem]:
     """Files of the dashboard, and the federation file itself."""
     board = file.dashboard
     named: dict[SettingPath, str | None] = {("federation",): file.federation}
@@ -176,16 +177,16 @@ def _others(file: PeerFile) -> Iterator[Problem]:
         if written is None:
             continue
         if not Path(written).is_file():
-            yield Problem(path, f"there is no file {written}; fedpeer init or join makes it")
+            yield ConfigProblem(path, f"there is no file {written}; fedpeer init or join makes it")
         elif path[-1] in ("token_file", "key") and Path(written).stat().st_mode & 0o077:
-            yield Problem(path, f"{written} can be read by others; say  chmod 600 {written}")
+            yield ConfigProblem(path, f"{written} can be read by others; say  chmod 600 {written}")
 
 
-def _together(file: PeerFile, federation: Federation) -> Iterator[Problem]:
+def _together(file: PeerFile, federation: Federation) -> Iterator[ConfigProblem]:
     """What does not go with the federation file."""
     peers, part = federation.simulation.peers, file.data.part
     if part is not None and peers is not None and part > peers:
-        yield Problem(("data",), f"the simulation has {peers} peers; write a number up to that")
+        yield ConfigProblem(("data",), f"the simulation has {peers} peers; write a number up to that")
     if file.network is not None and not federation.partial_models:
         text = "a network of its own needs partial_models in the federation file, to say which slices are shared"
-        yield Problem(("network",), text)
+        yield ConfigProblem(("network",), text)

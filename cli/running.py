@@ -41,11 +41,12 @@ def carry_out(
     stop = threading.Event()
     if not quiet:
         console.print("loading data and network ...", style="dim", highlight=False)
+    from fedpeer.cli.asking import OptionNames
     from fedpeer.sims.prepare import prepare  # imports torch, which takes a second
     from fedpeer.sims.simulate import simulate
 
     with stopping(stop, console):
-        simulation = prepare(request)
+        simulation = prepare(request, words=OptionNames())
         run = folder(simulation)
         with watcher(console, quiet) as display:
             summary = simulate(simulation, run, display, stop)

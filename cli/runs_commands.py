@@ -90,14 +90,14 @@ def compare(runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help
     from rich.markup import escape
     from rich.table import Table
 
-    from fedpeer.cli.errors import ConfigError, Problem
+    from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.runs.compare import compare as compared
     from fedpeer.runs.folder import RunFolder
     from fedpeer.runs.summary import spoken
 
     if len(runs) < 2:
         raise ConfigError(
-            "the command line", [Problem((), "name two runs or more; fedpeer runs list shows them", "RUN")]
+            "the command line", [ConfigProblem((), "name two runs or more; fedpeer runs list shows them", "RUN")]
         )
     found = compared([RunFolder.open(runs_folder(out), run) for run in runs])
     console = Console()

@@ -12,14 +12,15 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from fedpeer.cli.anchors import anchored
-from fedpeer.cli.checks import choice_problem, peer_ids
-from fedpeer.cli.errors import Problem, shown
 from fedpeer.config.choice import ChoiceError
 from fedpeer.config.peer_file import DataSettings, endpoint, loopback
 from fedpeer.config.peer_id import is_id
 from fedpeer.peer.runtime.enrolment import INVITATION_PORT, route_to
 from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, Seat, ports, seat
 from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster, is_url
+from fedpeer.config.problems import ConfigProblem, shown
+from fedpeer.config.registries import choice_problem
+from fedpeer.config.rules import peer_ids
 
 #: Peers of one `init`: each is a folder that somebody carries to a machine.
 PEERS_MAX = 1000
@@ -27,71 +28,75 @@ PEERS_MAX = 1000
 PORT_MAX = 65535 - DASHBOARD_OFFSET
 
 
-def ids_of(peers: str, problems: list[Problem]) -> list[str]:
+def ids_of(peers: str, problems: list[ConfigProblem]) -> list[str]:
     """`4` is peer1 to peer4; else the ids themselves, with commas between."""
     if peers.isascii() and peers.isdigit():
         if 1 <= int(peers) <= PEERS_MAX:
             return peer_ids(int(peers))
-        problems.append(Problem((), f"found {shown(peers)}; write 1 to {PEERS_MAX}, or ids such as a,b,c", "--peers"))
+        problems.append(
+            ConfigProblem((), f"found {shown(peers)}; write 1 to {PEERS_MAX}, or ids such as a,b,c", "--peers")
+        )
         return []
     ids = [each.strip() for each in peers.split(",")]
     for each in ids:
         if not is_id(each) or each == AUTHORITY:
             text = f'"{shown(each)}" cannot be an id; use letters, digits, dots and hyphens, at most 63'
-            problems.append(Problem((), text, "--peers"))
+            problems.append(ConfigProblem((), text, "--peers"))
     if len(set(ids)) < len(ids):
-        problems.append(Problem((), "two peers have one id; give each its own", "--peers"))
+        problems.append(ConfigProblem((), "two peers have one id; give each its own", "--peers"))
     return ids
 
 
 def places_of(
-    ids: Sequence[str], hosts: str | None, addresses: Sequence[str], first: int, problems: list[Problem]
+    ids: Sequence[str], hosts: str | None, addresses: Sequence[str], first: int, problems: list[ConfigProblem]
 ) -> list[tuple[str, int]]:
     """Host and port of each peer. On one host the ports count up; an address of its own overrides both."""
     if not 1 <= first <= PORT_MAX:
-        problems.append(Problem((), f"found {first}; write 1 to {PORT_MAX}", "--port"))
+        problems.append(ConfigProblem((), f"found {first}; write 1 to {PORT_MAX}", "--port"))
     own = _addresses(ids, addresses, problems)
     named = [host.strip().strip("[]") for host in hosts.split(",")] if hosts else ["127.0.0.1"] * len(ids)
     for host in dict.fromkeys(named):
         is_host(host, "--hosts", problems)
     if len(named) != len(ids):
         text = f"there are {len(ids)} peers and {len(named)} hosts; name one for each, repeating it if peers share it"
-        problems.append(Problem((), text, "--hosts"))
+        problems.append(ConfigProblem((), text, "--hosts"))
         return []
     found = [
         own.get(peer, place) for peer, place in zip(ids, zip(named, ports(named, first), strict=True), strict=True)
     ]
     if len(set(found)) < len(found):
-        problems.append(Problem((), "two peers have one address; give each its own", "--address"))
+        problems.append(ConfigProblem((), "two peers have one address; give each its own", "--address"))
     if {(host, port + DASHBOARD_OFFSET) for host, port in found} & set(found):
         text = f"on one host a peer's port is another's dashboard's, which is {DASHBOARD_OFFSET} higher; use --address"
-        problems.append(Problem((), text, "--hosts"))
+        problems.append(ConfigProblem((), text, "--hosts"))
     return found
 
 
-def is_host(host: str, option: str, problems: list[Problem]) -> None:
+def is_host(host: str, option: str, problems: list[ConfigProblem]) -> None:
     """Whether a machine may be called so."""
     if not is_url(f"https://{_bracketed(host)}:{PORT_MAX}"):
-        problems.append(Problem((), f'"{shown(host)}" is not the name or address of a machine', option))
+        problems.append(ConfigProblem((), f'"{shown(host)}" is not the name or address of a machine', option))
 
 
-def _addresses(ids: Sequence[str], addresses: Sequence[str], problems: list[Problem]) -> Mapping[str, tuple[str, int]]:
+def _addresses(
+    ids: Sequence[str], addresses: Sequence[str], problems: list[ConfigProblem]
+) -> Mapping[str, tuple[str, int]]:
     found = {}
     for written in addresses:
         peer, _, url = written.partition("=")
         parts = urlsplit(url) if is_url(url) else None
         if peer not in ids:
             text = f'"{shown(peer)}" is no peer here; write it like {ids[0] if ids else "peer1"}=https://10.0.0.1:7401'
-            problems.append(Problem((), text, "--address"))
+            problems.append(ConfigProblem((), text, "--address"))
         elif parts is None or parts.scheme != "https" or not 1 <= (parts.port or 0) <= PORT_MAX:
             text = f'"{shown(url)}" is not like https://10.0.0.1:7401'
-            problems.append(Problem((), text, "--address"))
+            problems.append(ConfigProblem((), text, "--address"))
         else:
             found[peer] = (parts.hostname or "", parts.port or 0)
     return found
 
 
-def sources_of(ids: Sequence[str], data: str | None, problems: list[Problem]) -> list[DataSettings]:
+def sources_of(ids: Sequence[str], data: str | None, problems: list[ConfigProblem]) -> list[DataSettings]:
     """What each peer learns from. In `data`, {n} stands for the peer's number and {id} for its id."""
     found = []
     for number, peer in enumerate(ids, start=1):
@@ -112,19 +117,19 @@ def seats_of(
     ]
 
 
-def data_of(text: str, problems: list[Problem]) -> DataSettings | None:
+def data_of(text: str, problems: list[ConfigProblem]) -> DataSettings | None:
     """What `--data` says, or None and why not. Whether the file is there shows on the peer's own machine."""
     try:
         found = DataSettings.model_validate(text)
     except ChoiceError as error:
-        problems.append(Problem((), str(error), "--data"))
+        problems.append(ConfigProblem((), str(error), "--data"))
         return None
     except ValidationError as error:
         words = "; ".join(str(each.get("ctx", {}).get("error", each["msg"])) for each in error.errors())
-        problems.append(Problem((), words, "--data"))
+        problems.append(ConfigProblem((), words, "--data"))
         return None
     if found.part is None and (wrong := choice_problem(("simulation", "dataset"), found.source)) is not None:
-        problems.append(Problem((), wrong.text, "--data"))
+        problems.append(ConfigProblem((), wrong.text, "--data"))
         return None
     return found
 
@@ -135,19 +140,21 @@ def local(data: DataSettings) -> DataSettings:
 
 
 def invited(
-    roster: Roster, peer: str, address: str, listen: str | None, host: str | None, problems: list[Problem]
+    roster: Roster, peer: str, address: str, listen: str | None, host: str | None, problems: list[ConfigProblem]
 ) -> tuple[str, str] | None:
     """Where the authority listens for a new peer, and the host by which that one reaches it."""
     if not is_id(peer) or peer == AUTHORITY:
         text = f'"{shown(peer)}" cannot be an id; use letters, digits, dots and hyphens, at most 63'
-        problems.append(Problem((), text, "ID"))
+        problems.append(ConfigProblem((), text, "ID"))
     elif peer in roster.by_id:
-        problems.append(Problem((), f"{peer} is in the roster already; take another id, or revoke it first", "ID"))
+        problems.append(
+            ConfigProblem((), f"{peer} is in the roster already; take another id, or revoke it first", "ID")
+        )
     if not is_url(address) or urlsplit(address).scheme != "https":
-        problems.append(Problem((), f'"{shown(address)}" is not like https://10.0.0.5:7401', "--address"))
+        problems.append(ConfigProblem((), f'"{shown(address)}" is not like https://10.0.0.5:7401', "--address"))
         return None
     if address in {entry.address for entry in roster.entries}:
-        problems.append(Problem((), f"another peer has {address}; give each its own", "--address"))
+        problems.append(ConfigProblem((), f"another peer has {address}; give each its own", "--address"))
     new = urlsplit(address).hostname or ""
     own = listens_at(listen or f"{'127.0.0.1' if loopback(new) else '0.0.0.0'}:{INVITATION_PORT}", problems)
     if own is None:
@@ -155,7 +162,7 @@ def invited(
     reached = host or (route_to(new) if own[0] in ("0.0.0.0", "::") else own[0])
     if reached is None:
         text = f"{new} cannot be looked up; say with --host how its machine reaches this one"
-        problems.append(Problem((), text, "--host"))
+        problems.append(ConfigProblem((), text, "--host"))
         return None
     return f"{_bracketed(own[0])}:{own[1]}", reached
 
@@ -168,12 +175,12 @@ def joined(entry: Entry, data: DataSettings, dashboard_host: str, listen: str | 
     return seat(entry.id, parts.hostname, parts.port, data, dashboard_host, listen)
 
 
-def listens_at(listen: str | None, problems: list[Problem]) -> tuple[str, int] | None:
+def listens_at(listen: str | None, problems: list[ConfigProblem]) -> tuple[str, int] | None:
     """Host and port of `--listen`; None if there is none, or a wrong one."""
     try:
         return None if listen is None else endpoint(listen)
     except ValueError as error:
-        problems.append(Problem((), str(error), "--listen"))
+        problems.append(ConfigProblem((), str(error), "--listen"))
         return None
 
 

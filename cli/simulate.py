@@ -110,18 +110,20 @@ def _resumed(
 ) -> tuple[SimulationRequest, Callable[[Simulation], RunFolder]]:
     """An interrupted run as it was asked for; only where it is played may change."""
     from fedpeer.cli.asking import asked_again
-    from fedpeer.cli.errors import ConfigError, Problem
+    from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.runs.folder import RunFolder
 
     request_of = asked_again(given, config)
     run = RunFolder.open(root, given["resume"])
     if run.status in ("finished", "running"):
         way_out = f"see fedpeer runs show {run.id}" if run.status == "finished" else "wait for it, or stop it"
-        raise ConfigError("the command line", [Problem((), f"run {run.id} is {run.status}; {way_out}", "--resume")])
+        raise ConfigError(
+            "the command line", [ConfigProblem((), f"run {run.id} is {run.status}; {way_out}", "--resume")]
+        )
     settings = run.read("settings") or {}
     if settings.get("objects"):
         text = (
             f"run {run.id} was given its {' and '.join(settings['objects'])} as Python objects; repeat it from Python"
         )
-        raise ConfigError("the command line", [Problem((), text, "--resume")])
+        raise ConfigError("the command line", [ConfigProblem((), text, "--resume")])
     return request_of(settings), lambda simulation: run

@@ -109,20 +109,20 @@ def door_of(config: Path | None, url: str | None, token_file: Path | None, certi
         ConfigError: the options or the peer's file are wrong.
         DashboardError: the token cannot be read.
     """
-    from fedpeer.cli.errors import ConfigError, Problem
     from fedpeer.peer.runtime.dashboard.access import Door, read_token
+    from fedpeer.config.problems import ConfigError, ConfigProblem
 
     if (config is None) == (url is None):
         problem = "name the peer's file, or its dashboard with --url and --token-file"
-        raise ConfigError("the command line", [Problem((), problem, "--config")])
+        raise ConfigError("the command line", [ConfigProblem((), problem, "--config")])
     if config is not None:
         return _door_of_file(config)
     assert url is not None
     problems = []
     if not _is_address(url):
-        problems.append(Problem((), "write it like http://127.0.0.1:7503", "--url"))
+        problems.append(ConfigProblem((), "write it like http://127.0.0.1:7503", "--url"))
     if token_file is None:
-        problems.append(Problem((), "name the file with the token, such as keys/peer3.token", "--token-file"))
+        problems.append(ConfigProblem((), "name the file with the token, such as keys/peer3.token", "--token-file"))
     if problems:
         raise ConfigError("the command line", problems)
     assert token_file is not None
@@ -140,17 +140,20 @@ def _is_address(url: str) -> bool:
 
 
 def _door_of_file(config: Path) -> Door:
-    from fedpeer.cli.config import Source, refuse, typed
-    from fedpeer.cli.errors import Problem
+    from fedpeer.cli.config import Source, refuse
     from fedpeer.config.peer_file import PeerFile
     from fedpeer.peer.runtime.dashboard.access import listener
+    from fedpeer.config.problems import ConfigProblem
+    from fedpeer.config.reading import typed
 
     source = Source.of_file(config)
     peer, problems = typed(PeerFile, source.data)
     problems += source.marks.problems
     if peer is not None and peer.dashboard is None:
         problems.append(
-            Problem(("dashboard",), "this peer has none; add dashboard: {listen: 127.0.0.1:7503, token_file: FILE}")
+            ConfigProblem(
+                ("dashboard",), "this peer has none; add dashboard: {listen: 127.0.0.1:7503, token_file: FILE}"
+            )
         )
     refuse(source, problems)
     assert peer is not None

@@ -78,8 +78,8 @@ def overlay_of(federation: Federation) -> Overlay:
     """The overlay of a group of all peers."""
     import numpy as np
 
-    from fedpeer.cli.checks import peer_ids
     from fedpeer.config.choice import bind
+    from fedpeer.config.rules import peer_ids
     from fedpeer.topology.graphs import GRAPHS
     from fedpeer.topology.overlay import overlay
 

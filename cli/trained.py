@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.cli.anchors import anchored
-from fedpeer.cli.errors import ConfigError, Problem
 from fedpeer.cli.peer_config import PeerConfig, load_peer
 from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice, parse
 from fedpeer.config.federation import Federation
+from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.data.dataset import ASKED, DataError, Dataset
 from fedpeer.data.held import Held, held
 from fedpeer.data.own import OWN
@@ -87,13 +87,13 @@ def _of_run(named: Named) -> Trained:
         stored = sorted(each.stem for each in tensors.parent.glob("*.safetensors"))
         there = f"it has {', '.join(stored)}" if stored else "it was not finished"
         text = f"run {run.id} has no models of {named.method} with seed {seed}; {there}"
-        raise ConfigError("the command line", [Problem((), text, "--method, --seed")])
+        raise ConfigError("the command line", [ConfigProblem((), text, "--method, --seed")])
     model = load(tensors, tensors.with_suffix(".json"), named.peer, _leave(named.allow_python))
 
     def own_test_part() -> Examples:
         if settings.get("objects"):
             return _nowhere(run.id)
-        federation = Federation.model_validate({name: settings[name] for name in Federation.model_fields})
+        federation = Federation.stored({name: settings[name] for name in Federation.model_fields})
         asked = federation.simulation
         _check_dataset(asked.dataset, named.allow_python)
         dataset = load_dataset(asked.dataset)
@@ -126,7 +126,7 @@ def _tested(dataset: Dataset, holding: Held) -> Examples:
 
 def _nowhere(where: str) -> Examples:
     text = f"{where} does not say where its peer's data are; name a file, such as --data csv:FILE,label=NAME"
-    raise ConfigError("the command line", [Problem((), text, "--data")])
+    raise ConfigError("the command line", [ConfigProblem((), text, "--data")])
 
 
 def examples_in(text: str, model: Model) -> Examples:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpeer.cli.errors import ConfigError, Problem, wrapped
+from fedpeer.cli.errors import wrapped
 from fedpeer.cli.federation_commands import Folder, told_lines
+from fedpeer.config.problems import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from fedpeer.config.contract import Difference, Held
@@ -96,22 +97,22 @@ def _in_force(authority: Authority, file: Federation) -> Held:
 
 def _problems(
     authority: Authority, before: Federation, after: Federation, differing: list[Difference]
-) -> Iterator[Problem]:
+) -> Iterator[ConfigProblem]:
     """All that stands against this change."""
     from fedpeer.config.contract import NEW_FEDERATION
     from fedpeer.slicing.models import problems as wrong_models
 
     if not differing:
-        yield Problem((), "it says what is in force already; change something in it")
+        yield ConfigProblem((), "it says what is in force already; change something in it")
     for each in differing:
         if not each.changes:
             path = tuple(each.path.split("."))
-            yield Problem(path, f"{each.words('now', 'then')}, and it {each.way()}; {NEW_FEDERATION}")
+            yield ConfigProblem(path, f"{each.words('now', 'then')}, and it {each.way()}; {NEW_FEDERATION}")
     if before.simulation != after.simulation:
         text = "it says whose data simulated peers have, and is no part of a contract; leave it as it is"
-        yield Problem(("simulation",), text)
+        yield ConfigProblem(("simulation",), text)
     for wrong in wrong_models(after.models(), [entry.id for entry in authority.roster.entries]):
-        yield Problem(("partial_models",), wrong.message)
+        yield ConfigProblem(("partial_models",), wrong.message)
 
 
 def _soon(authority: Authority, rounds: int) -> int:

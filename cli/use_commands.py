@@ -200,7 +200,7 @@ def export(
 
 def _form(asked: Form | None, to: Path | None) -> Form:
     """The format that `--format` names, or else the end of the file's name; together they must not contradict."""
-    from fedpeer.cli.errors import ConfigError, Problem
+    from fedpeer.config.problems import ConfigError, ConfigProblem
 
     if to is None:
         return asked or "safetensors"
@@ -215,4 +215,4 @@ def _form(asked: Form | None, to: Path | None) -> Form:
         return meant
     else:
         text = f"{to} is the name of a file of {meant}, and --format is {asked}; leave --format out, or rename the file"
-    raise ConfigError("the command line", [Problem((), text, "--to")])
+    raise ConfigError("the command line", [ConfigProblem((), text, "--to")])

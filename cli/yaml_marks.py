@@ -18,7 +18,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent, NodeEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from fedpeer.cli.errors import ConfigError, Path, Problem, shown
+from fedpeer.config.problems import ConfigError, ConfigProblem, Path, shown
 
 #: Bytes of one file. A federation of 10,000 peers with its lists of members takes half of it.
 FILE_BYTES_MAX = 1024 * 1024
@@ -34,7 +34,7 @@ class Marks:
 
     keys: dict[Path, str] = field(default_factory=dict)
     values: dict[Path, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ConfigProblem] = field(default_factory=list)
 
     def of(self, path: Path, *, key: bool = False) -> str:
         """The mark of a path, or of the nearest enclosing setting that stands in the file."""
@@ -66,18 +66,18 @@ def parse(text: str, name: str) -> tuple[dict[str, Any], Marks]:
         place = f"line {mark.line + 1}:{mark.column + 1}" if mark else ""
         what = ", ".join(part for part in (error.context, error.problem) if part)
         raise ConfigError(
-            name, [Problem((), f"not YAML: {what}; mind brackets, quotes and indentation", place)]
+            name, [ConfigProblem((), f"not YAML: {what}; mind brackets, quotes and indentation", place)]
         ) from None
     except YAMLError as error:
         reason = getattr(error, "reason", str(error))
-        raise ConfigError(name, [Problem((), f"not YAML: {reason}; write plain text")]) from None
+        raise ConfigError(name, [ConfigProblem((), f"not YAML: {reason}; write plain text")]) from None
     if refused:
         raise ConfigError(name, refused)
     if node is None:
-        raise ConfigError(name, [Problem((), "the file is empty; write settings as `key: value` lines")])
+        raise ConfigError(name, [ConfigProblem((), "the file is empty; write settings as `key: value` lines")])
     if not isinstance(node, MappingNode):
         kind = "list" if isinstance(node, SequenceNode) else "single value"
-        raise ConfigError(name, [Problem((), f"a {kind}, not settings; write `key: value` lines", _mark(node))])
+        raise ConfigError(name, [ConfigProblem((), f"a {kind}, not settings; write `key: value` lines", _mark(node))])
     marks = Marks()
     return _mapping(node, (), marks), marks
 
@@ -90,7 +90,7 @@ def scalar(text: str) -> Any:
 
 def _text(file: FilePath) -> str:
     def refuse(why: str) -> ConfigError:
-        return ConfigError(str(file), [Problem((), why)])
+        return ConfigError(str(file), [ConfigProblem((), why)])
 
     try:
         with file.open("rb") as opened:
@@ -109,30 +109,32 @@ def _text(file: FilePath) -> str:
         line = data[: error.start].count(b"\n") + 1
         column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
         why = f"byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        raise ConfigError(str(file), [Problem((), why, f"line {line}:{column}")]) from None
+        raise ConfigError(str(file), [ConfigProblem((), why, f"line {line}:{column}")]) from None
 
 
-def _refusals(reader: YAML, text: str) -> list[Problem]:
+def _refusals(reader: YAML, text: str) -> list[ConfigProblem]:
     """What is YAML but not ours, seen in the stream of events before anything is built from it."""
-    found: list[Problem] = []
+    found: list[ConfigProblem] = []
     depth = documents = 0
     for event in reader.parse(text):
         place = f"line {event.start_mark.line + 1}:{event.start_mark.column + 1}"
         if isinstance(event, DocumentStartEvent):
             documents += 1
             if documents > 1:
-                return [*found, Problem((), "a second document begins here; keep one document a file", place)]
+                return [*found, ConfigProblem((), "a second document begins here; keep one document a file", place)]
             if event.version or event.tags:
-                found.append(Problem((), "directives (%YAML, %TAG) are not used here; delete the line", "line 1:1"))
+                found.append(
+                    ConfigProblem((), "directives (%YAML, %TAG) are not used here; delete the line", "line 1:1")
+                )
         if isinstance(event, AliasEvent):
-            found.append(Problem((), f"alias *{event.anchor}: write the value out instead", place))
+            found.append(ConfigProblem((), f"alias *{event.anchor}: write the value out instead", place))
         elif isinstance(event, NodeEvent) and event.anchor:
-            found.append(Problem((), f"anchor &{event.anchor}: write the value out wherever it is wanted", place))
+            found.append(ConfigProblem((), f"anchor &{event.anchor}: write the value out wherever it is wanted", place))
         if getattr(event, "tag", None) is not None:
-            found.append(Problem((), f"tag {event.tag}: settings are plain values; delete the tag", place))
+            found.append(ConfigProblem((), f"tag {event.tag}: settings are plain values; delete the tag", place))
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if depth > DEPTH_MAX:
-            return [*found, Problem((), f"nested deeper than {DEPTH_MAX} levels; no setting is", place)]
+            return [*found, ConfigProblem((), f"nested deeper than {DEPTH_MAX} levels; no setting is", place)]
     return found
 
 
@@ -149,11 +151,11 @@ def _mapping(node: MappingNode, path: Path, marks: Marks) -> dict[str, Any]:
             text = "a list or a mapping cannot name a setting; write a name"
             if isinstance(key_node, ScalarNode):
                 text = f'{shown(key)} is not text, so it cannot name a setting; write it in quotes: "{shown(key)}"'
-            marks.problems.append(Problem(path, text, place))
+            marks.problems.append(ConfigProblem(path, text, place))
             continue
         here = (*path, key)
         if here in marks.keys:
-            marks.problems.append(Problem(here, f"set before, at {marks.keys[here]}; keep one of the two", place))
+            marks.problems.append(ConfigProblem(here, f"set before, at {marks.keys[here]}; keep one of the two", place))
             continue
         marks.keys[here] = place
         _put(found, key, value_node, here, marks)
@@ -181,7 +183,7 @@ def _put(found: dict[Any, Any], key: str | int, node: Node, path: Path, marks: M
         marks.values[path] = _mark(node)
         value = _value(node)
         if isinstance(value, float) and not math.isfinite(value):
-            marks.problems.append(Problem(path, f"found {shown(node.value)}; write a finite number", _mark(node)))
+            marks.problems.append(ConfigProblem(path, f"found {shown(node.value)}; write a finite number", _mark(node)))
         else:
             found[key] = value
 

@@ -18,8 +18,8 @@ from fedpeer.algorithms.registry import ALGORITHMS, taking_part
 from fedpeer.algorithms.updates import strayed
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.choice import Choice, called, plain
-from fedpeer.config.federation import LearningSettings
 from fedpeer.config.methods import method_of
+from fedpeer.config.settings import LearningSettings
 from fedpeer.rejection import Rejection
 
 #: An algorithm; of which kind its states are only itself knows.

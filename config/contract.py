@@ -129,7 +129,7 @@ def federation_of(contract: Contract, like: Federation) -> Federation:
     for path, key in _later():
         section, name = path.split(".")
         filled[section].setdefault(name, key.neutral)
-    made = Federation.model_validate(filled)
+    made = Federation.stored(filled)
     found: dict[str, Any] = {"simulation": like.simulation}
     if _without_paths(like).learning.start == made.learning.start:
         found["learning"] = made.learning.model_copy(update={"start": like.learning.start})

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, model_validator
 
 from fedpeer.config.choice import Choice, ChoiceError, from_data, plain
-from fedpeer.config.federation import ChoiceField, Strict
+from fedpeer.config.settings import ChoiceField, Strict
 
 #: Where a setting stands in the file.
 Path = tuple[str | int, ...]

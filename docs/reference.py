@@ -17,12 +17,13 @@ from pydantic.fields import FieldInfo
 from fedpeer.algorithms.aggregation import AGGREGATIONS
 from fedpeer.algorithms.privacy import PRIVACIES
 from fedpeer.algorithms.registry import ALGORITHMS
-from fedpeer.cli.checks import OPTIMIZERS, registry
 from fedpeer.config.choice import Choice
 from fedpeer.config.contract import KEYS as CONTRACT
 from fedpeer.config.contract import NEW_FEDERATION
-from fedpeer.config.federation import Federation, PartialModelSettings
+from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import DataSettings, PeerFile
+from fedpeer.config.registries import OPTIMIZERS, registry
+from fedpeer.config.settings import PartialModelSettings
 from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS

@@ -7,8 +7,9 @@ from typing import Any
 
 from fedpeer.config.choice import parse
 from fedpeer.config.federation import Federation
+from fedpeer.config.settings import EngineName
 from fedpeer.experiments.experiment import Size
-from fedpeer.sims.request import EngineName, SimulationRequest
+from fedpeer.sims.request import SimulationRequest
 
 #: How often a run is evaluated, its last round always: tests are large, and the last round is what counts.
 EVALUATIONS = 10

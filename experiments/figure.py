@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedpeer.config.settings import EngineName
 from fedpeer.experiments.asking import asked
 from fedpeer.experiments.experiment import Axes, Cell, Experiment, Moment, Place, Size
 from fedpeer.experiments.results import Claim
-from fedpeer.sims.request import EngineName, SimulationRequest
+from fedpeer.sims.request import SimulationRequest
 
 #: The paper's network for images; its k is 10 for digits.
 CLASSIC = "mlp:784+300+100+10"

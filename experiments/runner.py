@@ -21,7 +21,9 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
+from fedpeer.config.rules import SPREAD, Combination
 from fedpeer.data.dataset import DataError
 from fedpeer.data.registry import describe
 from fedpeer.experiments.events import Begun, CellDone
@@ -35,6 +37,7 @@ from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
+from fedpeer.sims.engine import hold
 from fedpeer.sims.ray.asked import check_ray
 from fedpeer.sims.request import SimulationRequest, cores
 
@@ -117,7 +120,8 @@ def chosen(asked: Asked) -> tuple[Cell, ...]:
         ChoiceError: an algorithm is not known, or there is no such cluster.
     """
     if asked.cluster is not None:
-        check_ray(asked.cluster, asked.device)
+        check_ray(asked.cluster)
+        hold(Combination(federation=Federation(), methods=(), engine=SPREAD, device=asked.device))
     known = {cell.label: cell for cell in asked.cells}
     unknown = [label for label in asked.only if label not in known]
     if unknown:

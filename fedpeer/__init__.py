@@ -6,6 +6,7 @@ The public face. Names are imported when they are first used (PEP 562), so that 
     simulate        let many peers learn on this machine, and compare methods
     Results         what a simulation gave: scores, trained parameters, the run's folder
     Federation      what all peers agree on, the content of federation.yaml
+    ConfigError     everything that is wrong with settings, each with the way out
     Dataset         examples and what is known about them
     Share, Split    who holds what of a data set
     PartialModel    a slice of the network that some peers hold in common
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from fedpeer.algorithms.workbench import Workbench
     from fedpeer.data.dataset import Dataset, Share, Split
     from fedpeer.config.federation import Federation
+    from fedpeer.config.problems import ConfigError
     from fedpeer.sims.api import Results, simulate
     from fedpeer.slicing.models import PartialModel
 
 #: Name -> module that defines it.
 _PUBLIC = {
     "AlgorithmError": "fedpeer.algorithms.coordinated",
+    "ConfigError": "fedpeer.config.problems",
     "CoordinatedAlgorithm": "fedpeer.algorithms.coordinated",
     "Dataset": "fedpeer.data.dataset",
     "Federation": "fedpeer.config.federation",
@@ -41,6 +44,7 @@ _PUBLIC = {
 
 __all__ = [
     "AlgorithmError",
+    "ConfigError",
     "CoordinatedAlgorithm",
     "Dataset",
     "Federation",

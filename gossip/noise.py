@@ -1,4 +1,4 @@
-"""What is asked for of a phase of noise before each average (`veil.py`), and whether it fits how values are averaged.
+"""What is asked for of a phase of noise before each average (`veil.py`).
 
 Nothing here needs torch, so that a federation file is checked without it.
 """
@@ -6,7 +6,7 @@ Nothing here needs torch, so that a federation file is checked without it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -50,16 +50,3 @@ def noise(*, pushes: int = 2, scale: float = 1.0) -> Noise:
 
 
 PHASES: Mapping[str, Callable[..., Noise | None]] = {"none": none, "noise": noise}
-
-
-def unfit(protocol: str, *, asynchronous: bool, forms: Sequence[str]) -> str | None:
-    """Why a phase of noise does not go with this protocol, mode and these forms of values (by name), if so."""
-    if protocol == "push-pull":
-        return "with push-pull whom a peer meets is drawn anew each time; write push-sum or exact"
-    if protocol == "coordinator":
-        return "a coordinator is sent all values, and neighbours none; write push-sum or exact"
-    if asynchronous:
-        return "asynchronous peers have no beginning of an average; write learning.mode: synchronous"
-    if "top-k" in forms:
-        return "top-k sends what is news to a neighbour, and noise is no news; write another gossip.wire"
-    return None

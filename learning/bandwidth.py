@@ -28,7 +28,7 @@ def sending(plan: Plan, federation: Federation, seed: int) -> Mapping[str, Sendi
     acknowledgement are in it, as version 2 of the wire sends them (`docs/scaling.md`); membership is not.
 
     Raises:
-        TopologyError, ChoiceError, NoiseError, DriftError: settings that do not fit (`averaging_of`).
+        TopologyError, ChoiceError, NoiseError: settings that do not fit (`averaging_of`).
     """
     coordinated = federation.gossip.protocol == "coordinator"
     form = FLOAT32 if coordinated else form_of(federation.gossip.wire)

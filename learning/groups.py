@@ -18,11 +18,10 @@ from torch import Tensor
 from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import called
-from fedpeer.config.federation import Federation, GossipSettings
+from fedpeer.config.federation import Federation
+from fedpeer.config.settings import GossipSettings
 from fedpeer.gossip.averaging import Averaging
-from fedpeer.gossip.drift import DriftError
-from fedpeer.gossip.drift import unfit as drift_unfit
-from fedpeer.gossip.noise import PHASES, Noise, NoiseError, unfit
+from fedpeer.gossip.noise import PHASES, Noise
 from fedpeer.slicing.assign import assign_all
 from fedpeer.slicing.models import LOCAL, ModelGraph, PartialModel
 from fedpeer.slicing.network import NetworkMap
@@ -113,25 +112,18 @@ def noise_of(gossip: GossipSettings) -> Noise | None:
     """The phase that each averaging begins with; None: none.
 
     Raises:
-        ChoiceError, NoiseError: unknown name or setting, one out of its range, or a protocol that has no room for it.
+        ChoiceError, NoiseError: unknown name or setting, or one out of its range.
     """
     noise: Noise | None = called(gossip.privacy, PHASES, "privacy of gossip")()
-    problem = noise and unfit(gossip.protocol, asynchronous=False, forms=[each.name for each in gossip.wire])
-    if problem:
-        raise NoiseError(f"gossip.privacy = noise: {problem}")
     return noise
 
 
 def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, seed: int) -> Averaging:
     """How these members of one group average: their overlay drawn from the stream (seed, "overlay", group).
 
-    Raises TopologyError where the federation's own edges do not hold them together, NoiseError and DriftError where a
-    phase of noise, or averaging by drift, does not go with the protocol or with how values travel.
+    Raises TopologyError where the federation's own edges do not hold them together.
     """
     draws, noise = Draws(seed), noise_of(gossip)
-    problem = gossip.drift and drift_unfit(gossip.protocol, exchanges=gossip.exchanges, noise=noise is not None)
-    if problem:
-        raise DriftError(f"gossip.drift = {gossip.drift:g}: {problem}")
 
     def matching(number: int, exchange: int) -> np.random.Generator:
         return draws.numpy(f"matching {exchange}", group, number)

@@ -31,8 +31,8 @@ from fedpeer.algorithms.loop import Loop
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.config.building import Loader
-from fedpeer.config.federation import ChoiceField, Strict
 from fedpeer.config.peer_id import is_id
+from fedpeer.config.settings import ChoiceField, Strict
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.held import Held
 from fedpeer.data.normalise import Normaliser

@@ -6,7 +6,7 @@ import copy
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,20 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedpeer.config.choice import Choice, parse
+from fedpeer.config.choice import Choice, ChoiceError, parse
 from fedpeer.config.federation import Federation
+from fedpeer.config.problems import ConfigError, ConfigProblem
+from fedpeer.config.problems import Path as SettingPath
+from fedpeer.config.reading import typed
+from fedpeer.config.rules import KEYWORDS, problems_of
+from fedpeer.config.settings import EngineName, RunOptions
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.arrays import of_objects
 from fedpeer.runs.report import write_report
+from fedpeer.sims.engine import combination_of
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.record import begin
-from fedpeer.sims.request import DEFAULT_METHODS, EngineName, SimulationRequest
+from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
 from fedpeer.sims.simulate import Tell
 from fedpeer.sims.simulate import simulate as carry_out
 
@@ -88,31 +94,71 @@ def simulate(
 
     `docs/python.md` has an example that runs as it stands.
     """
-    settings = copy.deepcopy(dict(federation)) if isinstance(federation, Mapping) else federation or {}
-    asked = settings if isinstance(settings, Federation) else Federation.model_validate(settings)
-    if isinstance(data, str):
-        asked = asked.model_copy(update={"simulation": asked.simulation.model_copy(update={"dataset": parse(data)})})
-    if isinstance(network, str):
-        asked = asked.model_copy(update={"network": parse(network)})
     dataset = None if data is None or isinstance(data, str) else data if isinstance(data, Dataset) else of_objects(data)
-    if dataset is not None:  # treated as a user's own file is
-        own = asked.simulation.model_copy(update={"dataset": Choice("python", dataset.name)})
-        asked = asked.model_copy(update={"simulation": own})
-    request = SimulationRequest(
-        federation=asked,
-        methods=tuple(map(parse, methods)),
-        seeds=tuple(seeds),
-        device=device,
-        workers=workers,
-        engine=engine,
-        faults=faults,
-        address=address,
-        shards=shards,
-    )
     module = network if isinstance(network, nn.Module) else None
-    simulation = prepare(request, dataset=dataset, module=module)
     objects = [name for name, given in (("data", dataset), ("network", module)) if given is not None]
+    names = {"data": data if dataset is None else None, "network": network if module is None else None}
+    run_options = {
+        "device": device, "workers": workers, "engine": engine, "faults": faults, "address": address, "shards": shards
+    }  # fmt: skip
+    request = _request(federation, names, methods, seeds, run_options, objects)
+    if dataset is not None:  # treated as a user's own file is
+        own = request.federation.simulation.model_copy(update={"dataset": Choice("python", dataset.name)})
+        request = replace(request, federation=request.federation.model_copy(update={"simulation": own}))
+    simulation = prepare(request, dataset=dataset, module=module)
     run = begin(Path(out), simulation, shlex.join(sys.argv), objects)
     summary = carry_out(simulation, run, tell)
     write_report(run)
     return Results(summary, run.path)
+
+
+def _request(
+    federation: Federation | Mapping[str, Any] | None,
+    names: Mapping[str, object],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    run_options: Mapping[str, Any],
+    objects: Sequence[str],
+) -> SimulationRequest:
+    """Return what the arguments ask for. `names` of data and network that are given by name.
+
+    Raises:
+        ConfigError: everything that is wrong with them.
+    """
+    options, problems = typed(RunOptions, run_options)
+    assert options is not None, "every option has a default"
+    settings = federation if isinstance(federation, Federation) else _written(federation)
+    found, more = (settings, []) if isinstance(settings, Federation) else typed(Federation, settings)
+    problems += more
+    chosen = [_choice((name,), text, problems) for name, text in names.items()]
+    compared = [_choice(("methods",), text, problems) for text in methods]
+    if found is not None:
+        named = dict(zip(names, chosen, strict=True))
+        if named["data"] is not None:
+            simulation = found.simulation.model_copy(update={"dataset": named["data"]})
+            found = found.model_copy(update={"simulation": simulation})
+        if named["network"] is not None:
+            found = found.model_copy(update={"network": named["network"]})
+        request = SimulationRequest(
+            federation=found,
+            methods=tuple(method for method in compared if method is not None),
+            seeds=tuple(seeds),
+            **options.model_dump(exclude={"repeats"}),
+        )
+        problems += problems_of(combination_of(request, objects), KEYWORDS)
+    if problems:
+        raise ConfigError("the simulation", problems)
+    return request
+
+
+def _written(federation: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return {} if federation is None else copy.deepcopy(dict(federation))
+
+
+def _choice(path: SettingPath, text: object, problems: list[ConfigProblem]) -> Choice | None:
+    """The choice that an argument names; None where it names none."""
+    try:
+        return None if text is None else parse(str(text))
+    except ChoiceError as error:
+        problems.append(ConfigProblem(path, str(error)))
+        return None

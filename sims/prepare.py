@@ -14,12 +14,13 @@ from fedpeer.algorithms.coordinated import has_server
 from fedpeer.algorithms.leaves import byte_count
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
+from fedpeer.config.rules import KEYWORDS, Vocabulary
 from fedpeer.data.dataset import Dataset
 from fedpeer.learning.device import device_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.learning.wire_forms import form_of
-from fedpeer.sims.engine import check, check_peers
+from fedpeer.sims.engine import check, combination_of, hold
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.network.faults import Faults, asked
 from fedpeer.sims.request import SimulationRequest
@@ -30,22 +31,29 @@ from fedpeer.sims.world import build, plan_of
 
 
 def prepare(
-    request: SimulationRequest, *, dataset: Dataset | None = None, module: nn.Module | None = None
+    request: SimulationRequest,
+    *,
+    dataset: Dataset | None = None,
+    module: nn.Module | None = None,
+    words: Vocabulary = KEYWORDS,
 ) -> Simulation:
     """Load, build, trace, compile. `dataset` and `module` stand in for what the federation names.
 
+    `words` is how the user's door calls settings.
+
     Raises:
-        DataError, NetworkError, SlicingError, TopologyError, ChoiceError, OptimizerError, AlgorithmError,
+        ConfigError, DataError, NetworkError, SlicingError, TopologyError, ChoiceError, OptimizerError, AlgorithmError,
         AssignmentError, DeviceError: the user's mistakes, with the place and the way out.
     """
     objects = {name: given for name, given in (("dataset", dataset), ("module", module)) if given is not None}
-    check(request, [{"dataset": "data", "module": "network"}[name] for name in objects])
+    given = [{"dataset": "data", "module": "network"}[name] for name in objects]
+    check(request, given, words)
     form_of(request.federation.gossip.wire)
     device = "cpu" if request.engine in ("network", "ray") else device_of(request.device)
     found = dataset or load_dataset(request.federation.simulation.dataset)
     worlds = {seed: build(request.federation, found, seed, module) for seed in request.seeds}
     first = worlds[request.seeds[0]]
-    check_peers(request, len(first.peers))
+    hold(combination_of(replace(request, federation=first.federation), given), words)
     plans = {str(method): plan_of(first, method_of(method)) for method in request.methods}
     for plan in plans.values():
         averaging_of(plan, request.federation, request.seeds[0])

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from fedpeer.config.choice import Choice, parse
 from fedpeer.config.federation import Federation
+from fedpeer.config.settings import EngineName
 
 #: What is compared when nobody says otherwise.
 DEFAULT_METHODS = ("local", "partial-averaging", "full-averaging")
-
-
-#: Who plays the peers: products of matrices, on this machine or on a Ray cluster; whole peers in virtual time; or real
-#: ones as processes of this machine.
-EngineName = Literal["vector", "ray", "network", "processes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +77,7 @@ class SimulationRequest:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> SimulationRequest:
         return cls(
-            federation=Federation.model_validate(data["federation"]),
+            federation=Federation.stored(data["federation"]),
             methods=tuple(parse(text) for text in data["methods"]),
             seeds=tuple(data["seeds"]),
             device=data["device"],

@@ -19,6 +19,7 @@ from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.capacity import SIGNATURES_MAX
 from fedpeer.config.choice import Choice
+from fedpeer.config.rules import PEERS, Combination, problems_of
 from fedpeer.config.contract import (
     EARLIER,
     Held,
@@ -154,6 +155,8 @@ def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: byte
     peers = {entry.id: entry.models for entry in roster.entries}
     try:
         new = federation_of(after, assembly.asked)
+        if wrong := problems_of(Combination.of(new, PEERS)):
+            return "; ".join(f"{each.dotted}: {each.text}" for each in wrong)
         plans = [
             peer_plan(plan_for(enrolled(each, peers), assembly.network, tuple(peers), kind), me)
             for each in (assembly.asked, new)

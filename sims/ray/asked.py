@@ -9,29 +9,26 @@ from fedpeer.config.choice import ChoiceError
 
 #: Seconds in which a cluster's head takes a connection.
 ANSWER_SECONDS = 5.0
-HERE = "leave out --address for a cluster on this machine alone"
+HERE = "leave out the address for a cluster on this machine alone"
 
 
-def check_ray(address: str, device: str) -> None:
+def check_ray(address: str) -> None:
     """Refuse what cannot come to anything.
 
     Args:
-        device: as it was asked for; a cluster's processes train on CPUs.
         address: HOST:PORT of a cluster's head, "auto" for the one that this machine is part of, "" for a new one.
 
     Raises:
         ChoiceError: Ray is not installed, the address is none, or nobody listens there.
     """
-    if device not in ("auto", "cpu"):
-        raise ChoiceError(f"the ray engine trains on CPUs; leave out the device {device}")
     if importlib.util.find_spec("ray") is None:
-        raise ChoiceError("the ray engine needs Ray; run pip install 'fedpeer[ray]', or use --engine vector")
+        raise ChoiceError("the ray engine needs Ray; run pip install 'fedpeer[ray]', or use the vector engine")
     if address in ("", "auto"):
         return
     host, _, port = address.rpartition(":")
     if not host or "/" in address or not port.isdecimal() or not 0 < int(port) < 65536:
         text = "write HOST:PORT of the cluster's head, such as 192.0.2.7:6379, or auto on one of its machines"
-        raise ChoiceError(f'--address "{address}" is no address; {text}')
+        raise ChoiceError(f'"{address}" is no address; {text}')
     try:
         socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
     except OSError as error:

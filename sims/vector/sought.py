@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedpeer.algorithms.assignment import AssignmentError, Seeking
 from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
-from fedpeer.config.undecided import NOBODY_SHARES, NOTHING_TO_SHARE, seeking_of, unfit
+from fedpeer.config.undecided import NOBODY_SHARES, NOTHING_TO_SHARE, seeking_of
 from fedpeer.learning.groups import averaging_among, plan_for
 from fedpeer.sims.vector.workspace import Part
 from fedpeer.sims.world import World
@@ -54,15 +54,13 @@ def sought_in(world: World, method: Method) -> Sought | None:
         return None
     name = federation.undecided[0]
     place = f"partial_models.{name}.members"
-    problem = unfit(federation)
-    if problem is not None:
-        raise AssignmentError(f"{place}: {problem}")
     seeking = seeking_of(federation, name)
     everyone, candidate = (
         plan_for(each, world.network, peers, method) for each in (federation, federation.decided(name, "all"))
     )
     shared = [group for group in everyone.groups if group.members == peers]
     own = [group for group in candidate.groups if name in group.models]
+    problem = None
     if not shared:
         problem = NOBODY_SHARES
     elif not own:

@@ -28,7 +28,7 @@ from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.steppers import Stepper, Way, build
 from fedpeer.config.choice import Choice
-from fedpeer.config.federation import LearningSettings
+from fedpeer.config.settings import LearningSettings
 from fedpeer.slicing.flat import FlatLayout
 
 T = TypeVar("T")

@@ -30,7 +30,7 @@ from fedpeer.algorithms.servers.models import Local
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.building import Coordinated, coordinated_of, mean_of
 from fedpeer.config.choice import ChoiceError, parse
-from fedpeer.config.federation import LearningSettings
+from fedpeer.config.settings import LearningSettings
 from tests.algorithms.making import mlp
 
 ROBUST = (

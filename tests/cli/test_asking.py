@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedpeer.cli.asking import asked, asked_again
-from fedpeer.cli.errors import ConfigError
 from fedpeer.config.choice import Choice
+from fedpeer.config.problems import ConfigError
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
 

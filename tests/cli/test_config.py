@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from fedpeer.cli.config import Source, fields_at, load
-from fedpeer.cli.errors import LINES_MIN, ConfigError, Problem, report
+from fedpeer.cli.config import Source, load
+from fedpeer.cli.errors import LINES_MIN, report
 from fedpeer.cli.yaml_marks import parse
 from fedpeer.config.capacity import METADATA_BYTES_MAX, hello_bytes
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
+from fedpeer.config.problems import ConfigError, ConfigProblem
+from fedpeer.config.reading import fields_at
 from tests.cli.conftest import Fedpeer
 
 RIGHT = """\
@@ -80,7 +82,9 @@ def test_the_report_names_line_setting_problem_and_way_out() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 140])
 def test_a_report_fits_one_screen_of_any_width(width: int) -> None:
-    many = [Problem(("partial_models", f"model{n}", "neurons"), "word " * 30, f"line {n}:1") for n in range(1, 200)]
+    many = [
+        ConfigProblem(("partial_models", f"model{n}", "neurons"), "word " * 30, f"line {n}:1") for n in range(1, 200)
+    ]
     lines = report(ConfigError("federation.yaml", many), width).splitlines()
     assert len(lines) <= LINES_MIN
     assert max(map(len, lines)) <= width

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.cli.errors import ConfigError
 from fedpeer.cli.yaml_marks import FILE_BYTES_MAX, parse, read, scalar
+from fedpeer.config.problems import ConfigError
 
 
 def refused(text: str) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedpeer.config import contract as module
 from fedpeer.config.contract import (
+from fedpeer.config.settings import GossipSettings, LearningSettings, PartialModelSettings
     KEYS,
     NEW_FEDERATION,
     Held,

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, Averaging, Way, traffic, turn
-from fedpeer.gossip.drift import unfit
 from fedpeer.gossip.event_trigger import Awake, moved, wakings, woken_matrix
 from fedpeer.topology.graphs import GRAPHS
 from fedpeer.topology.mixing import Protocol
@@ -154,20 +153,3 @@ def test_how_many_exchanges() -> None:
     assert policy("ring", 6, "push-sum", exchanges=7).exchanges == 7
     assert policy("ring", 1, "push-sum", tolerance=1e-4).exchanges == 0
     assert policy("ring", 1, "exact", exchanges=1).exchanges == 0
-
-
-@pytest.mark.parametrize(
-    ("protocol", "exchanges", "noise", "words"),
-    [
-        ("coordinator", None, False, "protocol: push-sum or exact"),
-        ("push-sum", None, True, "privacy: none"),
-        ("push-sum", 1, False, "exchanges: 2 or more"),
-        ("push-pull", 1, False, "exchanges: 2 or more"),
-        ("exact", 1, False, None),
-        ("push-sum", 2, False, None),
-        ("push-pull", None, False, None),
-    ],
-)
-def test_what_it_does_not_go_with(protocol: str, exchanges: int | None, noise: bool, words: str | None) -> None:
-    found = unfit(protocol, exchanges=exchanges, noise=noise)
-    assert found is None if words is None else words in str(found)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import AlgorithmError
-from fedpeer.cli.checks import between_peers
-from fedpeer.config.choice import ChoiceError, parse
-from fedpeer.config.federation import Federation
+from fedpeer.config.choice import parse
 from fedpeer.config.methods import method_of
+from fedpeer.config.problems import ConfigError
+from fedpeer.config.rules import PEERS
 from fedpeer.sims import api
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.vector.engine import VectorEngine
@@ -27,6 +27,7 @@ from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.world import World, plan_of
 from fedpeer.slicing.models import SlicingError
 from fedpeer.slicing.plan import Group
+from tests.config.refusals import refusals
 from tests.sims.worlds import engine, federation, relative, same_bits, world
 
 PARITY = 1e-5
@@ -211,11 +212,14 @@ def test_whole_peers_give_the_same_models_weights_and_scores(sigma: float) -> No
 def test_without_rounds_it_is_refused(where: Any, tmp_path: Path) -> None:
     """Each averaging begins anew, and asynchronous peers know no beginning."""
     settings = federation(learning__mode="asynchronous").model_dump(mode="json")
-    with pytest.raises(ChoiceError, match=r"pfedvem-gossip.* write learning.mode: synchronous"):
+    with pytest.raises(ConfigError) as refusal:
         api.simulate(federation=settings, methods=(METHOD,), engine=where, out=tmp_path)
-    asked = Federation.model_validate({"learning": {"algorithm": METHOD, "mode": "asynchronous"}})
-    assert [problem.path for problem in between_peers(asked)] == [("learning", "mode")]
-    assert not between_peers(Federation.model_validate({"learning": {"algorithm": METHOD}}))
+    (problem,) = refusal.value.problems
+    assert problem.text.startswith(f"{METHOD} begins each averaging anew")
+    assert "write learning.mode: synchronous" in problem.text
+    asynchronous = refusals({"learning": {"algorithm": METHOD, "mode": "asynchronous"}}, PEERS)
+    assert [problem.path for problem in asynchronous] == [("learning", "mode")]
+    assert not refusals({"learning": {"algorithm": METHOD}}, PEERS)
 
 
 @pytest.mark.parametrize(
@@ -232,6 +236,6 @@ def test_what_does_not_fit_is_said_before_a_run(
 ) -> None:
     settings = federation().model_dump(mode="json")
     settings["learning"] |= learning
-    with pytest.raises((AlgorithmError, SlicingError, ChoiceError), match=words):
+    with pytest.raises((AlgorithmError, SlicingError, ConfigError), match=words):
         api.simulate(federation=settings, methods=(method,), out=tmp_path)
     assert not list(tmp_path.iterdir())

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fedpeer.cli.asking import asked
 from fedpeer.config.choice import parse
+from fedpeer.config.settings import EngineName
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare
-from fedpeer.sims.request import EngineName
 from fedpeer.sims.simulate import simulate
 
 PARITY = 1e-5

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import round_order
-from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.choice import parse
 from fedpeer.config.methods import method_of
+from fedpeer.config.problems import ConfigError
+from fedpeer.config.settings import EngineName
 from fedpeer.sims import api
 from fedpeer.sims.memory import job_of, workspace_of
-from fedpeer.sims.request import EngineName
 from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.vector.pooled import PooledEngine
 from fedpeer.sims.world import World, plan_of
@@ -107,5 +108,5 @@ def test_it_is_compared_like_any_other_and_sends_nothing(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("engine", ["network", "processes"])
 def test_peers_do_not_pool(engine: EngineName, tmp_path: Path) -> None:
-    with pytest.raises(ChoiceError, match="peers do not"):
+    with pytest.raises(ConfigError, match="peers do not"):
         api.simulate(federation=federation(), methods=("global",), engine=engine, out=tmp_path)

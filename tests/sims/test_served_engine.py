@@ -18,7 +18,7 @@ from fedpeer.algorithms.batches import round_order
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.algorithms.privacy import epsilon
-from fedpeer.config.choice import ChoiceError
+from fedpeer.config.problems import ConfigError
 from fedpeer.sims import api
 from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.vector.workspace import other
@@ -310,7 +310,7 @@ def test_what_an_algorithm_cannot_do_is_said_before_a_run(
 
 def test_engines_that_do_not_keep_examples_back_say_so(tmp_path: Path) -> None:
     settings = federation(simulation__validation=0.2).model_dump(mode="json")
-    with pytest.raises(ChoiceError, match=r"simulation\.validation"):
+    with pytest.raises(ConfigError, match=r"simulation\.validation"):
         api.simulate(federation=settings, methods=("local",), engine="network", out=tmp_path)
 
 
@@ -336,7 +336,9 @@ def test_updates_that_are_no_numbers_are_left_out_and_told() -> None:
 def test_the_federations_aggregation_and_privacy_are_the_engines() -> None:
     settings: list[dict[str, Any]] = [{}, {"learning__aggregation": "median"}]
     settings += [{"learning__privacy": f"gaussian,clip=0.1,noise={each}"} for each in (0, 1)]
-    plain, median, clipped, noisy = (world(federation(simulation__peers=5, **each)) for each in settings)
+    plain, median, clipped, noisy = (
+        world(federation(simulation__peers=5, learning__algorithm="fedavg", **each)) for each in settings
+    )
     with engine(median, "fedavg") as running:
         running.step()
         rows = running._session.states.sent.model_n.clone()
@@ -352,7 +354,10 @@ def test_the_federations_aggregation_and_privacy_are_the_engines() -> None:
 
 def test_what_the_noise_comes_to_is_told_for_whoever_was_asked_most(tmp_path: Path) -> None:
     settings = federation(
-        learning__participation=0.5, learning__privacy="gaussian,clip=1,noise=2,delta=1e-5", learning__rounds=4
+        learning__algorithm="fedavg",
+        learning__participation=0.5,
+        learning__privacy="gaussian,clip=1,noise=2,delta=1e-5",
+        learning__rounds=4,
     )
     found = api.simulate(federation=settings, methods=("fedavg",), out=tmp_path)
     asked = [client for number in (1, 2, 3, 4) for client in drawn(world(settings), number)]

@@ -16,12 +16,14 @@ from torch import nn
 
 from fedpeer.config.choice import ChoiceError, parse
 from fedpeer.learning.holdings import load_dataset
+from fedpeer.config.problems import ConfigError
+from fedpeer.config.settings import EngineName
 from fedpeer.networks.registry import NetworkError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted
 from fedpeer.sims.prepare import prepare
-from fedpeer.sims.request import EngineName, SimulationRequest
+from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import simulate
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
@@ -294,12 +296,12 @@ def test_objects_handed_over_in_python_are_normalised_like_files(tmp_path: Path)
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"learning__mode": "asynchronous"}, "learning.mode = asynchronous"),
+        ({"learning__mode": "asynchronous"}, "learning.mode: asynchronous"),
         ({"gossip__wire": "int8/zstd"}, "gossip.wire = int8/zstd"),
     ],
 )
 def test_what_only_whole_peers_can_play_is_refused_with_the_way_out(settings: dict[str, str], said: str) -> None:
-    with pytest.raises(ChoiceError, match=f"{said}; use --engine network"):
+    with pytest.raises(ConfigError, match=f'{said}; use engine="network"'):
         prepare(SimulationRequest(federation=federation(**settings)))
 
 
@@ -307,7 +309,9 @@ def test_what_only_whole_peers_can_play_is_refused_with_the_way_out(settings: di
 def test_what_whole_peers_have_no_room_to_tell_is_played_by_matrices_only(engine: EngineName) -> None:
     many = federation(partial_models={f"partial-model-{number:02}": {} for number in range(40)})
     request = SimulationRequest(federation=many, methods=(parse("local"), parse("partial-averaging")), engine=engine)
-    with pytest.raises(ChoiceError, match=r"^partial_models: every peer may share 40 groups.*; or use --engine vector"):
+    with pytest.raises(ConfigError) as refusal:
         prepare(request)
+    assert {problem.path for problem in refusal.value.problems} == {("partial_models",)}
+    assert 'or use engine="vector"' in refusal.value.problems[0].text
     prepare(replace(request, engine="vector"))
     prepare(replace(request, methods=(parse("local"), parse("full-averaging"))))

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpeer.cli.checks import between_peers, contradictions
-from fedpeer.config.federation import Federation
+from fedpeer.config.rules import PEERS
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import FLOAT32, NOTHING, int8
 from fedpeer.gossip.transfers import (
@@ -33,6 +32,7 @@ from fedpeer.peer.wire.messages import Transfer
 from fedpeer.sims.network.driver import Machine
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
+from tests.config.refusals import refusals
 from tests.faults.drifting import DRIFT, FAST, Drifting, drifting_world
 from tests.peer.frames import ENVELOPE, GATE, LENGTH, PLAIN, framed, spec
 from tests.peer.wire.test_codec import message_of, refusal_of
@@ -184,6 +184,5 @@ def test_without_rounds_a_peer_pushes_what_has_moved() -> None:
     ],
 )
 def test_a_file_is_checked_for_what_it_does_not_go_with(settings: dict[str, Any], fits: bool) -> None:
-    asked = Federation.model_validate(settings)
-    found = [*contradictions(asked, settings), *between_peers(asked)]
+    found = refusals(settings, PEERS)
     assert [problem.path for problem in found] == ([] if fits else [("gossip", "drift")])

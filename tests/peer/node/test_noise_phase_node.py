@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.cli.checks import between_peers, contradictions
 from fedpeer.config.federation import Federation
-from fedpeer.gossip.noise import NoiseError
+from fedpeer.config.rules import PEERS
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.learning.groups import averaging_among
 from fedpeer.peer.node.rounds import _noise, among_the_living
@@ -23,6 +22,7 @@ from fedpeer.peer.state.journal import entry_bytes, ledger_of, snapshot_bytes
 from fedpeer.peer.wire.messages import Value, ValueRequest
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
+from tests.config.refusals import refusals
 from tests.faults.noise_phase import Veiled, correlation, veiled_world
 from tests.reference import judges
 
@@ -217,8 +217,8 @@ def test_who_lost_memory_comes_back_with_its_model_and_not_with_noise(trained: b
 @pytest.mark.parametrize(
     ("gossip", "learning", "words"),
     [
-        ({"privacy": "noise", "protocol": "push-pull"}, {}, "write push-sum or exact"),
-        ({"privacy": "noise", "protocol": "coordinator"}, {}, "write push-sum or exact"),
+        ({"privacy": "noise", "protocol": "push-pull"}, {}, "push-sum or exact"),
+        ({"privacy": "noise", "protocol": "coordinator"}, {}, "push-sum or exact"),
         ({"privacy": "noise", "wire": "top-k:0.1"}, {}, "another gossip.wire"),
         ({"privacy": "noise"}, {"mode": "asynchronous"}, "mode: synchronous"),
         ({"privacy": "noise,pushes=0"}, {}, "1 or more neighbours"),
@@ -229,21 +229,17 @@ def test_who_lost_memory_comes_back_with_its_model_and_not_with_noise(trained: b
 )
 def test_what_makes_no_sense_is_said(gossip: dict[str, str], learning: dict[str, str], words: str) -> None:
     data = {"gossip": gossip, "learning": learning}
-    found = contradictions(Federation.model_validate(data), data)
+    found = refusals(data)
     assert [problem.path for problem in found] == [("gossip", "privacy")]
     assert words in found[0].text
 
 
 def test_an_algorithm_with_a_server_has_nobody_to_tell_noise() -> None:
-    asked = Federation.model_validate({"learning": {"algorithm": "fedavg"}, "gossip": {"privacy": "noise"}})
-    assert [problem.path for problem in between_peers(asked)] == [("gossip", "privacy")]
-    assert not between_peers(Federation.model_validate({"gossip": {"privacy": "noise"}}))
-
-
-def test_a_file_that_nobody_checked_is_refused_too() -> None:
-    gossip = Federation.model_validate({"gossip": {"privacy": "noise", "protocol": "push-pull"}}).gossip
-    with pytest.raises(NoiseError, match="write push-sum or exact"):
-        averaging_among(("a", "b", "c"), "all", gossip, 0)
+    noisy = {"gossip": {"privacy": "noise"}}
+    assert [problem.path for problem in refusals({"learning": {"algorithm": "fedavg"}} | noisy)] == [
+        ("gossip", "privacy")
+    ]
+    assert not refusals(noisy, PEERS)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.problems import ConfigError
 from fedpeer.sims.engine import check
 from fedpeer.sims.prepare import prepare
 from fedpeer.sims.request import SimulationRequest
@@ -26,30 +27,29 @@ def request(method: str = "partial-averaging", **settings: Any) -> SimulationReq
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (request(learning__mode="asynchronous"), "the ray engine does not play learning.mode = asynchronous"),
-        (request(gossip__wire="int8"), "the ray engine does not play gossip.wire = int8; use --engine network"),
-        (request(gossip__privacy="noise"), "the ray engine does not play gossip.privacy; use --engine vector"),
-        (request(gossip__drift=0.1), "the ray engine does not play gossip.drift; use --engine vector"),
-        (request("global"), "use --engine vector"),
+        (request(learning__mode="asynchronous"), "the ray engine does not play learning.mode: asynchronous"),
+        (request(gossip__wire="int8"), 'the ray engine does not play gossip.wire = int8; use engine="network"'),
+        (request(gossip__privacy="noise"), 'the ray engine does not play gossip.privacy; use engine="vector"'),
+        (request(gossip__drift=0.1), 'the ray engine does not play gossip.drift; use engine="vector"'),
+        (request("global"), 'use engine="vector"'),
         (replace(request(), device="cuda"), "the ray engine trains on CPUs; leave out the device cuda"),
         (replace(request(), faults="7"), "the ray engine has no network"),
         (replace(request(), address="head"), '"head" is no address; write HOST:PORT'),
         (replace(request(), address="ray://head:10001"), "is no address; write HOST:PORT"),
-        (replace(request(), engine="vector", shards=2), "not of the vector engine; use --engine ray"),
-        (replace(request(), engine="network", address="auto"), "not of the network engine; use --engine ray"),
+        (replace(request(), engine="vector", shards=2), 'not of the vector engine; use engine="ray"'),
+        (replace(request(), engine="network", address="auto"), 'not of the network engine; use engine="ray"'),
     ],
 )
 def test_what_cannot_be_played_is_refused_with_the_way_out(wanted: SimulationRequest, words: str) -> None:
-    with pytest.raises(ChoiceError, match=words):
+    with pytest.raises((ChoiceError, ConfigError)) as refusal:
         prepare(wanted)
+    assert words in " ".join(str(refusal.value).split())
 
 
 def test_who_has_no_ray_reads_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else there(name))
-    with pytest.raises(
-        ChoiceError, match=r"the ray engine needs Ray; run pip install 'fedpeer\[ray\]', or use --engine v"
-    ):
+    with pytest.raises(ChoiceError, match=r"the ray engine needs Ray; run pip install 'fedpeer\[ray\]', or use the v"):
         prepare(request())
 
 
@@ -67,11 +67,11 @@ def test_runs_that_are_spread_whole_play_what_the_vector_engine_plays(settings: 
     several = replace(request("partial-averaging", **settings), seeds=(0, 1))
     check(several, ())
     check(replace(request("global"), seeds=(0, 1)), ())
-    with pytest.raises(ChoiceError, match="the ray engine does not play"):
+    with pytest.raises(ConfigError, match="the ray engine does not play"):
         check(replace(several, shards=2), ())
-    with pytest.raises(ChoiceError, match="does not play learning"):
+    with pytest.raises(ConfigError, match="does not play learning"):
         check(replace(request(learning__mode="asynchronous"), seeds=(0, 1)), ())
-    with pytest.raises(ChoiceError, match="the ray engine trains on CPUs"):
+    with pytest.raises(ConfigError, match="the ray engine trains on CPUs"):
         check(replace(several, device="cuda"), ())
     with pytest.raises(ChoiceError, match='"head" is no address'):
         check(replace(several, address="head"), ())

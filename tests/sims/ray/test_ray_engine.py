@@ -14,10 +14,11 @@ import torch
 from fedpeer.algorithms import steppers
 from fedpeer.config.choice import parse
 from fedpeer.config.federation import Federation
+from fedpeer.config.settings import EngineName
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, Remark, RoundDone
 from fedpeer.sims.prepare import prepare
-from fedpeer.sims.request import EngineName, SimulationRequest
+from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import simulate
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from tests.sims.ray.conftest import Machines, vector

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 
 from fedpeer.cli.progress import Board
 from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.settings import EngineName
 from fedpeer.data.dataset import DataError
 from fedpeer.experiments.asking import asked as asked_for
 from fedpeer.experiments.events import Begun, OfRun, Told
@@ -26,7 +27,7 @@ from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, MethodStarted, RoundDone, RunLost
 from fedpeer.sims.prepare import prepare
-from fedpeer.sims.request import EngineName, SimulationRequest
+from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import simulate
 from tests.experiments.test_experiments import TINY, wanted
 from tests.sims.ray.conftest import Machines

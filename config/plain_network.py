@@ -1,0 +1,38 @@
+"""The parts of a multi-layer perceptron whose layers are written out, without building it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpeer.config.choice import Choice, bind
+from fedpeer.config.registries import choice_problem
+from fedpeer.networks.registry import NETWORKS
+from fedpeer.slicing.network import NetworkMap, Part, TensorSpec
+
+
+def written_layers(choice: Choice | None) -> tuple[int, ...] | None:
+    """The sizes of a multi-layer perceptron whose layers are written out; None for other networks."""
+    if choice is None or choice.name != "mlp" or choice_problem(("network",), choice) is not None:
+        return None
+    sizes: tuple[int, ...] | None = bind(choice, NETWORKS["mlp"]).get("layers")
+    return sizes if sizes is not None and len(sizes) >= 2 and min(sizes) >= 1 else None
+
+
+def plain_network(choice: Choice | None) -> NetworkMap | None:
+    """The parts and tensors of a multi-layer perceptron whose layers are written out; None for other networks.
+
+    Which weight leads where is left out: to see whether claims fit, names and sizes are enough.
+    """
+    sizes = written_layers(choice)
+    if choice is None or sizes is None:
+        return None
+    bias = bind(choice, NETWORKS["mlp"]).get("bias", True)
+    names = ["input", *(f"hidden{depth}" for depth in range(1, len(sizes) - 1)), "output"]
+    tensors: list[TensorSpec] = []
+    for module, inputs, outputs in zip(names[1:], sizes, sizes[1:], strict=False):
+        for kind, shape in (("weight", (outputs, inputs)), ("bias", (outputs,)))[: 1 + bias]:
+            offset = tensors[-1].span.stop if tensors else 0
+            tensors.append(TensorSpec(f"{module}.{kind}", shape, offset, "parameter", module))
+    nowhere = np.zeros(tensors[-1].span.stop, dtype=np.int32)
+    parts = tuple(Part(name, size) for name, size in zip(names, sizes, strict=True))
+    return NetworkMap(parts, tuple(tensors), nowhere, nowhere, nowhere, nowhere)

@@ -1,0 +1,166 @@
+"""From plain values to typed settings, or to sentences about everything that is wrong with their types and ranges.
+
+pydantic finds the mistakes; what a person reads is written here, in the same words whether the values come from a file,
+from options or from Python.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from fedpeer.config.choice import nearest
+from fedpeer.config.problems import ConfigProblem, Path, shown
+
+#: Context of settings that are read without the rules about what goes together: whoever reads them holds them later.
+UNCHECKED = {"unchecked": True}
+
+#: What a person should write, by pydantic's name of the error.
+_WANTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "settings (key: value)",
+    "model_type": "settings (key: value)",
+    "none_required": "nothing",
+    "greater_than_equal": "{ge} or more",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "{le} or less",
+    "less_than": "less than {lt}",
+    "string_too_short": "at least {min_length} character",
+    "string_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "letters, digits, dots and hyphens, at most 63",
+    "too_long": "at most {max_length} of them",
+    "assignment_type": "alike",
+}
+
+
+_M = typing.TypeVar("_M", bound=BaseModel)
+
+
+def typed(model: type[_M], data: Mapping[str, Any]) -> tuple[_M | None, list[ConfigProblem]]:
+    """Return the typed settings, and all that is wrong with their types, ranges and names.
+
+    Settings that are wrong are left out and the rest read again, so that the checks across settings can go on with it;
+    None if even that is impossible.
+    """
+    try:
+        return model.model_validate(data, context=UNCHECKED), []
+    except ValidationError as error:
+        problems = _problems(model, data, error.errors(include_url=False))
+    try:
+        right = _without(data, [problem.path for problem in problems])
+        return model.model_validate(right, context=UNCHECKED), problems
+    except ValidationError:
+        return None, problems
+
+
+def _problems(model: type[BaseModel], data: Mapping[str, Any], errors: list[ErrorDetails]) -> list[ConfigProblem]:
+    """One problem a place. A place with several alternatives ("all", a number, a list) gives one error for each."""
+    at: dict[Path, list[ErrorDetails]] = {}
+    for error in errors:
+        at.setdefault(_path(data, error), []).append(error)
+    deepest = [path for path in at if not any(other[: len(path)] == path for other in at if len(other) > len(path))]
+    return [ConfigProblem(path, _words(model, path, at[path])) for path in deepest]
+
+
+def _path(data: Any, error: ErrorDetails) -> Path:
+    """pydantic's location without the names of the alternatives it tried."""
+    path: list[str | int] = []
+    for key in error["loc"]:
+        known = isinstance(data, Mapping) and key in data
+        if known or (isinstance(data, list) and isinstance(key, int) and key < len(data)):
+            path.append(key)
+            data = data[key]
+    return (*path, error["loc"][-1]) if error["type"] == "missing" else tuple(path)
+
+
+def _words(model: type[BaseModel], path: Path, errors: list[ErrorDetails]) -> str:
+    error = errors[0]
+    if error["type"] == "extra_forbidden":
+        return _unknown(model, path)
+    if error["type"] == "missing":
+        return "missing; it has no default, so it must be written"
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    wanted = [each for each in errors if not each["type"].endswith("_type")] if len(errors) > 1 else errors
+    in_range = [each for each in wanted if each["type"] not in ("literal_error", "int_from_float")]
+    alternatives = in_range or errors
+    words = dict.fromkeys(_wanted(each) for each in alternatives)
+    return f"found {_found(error['input'])}; write {' or '.join(words)}"
+
+
+def _wanted(error: ErrorDetails) -> str:
+    if error["type"] == "literal_error":
+        return str(error["ctx"]["expected"]).replace("'", '"')
+    return _WANTED.get(error["type"], "another value").format(**error.get("ctx", {}))
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, str):
+        return f'"{shown(value)}" (text)' if value else "empty text"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "nothing"
+    if isinstance(value, (list, Mapping)):
+        return "a list" if isinstance(value, list) else "settings"
+    return shown(value)
+
+
+def _unknown(model: type[BaseModel], path: Path) -> str:
+    """`unknown setting; did you mean ...?`: near names here, the same name elsewhere, or all that are known here."""
+    *parents, name = path
+    here = fields_at(model, parents)
+    near = nearest(str(name), here)
+    if not near.startswith("did you mean"):
+        elsewhere = [dotted for dotted in _all_fields(model) if dotted.rpartition(".")[2] == name]
+        return f"unknown setting; {f'did you mean {elsewhere[0]}?' if elsewhere else f'{near}'}"
+    meant = near.split('"')[1]
+    return f"unknown setting; did you mean {'.'.join(map(str, [*parents, meant]))}?"
+
+
+def fields_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """The names of the settings that may stand under a path."""
+    for key in path:
+        annotation = model.model_fields[str(key)].annotation if str(key) in model.model_fields else None
+        if typing.get_origin(annotation) is dict:
+            return list(typing.get_args(annotation)[1].model_fields)
+        inner = _settings_in(annotation)
+        if inner is None:
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def _settings_in(annotation: Any) -> type[BaseModel] | None:
+    """The settings that stand under a key of this type, which may be left out."""
+    kinds = (annotation, *typing.get_args(annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def _all_fields(model: type[BaseModel], prefix: str = "") -> list[str]:
+    names = []
+    for name, info in model.model_fields.items():
+        names.append(prefix + name)
+        inner = None if typing.get_origin(info.annotation) is dict else _settings_in(info.annotation)
+        if inner is not None:
+            names += _all_fields(inner, f"{prefix}{name}.")
+    return names
+
+
+def _without(data: Any, paths: Sequence[Path], here: Path = ()) -> Any:
+    """A copy of nested plain data without the values at some paths."""
+    if isinstance(data, Mapping):
+        return {k: _without(v, paths, (*here, k)) for k, v in data.items() if (*here, k) not in paths}
+    if isinstance(data, list):
+        return [_without(v, paths, (*here, n)) for n, v in enumerate(data) if (*here, n) not in paths]
+    return data

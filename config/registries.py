@@ -1,0 +1,212 @@
+"""What may be chosen at each setting that is a choice, and what is wrong with a choice by itself.
+
+Nothing here runs code that a setting names, nor imports torch (unless an algorithm with a server is named, for its
+settings), so that checking is quick and safe.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+from fedpeer.algorithms.aggregation import AGGREGATIONS
+from fedpeer.algorithms.byzantine import RobustError
+from fedpeer.algorithms.privacy import PRIVACIES, PrivacyError
+from fedpeer.algorithms.registry import ALGORITHMS
+from fedpeer.algorithms.start import STARTS
+from fedpeer.config.choice import Choice, ChoiceError, bind, called, lookup, nearest
+from fedpeer.config.problems import ConfigProblem, Path, shown
+from fedpeer.config.settings import FederationSettings
+from fedpeer.data.own import OWN
+from fedpeer.data.registry import DATASETS
+from fedpeer.data.splits import MODIFIERS, SPLITS
+from fedpeer.gossip.noise import PHASES, NoiseError
+from fedpeer.networks.registry import NETWORKS
+from fedpeer.topology.graphs import GRAPHS
+
+#: Torch's optimisers and their settings, so that a file is checked without importing torch. A test holds it against
+#: torch itself.
+OPTIMIZERS = {
+    "adadelta": "lr rho eps weight_decay maximize",
+    "adafactor": "lr beta2_decay eps d weight_decay maximize",
+    "adagrad": "lr lr_decay weight_decay initial_accumulator_value eps maximize",
+    "adam": "lr betas eps weight_decay amsgrad maximize decoupled_weight_decay",
+    "adamax": "lr betas eps weight_decay maximize",
+    "adamw": "lr betas eps weight_decay amsgrad maximize",
+    "asgd": "lr lambd alpha t0 weight_decay maximize",
+    "nadam": "lr betas eps weight_decay momentum_decay decoupled_weight_decay maximize",
+    "radam": "lr betas eps weight_decay decoupled_weight_decay maximize",
+    "rmsprop": "lr alpha eps weight_decay momentum centered maximize",
+    "rprop": "lr etas step_sizes maximize",
+    "sgd": "lr momentum dampening weight_decay nesterov maximize",
+}
+
+
+def _plain() -> None:
+    """A form without settings."""
+
+
+def _top_k(*, share: float) -> None:
+    if not 0 < share <= 1:
+        raise ChoiceError(f"top-k: share = {share:g}: write a part of 1, such as top-k:0.1")
+
+
+def _zstd(*, level: int = 3) -> None:
+    if not 1 <= level <= 19:
+        raise ChoiceError(f"zstd: level = {level}: write 1 (quick) to 19 (small)")
+
+
+#: Ways to send a value and what may follow them, likewise without torch; a test holds them against `gossip.reductions`.
+FORMS: dict[str, Callable[..., None]] = {
+    "float32": _plain,
+    "float64": _plain,
+    "bfloat16": _plain,
+    "int8": _plain,
+    "top-k": _top_k,
+}
+PACKERS: dict[str, Callable[..., None]] = {"zstd": _zstd}
+
+
+def python(choice: Choice) -> None:
+    """Check `python:module:function`; its settings are the function's own, which is not imported here."""
+    found = str(choice.value or choice.settings.get("function", ""))
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", found):
+        raise ChoiceError(f'"{shown(found)}" is not module:function; write it like python:mypkg.nets:build')
+
+
+def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
+    """What is chosen at a path, in words, and the functions to choose from."""
+    known: dict[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
+        ("network",): ("network", {**NETWORKS, "python": python}),
+        ("learning", "algorithm"): ("algorithm", _algorithms()),
+        ("learning", "start"): ("start", STARTS),
+        ("learning", "aggregation"): ("aggregation", AGGREGATIONS),
+        ("learning", "privacy"): ("privacy", PRIVACIES),
+        ("gossip", "topology"): ("topology", GRAPHS),
+        ("gossip", "privacy"): ("privacy of gossip", PHASES),
+        ("simulation", "dataset"): ("data set", {**DATASETS, **OWN}),
+    }
+    return known[path]
+
+
+def _algorithms() -> Mapping[str, Callable[..., Any]]:
+    """Ours and a reader's own; none of them is imported before it is looked up."""
+    own: dict[str, Callable[..., Any]] = {"python": python}
+    return ChainMap(own, cast(dict[str, Callable[..., Any]], ALGORITHMS))
+
+
+#: Paths whose choice is looked up in one registry.
+CHOICES: tuple[Path, ...] = (
+    ("network",),
+    ("learning", "algorithm"),
+    ("learning", "start"),
+    ("learning", "aggregation"),
+    ("learning", "privacy"),
+    ("gossip", "topology"),
+    ("gossip", "privacy"),
+    ("simulation", "dataset"),
+)
+
+
+#: Those whose settings are checked when the choice is called, which takes no time.
+CALLED: tuple[Path, ...] = (("learning", "aggregation"), ("learning", "privacy"), ("gossip", "privacy"))
+
+
+def choices_in(federation: FederationSettings) -> list[ConfigProblem]:
+    """Return what is wrong with each choice by itself: no such name, no such setting, a setting out of its range."""
+    return [
+        *_unknown(federation),
+        *_optimizer(federation.learning.optimizer),
+        *_split(federation.simulation.split),
+        *_wire(federation.gossip.wire),
+    ]
+
+
+def _unknown(federation: FederationSettings) -> Iterator[ConfigProblem]:
+    for path in CHOICES:
+        choice = _at(federation, path)
+        problem = None if choice is None else choice_problem(path, choice) or _out_of_range(path, choice)
+        if problem is not None:
+            yield problem
+
+
+def _at(federation: FederationSettings, path: Path) -> Any:
+    value: Any = federation
+    for key in path:
+        value = getattr(value, str(key))
+    return value
+
+
+def _out_of_range(path: Path, choice: Choice) -> ConfigProblem | None:
+    """What a choice whose settings are checked when it is called says against them."""
+    if path not in CALLED:
+        return None
+    what, known = registry(path)
+    try:
+        called(choice, known, what)()
+    except (RobustError, PrivacyError, NoiseError) as error:
+        return ConfigProblem(path, str(error))
+    return None
+
+
+def choice_problem(path: Path, choice: Choice) -> ConfigProblem | None:
+    """Why this choice cannot be taken at this path, if so."""
+    what, known = registry(path)
+    ending = choice.name.rpartition(".")[2].lower()
+    if path == ("simulation", "dataset") and choice.name not in known and ending in ("csv", "parquet", "npz"):
+        label = "" if ending == "npz" else ",label=NAME"
+        return ConfigProblem(path, f"a file is named with its kind; write {ending}:{shown(choice.name)}{label}")
+    try:
+        function = lookup(choice, known, what)
+        if choice.name == "python":
+            python(choice)
+        if function is not python:
+            bind(choice, function)
+    except ChoiceError as error:
+        return ConfigProblem(path, str(error))
+    return None
+
+
+def _optimizer(choice: Choice) -> Iterator[ConfigProblem]:
+    path = ("learning", "optimizer")
+    if choice.name not in OPTIMIZERS:
+        yield ConfigProblem(
+            path, f'there is no optimizer "{shown(choice.name)}"; {nearest(choice.name, list(OPTIMIZERS))}'
+        )
+        return
+    known = OPTIMIZERS[choice.name].split()
+    for name in choice.settings:
+        if name not in known:
+            yield ConfigProblem(path, f'"{choice.name}" has no setting "{shown(name)}"; {nearest(name, known)}')
+    rate = choice.settings.get("lr", choice.value)
+    if rate is not None:
+        try:
+            lr = bind(Choice("lr", rate), _rate)["lr"]
+        except ChoiceError:
+            lr = -1.0
+        if lr <= 0:
+            yield ConfigProblem(path, f"lr = {shown(rate)}: write a number above 0, such as {choice.name},lr=0.1")
+
+
+def _rate(*, lr: float) -> None:
+    """Only for its annotation."""
+
+
+def _split(chain: tuple[Choice, ...] | None) -> Iterator[ConfigProblem]:
+    for number, choice in enumerate(chain or ()):
+        what, known = ("difference", MODIFIERS) if number else ("split", SPLITS)
+        try:
+            bind(choice, lookup(choice, known, what))
+        except ChoiceError as error:
+            yield ConfigProblem(("simulation", "split"), str(error))
+
+
+def _wire(chain: tuple[Choice, ...]) -> Iterator[ConfigProblem]:
+    for number, choice in enumerate(chain):
+        what, known = ("change of a form", PACKERS) if number else ("form", FORMS)
+        try:
+            called(choice, known, what)()
+        except ChoiceError as error:
+            yield ConfigProblem(("gossip", "wire"), str(error))

@@ -1,0 +1,725 @@
+"""The rule book: which settings do not go together, each rule once, for every door and every engine.
+
+A `Rule` names the settings that it joins, the engines that it holds for, when it is broken, and what is said then. A
+federation file, the command line, Python and the engines all ask `problems_of`; only how a setting is called differs
+(`Vocabulary`): by its key in a file, by its option on the command line, by its keyword in Python. The table of
+combinations in docs/configuration.md is written from `RULES`.
+
+What is wrong with a choice by itself is in `registries.py`. Nothing here runs code that a setting names, nor imports
+torch (unless an algorithm with a server is named, for its settings).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
+from fedpeer.algorithms.assignment import AssignmentError
+from fedpeer.algorithms.byzantine import RobustError
+from fedpeer.algorithms.contract import Method
+from fedpeer.algorithms.privacy import PRIVACIES, Privacy
+from fedpeer.algorithms.registry import taking_part
+from fedpeer.config.capacity import crowding
+from fedpeer.config.choice import Choice, ChoiceError, bind, called
+from fedpeer.config.methods import method_of
+from fedpeer.config.plain_network import plain_network
+from fedpeer.config.problems import ConfigProblem, Path
+from fedpeer.config.registries import choice_problem, choices_in
+from fedpeer.config.settings import FederationSettings, GossipSettings, LearningSettings, RunOptions
+from fedpeer.config.undecided import NOBODY_SHARES, NOTHING_TO_SHARE, seeking_of
+from fedpeer.gossip.drift import EXCHANGES_MIN
+from fedpeer.slicing.assign import assign
+from fedpeer.slicing.models import ModelGraph, SlicingError, problems
+from fedpeer.topology.graphs import GRAPHS, TopologyError
+from fedpeer.topology.overlay import problems as topology_problems
+
+#: Peers of the graph that is built to see whether its settings are in range.
+SMALL_GROUP = 8
+#: Real peers of one machine: each takes some 100 MB of its own and a share of the cores.
+PROCESSES_MAX = 64
+#: The engines of a simulation, real peers on their machines, and runs that are spread whole over a Ray cluster.
+PEERS, SPREAD = "peers", "spread"
+
+
+class Vocabulary:
+    """How a door calls settings: here by their keys, as a federation file does."""
+
+    def name(self, key: str) -> str:
+        """The setting of that key, such as `learning.mode`, or an option of a run, such as `engine`."""
+        return key
+
+    def put(self, key: str, value: str) -> str:
+        """What is written to set it."""
+        return f"{self.name(key)}: {value}"
+
+
+class _Keywords(Vocabulary):
+    """How Python calls them: options of a run are keywords of `fedpeer.simulate`."""
+
+    def put(self, key: str, value: str) -> str:
+        return f'{key}="{value}"' if key in RunOptions.model_fields else super().put(key, value)
+
+
+KEYS, KEYWORDS = Vocabulary(), _Keywords()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combination:
+    """All settings of one federation or one simulation, together.
+
+    methods       the algorithms that are played
+    compared      whether they stand beside the federation, and not in its `learning.algorithm`
+    engine        who plays the peers: an engine of simulations, `PEERS`, or "" where that is not said
+    several       whether there are several runs
+    objects       what came as a Python object and not by name: "data", "network"
+    """
+
+    federation: FederationSettings
+    methods: tuple[Choice, ...]
+    compared: bool = False
+    engine: str = ""
+    several: bool = False
+    device: str = "auto"
+    faults: str = ""
+    address: str = ""
+    shards: int | None = None
+    objects: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, federation: FederationSettings, engine: str = "") -> Combination:
+        """A federation with its own algorithm."""
+        return cls(federation=federation, methods=(federation.learning.algorithm,), engine=engine)
+
+    @property
+    def learning(self) -> LearningSettings:
+        return self.federation.learning
+
+    @property
+    def gossip(self) -> GossipSettings:
+        return self.federation.gossip
+
+    @property
+    def kinds(self) -> list[tuple[Choice, Method]]:
+        """Each algorithm that there is, and what it shares."""
+        return [
+            (choice, method_of(choice))
+            for choice in self.methods
+            if choice_problem(("learning", "algorithm"), choice) is None
+        ]
+
+    @property
+    def played_by(self) -> tuple[str, ...]:
+        """The engines whose rules hold."""
+        spread = self.engine == "ray" and self.shards is None and self.several
+        return (SPREAD, "vector") if spread else (self.engine,)
+
+
+#: What makes a rule broken: words that its sentence has in braces; "path" where another setting is to be shown.
+Broken = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Settings that do not go together.
+
+    name       what does not go together, in a few words; the table of the documentation has it
+    settings   the settings that it joins; the first is where it is shown
+    says       the sentence, with the way out: {name[key]} is what the door calls a setting, {put[key=value]} how it is
+               set there, and other braces are words of `broken`
+    broken     finds each case
+    engines    for which engines it holds; none named: for all, and where no engine is named
+    """
+
+    name: str
+    settings: tuple[str, ...]
+    says: str
+    broken: Callable[[Combination], Iterable[Broken]] = field(repr=False)
+    engines: tuple[str, ...] = ()
+
+    def problems(self, asked: Combination, words: Vocabulary) -> Iterator[ConfigProblem]:
+        """What this rule says against a combination."""
+        if self.engines and not set(self.engines) & set(asked.played_by):
+            return
+        for found in self.broken(asked):
+            path = found.get("path", tuple(self.settings[0].split(".")))
+            assert isinstance(path, tuple)
+            if path == ("learning", "algorithm") and asked.compared:
+                path = ("methods",)
+            text = self.says.format(name=_Named(words), put=_Put(words), engine=asked.engine, **_without_path(found))
+            yield ConfigProblem(path, text, rule=self.name)
+
+
+def problems_of(asked: Combination, words: Vocabulary = KEYS) -> list[ConfigProblem]:
+    """Return everything that is wrong with settings that are well-typed: each choice by itself, and all together.
+
+    A rule is not asked about a setting that is wrong by itself.
+    """
+    found = [*_single(asked)]
+    wrong = {".".join(map(str, problem.path)) for problem in found}
+    if "methods" in wrong:
+        wrong.add("learning.algorithm")
+    for rule in RULES:
+        if not wrong & set(rule.settings):
+            found += rule.problems(asked, words)
+    return list(dict.fromkeys(found))
+
+
+def peer_ids(peers: int) -> list[str]:
+    """The ids in a simulation."""
+    return [f"peer{number}" for number in range(1, peers + 1)]
+
+
+def _single(asked: Combination) -> Iterator[ConfigProblem]:
+    given = {"data": ("simulation", "dataset"), "network": ("network",)}
+    beside = [given[name] for name in asked.objects]
+    yield from (problem for problem in choices_in(asked.federation) if problem.path not in beside)
+    if asked.compared:
+        for method in asked.methods:
+            problem = choice_problem(("learning", "algorithm"), method)
+            if problem is not None and method != asked.learning.algorithm:
+                yield replace(problem, path=("methods",))
+
+
+class _Named(dict[str, str]):
+    """`{name[key]}` in a sentence."""
+
+    def __init__(self, words: Vocabulary) -> None:
+        super().__init__()
+        self._words = words
+
+    def __missing__(self, key: str) -> str:
+        return self._words.name(key)
+
+
+class _Put(_Named):
+    """`{put[key=value]}` in a sentence."""
+
+    def __missing__(self, key: str) -> str:
+        name, _, value = key.partition("=")
+        return self._words.put(name, value)
+
+
+def _without_path(found: Broken) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if name != "path"}
+
+
+def _when(condition: object, **words: object) -> list[Broken]:
+    return [words] if condition else []
+
+
+def _written(gossip: GossipSettings, key: str) -> bool:
+    """Whether somebody chose it: settings that were dumped and read again are all there, chosen or not."""
+    chosen = gossip.model_fields_set
+    if getattr(gossip, key) != getattr(GossipSettings(), key):
+        return True
+    return key in chosen and len(chosen) < len(GossipSettings.model_fields)
+
+
+# ------------------------------------------------------------------------------------------- what breaks larger rules
+
+
+def _topology(asked: Combination) -> Iterator[Broken]:
+    """Settings out of range show when a graph is built, whatever its size; the rest needs the number of peers.
+
+    The default fits itself to a few peers without a word.
+    """
+    choice, peers = asked.gossip.topology, asked.federation.simulation.peers
+    if not _written(asked.gossip, "topology"):
+        return
+    settings = bind(choice, GRAPHS[choice.name])
+    found = [] if peers is None else topology_problems(choice.name, settings, peer_ids(peers))
+    if not found and "edges" not in settings:
+        try:
+            GRAPHS[choice.name](peer_ids(SMALL_GROUP), np.random.default_rng(0), **settings)
+        except TopologyError as error:
+            found = [str(error)]
+    yield from ({"why": text} for text in found)
+
+
+def _liars(asked: Combination) -> Iterator[Broken]:
+    learning, peers = asked.learning, asked.federation.simulation.peers
+    rule: Aggregation = called(learning.aggregation, AGGREGATIONS, "aggregation")()
+    try:
+        if peers is not None:
+            rule.check(taking_part(peers, learning.participation))
+    except RobustError as error:
+        yield {"why": error}
+
+
+def _noise_in_a_sum(asked: Combination) -> list[Broken]:
+    privacy: Privacy | None = called(asked.learning.privacy, PRIVACIES, "privacy")()
+    rule = asked.learning.aggregation.name
+    return _when(privacy is not None and privacy.where == "sum" and rule != "mean", rule=rule)
+
+
+def _models(asked: Combination) -> Iterator[Broken]:
+    """What is wrong with the models, also if those whose members are to be found were everybody's."""
+    federation = everybodys = asked.federation
+    for name in federation.undecided:
+        everybodys = everybodys.decided(name, "all")
+    found = [*_models_of(federation), *(_models_of(everybodys) if federation.undecided else ())]
+    yield from ({"path": _path(place, federation), "why": why} for place, why in dict.fromkeys(found))
+
+
+def _models_of(federation: FederationSettings) -> list[tuple[str, str]]:
+    """What is wrong with the models and their members and, where the network is plain, with their neurons."""
+    models, peers = federation.models(), federation.simulation.peers
+    found = [(each.place, each.message) for each in problems(models, None if peers is None else peer_ids(peers))]
+    network = plain_network(federation.network)
+    if found or network is None:
+        return found
+    graph = ModelGraph(models)
+    listed = {peer for model in models if model.members != "all" for peer in model.members}
+    lines: dict[str, None] = {}  # an ordered set: peers with the same models make the same mistakes
+    for peer in {graph.implemented(peer): peer for peer in [*sorted(listed), ""]}.values():
+        try:
+            assign(network, graph, peer)
+        except SlicingError as error:
+            lines |= dict.fromkeys(str(error).splitlines())
+    pairs = (line.partition(": ") for line in lines)
+    return [(place, message) for place, _, message in pairs]
+
+
+def _path(dotted: str, federation: FederationSettings) -> Path:
+    """The path of `partial_models.NAME.setting`, where NAME may hold dots."""
+    for name in federation.partial_models:
+        rest = dotted.removeprefix(f"partial_models.{name}")
+        if rest != dotted and rest[:1] in ("", "."):
+            return ("partial_models", name, *filter(None, rest.split(".")))
+    return tuple(dotted.split("."))
+
+
+def _sought(asked: Combination) -> str:
+    """The partial model whose members the peers are to find, where any algorithm averages it; "" for none."""
+    names = asked.federation.undecided
+    return names[0] if names and any(method.sharing == "partial models" for _, method in asked.kinds) else ""
+
+
+def _members(asked: Combination, condition: Callable[[str], object], **words: object) -> list[Broken]:
+    """The rule is broken if members are to be found and the condition holds for their model."""
+    name = _sought(asked)
+    return _when(name and condition(name), path=("partial_models", name, "members"), **words)
+
+
+def _seeking(asked: Combination) -> Iterator[Broken]:
+    name = _sought(asked)
+    try:
+        after = seeking_of(asked.federation, name).after if name else 0
+    except (AssignmentError, ChoiceError) as error:
+        yield {"path": ("partial_models", name, "members"), "why": error}
+        return
+    if after and after >= asked.learning.rounds:
+        why = f"after = {after} and there are {asked.learning.rounds} rounds; write fewer"
+        yield {"path": ("partial_models", name, "members"), "why": why}
+
+
+def _shares_nothing(asked: Combination, name: str) -> bool:
+    model = asked.federation.partial_models[name]
+    return len(asked.federation.partial_models) > 1 and not model.neurons and not model.modules
+
+
+def _namesakes(asked: Combination) -> Iterator[Broken]:
+    name = _sought(asked)
+    for other in asked.federation.partial_models if name else ():
+        if other.startswith(name) and other[len(name) :].isdecimal():
+            yield {"path": ("partial_models", name, "members"), "name1": name, "other": other}
+            return
+
+
+def _without_a_server(asked: Combination) -> bool:
+    return not any(method.served for _, method in asked.kinds)
+
+
+def _named(methods: Sequence[Choice]) -> str:
+    return ", ".join(map(str, methods))
+
+
+def _served(asked: Combination) -> list[Choice]:
+    return [choice for choice, method in asked.kinds if method.served]
+
+
+def _keeping(asked: Combination) -> list[Choice]:
+    return [choice for choice, method in asked.kinds if method.own_weights]
+
+
+def _pooled(asked: Combination) -> bool:
+    return any(method.pooled for _, method in asked.kinds)
+
+
+def _crowded(asked: Combination) -> Iterator[Broken]:
+    if any(_models(asked)):
+        return  # what is wrong by itself is not measured
+    for _, method in asked.kinds:
+        problem = crowding(asked.federation.models(), method)
+        if problem is not None:
+            yield {"path": _path(problem.place, asked.federation), "why": problem.message}
+
+
+def _twice(asked: Combination) -> Iterator[Broken]:
+    texts = [*map(str, asked.methods)]
+    yield from ({"method": text} for text in dict.fromkeys(texts) if texts.count(text) > 1)
+
+
+def _noisy(asked: Combination) -> bool:
+    return asked.gossip.privacy.name != "none"
+
+
+def _wire(asked: Combination) -> str:
+    return "/".join(map(str, asked.gossip.wire))
+
+
+# ----------------------------------------------------------------------------------------------------------- the book
+
+_MODE, _ASYNCHRONOUS = "{put[learning.mode=synchronous]}", "learning.mode"
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "a tolerance and a number of exchanges",
+        ("gossip.exchanges", "gossip.tolerance"),
+        "{name[gossip.tolerance]} and {name[gossip.exchanges]} both say when an average is reached; leave one out",
+        lambda asked: _when(
+            asked.gossip.exchanges is not None
+            and asked.gossip.tolerance is not None
+            and _written(asked.gossip, "tolerance")
+        ),
+    ),
+    Rule(
+        "neither a tolerance nor a number of exchanges",
+        ("gossip.tolerance", "gossip.exchanges"),
+        "nothing says when an average is reached; write {put[gossip.tolerance=1e-4]}",
+        lambda asked: _when(asked.gossip.exchanges is None and asked.gossip.tolerance is None),
+    ),
+    Rule(
+        "a coordinator and values that travel otherwise than as they are",
+        ("gossip.wire", "gossip.protocol"),
+        "to a coordinator, and from it, values travel as they are; write {put[gossip.wire=float32]}, or "
+        "{put[gossip.protocol=push-sum]}",
+        lambda asked: _when(asked.gossip.protocol == "coordinator" and _wire(asked) != "float32"),
+    ),
+    Rule(
+        "a topology that the peers cannot form",
+        ("gossip.topology", "simulation.peers"),
+        "{why}",
+        _topology,
+    ),
+    Rule(
+        "a phase of noise with push-pull",
+        ("gossip.privacy", "gossip.protocol"),
+        "with push-pull whom a peer meets is drawn anew each time; write {put[gossip.protocol=push-sum]} or exact",
+        lambda asked: _when(_noisy(asked) and asked.gossip.protocol == "push-pull"),
+    ),
+    Rule(
+        "a phase of noise with a coordinator",
+        ("gossip.privacy", "gossip.protocol"),
+        "a coordinator is sent all values, and neighbours none; write {put[gossip.protocol=push-sum]} or exact",
+        lambda asked: _when(_noisy(asked) and asked.gossip.protocol == "coordinator"),
+    ),
+    Rule(
+        "a phase of noise in asynchronous averages",
+        ("gossip.privacy", "learning.mode"),
+        "asynchronous peers have no beginning of an average; write {put[learning.mode=synchronous]}",
+        lambda asked: _when(_noisy(asked) and asked.learning.mode == "asynchronous"),
+    ),
+    Rule(
+        "a phase of noise and values of which only the largest changes are sent",
+        ("gossip.privacy", "gossip.wire"),
+        "top-k sends what is news to a neighbour, and noise is no news; write another {name[gossip.wire]}",
+        lambda asked: _when(_noisy(asked) and asked.gossip.wire[0].name == "top-k"),
+    ),
+    Rule(
+        "a phase of noise where all that is sent goes to a server",
+        ("gossip.privacy", "learning.algorithm"),
+        "{methods} has a server, which is not sent noise; write {put[gossip.privacy=none]}, and "
+        "{name[learning.privacy]} for what updates are to hide",
+        lambda asked: _when(
+            _noisy(asked) and _served(asked) and not any(method.averages for _, method in asked.kinds),
+            methods=_named(_served(asked)),
+        ),
+    ),
+    Rule(
+        "averages where something has moved, with a coordinator",
+        ("gossip.drift", "gossip.protocol"),
+        "a coordinator takes the mean of all members, moved or not; write {put[gossip.protocol=push-sum]} or exact",
+        lambda asked: _when(asked.gossip.drift is not None and asked.gossip.protocol == "coordinator"),
+    ),
+    Rule(
+        "averages where something has moved, with a phase of noise",
+        ("gossip.drift", "gossip.privacy"),
+        "a quiet peer sends no noise, and its first true share would be bare; write {put[gossip.privacy=none]}",
+        lambda asked: _when(asked.gossip.drift is not None and _noisy(asked)),
+    ),
+    Rule(
+        "averages where something has moved, in one exchange",
+        ("gossip.drift", "gossip.exchanges", "gossip.protocol"),
+        "a peer that is woken gives back in a later exchange; write {put[gossip.exchanges=2]} or more",
+        lambda asked: _when(
+            asked.gossip.drift is not None
+            and asked.gossip.exchanges is not None
+            and asked.gossip.exchanges < EXCHANGES_MIN
+            and asked.gossip.protocol not in ("exact", "coordinator")
+        ),
+    ),
+    Rule(
+        "passes beside a number of updates",
+        ("learning.passes", "learning.steps_between_averaging"),
+        "a round has {steps} updates; leave {name[learning.passes]} out, or write "
+        "{put[learning.steps_between_averaging=pass]}",
+        lambda asked: _when(
+            asked.learning.passes > 1 and asked.learning.steps_between_averaging != "pass",
+            steps=asked.learning.steps_between_averaging,
+        ),
+    ),
+    Rule(
+        "a deadline shorter than a tick",
+        ("gossip.deadline", "gossip.tick"),
+        "shorter than a tick of {tick:g} s; nobody could keep it",
+        lambda asked: _when(asked.gossip.deadline < asked.gossip.tick, tick=asked.gossip.tick),
+    ),
+    Rule(
+        "asynchronous averages with weights by samples",
+        ("learning.mode", "learning.weights"),
+        "asynchronous averages as it learns and keeps no weights by samples; write {put[learning.weights=uniform]}",
+        lambda asked: _when(asked.learning.mode == "asynchronous" and asked.learning.weights == "samples"),
+    ),
+    Rule(
+        "asynchronous averages by another protocol than push-sum",
+        ("learning.mode", "gossip.protocol"),
+        "asynchronous goes by push-sum, and {name[gossip.protocol]} is {protocol}; write "
+        "{put[gossip.protocol=push-sum]}, or {put[learning.mode=synchronous]}",
+        lambda asked: _when(
+            asked.learning.mode == "asynchronous" and asked.gossip.protocol != "push-sum",
+            protocol=asked.gossip.protocol,
+        ),
+    ),
+    Rule(
+        "asynchronous peers and a server",
+        ("learning.mode", "learning.algorithm"),
+        "{methods} goes round by round, with all who take part; write {put[learning.mode=synchronous]}, or choose "
+        "algorithms of equals",
+        lambda asked: _when(asked.learning.mode == "asynchronous" and _served(asked), methods=_named(_served(asked))),
+    ),
+    Rule(
+        "asynchronous peers and averages by weights of their own",
+        ("learning.mode", "learning.algorithm"),
+        "{methods} begins each averaging anew, by weights of its own; write {put[learning.mode=synchronous]}, or "
+        "choose other algorithms",
+        lambda asked: _when(asked.learning.mode == "asynchronous" and _keeping(asked), methods=_named(_keeping(asked))),
+    ),
+    Rule(
+        "more liars than those who take part in a round can stand",
+        ("learning.aggregation", "learning.participation", "simulation.peers"),
+        "{why}",
+        _liars,
+    ),
+    Rule(
+        "noise that is right in a sum, under a rule of aggregation that takes none",
+        ("learning.privacy", "learning.aggregation"),
+        "the clients' noise adds up in a sum, and {rule} takes none; write where=client, or "
+        "{put[learning.aggregation=mean]}",
+        _noise_in_a_sum,
+    ),
+    *(
+        Rule(
+            f"{what} without a server",
+            (f"learning.{setting}", "learning.algorithm"),
+            f"{{methods}} has no server, to which this belongs; {way_out}, or choose an algorithm with a server",
+            lambda asked, setting=setting, plain=plain: _when(  # type: ignore[misc]
+                _without_a_server(asked) and str(getattr(asked.learning, setting)) != plain,
+                methods=_named(asked.methods),
+            ),
+        )
+        for setting, what, plain, way_out in (
+            ("aggregation", "a rule of aggregation", "mean", "write {put[learning.aggregation=mean]}"),
+            ("privacy", "noise on updates", "none", "write {put[learning.privacy=none]}"),
+            ("farthest", "updates that are left out", "None", "leave {name[learning.farthest]} out"),
+        )
+    ),
+    Rule(
+        "partial models that contradict one another, the network or the peers",
+        ("partial_models", "network", "simulation.peers"),
+        "{why}",
+        _models,
+    ),
+    Rule(
+        "members to be found in several partial models",
+        ("partial_models.*.members",),
+        "{other} has members to be found too; the peers find those of one model",
+        lambda asked: _members(
+            asked, lambda _: len(asked.federation.undecided) > 1, other="".join(asked.federation.undecided[1:2])
+        ),
+    ),
+    Rule(
+        "members to be found later than the last round",
+        ("partial_models.*.members", "learning.rounds"),
+        "{why}",
+        _seeking,
+    ),
+    Rule(
+        "members to be found where nothing is averaged by all",
+        ("partial_models.*.members", "partial_models"),
+        NOBODY_SHARES,
+        lambda asked: _members(asked, lambda _: len(asked.federation.partial_models) == 1),
+    ),
+    Rule(
+        "members to be found for a model that owns nothing",
+        ("partial_models.*.members", "partial_models.*.neurons", "partial_models.*.modules"),
+        NOTHING_TO_SHARE,
+        lambda asked: _members(asked, lambda name: _shares_nothing(asked, name)),
+    ),
+    Rule(
+        "groups that are found, and a model of their name",
+        ("partial_models.*.members", "partial_models"),
+        "the groups that are found will be {name1}1, {name1}2, ...; call {other} something else",
+        _namesakes,
+    ),
+    Rule(
+        "members to be found by averages where something has moved",
+        ("partial_models.*.members", "gossip.drift"),
+        "quiet peers do not show how they disagree; leave out {name[gossip.drift]}",
+        lambda asked: _members(asked, lambda _: asked.gossip.drift is not None),
+    ),
+    Rule(
+        "members to be found, and edges of one's own",
+        ("partial_models.*.members", "gossip.topology"),
+        "your own edges need not hold groups together that are not known yet; choose another topology",
+        lambda asked: _members(asked, lambda _: asked.gossip.topology.name == "edges"),
+    ),
+    Rule(
+        "an algorithm that is named twice",
+        ("learning.algorithm",),
+        '"{method}" is named twice; name each method once',
+        _twice,
+    ),
+    # -------------------------------------------------------------------------------------- what an engine cannot play
+    Rule(
+        "faults without a network",
+        ("faults", "engine"),
+        "faults are simulated, and the {engine} engine has no network; use {put[engine=network]}",
+        lambda asked: _when(asked.faults),
+        ("vector", "ray", SPREAD, "processes"),
+    ),
+    *(
+        Rule(
+            f"{what} without Ray",
+            (setting, "engine"),
+            f"{{name[{setting}]}} is of a Ray cluster, not of the {{engine}} engine; use {{put[engine=ray]}}",
+            lambda asked, setting=setting: _when(asked.engine != "ray" and getattr(asked, setting)),  # type: ignore[misc]
+            ("vector", "network", "processes"),
+        )
+        for setting, what in (("address", "the address of a cluster"), ("shards", "shards"))
+    ),
+    Rule(
+        "asynchronous peers as products of matrices",
+        ("learning.mode", "engine"),
+        "the {engine} engine does not play {put[learning.mode=asynchronous]}; use {put[engine=network]}",
+        lambda asked: _when(asked.learning.mode != "synchronous"),
+        ("vector", "ray"),
+    ),
+    Rule(
+        "wire encodings as products of matrices",
+        ("gossip.wire", "engine"),
+        "the {engine} engine does not play {name[gossip.wire]} = {wire}; use {put[engine=network]}",
+        lambda asked: _when(_wire(asked) != "float32", wire=_wire(asked)),
+        ("vector", "ray"),
+    ),
+    Rule(
+        "a phase of noise in shards",
+        ("gossip.privacy", "engine"),
+        "the ray engine does not play {name[gossip.privacy]}; use {put[engine=vector]}",
+        lambda asked: _when(_noisy(asked)),
+        ("ray",),
+    ),
+    Rule(
+        "averages where something has moved, in shards",
+        ("gossip.drift", "engine"),
+        "the ray engine does not play {name[gossip.drift]}; use {put[engine=vector]}",
+        lambda asked: _when(asked.gossip.drift is not None),
+        ("ray",),
+    ),
+    Rule(
+        "an accelerator and processes of Ray",
+        ("device", "engine"),
+        "the ray engine trains on CPUs; leave out the device {device}",
+        lambda asked: _when(asked.device not in ("auto", "cpu"), device=asked.device),
+        ("ray", SPREAD),
+    ),
+    Rule(
+        "an accelerator and peers in virtual time",
+        ("device", "engine"),
+        "the network engine trains on the cpu; leave out the device {device}",
+        lambda asked: _when(asked.device not in ("auto", "cpu"), device=asked.device),
+        ("network",),
+    ),
+    Rule(
+        "members to be found by whole peers",
+        ("partial_models.*.members", "engine"),
+        "members are found in the vector engine; let it find them, and write down the partial models that it leaves",
+        lambda asked: _members(asked, lambda _: True),
+        ("ray", "network", "processes"),
+    ),
+    Rule(
+        "members to be found by real peers",
+        ("partial_models.*.members",),
+        "members are found in simulations; write down the members, or the models that fedpeer simulate found",
+        lambda asked: _members(asked, lambda _: True),
+        (PEERS,),
+    ),
+    Rule(
+        "pooled examples, and peers that have their own",
+        ("learning.algorithm", "engine"),
+        "global pools the examples of all peers, and peers do not; use {put[engine=vector]}",
+        lambda asked: _when(_pooled(asked)),
+        ("ray", "network", "processes"),
+    ),
+    Rule(
+        "pooled examples, and real peers",
+        ("learning.algorithm",),
+        "global pools the examples of all peers, and real peers do not: it is for simulations, to compare with",
+        lambda asked: _when(_pooled(asked)),
+        (PEERS,),
+    ),
+    Rule(
+        "examples kept back by whole peers",
+        ("simulation.validation", "engine"),
+        "the {engine} engine keeps no examples back; leave out {name[simulation.validation]}",
+        lambda asked: _when(asked.federation.simulation.validation),
+        ("network", "processes"),
+    ),
+    Rule(
+        "partial models that messages have no room for",
+        ("partial_models", "engine"),
+        "{why}; or use {put[engine=vector]}, in which nothing is sent",
+        _crowded,
+        ("network", "processes"),
+    ),
+    Rule(
+        "partial models that messages of real peers have no room for",
+        ("partial_models",),
+        "{why}",
+        _crowded,
+        (PEERS,),
+    ),
+    Rule(
+        "Python objects and processes",
+        ("engine",),
+        "real peers read their data and network themselves, and {objects} came as a Python object; write the data into "
+        "a file (npz:FILE) and name the network (python:module:function), or use {put[engine=network]}",
+        lambda asked: _when(asked.objects, objects=" and ".join(asked.objects)),
+        ("processes",),
+    ),
+    Rule(
+        f"more than {PROCESSES_MAX} processes",
+        ("simulation.peers", "engine"),
+        "{peers} peers are too many processes for one machine; take {most} or less, or {put[engine=network]}",
+        lambda asked: _when(
+            (asked.federation.simulation.peers or 0) > PROCESSES_MAX,
+            peers=asked.federation.simulation.peers,
+            most=PROCESSES_MAX,
+        ),
+        ("processes",),
+    ),
+)

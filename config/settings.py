@@ -1,0 +1,366 @@
+"""The settings of `federation.yaml` as types: ranges, defaults, and the digest by which two peers know that they agree.
+
+Here is what one setting may be. What several settings may be together is in `rules.py`, and who reads a file or a
+mapping through both is `Federation` (`federation.py`). Settings of a choice (`k-regular:4`) are kept as a `Choice` and
+bound to a function by whoever owns the registry.
+
+Pure, and imports no torch: checking a file must be quick.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from fedpeer.algorithms.assignment import ASSIGNMENTS
+from fedpeer.config.choice import Choice, chain, from_data
+from fedpeer.slicing.models import Claim, PartialModel
+
+#: Who plays the peers: products of matrices, on this machine or on a Ray cluster; whole peers in virtual time; or real
+#: ones as processes of this machine.
+EngineName = Literal["vector", "ray", "network", "processes"]
+
+
+def _spelled(choice: Choice) -> str:
+    """One spelling whatever the order of the settings, so that the digest does not depend on it."""
+    return str(replace(choice, settings=dict(sorted(choice.settings.items()))))
+
+
+ChoiceField = Annotated[
+    Choice,
+    BeforeValidator(from_data),
+    PlainSerializer(_spelled, return_type=str, when_used="json-unless-none"),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1, "maxProperties": 1}],
+            "description": "name, name:value, name:value,key=value or {name: {key: value}}",
+        }
+    ),
+]
+
+#: Choices joined by `/`.
+ChainField = Annotated[
+    tuple[Choice, ...],
+    BeforeValidator(chain),
+    PlainSerializer(lambda choices: "/".join(map(_spelled, choices)), return_type=str, when_used="json-unless-none"),
+    WithJsonSchema({"type": ["string", "object", "array"], "description": "choices joined by /, or a list of choices"}),
+]
+
+
+def _assignment(found: object) -> str:
+    """The words of a choice, in one spelling; which there are is for `algorithms/assignment.py` to say."""
+    if isinstance(found, (str, Choice, Mapping)):
+        choice = from_data(found)
+        if choice.name in ASSIGNMENTS:
+            return _spelled(choice)
+    raise PydanticCustomError("assignment_type", "alike is expected")
+
+
+#: How members are found who are not written down.
+Assigned = Annotated[
+    str,
+    BeforeValidator(_assignment),
+    WithJsonSchema({"type": ["string", "object"], "description": "alike, or alike,key=value"}),
+]
+
+#: Neurons of one part: a count, or all of them, or an explicit list of indices.
+Neurons = Annotated[int, Field(ge=0)] | Literal["all"] | list[Annotated[int, Field(ge=0)]]
+
+
+class Strict(BaseModel):
+    """Frozen, unknown keys refused, no silent conversion of a string to a number or of a bool to an int."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
+    )
+
+
+class PartialModelSettings(Strict):
+    """One partial model: which neurons of each part it owns, on which models it depends, who implements it."""
+
+    depends_on: list[str] = Field(default=[], description="partial models that this one depends on (transitive)")
+    neurons: dict[str, Neurons] | Literal["all"] = Field(
+        default={},
+        description='for each part a number of neurons, "all", or a list of indices; "all" alone: every part',
+    )
+    modules: list[str] = Field(default=[], description="modules owned whole, by name, sliceable or not")
+    members: list[str] | Literal["all"] | Assigned = Field(
+        default="all",
+        description='ids of the peers that implement it; "all"; or alike,after=20: the peers find groups themselves, '
+        "each with a model of its own (simulations)",
+    )
+
+    @property
+    def undecided(self) -> bool:
+        """Whether its members are still to be found."""
+        return isinstance(self.members, str) and self.members != "all"
+
+
+class LearningSettings(Strict):
+    """How each peer learns, and how often the peers average."""
+
+    algorithm: ChoiceField = Field(
+        default="partial-averaging", validate_default=True, description="how peers learn together"
+    )
+    loss: (
+        Literal[
+            "cross-entropy",
+            "squared-error",
+            "binary",
+            "mean-squared-error",
+            "mean-absolute-error",
+            "huber",
+            "completion",
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="default: cross-entropy for classes, mean-squared-error for numbers, completion for patterns",
+    )
+    optimizer: ChoiceField = Field(
+        default="sgd,lr=0.1", validate_default=True, description="a torch optimizer and its settings"
+    )
+    batch_size: int = Field(default=1, ge=1, le=1_000_000, description="examples in one update")
+    steps_between_averaging: Annotated[int, Field(ge=1)] | Literal["pass"] = Field(
+        default=87, description='updates between two averagings; "pass": one pass over the peer\'s examples'
+    )
+    passes: int = Field(
+        default=1, ge=1, le=10_000, description='passes over its examples in a round, where the updates are "pass"'
+    )
+    rounds: int = Field(default=30, ge=1, le=1_000_000, description="averagings in a run")
+    evaluate_every: int = Field(
+        default=1, ge=1, description="rounds between two evaluations; the last is always evaluated"
+    )
+    weights: Literal["uniform", "samples"] = Field(
+        default="uniform", description="plain mean, or a peer's push-sum weight starts at n_i / mean(n)"
+    )
+    buffers: Literal["average", "local"] = Field(
+        default="average", description="running statistics of batch normalisation: averaged, or kept local (FedBN)"
+    )
+    optimizer_state: Literal["keep", "reset"] = Field(
+        default="keep", description="momentum and the like after an averaging"
+    )
+    start: ChoiceField | None = Field(
+        default=None,
+        description="initial weights: uniform:0.5 (default of a sigmoid mlp), torch (the modules' own draw; default of "
+        "the other networks of fedpeer), built (as it is; default of your own network), file:model.safetensors (what "
+        "fedpeer export wrote)",
+    )
+    common_start: bool = Field(default=True, description="all peers start from the same draw")
+    participation: float = Field(
+        default=1.0, gt=0, le=1, description="share of the peers that take part in a round (algorithms with a server)"
+    )
+    everyone_trains: bool | Literal["evaluated"] = Field(
+        default=False,
+        description="peers that do not take part in a round train all the same, for themselves: in no round, in all "
+        "(true), or in those after which models are scored (evaluated); algorithms with a server",
+    )
+    aggregation: ChoiceField = Field(
+        default="mean",
+        validate_default=True,
+        description="how the updates of a round become one (algorithms with a server); all but mean stand some liars",
+    )
+    farthest: float | None = Field(
+        default=None,
+        gt=1,
+        le=1e6,
+        allow_inf_nan=False,
+        description="an update that moved more than so many times as far as the median one of its round is left out; "
+        "default: none is (algorithms with a server)",
+    )
+    privacy: ChoiceField = Field(
+        default="none",
+        validate_default=True,
+        description="what is done to updates before they are sent (algorithms with a server): none, or gaussian,"
+        "clip=1.0,noise=1.0 for differential privacy",
+    )
+    mode: Literal["synchronous", "asynchronous"] = Field(
+        default="synchronous",
+        description="train, then average, all together; or exchange while training, without waiting (real peers and "
+        "the network engine)",
+    )
+    alone_rounds: int = Field(
+        default=10,
+        ge=0,
+        le=1_000_000,
+        description="trainings that a peer adds in the same round while no other peer answers; then it waits",
+    )
+    alone_limit: float | None = Field(
+        default=86_400.0,
+        gt=0,
+        le=1e9,
+        allow_inf_nan=False,
+        description="seconds after which a peer that no other peer answers goes through the remaining rounds by itself "
+        "and finishes; null: never, it waits for the others (in a simulation 600 at most: who has ended stays away)",
+    )
+
+    def evaluated(self, round: int) -> bool:
+        """Whether models are scored after round 1, 2, ..."""
+        return round % self.evaluate_every == 0 or round >= self.rounds
+
+    def everyone_in(self, round: int) -> bool:
+        """Whether those train too who do not take part in round 1, 2, ..., whatever the algorithm says."""
+        return self.everyone_trains is True or (self.everyone_trains == "evaluated" and self.evaluated(round))
+
+
+class GossipSettings(Strict):
+    """How an average is computed among the members of an averaging group."""
+
+    protocol: Literal["push-sum", "push-pull", "exact", "coordinator"] = Field(
+        default="push-sum",
+        description="how an average is reached: by gossip, or by a coordinator that each group elects",
+    )
+    topology: ChoiceField = Field(
+        default="k-regular:4", validate_default=True, description="who talks to whom inside a group"
+    )
+    tolerance: float | None = Field(
+        default=1e-4,
+        gt=0,
+        lt=1,
+        description="relative disagreement left after an averaging; decides the exchanges needed",
+    )
+    exchanges: int | None = Field(
+        default=None, ge=1, le=10_000, description="exchanges per averaging; instead of the tolerance"
+    )
+    every: int = Field(
+        default=1,
+        ge=1,
+        le=10_000,
+        description="rounds of training from one averaging to the next (algorithms without a server)",
+    )
+    drift: float | None = Field(
+        default=None,
+        gt=0,
+        le=10,
+        allow_inf_nan=False,
+        description="part of its length by which a slice must have moved since its peer last averaged it for the peer "
+        "to begin; who has not moved and is not woken sends nothing (algorithms without a server); default: all "
+        "average",
+    )
+    wire: ChainField = Field(
+        default="float32",
+        validate_default=True,
+        description="how values travel: float32, float64, bfloat16, int8 or top-k:SHARE, and behind it /zstd if wanted",
+    )
+    privacy: ChoiceField = Field(
+        default="none",
+        validate_default=True,
+        description="what neighbours are told before the first true share of an average: none, or noise,pushes=2,"
+        "scale=1.0",
+    )
+    deadline: float = Field(
+        default=30.0, gt=0, le=86_400, description="seconds that a synchronous exchange waits for a late peer"
+    )
+    gather: float = Field(
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="seconds to wait for the others before the first round, and after the last one for those who "
+        "cannot be reached then",
+    )
+    tick: float = Field(default=0.025, ge=0.001, le=10, description="seconds between two looks at what is due")
+
+
+class SimulationSettings(Strict):
+    """Read by `simulate` only: where the peers and their data come from."""
+
+    peers: int | None = Field(
+        default=None, ge=1, le=100_000, description="number of peers; default 16 or the split's own number"
+    )
+    dataset: ChoiceField = Field(default="digits", validate_default=True, description="a data set, or a file")
+    split: ChainField | None = Field(default=None, description="who holds what; default: the data set's own")
+    validation: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.9,
+        description="share of each peer's training examples kept back, to choose settings and the best round by",
+    )
+    normalise: Literal["none", "standard", "minmax"] | None = Field(
+        default=None,
+        description="inputs, fitted on each peer's own training examples; default: standard for one's own files",
+    )
+
+
+class FederationSettings(Strict):
+    """The content of `federation.yaml`, setting by setting."""
+
+    name: str = Field(default="federation", min_length=1, max_length=100, description="shown to people")
+    network: ChoiceField | None = Field(default=None, description="the network; default: one that fits the data set")
+    partial_models: dict[str, PartialModelSettings] = Field(
+        default={}, description="what is averaged with whom; what no partial model claims is local to each peer"
+    )
+    learning: LearningSettings = Field(default=LearningSettings(), description="how peers learn")
+    gossip: GossipSettings = Field(default=GossipSettings(), description="how peers average")
+    seed: int = Field(default=0, ge=0, le=2**63 - 1, description="everything random follows from it")
+    simulation: SimulationSettings = Field(default=SimulationSettings(), description="read by `simulate` only")
+
+    def models(self) -> tuple[PartialModel, ...]:
+        """The partial models as `slicing` takes them; without one whose members are still to be found."""
+        return tuple(
+            PartialModel(
+                name,
+                tuple(each.depends_on),
+                each.neurons if each.neurons == "all" else {part: _claim(of) for part, of in each.neurons.items()},
+                tuple(each.modules),
+                "all" if isinstance(each.members, str) else tuple(each.members),
+            )
+            for name, each in self.partial_models.items()
+            if not each.undecided
+        )
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """The partial models whose members are still to be found."""
+        return tuple(name for name, each in self.partial_models.items() if each.undecided)
+
+    def decided(self, name: str, groups: Sequence[Sequence[str]] | Literal["all"]) -> Self:
+        """With a model of that kind for each group of peers in place of it: `name1`, `name2`, ...; or with everyone."""
+        each = self.partial_models[name]
+        if groups == "all":
+            found = {name: each.model_copy(update={"members": "all"})}
+        else:
+            found = {
+                f"{name}{number}": each.model_copy(update={"members": list(group)})
+                for number, group in enumerate(groups, 1)
+            }
+        rest = {other: model for other, model in self.partial_models.items() if other != name}
+        return self.model_copy(update={"partial_models": {**rest, **found}})
+
+    def digest(self) -> str:
+        """Hex BLAKE2b-256 of the learning contract: everything but `simulation`.
+
+        Two peers compare it when they meet. It does not depend on the order of keys in the file.
+        """
+        return _digest(self.model_dump(mode="json", exclude={"simulation"}))
+
+
+class RunOptions(Strict):
+    """What a simulation has beside its federation: how often, where and by which engine it is played."""
+
+    repeats: int = Field(default=1, ge=1, le=1_000, description="how many seeds: S, S+1, ...")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="where it is computed")
+    workers: int | None = Field(default=None, ge=1, le=1_024, description="training processes; default: one a core")
+    engine: EngineName = Field(default="vector", description="who plays the peers")
+    faults: str = Field(default="", description="what goes wrong in the network; default: nothing")
+    address: str = Field(default="", description="of a Ray cluster, HOST:PORT or auto; default: one of this machine")
+    shards: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="processes of Ray that share a run; default: several runs are spread",
+    )
+
+
+def _claim(neurons: Neurons) -> Claim:
+    return tuple(neurons) if isinstance(neurons, list) else neurons
+
+
+def _digest(contract: Any) -> str:
+    text = json.dumps(contract, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()

@@ -1,0 +1,48 @@
+"""What is repeated here so that a file is checked without torch is what the rooms themselves say."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+import torch
+
+from fedpeer.config.choice import called, chain
+from fedpeer.config.problems import Path
+from fedpeer.config.registries import CHOICES, FORMS, OPTIMIZERS, PACKERS, registry
+from fedpeer.gossip import reductions
+from tests.config.refusals import refusals
+
+
+def test_optimizers_and_their_settings_are_torchs() -> None:
+    classes = {name.lower(): kind for name, kind in vars(torch.optim).items() if inspect.isclass(kind)}
+    for name, settings in OPTIMIZERS.items():
+        if name in classes:  # the newest are not in every torch
+            assert set(settings.split()) <= inspect.signature(classes[name]).parameters.keys(), name
+
+
+def test_the_forms_on_the_wire_are_those_of_gossip() -> None:
+    for here, there in ((FORMS, reductions.FORMS), (PACKERS, reductions.PACKERS)):
+        assert list(here) == list(there)
+        for name, function in here.items():
+            assert inspect.signature(function).parameters == inspect.signature(there[name]).parameters, name
+
+
+@pytest.mark.parametrize("wire", ["top-k:0", "top-k:1.5", "float32/zstd:0", "float32/zstd:20"])
+def test_what_a_form_refuses_a_check_refuses(wire: str) -> None:
+    found = refusals({"gossip": {"wire": wire}})
+    assert [problem.path for problem in found] == [("gossip", "wire")]
+    first, *packers = chain(wire)
+    last, known = (packers[-1], reductions.PACKERS) if packers else (first, reductions.FORMS)
+    with pytest.raises(reductions.FormError):
+        called(last, cast("dict[str, Callable[..., object]]", known), "form")()
+
+
+@pytest.mark.parametrize("path", CHOICES)
+def test_every_choice_has_something_to_choose_from(path: Path) -> None:
+    what, known = registry(path)
+    assert what
+    assert len(known) >= 2
+    assert all(inspect.getdoc(function) for function in known.values())
