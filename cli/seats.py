@@ -15,12 +15,12 @@ from fedpeer.cli.anchors import anchored
 from fedpeer.config.choice import ChoiceError
 from fedpeer.config.peer_file import DataSettings, endpoint, loopback
 from fedpeer.config.peer_id import is_id
-from fedpeer.peer.runtime.enrolment import INVITATION_PORT, route_to
-from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, Seat, ports, seat
-from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster, is_url
 from fedpeer.config.problems import ConfigProblem, shown
 from fedpeer.config.registries import choice_problem
 from fedpeer.config.rules import peer_ids
+from fedpeer.peer.runtime.enrolment import INVITATION_PORT, route_to
+from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, Seat, ports, seat
+from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster, is_url
 
 #: Peers of one `init`: each is a folder that somebody carries to a machine.
 PEERS_MAX = 1000

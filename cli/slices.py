@@ -66,10 +66,10 @@ def slices(
 def planned(federation: Federation) -> tuple[Plan, NetworkMap]:
     """Who averages what, and the network. The data set is loaded only if the network's sizes depend on it."""
     from fedpeer.config.methods import method_of
-    from fedpeer.learning.groups import plan_for
-    from fedpeer.learning.holdings import load_dataset
     from fedpeer.config.plain_network import written_layers
     from fedpeer.config.rules import peer_ids
+    from fedpeer.learning.groups import plan_for
+    from fedpeer.learning.holdings import load_dataset
     from fedpeer.sims.world import build
 
     layers = written_layers(federation.network)

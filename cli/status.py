@@ -109,8 +109,8 @@ def door_of(config: Path | None, url: str | None, token_file: Path | None, certi
         ConfigError: the options or the peer's file are wrong.
         DashboardError: the token cannot be read.
     """
-    from fedpeer.peer.runtime.dashboard.access import Door, read_token
     from fedpeer.config.problems import ConfigError, ConfigProblem
+    from fedpeer.peer.runtime.dashboard.access import Door, read_token
 
     if (config is None) == (url is None):
         problem = "name the peer's file, or its dashboard with --url and --token-file"
@@ -142,9 +142,9 @@ def _is_address(url: str) -> bool:
 def _door_of_file(config: Path) -> Door:
     from fedpeer.cli.config import Source, refuse
     from fedpeer.config.peer_file import PeerFile
-    from fedpeer.peer.runtime.dashboard.access import listener
     from fedpeer.config.problems import ConfigProblem
     from fedpeer.config.reading import typed
+    from fedpeer.peer.runtime.dashboard.access import listener
 
     source = Source.of_file(config)
     peer, problems = typed(PeerFile, source.data)

@@ -26,9 +26,9 @@ from fedpeer.algorithms.own_rule import learns
 from fedpeer.algorithms.start import STARTS, put_into
 from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice, ChoiceError, bind, called, lookup, plain
-from fedpeer.learning.groups import default_models
 from fedpeer.config.federation import Federation
 from fedpeer.config.settings import LearningSettings, PartialModelSettings
+from fedpeer.learning.groups import default_models
 from fedpeer.networks.registry import NETWORKS, NetworkError
 from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.models import PartialModel

@@ -27,8 +27,8 @@ from fedpeer.algorithms.servers.models import Model
 from fedpeer.algorithms.steppers import Stepper, build, choose
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.building import optimizer_of
-from fedpeer.learning.assembly import Assembly, DataShape
 from fedpeer.config.settings import LearningSettings
+from fedpeer.learning.assembly import Assembly, DataShape
 from fedpeer.networks.registry import NetworkError
 
 

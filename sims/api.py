@@ -145,7 +145,9 @@ def _request(
             seeds=tuple(seeds),
             **options.model_dump(exclude={"repeats"}),
         )
-        problems += problems_of(combination_of(request, objects), KEYWORDS)
+        places: dict[SettingPath, SettingPath] = {("simulation", "dataset"): ("data",)} if named["data"] else {}
+        wrong = problems_of(combination_of(request, objects), KEYWORDS)
+        problems += [replace(each, path=places.get(each.path, each.path)) for each in wrong]
     if problems:
         raise ConfigError("the simulation", problems)
     return request

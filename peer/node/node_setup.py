@@ -19,7 +19,6 @@ from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.capacity import SIGNATURES_MAX
 from fedpeer.config.choice import Choice
-from fedpeer.config.rules import PEERS, Combination, problems_of
 from fedpeer.config.contract import (
     EARLIER,
     Held,
@@ -32,6 +31,7 @@ from fedpeer.config.contract import (
 )
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
+from fedpeer.config.rules import PEERS, Combination, problems_of
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import NOTHING
 from fedpeer.learning.assembly import Assembly

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from fedpeer.config import contract as module
 from fedpeer.config.contract import (
-from fedpeer.config.settings import GossipSettings, LearningSettings, PartialModelSettings
     KEYS,
     NEW_FEDERATION,
     Held,
@@ -28,7 +27,8 @@ from fedpeer.config.settings import GossipSettings, LearningSettings, PartialMod
     refusal,
     text_of,
 )
-from fedpeer.config.federation import Federation, GossipSettings, LearningSettings, PartialModelSettings
+from fedpeer.config.federation import Federation
+from fedpeer.config.settings import GossipSettings, LearningSettings, PartialModelSettings
 
 FILE: dict[str, Any] = {
     "network": {"mlp": {"layers": [64, 4, 10]}},

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fedpeer.config.choice import Choice
+from fedpeer.config.choice import Choice, parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import Path
-from fedpeer.config.rules import PEERS, Combination, problems_of
+from fedpeer.config.rules import PEERS, RULES, Combination, problems_of
 from tests.config.refusals import refusals
 
 
@@ -96,3 +96,118 @@ def test_a_coordinator_takes_averages_round_by_round_as_they_are(changes: dict[s
 )
 def test_real_peers_play_algorithms_with_a_server(learning: dict[str, Any], place: Path | None) -> None:
     assert [problem.path for problem in refusals({"learning": learning}, PEERS)] == ([] if place is None else [place])
+
+
+KIN = {"everyone": {"neurons": {"hidden1": 4}}, "kin": {"members": "alike", "neurons": {"hidden1": 4}}}
+MANY: dict[str, Any] = {f"partial-model-{number:02}": {} for number in range(40)}
+NOISY = {"privacy": "noise"}
+#: Each rule, and settings, methods and options of a run that break it.
+BREAKING: dict[str, dict[str, Any]] = {
+    "a tolerance and a number of exchanges": {"gossip": {"tolerance": 1e-3, "exchanges": 4}},
+    "neither a tolerance nor a number of exchanges": {"gossip": {"tolerance": None}},
+    "a coordinator and values that travel otherwise than as they are": {
+        "gossip": {"protocol": "coordinator", "wire": "int8"}
+    },
+    "a topology that the peers cannot form": {"gossip": {"topology": "k-regular:9"}, "simulation": {"peers": 9}},
+    "a phase of noise with push-pull": {"gossip": {**NOISY, "protocol": "push-pull"}},
+    "a phase of noise with a coordinator": {"gossip": {**NOISY, "protocol": "coordinator"}},
+    "a phase of noise in asynchronous averages": {"gossip": NOISY, "learning": {"mode": "asynchronous"}},
+    "a phase of noise and values of which only the largest changes are sent": {
+        "gossip": {**NOISY, "wire": "top-k:0.1"}
+    },
+    "a phase of noise where all that is sent goes to a server": {"gossip": NOISY, "methods": ["local", "fedavg"]},
+    "averages where something has moved, with a coordinator": {"gossip": {"drift": 0.1, "protocol": "coordinator"}},
+    "averages where something has moved, with a phase of noise": {"gossip": {"drift": 0.1, **NOISY}},
+    "averages where something has moved, in one exchange": {"gossip": {"drift": 0.1, "exchanges": 1}},
+    "passes beside a number of updates": {"learning": {"passes": 2}},
+    "a deadline shorter than a tick": {"gossip": {"deadline": 0.01}},
+    "asynchronous averages with weights by samples": {"learning": {"mode": "asynchronous", "weights": "samples"}},
+    "asynchronous averages by another protocol than push-sum": {
+        "learning": {"mode": "asynchronous"},
+        "gossip": {"protocol": "exact"},
+    },
+    "asynchronous peers and a server": {"learning": {"mode": "asynchronous"}, "methods": ["fedavg"]},
+    "asynchronous peers and averages by weights of their own": {
+        "learning": {"mode": "asynchronous"},
+        "methods": ["pfedvem-gossip"],
+    },
+    "more liars than those who take part in a round can stand": {
+        "learning": {"aggregation": "krum:2"},
+        "methods": ["fedavg"],
+        "simulation": {"peers": 6},
+    },
+    "noise that is right in a sum, under a rule of aggregation that takes none": {
+        "learning": {"aggregation": "median", "privacy": "gaussian"},
+        "methods": ["fedavg"],
+    },
+    "a rule of aggregation without a server": {"learning": {"aggregation": "median"}},
+    "noise on updates without a server": {"learning": {"privacy": "gaussian"}},
+    "updates that are left out without a server": {"learning": {"farthest": 3.0}},
+    "partial models that contradict one another, the network or the peers": {
+        "partial_models": {"a": {"depends_on": ["b"]}}
+    },
+    "members to be found in several partial models": {
+        "partial_models": {**KIN, "more": {"members": "alike", "neurons": {"hidden1": 2}}}
+    },
+    "members to be found later than the last round": {"partial_models": KIN, "learning": {"rounds": 9}},
+    "members to be found where nothing is averaged by all": {"partial_models": {"kin": KIN["kin"]}},
+    "members to be found for a model that owns nothing": {
+        "partial_models": {"everyone": {}, "kin": {"members": "alike"}}
+    },
+    "groups that are found, and a model of their name": {"partial_models": {**KIN, "kin1": {}}},
+    "members to be found by averages where something has moved": {"partial_models": KIN, "gossip": {"drift": 0.1}},
+    "members to be found, and edges of one's own": {
+        "partial_models": KIN,
+        "gossip": {"topology": "edges:peer1-peer2"},
+    },
+    "an algorithm that is named twice": {"methods": ["local", "local"]},
+    "faults without a network": {"faults": "7", "engine": "processes"},
+    "the address of a cluster without Ray": {"address": "auto", "engine": "network"},
+    "shards without Ray": {"shards": 2, "engine": "vector"},
+    "asynchronous peers as products of matrices": {"learning": {"mode": "asynchronous"}, "engine": "vector"},
+    "wire encodings as products of matrices": {"gossip": {"wire": "int8"}, "engine": "vector"},
+    "a phase of noise in shards": {"gossip": NOISY, "engine": "ray"},
+    "averages where something has moved, in shards": {"gossip": {"drift": 0.1}, "engine": "ray"},
+    "an accelerator and processes of Ray": {"device": "cuda", "engine": "ray", "several": True},
+    "an accelerator and peers in virtual time": {"device": "cuda", "engine": "network"},
+    "members to be found by whole peers": {"partial_models": KIN, "engine": "network"},
+    "members to be found by real peers": {"partial_models": KIN, "engine": PEERS},
+    "pooled examples, and peers that have their own": {"methods": ["global"], "engine": "network"},
+    "pooled examples, and real peers": {"methods": ["global"], "engine": PEERS},
+    "examples kept back by whole peers": {"simulation": {"validation": 0.2}, "engine": "network"},
+    "partial models that messages have no room for": {"partial_models": MANY, "engine": "network"},
+    "partial models that messages of real peers have no room for": {"partial_models": MANY, "engine": PEERS},
+    "Python objects and processes": {"objects": ("data",), "engine": "processes"},
+    "more than 64 processes": {"simulation": {"peers": 65}, "engine": "processes"},
+}
+
+
+def combination(given: dict[str, Any]) -> Combination:
+    settings = {name: value for name, value in given.items() if name in Federation.model_fields}
+    options = {name: value for name, value in given.items() if name not in (*settings, "methods")}
+    methods = tuple(map(parse, given.get("methods", ["partial-averaging"])))
+    return Combination(federation=Federation.stored(settings), methods=methods, compared=True, **options)
+
+
+def test_every_rule_has_an_example_and_a_name_of_its_own() -> None:
+    assert [rule.name for rule in RULES] == list(BREAKING)
+
+
+@pytest.mark.parametrize("name", BREAKING)
+def test_what_breaks_a_rule_is_told_where_it_stands(name: str) -> None:
+    found = [problem for problem in problems_of(combination(BREAKING[name])) if problem.rule == name]
+    assert found
+    assert all(problem.path and problem.text and "{" not in problem.text for problem in found)
+
+
+def test_a_rule_is_not_asked_about_what_is_wrong_by_itself() -> None:
+    found = refusals({"learning": {"aggregation": "medium", "privacy": "gaussian,clip=0"}})
+    assert [(problem.dotted, problem.rule) for problem in found] == [
+        ("learning.aggregation", ""),
+        ("learning.privacy", ""),
+    ]
+
+
+def test_settings_that_are_dumped_are_read_back() -> None:
+    federation = Federation.model_validate({"gossip": {"exchanges": 4}, "simulation": {"peers": 3}})
+    assert Federation.model_validate(federation.model_dump(mode="json")) == federation

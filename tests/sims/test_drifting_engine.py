@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedpeer.config.problems import ConfigError
 from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, turn
-from fedpeer.learning.groups import averaging_among
 from fedpeer.sims.vector.drifting import Drifting
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.gossip_rounds import GossipRounds

@@ -14,10 +14,10 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
-from fedpeer.config.choice import ChoiceError, parse
-from fedpeer.learning.holdings import load_dataset
+from fedpeer.config.choice import parse
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import EngineName
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.networks.registry import NetworkError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
