@@ -56,7 +56,7 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class View:
+class BatchView:
     """How peers see the inputs: features permuted, then `(x - shift) / scale`. Leading dimensions as the peers'."""
 
     feature_map_F: Tensor | None = None  # (..., F) int64 over the flattened example
@@ -66,9 +66,9 @@ class View:
     def fields(self) -> tuple[Tensor | None, ...]:
         return self.feature_map_F, self.shift_F, self.scale_F
 
-    def of(self, peers: int | Tensor | None) -> View:
+    def of(self, peers: int | Tensor | None) -> BatchView:
         """The view of one peer (a number), of some (their numbers), or of one as a block (None)."""
-        return View(*(field if field is None else field[peers] for field in self.fields()))
+        return BatchView(*(field if field is None else field[peers] for field in self.fields()))
 
     def __call__(self, x: Tensor, example_dims: int) -> Tensor:
         """x (..., b, *F) of raw inputs -> the same shape as seen by the peers."""
@@ -96,7 +96,7 @@ class Batches:
     x_NF: Tensor
     index: Tensor
     y: Tensor
-    view: View | None = None
+    view: BatchView | None = None
     whole: tuple[Examples, ...] = ()
     number: Tensor | None = None
 

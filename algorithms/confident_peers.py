@@ -28,8 +28,8 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.contract import Algorithm, Method, Sharing
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.pfedvem import confidence
-from fedpeer.algorithms.servers.models import Model
-from fedpeer.algorithms.servers.pfedvem import Personal, PersonalHeads
+from fedpeer.algorithms.servers.models import ServerModel
+from fedpeer.algorithms.servers.pfedvem import PersonalHeads, PFedVEMClient
 from fedpeer.slicing.models import PartialModel
 from fedpeer.slicing.network import NetworkMap
 
@@ -44,7 +44,7 @@ def base_and_head(network: NetworkMap, head: str = "") -> tuple[PartialModel, Pa
 
 
 @dataclass(frozen=True, eq=False)
-class Trusting(Personal):
+class Trusting(PFedVEMClient):
     """What a peer keeps between rounds: what a client does, and the confidence of its last training.
 
     tau     (...) 1 / rho^2, from its head before that training and the w that it took to be the global one
@@ -54,7 +54,7 @@ class Trusting(Personal):
 
 
 @dataclass(frozen=True)
-class ConfidentPeers(PersonalHeads, Algorithm[Trusting, Model, Model]):
+class ConfidentPeers(PersonalHeads, Algorithm[Trusting, ServerModel, ServerModel]):
     """pFedVEM without a server: a base and a global head are gossiped, under heads of one's own."""
 
     sharing: ClassVar[Sharing] = "own models"
@@ -69,15 +69,17 @@ class ConfidentPeers(PersonalHeads, Algorithm[Trusting, Model, Model]):
         tau = confidence(self.head_of(begun), self.parted(values_n)[1], self.terms)
         return Trusting(begun.model_n, begun.examples, begun.pi_D, tau)
 
-    def start_averaged(self, values_n: Tensor) -> Model:
-        return Model(values_n)
+    def start_averaged(self, values_n: Tensor) -> ServerModel:
+        return ServerModel(values_n)
 
-    def train(self, client: Trusting, received: Model, batches: Batches, keys: Sequence[int]) -> tuple[Trusting, Model]:
+    def train(
+        self, client: Trusting, received: ServerModel, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Trusting, ServerModel]:
         """A turn as under a server that has said `received` (..., n) to each."""
         examples = torch.tensor([len(each) for each in batches.whole], device=client.examples.device)
-        own = Personal(client.model_n, examples.reshape(client.examples.shape), client.pi_D)
+        own = PFedVEMClient(client.model_n, examples.reshape(client.examples.shape), client.pi_D)
         kept, tau = self.turn(own, received, batches, keys)
-        return Trusting(kept.model_n, kept.examples, kept.pi_D, tau), Model(kept.model_n)
+        return Trusting(kept.model_n, kept.examples, kept.pi_D, tau), ServerModel(kept.model_n)
 
     def weights(self, client: Trusting, index_D: NDArray[np.int64]) -> Tensor:
         """tau in the head's group, n in the base's.
@@ -97,6 +99,6 @@ class ConfidentPeers(PersonalHeads, Algorithm[Trusting, Model, Model]):
         """(..., n) the model that a peer predicts with: its own base under the mean of its own head."""
         return client.model_n
 
-    def statistics(self, client: Trusting, shared: Model) -> dict[str, Tensor]:
+    def statistics(self, client: Trusting, shared: ServerModel) -> dict[str, Tensor]:
         """Confidence, deviation and uncertainty (...) against what each takes to be the global head."""
         return self.trust(client, shared)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.batches import Examples, View
+from fedpeer.algorithms.batches import BatchView, Examples
 from fedpeer.algorithms.losses import Loss, score_sums
 from fedpeer.algorithms.steppers import Stepper
 
@@ -16,7 +16,7 @@ EVALUATED_AT_ONCE = 2048
 
 
 def evaluate(
-    stepper: Stepper, loss: Loss, x_n: Tensor, examples: Examples, view: View | None, score_scale: float
+    stepper: Stepper, loss: Loss, x_n: Tensor, examples: Examples, view: BatchView | None, score_scale: float
 ) -> tuple[float, float]:
     """(score, loss): accuracy as a fraction, or root-mean-square error, and the mean loss.
 
@@ -31,13 +31,15 @@ def evaluate(
     return mean if loss.counts else mean**0.5 * score_scale, total / len(examples)
 
 
-def losses(stepper: Stepper, loss: Loss, x_n: Tensor, examples: Examples, view: View | None) -> Tensor:
+def losses(stepper: Stepper, loss: Loss, x_n: Tensor, examples: Examples, view: BatchView | None) -> Tensor:
     """(M,) the loss of each example."""
     pieces = _pieces(stepper, x_n, examples, view)
     return torch.cat([loss.value(logits_MC.unsqueeze(1), y_M.unsqueeze(1)) for logits_MC, y_M in pieces])
 
 
-def _pieces(stepper: Stepper, x_n: Tensor, examples: Examples, view: View | None) -> Iterator[tuple[Tensor, Tensor]]:
+def _pieces(
+    stepper: Stepper, x_n: Tensor, examples: Examples, view: BatchView | None
+) -> Iterator[tuple[Tensor, Tensor]]:
     """The outputs for some examples, and their targets."""
     for first in range(0, len(examples), EVALUATED_AT_ONCE):
         piece = examples.between(first, first + EVALUATED_AT_ONCE)

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedpeer.algorithms.contract import Algorithm, Method, Sharing
-from fedpeer.algorithms.servers.models import Model
+from fedpeer.algorithms.servers.models import ServerModel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,7 @@ class TrainingState:
 
 
 @dataclass(frozen=True)
-class LocalTraining(Algorithm[TrainingState, Model, Model]):
+class LocalTraining(Algorithm[TrainingState, ServerModel, ServerModel]):
     """Each peer learns alone; nothing is sent."""
 
     bench: Workbench
@@ -46,15 +46,15 @@ class LocalTraining(Algorithm[TrainingState, Model, Model]):
         optimizer_k = values_n.new_zeros(*values_n.shape[:-1], self.bench.stepper.state_size)
         return TrainingState(optimizer_k, examples.new_zeros(values_n.shape[:-1]).bool())
 
-    def start_averaged(self, values_n: Tensor) -> Model:
-        return Model(values_n)
+    def start_averaged(self, values_n: Tensor) -> ServerModel:
+        return ServerModel(values_n)
 
     def train(
-        self, client: TrainingState, received: Model, batches: Batches, keys: Sequence[int]
-    ) -> tuple[TrainingState, Model]:
+        self, client: TrainingState, received: ServerModel, batches: Batches, keys: Sequence[int]
+    ) -> tuple[TrainingState, ServerModel]:
         fresh = self.bench.optimizer_state == "reset" or not bool(client.trained.all())
         trained_n, optimizer_k = _steps(self.bench.stepper, received.model_n, client.optimizer_k, fresh, batches, keys)
-        return TrainingState(optimizer_k, client.trained | True), Model(trained_n)
+        return TrainingState(optimizer_k, client.trained | True), ServerModel(trained_n)
 
 
 @dataclass(frozen=True)

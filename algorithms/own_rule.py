@@ -23,7 +23,7 @@ from fedpeer.algorithms.precision import widest
 from fedpeer.slicing.flat import FlatLayout
 
 
-class Learns(Protocol):
+class LearningModule(Protocol):
     """A network with a learning rule of its own."""
 
     def learn_(self, tensors: Mapping[str, Tensor], patterns: Tensor, rate: float) -> None:
@@ -31,7 +31,7 @@ class Learns(Protocol):
         ...
 
 
-def learns(module: object) -> TypeGuard[Learns]:
+def learns(module: object) -> TypeGuard[LearningModule]:
     """Whether it has a learning rule of its own."""
     return callable(getattr(module, "learn_", None))
 

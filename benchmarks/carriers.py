@@ -30,10 +30,10 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from torch import Tensor
 
 from fedpeer.gossip.reductions import FLOAT32, all_finite
-from fedpeer.gossip.transfers import Parcel
-from fedpeer.peer.runtime.buffers import Lease, Pool
+from fedpeer.gossip.transfers import NumberedTransfer
+from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.certificates import authority_certificate, key_pem, peer_certificate, pem
-from fedpeer.peer.runtime.client import Links, Outcome, Taken
+from fedpeer.peer.runtime.client import DeliveryReceipt, Outcome, PeerLinks
 from fedpeer.peer.runtime.identity import Identity, client_context, server_context
 from fedpeer.peer.runtime.listener import bind
 from fedpeer.peer.runtime.server import Host, PeerServer
@@ -179,7 +179,7 @@ def _serve_fedpeer(tell: Callable[[int], None], job: Job, length: int, folder: P
             broken=lambda error, sender: None,
             refused=refused,
         )
-        pool = Pool()
+        pool = BufferPool()
         if job != "cold":
             warm = pool.lease("a", GROUP, 4 * length, most=1, kept=True)
             assert warm is not None, "nothing is lent yet"
@@ -201,7 +201,7 @@ def _gate(me: str, length: int) -> MessagePolicy:
 
 
 class Fedpeer:
-    """The path of a real peer's transfer: `codec.encode`, `Links`, `PeerServer`, `codec.finish`; always checked."""
+    """The path of a real peer's transfer: `codec.encode`, `PeerLinks`, `PeerServer`, `codec.finish`; always checked."""
 
     def __init__(self, job: Job, length: int, keys: Keys | None = None) -> None:
         self.receiver = Receiver(_serve_fedpeer, job, length, keys and keys.folder)
@@ -210,8 +210,8 @@ class Fedpeer:
         self._loop, self._seq = asyncio.new_event_loop(), 0
         self._links = self._loop.run_until_complete(self._opened())
 
-    async def _opened(self) -> Links:
-        return Links(lambda peer: self._tls, self._reported)
+    async def _opened(self) -> PeerLinks:
+        return PeerLinks(lambda peer: self._tls, self._reported)
 
     def _reported(self, peer: str, outcome: Outcome) -> None:
         self._answered.set_result(outcome)
@@ -220,11 +220,11 @@ class Fedpeer:
         self._seq += 1
         self._answered: asyncio.Future[Outcome] = self._loop.create_future()
         envelope = Envelope(federation=FEDERATION, sender="a", recipient="b", incarnation=1, to_incarnation=1)
-        parcel = Parcel(seq=self._seq, round=1, exchange=1, weight=1.0, form="float32", payload=value_D)
+        parcel = NumberedTransfer(seq=self._seq, round=1, exchange=1, weight=1.0, form="float32", payload=value_D)
         head, tail = codec.encode(envelope, Transfer(group=GROUP, parcel=parcel))
         self._loop.call_soon(self._links.send, "b", self._address, head, tail)
         outcome = self._loop.run_until_complete(self._answered)
-        if not isinstance(outcome, Taken):
+        if not isinstance(outcome, DeliveryReceipt):
             raise RuntimeError(f"not taken: {outcome}")
 
     def close(self) -> None:

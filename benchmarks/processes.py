@@ -23,7 +23,7 @@ from fedpeer.config.choice import parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.learning.holdings import load_dataset
-from fedpeer.peer.runtime.dashboard.access import DashboardError, Door
+from fedpeer.peer.runtime.dashboard.access import DashboardAddress, DashboardError
 from fedpeer.peer.runtime.dashboard.ask import ask
 from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.engine import ProcessesEngine
@@ -124,10 +124,10 @@ def _begun(peer: Path) -> bool:
         return False
 
 
-def _door(peer: Path) -> Door:
+def _door(peer: Path) -> DashboardAddress:
     settings: Mapping[str, Any] = json.loads((peer / f"{peer.name}.yaml").read_text(encoding="utf-8"))
     token = (peer / f"keys/{peer.name}.token").read_text(encoding="ascii").strip()
-    return Door(f"http://{settings['dashboard']['listen']}", token)
+    return DashboardAddress(f"http://{settings['dashboard']['listen']}", token)
 
 
 def _vector(world: World, rounds: int) -> Spent:

@@ -26,7 +26,7 @@ from fedpeer.gossip.averaging import Averaging, turn
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import absorb
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, take
+from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, acknowledged, give, take
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.memory import job_of, workspace_of
@@ -79,7 +79,7 @@ class Lanes:
                 self.out[source, to], _ = acknowledged(self.out[source, to], parcel.seq, self.form)
                 self.bytes += parcel.payload.nbytes
 
-    def _given(self, peer: str, round: int, exchange: int) -> Iterator[tuple[tuple[str, str], Parcel]]:
+    def _given(self, peer: str, round: int, exchange: int) -> Iterator[tuple[tuple[str, str], NumberedTransfer]]:
         plan = turn(self.policy, peer, round, exchange)
         lanes = {to: self.out.get((peer, to), Outgoing()) for to in plan.to}
         draws, at = self.draws.numpy(f"wire {self.group.id} {exchange}", peer, round), (round, exchange)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeer.cli.anchors import anchored_federation
-from fedpeer.cli.config import Source, refuse
+from fedpeer.cli.config import ConfigSource, refuse
 from fedpeer.cli.yaml_marks import scalar
 from fedpeer.config.choice import Choice, ChoiceError, from_data, parse
 from fedpeer.config.federation import Federation
@@ -75,7 +75,7 @@ def asked(
     Raises:
         ConfigError: all mistakes of both at once.
     """
-    source = Source.of_file(config) if config else Source()
+    source = ConfigSource.of_file(config) if config else ConfigSource()
     written = (source.data.get("learning") or {}) if isinstance(source.data.get("learning"), dict) else {}
     problems = [*source.marks.problems, *_lay(source, given)]
     if argument:
@@ -111,7 +111,7 @@ def asked_again(given: Mapping[str, str], config: Path | None) -> Callable[[dict
     """
     text = "a resumed run keeps its settings; leave this out, or begin a new run without --resume"
     kept = {*given, *(["config"] if config else [])} - {"resume", *HERE}
-    source = Source()
+    source = ConfigSource()
     options, problems = _run_options(source, {name: given[name] for name in HERE if name in given})
     refuse(source, [*problems, *(ConfigProblem((), text, flag(name)) for name in sorted(kept))], NOTHING_STARTED)
 
@@ -131,8 +131,8 @@ def flag(name: str) -> str:
 class OptionNames(Vocabulary):
     """How the command line calls settings: by their options, where there are such and no file has the setting."""
 
-    def __init__(self, source: Source | None = None) -> None:
-        self._source = source or Source()
+    def __init__(self, source: ConfigSource | None = None) -> None:
+        self._source = source or ConfigSource()
 
     def name(self, key: str) -> str:
         path = tuple(key.split("."))
@@ -152,7 +152,7 @@ def _value(name: str, text: str) -> Any:
     return scalar(text) if name in _NUMBERS else text
 
 
-def _lay(source: Source, given: Mapping[str, str]) -> list[ConfigProblem]:
+def _lay(source: ConfigSource, given: Mapping[str, str]) -> list[ConfigProblem]:
     """Lay the options over the file's settings."""
     gossip = source.data.get("gossip")
     if isinstance(gossip, dict) and ("tolerance" in given) != ("exchanges" in given):
@@ -163,7 +163,7 @@ def _lay(source: Source, given: Mapping[str, str]) -> list[ConfigProblem]:
     return _lay_rate(source, given["lr"]) if "lr" in given else []
 
 
-def _lay_rate(source: Source, text: str) -> list[ConfigProblem]:
+def _lay_rate(source: ConfigSource, text: str) -> list[ConfigProblem]:
     """`--lr` is a setting of the optimizer, whichever that is."""
     path = OPTIONS["optimizer"]
     learning = source.data.get("learning")
@@ -178,7 +178,7 @@ def _lay_rate(source: Source, text: str) -> list[ConfigProblem]:
     return []
 
 
-def _run_options(source: Source, given: Mapping[str, str]) -> tuple[RunOptions, list[ConfigProblem]]:
+def _run_options(source: ConfigSource, given: Mapping[str, str]) -> tuple[RunOptions, list[ConfigProblem]]:
     data = {name: _value(name, given[name]) for name in RunOptions.model_fields if name in given}
     source.options |= {(name,): flag(name) for name in data}
     source.options[("methods",)] = "--compare"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from fedpeer.cli.yaml_marks import Marks, read
+from fedpeer.cli.yaml_marks import YamlMarks, read
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError, ConfigProblem, Path
 from fedpeer.config.reading import typed
@@ -22,7 +22,7 @@ from fedpeer.config.rules import PEERS, Combination, problems_of
 
 
 @dataclass
-class Source:
+class ConfigSource:
     """Settings as they were written: plain values, and for each path where it was written.
 
     options     path -> the option that set it, such as "--rounds"
@@ -30,12 +30,12 @@ class Source:
     """
 
     data: dict[str, Any] = field(default_factory=dict)
-    marks: Marks = field(default_factory=Marks)
+    marks: YamlMarks = field(default_factory=YamlMarks)
     options: dict[Path, str] = field(default_factory=dict)
     file: str = ""
 
     @classmethod
-    def of_file(cls, file: FilePath) -> Source:
+    def of_file(cls, file: FilePath) -> ConfigSource:
         data, marks = read(file)
         return cls(data, marks, {}, str(file))
 
@@ -67,7 +67,7 @@ class Source:
         return f"{self.file} with the options given" if self.options else self.file
 
 
-def load(source: Source, consequence: str = "") -> Federation:
+def load(source: ConfigSource, consequence: str = "") -> Federation:
     """Return the federation that the source says, for peers that talk to one another.
 
     Raises:
@@ -81,7 +81,7 @@ def load(source: Source, consequence: str = "") -> Federation:
     return federation
 
 
-def refuse(source: Source, problems: Sequence[ConfigProblem], consequence: str = "") -> None:
+def refuse(source: ConfigSource, problems: Sequence[ConfigProblem], consequence: str = "") -> None:
     """Raise one ConfigError of these problems, if there are any."""
     if problems:
         placed = sorted((source.placed(problem) for problem in problems), key=_line)

@@ -37,10 +37,10 @@ def _described(file: Path) -> str:
     Raises:
         ConfigError: everything that is wrong with it.
     """
-    from fedpeer.cli.config import Source, load
+    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.cli.peer_config import is_peer_file, load_peer
 
-    source = Source.of_file(file)
+    source = ConfigSource.of_file(file)
     if is_peer_file(source.data):
         config = load_peer(file)
         return f'peer "{config.file.id}" of federation "{config.federation.name}", data {config.file.data.source.name}'

@@ -78,11 +78,11 @@ def _of_the_page(port: int | None, show: bool) -> list[str]:
 def _draw(shown: Shown) -> None:
     from rich.console import Console
 
-    from fedpeer.experiments.associative.drawing import Marks, drawn, legend, table
+    from fedpeer.experiments.associative.drawing import DrawingMarks, drawn, legend, table
     from fedpeer.experiments.associative.words import heading, lesson
 
     console, images = Console(), shown.recall.canvas.images
-    marks = Marks.suited(console.width, images=images, ascii_only=console.options.ascii_only)
+    marks = DrawingMarks.suited(console.width, images=images, ascii_only=console.options.ascii_only)
     for scene in shown.scenes:
         console.print()
         console.print(heading(scene, shown), highlight=False, style="bold")

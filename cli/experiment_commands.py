@@ -125,14 +125,14 @@ def run(
     from fedpeer.cli.experiment_progress import watcher
     from fedpeer.cli.running import EXIT_STOPPED, stopping
     from fedpeer.experiments.registry import experiment
-    from fedpeer.experiments.runner import Asked, carry_out, kept
+    from fedpeer.experiments.runner import ExperimentOptions, carry_out, kept
 
     size = _size(quick, full) or "default"
     otherwise = _otherwise(experiment(name), {"loss": loss, "start": start})
     words = ["fedpeer", "experiment", "run", name, *([] if size == "default" else [f"--{size}"])]
     words += ["--no-search"] if no_search else []
     words += [word for key, value in otherwise.items() for word in (f"--{key}", value)]
-    asked = Asked(
+    asked = ExperimentOptions(
         experiment=experiment(name),
         size_name=size,
         root=runs_folder(out),
@@ -211,13 +211,13 @@ def _size(quick: bool, full: bool) -> SizeName | None:
 def _otherwise(experiment: Experiment, asked: Mapping[str, str | None]) -> dict[str, str]:
     """What is chosen otherwise than the experiment does, of what its paper leaves open."""
     from fedpeer.cli.asking import NOTHING_STARTED
-    from fedpeer.cli.config import Source, refuse
+    from fedpeer.cli.config import ConfigSource, refuse
     from fedpeer.config.federation import Federation
     from fedpeer.config.problems import ConfigProblem
     from fedpeer.config.reading import typed
     from fedpeer.config.registries import choice_problem
 
-    source, found = Source(), {name: value for name, value in asked.items() if value is not None}
+    source, found = ConfigSource(), {name: value for name, value in asked.items() if value is not None}
     for name, value in found.items():
         source.lay(f"--{name}", ("learning", name), value)
     problems = [

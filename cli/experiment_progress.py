@@ -36,7 +36,7 @@ class Run:
     rounds: int = 0
 
 
-class Tally:
+class ExperimentTally:
     """How far an experiment is: its runs one after the other, or several at once."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -90,7 +90,7 @@ class Tally:
         return f"{lasting((mine + usual * self.waiting) / max(1, len(self.running)))} left"
 
 
-class Watcher(Protocol):
+class ExperimentDisplay(Protocol):
     """A display: entered before the first event, left after the last."""
 
     def __enter__(self) -> Self: ...
@@ -98,11 +98,11 @@ class Watcher(Protocol):
     def __call__(self, event: Told) -> None: ...
 
 
-class Lines:
+class ExperimentLines:
     """For logs."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self.write, self.clock, self.tally = write, clock, Tally(clock)
+        self.write, self.clock, self.tally = write, clock, ExperimentTally(clock)
         self.last = clock()
 
     def __enter__(self) -> Self:
@@ -135,7 +135,7 @@ class Bar:
     each cell that is finished."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.tally = console, Tally(time.monotonic)
+        self.console, self.tally = console, ExperimentTally(time.monotonic)
         self.progress = Progress(
             TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=3)),
             BarColumn(bar_width=None, table_column=Column(ratio=2)),
@@ -175,7 +175,7 @@ class Bar:
             self.progress.update(self.tasks[name], total=run.rounds or None, completed=run.round)
 
 
-class Silence:
+class ExperimentSilence:
     """No progress at all (`--quiet`)."""
 
     def __enter__(self) -> Self:
@@ -188,13 +188,13 @@ class Silence:
         """Events pass unseen."""
 
 
-def watcher(console: Console, quiet: bool) -> Watcher:
+def watcher(console: Console, quiet: bool) -> ExperimentDisplay:
     """The display that suits where standard error goes."""
     if quiet:
-        return Silence()
+        return ExperimentSilence()
     if console.is_terminal:
         return Bar(console)
-    return Lines(lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True))
+    return ExperimentLines(lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True))
 
 
 def _said(event: Told) -> list[str]:

@@ -100,7 +100,7 @@ def join(
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from fedpeer.cli.config import Source, load
+    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.cli.seats import data_of, is_host, joined, listens_at, local
     from fedpeer.peer.runtime.contract_file import contract_file, write_contract
     from fedpeer.peer.runtime.enrolment import fetch_model
@@ -134,7 +134,7 @@ def join(
     if data is None:
         print(f"  Write where its data are into {file} (data: ...), then")
     print(f"  fedpeer config check {file}\n  fedpeer start --config {file}")
-    _warn_of_code(load(Source.of_file(place / "federation.yaml")), file)
+    _warn_of_code(load(ConfigSource.of_file(place / "federation.yaml")), file)
 
 
 def revoke(
@@ -180,10 +180,10 @@ def _seconds(text: str, problems: list[ConfigProblem]) -> float:
 
 def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> tuple[str, ...] | None:
     """The partial models that a new peer implements, each known to the federation file."""
-    from fedpeer.cli.config import Source, load
+    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.config.choice import nearest
 
-    known = list(load(Source.of_file(file)).partial_models)
+    known = list(load(ConfigSource.of_file(file)).partial_models)
     if written is None:
         return None
     names = tuple(name.strip() for name in written.split(","))
@@ -197,18 +197,18 @@ def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> t
 def _start(folder: Path) -> Path | None:
     """The model that the federation starts from, which the new peer needs, too."""
     from fedpeer.cli.anchors import start_file
-    from fedpeer.cli.config import Source, load
+    from fedpeer.cli.config import ConfigSource, load
 
-    path = start_file(load(Source.of_file(folder / "federation.yaml")))
+    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml")))
     return None if path is None or not (folder / path).is_file() else folder / path
 
 
 def _put_model(folder: Path) -> None:
     """Move the model that came to where the federation file says, if that is inside of the peer's folder."""
     from fedpeer.cli.anchors import start_file
-    from fedpeer.cli.config import Source, load
+    from fedpeer.cli.config import ConfigSource, load
 
-    path = start_file(load(Source.of_file(folder / "federation.yaml")))
+    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml")))
     place = folder if path is None else (folder / path).resolve()
     if place != folder.resolve() and place.is_relative_to(folder.resolve()) and not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)

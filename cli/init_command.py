@@ -15,7 +15,7 @@ import typer
 from fedpeer.config.problems import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
-    from fedpeer.peer.runtime.invitation_files import Seat
+    from fedpeer.peer.runtime.invitation_files import PeerSeat
 
 #: Peers whose next command is written out; after that it goes on in the same way.
 SHOWN_PEERS = 16
@@ -110,10 +110,10 @@ def _taken_over(
     Raises ConfigError with all that is not.
     """
     from fedpeer.cli.anchors import anchored_federation, start_file
-    from fedpeer.cli.config import Source, load
+    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.slicing.models import problems as wrong_models
 
-    federation = load(Source.of_file(file), NOTHING_WRITTEN)
+    federation = load(ConfigSource.of_file(file), NOTHING_WRITTEN)
     if name is not None and name != federation.name:
         problems.append(
             ConfigProblem(
@@ -130,7 +130,7 @@ def _taken_over(
     return federation.name, file.read_text(encoding="utf-8"), start_file(federation)
 
 
-def _next_commands(folder: Path, seats: Sequence[Seat]) -> list[str]:
+def _next_commands(folder: Path, seats: Sequence[PeerSeat]) -> list[str]:
     """How each peer is started: here, or on its machine, after its folder went there."""
     from fedpeer.config.peer_file import loopback
 

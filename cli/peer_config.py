@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeer.cli.anchors import anchored, anchored_federation
-from fedpeer.cli.config import Source, load, refuse
+from fedpeer.cli.config import ConfigSource, load, refuse
 from fedpeer.config.choice import bind
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import IdentitySettings, PeerFile
@@ -43,7 +43,7 @@ def load_peer(path: Path, consequence: str = "") -> PeerConfig:
     Raises:
         ConfigError: everything that is wrong with the peer file; or if that is right, with the federation file.
     """
-    source = Source.of_file(path)
+    source = ConfigSource.of_file(path)
     if not is_peer_file(source.data) and {"learning", "gossip", "partial_models", "simulation"} & set(source.data):
         text = "this is the federation's file; name the peer's own, such as peer1.yaml"
         raise ConfigError(str(path), [ConfigProblem((), text)], consequence)
@@ -51,7 +51,7 @@ def load_peer(path: Path, consequence: str = "") -> PeerConfig:
     federation = None
     if file is not None and Path(file.federation).is_file():
         try:
-            federation = load(Source.of_file(Path(file.federation)), consequence)
+            federation = load(ConfigSource.of_file(Path(file.federation)), consequence)
         except ConfigError as error:
             if not problems:
                 raise
@@ -98,7 +98,7 @@ def _twice(files: Mapping[Path, PeerFile]) -> Iterator[ConfigProblem]:
                 yield ConfigProblem((key,), f"{value} is taken by {other}; give each peer its own", str(path))
 
 
-def examine_peer(source: Source, folder: Path) -> tuple[PeerFile | None, list[ConfigProblem]]:
+def examine_peer(source: ConfigSource, folder: Path) -> tuple[PeerFile | None, list[ConfigProblem]]:
     """The peer file as far as it can be understood, its paths whole, and everything that is wrong with it."""
     file, problems = typed(PeerFile, source.data)
     if file is not None:

@@ -1,7 +1,7 @@
 """What a simulation looks like while it runs: bars on a terminal, at most one line a second anywhere else.
 
-Both are told the events of `sims/events.py` one after the other and keep one `Tally` a method. Nothing here decides
-anything. Progress goes to standard error, so that standard output holds results only.
+Both are told the events of `sims/events.py` one after the other and keep one `MethodTally` a method. Nothing here
+decides anything. Progress goes to standard error, so that standard output holds results only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LINE_EVERY = 1.0
 
 
 @dataclass
-class Tally:
+class MethodTally:
     """What has been seen of one method, over all its seeds: one after the other, or several at once.
 
     rounds    of a seed
@@ -106,7 +106,7 @@ class Tally:
         return self.pace * (self.rounds_total - self.rounds_done) / max(1, len(self.running))
 
 
-class Watcher(Protocol):
+class ProgressDisplay(Protocol):
     """A display: entered before the first event, left after the last."""
 
     def __enter__(self) -> Self: ...
@@ -116,17 +116,17 @@ class Watcher(Protocol):
     def __call__(self, event: Event) -> None: ...
 
 
-class Board:
+class ProgressTable:
     """The tallies, and the words both displays share."""
 
     def __init__(self) -> None:
-        self.tallies: dict[str, Tally] = {}
+        self.tallies: dict[str, MethodTally] = {}
         self.measure: Measure = "accuracy"
         self.together = False
 
     def start(self, event: SimulationStarted) -> str:
         seeds = Counter(method for method, _ in event.cells)
-        self.tallies = {method: Tally(event.rounds, count) for method, count in seeds.items()}
+        self.tallies = {method: MethodTally(event.rounds, count) for method, count in seeds.items()}
         self.measure, self.together = event.measure, event.at_once > 1
         workers = f"{event.workers} worker{'s' if event.workers > 1 else ''} on {event.device}"
         size = f"{event.parameters:,} parameters each"
@@ -178,7 +178,7 @@ class Bars:
     """One bar a method on a terminal."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.board = console, Board()
+        self.console, self.board = console, ProgressTable()
         self.tasks: dict[str, TaskID] = {}
         self.runs: TaskID | None = None
         self.progress = Progress(
@@ -245,11 +245,11 @@ class Bars:
         )
 
 
-class Lines:
+class ProgressLines:
     """One line a second at most, and one at the end of each method: for logs."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self.write, self.clock, self.board = write, clock, Board()
+        self.write, self.clock, self.board = write, clock, ProgressTable()
         self.last = clock() - LINE_EVERY
 
     def __enter__(self) -> Self:
@@ -290,7 +290,7 @@ class Lines:
         return f"{self.board.name(method)}: {', '.join(words)}"
 
 
-class Silence:
+class NoProgress:
     """No progress at all (`--quiet`)."""
 
     def __enter__(self) -> Self:
@@ -303,10 +303,10 @@ class Silence:
         """Events pass unseen."""
 
 
-def watcher(console: Console, quiet: bool) -> Watcher:
+def watcher(console: Console, quiet: bool) -> ProgressDisplay:
     """The display that suits where standard error goes."""
     if quiet:
-        return Silence()
+        return NoProgress()
     if console.is_terminal:
         return Bars(console)
-    return Lines(lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True))
+    return ProgressLines(lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True))

@@ -19,7 +19,7 @@ from fedpeer.config.problems import ConfigProblem, shown
 from fedpeer.config.registries import choice_problem
 from fedpeer.config.rules import peer_ids
 from fedpeer.peer.runtime.enrolment import INVITATION_PORT, route_to
-from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, Seat, ports, seat
+from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, PeerSeat, ports, seat
 from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster, is_url
 
 #: Peers of one `init`: each is a folder that somebody carries to a machine.
@@ -109,7 +109,7 @@ def sources_of(ids: Sequence[str], data: str | None, problems: list[ConfigProble
 
 def seats_of(
     ids: Sequence[str], places: Sequence[tuple[str, int]], sources: Sequence[DataSettings], dashboard_host: str
-) -> list[Seat]:
+) -> list[PeerSeat]:
     """A seat for each peer."""
     return [
         seat(peer, host, port, local(source) if loopback(host) else source, dashboard_host)
@@ -167,7 +167,7 @@ def invited(
     return f"{_bracketed(own[0])}:{own[1]}", reached
 
 
-def joined(entry: Entry, data: DataSettings, dashboard_host: str, listen: str | None) -> Seat:
+def joined(entry: Entry, data: DataSettings, dashboard_host: str, listen: str | None) -> PeerSeat:
     """The seat of a peer that was let in at the address in its entry."""
     parts = urlsplit(entry.address)
     assert parts.hostname is not None, "a roster's addresses are checked"

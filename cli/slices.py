@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fedpeer.config.choice import Choice
     from fedpeer.config.federation import Federation
-    from fedpeer.slicing.describe import Description, KindShape, ModelShape
+    from fedpeer.slicing.describe import KindShape, ModelShape, SliceDescription
     from fedpeer.slicing.network import NetworkMap
     from fedpeer.slicing.plan import Plan
 
@@ -93,7 +93,7 @@ def _traced(choice: Choice | None, layers: tuple[int, ...]) -> NetworkMap:
     return trace(build(layers[:1], layers[-1], **bind(choice, build)), torch.zeros(2, layers[0]))
 
 
-def drawing(found: Description) -> list[RenderableType]:
+def drawing(found: SliceDescription) -> list[RenderableType]:
     """The dependencies as a tree, the owners of each part as bars, the averaging groups as a table."""
     colour = {model.name: COLOURS[number % len(COLOURS)] for number, model in enumerate(found.models)}
     drawn: list[RenderableType] = [_tree(found, colour)]
@@ -104,7 +104,7 @@ def drawing(found: Description) -> list[RenderableType]:
     return [*drawn, _groups(found)]
 
 
-def _tree(found: Description, colour: dict[str, str]) -> Tree:
+def _tree(found: SliceDescription, colour: dict[str, str]) -> Tree:
     """What others depend on above. A model that depends on several stands under the last of them."""
     from rich.markup import escape
     from rich.tree import Tree
@@ -120,7 +120,7 @@ def _tree(found: Description, colour: dict[str, str]) -> Tree:
     return tree
 
 
-def _nearest(model: ModelShape, found: Description) -> list[str]:
+def _nearest(model: ModelShape, found: SliceDescription) -> list[str]:
     """What the model depends on and not only through another, the deepest last."""
     level = {each.name: each.level for each in found.models}
     above = {each.name: set(each.depends_on) for each in found.models}
@@ -159,7 +159,7 @@ def _parts(kind: KindShape, colour: dict[str, str]) -> Table:
     return table
 
 
-def _groups(found: Description) -> Table:
+def _groups(found: SliceDescription) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table

@@ -62,10 +62,10 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
     import asyncio
 
     from fedpeer.peer.runtime.prepared import prepare
-    from fedpeer.peer.runtime.process import Process
+    from fedpeer.peer.runtime.process import PeerProcess
     from fedpeer.peer.runtime.supervisor import end_of_input, stop_after
 
-    process = Process(prepare(peer.file, peer.federation), quiet=quiet, leave=leave)
+    process = PeerProcess(prepare(peer.file, peer.federation), quiet=quiet, leave=leave)
 
     async def run() -> int:
         nonlocal process
@@ -74,7 +74,7 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
         stop = await process.run()
         while stop.again and not process.asked:  # the state goes by another contract now
             again = load_peer(config, ", so it was not started again")
-            process = Process(prepare(again.file, again.federation), quiet=quiet)
+            process = PeerProcess(prepare(again.file, again.federation), quiet=quiet)
             stop = await process.run()
         if sys.stderr.isatty():
             typer.echo(f"{peer.file.id}: {stop.text}", err=True)
@@ -135,7 +135,7 @@ def _ended(peer: str, code: int) -> None:
 
 def _log(peer: str, what: str, text: str, code: int) -> None:
     """One line in the form of the log, after the log is closed."""
-    from fedpeer.peer.runtime.logs import Line, for_stream
+    from fedpeer.peer.runtime.logs import LogLine, for_stream
 
     level: Level = "error" if code else "info"
-    for_stream(peer, sys.stderr)(Line(t=time.time(), level=level, what=what, text=text, fields={"code": code}))
+    for_stream(peer, sys.stderr)(LogLine(t=time.time(), level=level, what=what, text=text, fields={"code": code}))

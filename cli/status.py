@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from fedpeer.peer.runtime.dashboard.access import Door
+    from fedpeer.peer.runtime.dashboard.access import DashboardAddress
 
 #: Seconds between two looks of `--watch`; the peer itself looks once a second.
 EVERY_S = 1.0
@@ -87,7 +87,7 @@ def dashboard(
         webbrowser.open(door.login)
 
 
-def _looks(door: Door, newest: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+def _looks(door: DashboardAddress, newest: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """The newest status every second, and what went wrong since; a peer that restarts is seen again."""
     from fedpeer.peer.runtime.dashboard.access import DashboardError
     from fedpeer.peer.runtime.dashboard.ask import ask
@@ -102,7 +102,9 @@ def _looks(door: Door, newest: dict[str, Any]) -> Iterator[tuple[dict[str, Any],
             trouble = f"As of {since}. {error}"
 
 
-def door_of(config: Path | None, url: str | None, token_file: Path | None, certificate: Path | None) -> Door:
+def door_of(
+    config: Path | None, url: str | None, token_file: Path | None, certificate: Path | None
+) -> DashboardAddress:
     """The dashboard that the options name.
 
     Raises:
@@ -110,7 +112,7 @@ def door_of(config: Path | None, url: str | None, token_file: Path | None, certi
         DashboardError: the token cannot be read.
     """
     from fedpeer.config.problems import ConfigError, ConfigProblem
-    from fedpeer.peer.runtime.dashboard.access import Door, read_token
+    from fedpeer.peer.runtime.dashboard.access import DashboardAddress, read_token
 
     if (config is None) == (url is None):
         problem = "name the peer's file, or its dashboard with --url and --token-file"
@@ -126,7 +128,7 @@ def door_of(config: Path | None, url: str | None, token_file: Path | None, certi
     if problems:
         raise ConfigError("the command line", problems)
     assert token_file is not None
-    return Door(url.rstrip("/"), read_token(token_file), certificate)
+    return DashboardAddress(url.rstrip("/"), read_token(token_file), certificate)
 
 
 def _is_address(url: str) -> bool:
@@ -139,14 +141,14 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _door_of_file(config: Path) -> Door:
-    from fedpeer.cli.config import Source, refuse
+def _door_of_file(config: Path) -> DashboardAddress:
+    from fedpeer.cli.config import ConfigSource, refuse
     from fedpeer.config.peer_file import PeerFile
     from fedpeer.config.problems import ConfigProblem
     from fedpeer.config.reading import typed
     from fedpeer.peer.runtime.dashboard.access import listener
 
-    source = Source.of_file(config)
+    source = ConfigSource.of_file(config)
     peer, problems = typed(PeerFile, source.data)
     problems += source.marks.problems
     if peer is not None and peer.dashboard is None:

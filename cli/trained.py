@@ -20,7 +20,7 @@ from fedpeer.config.choice import Choice, parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.data.dataset import ASKED, DataError, Dataset
-from fedpeer.data.held import Held, held
+from fedpeer.data.held import PeerExamples, held
 from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
 from fedpeer.learning.holdings import held_by, load_dataset, split_of
@@ -44,14 +44,14 @@ class Named:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainedModels:
     """A model, and what loads the examples that its peer kept for testing."""
 
     model: Model
     own_test_part: Callable[[], Examples]
 
 
-def trained(named: Named) -> Trained:
+def trained(named: Named) -> TrainedModels:
     """The model of that name.
 
     Raises:
@@ -61,15 +61,17 @@ def trained(named: Named) -> Trained:
     if path.is_file():
         return _of_peer(load_peer(path), named)
     if (path / "model.json").is_file():
-        return Trained(model=_of_state(path, _leave(named.allow_python)), own_test_part=lambda: _nowhere(named.where))
+        return TrainedModels(
+            model=_of_state(path, _leave(named.allow_python)), own_test_part=lambda: _nowhere(named.where)
+        )
     return _of_run(named)
 
 
-def _of_peer(config: PeerConfig, named: Named) -> Trained:
+def _of_peer(config: PeerConfig, named: Named) -> TrainedModels:
     file = config.file
     assert file.state is not None, "filled in by `load_peer`"
     code = imported if file.network is not None else _leave([*file.allow_python, *named.allow_python])
-    return Trained(
+    return TrainedModels(
         model=_of_state(Path(file.state), code), own_test_part=lambda: _tested(*held_by(file, config.federation))
     )
 
@@ -78,7 +80,7 @@ def _of_state(folder: Path, code: Loader) -> Model:
     return load(folder / "model.safetensors", folder / "model.json", None, code)
 
 
-def _of_run(named: Named) -> Trained:
+def _of_run(named: Named) -> TrainedModels:
     run = RunFolder.open(named.runs, named.where)
     settings: dict[str, Any] = run.read("settings") or {}
     seed = settings["seeds"][0] if named.seed is None else named.seed
@@ -101,7 +103,7 @@ def _of_run(named: Named) -> Trained:
         number = list(model.card.peers).index(model.peer)
         return _tested(dataset, held(dataset, split_of(dataset, federation, seed), number, asked.normalise))
 
-    return Trained(model=model, own_test_part=own_test_part)
+    return TrainedModels(model=model, own_test_part=own_test_part)
 
 
 def _leave(allowed: Sequence[str]) -> Loader:
@@ -119,7 +121,7 @@ def _check_dataset(choice: Choice, allowed: Sequence[str]) -> None:
         check_allowed(str(choice.value or choice.settings["function"]), allowed, "this run", "say --allow-python {}")
 
 
-def _tested(dataset: Dataset, holding: Held) -> Examples:
+def _tested(dataset: Dataset, holding: PeerExamples) -> Examples:
     y = holding.test_y if holding.targets is None else holding.targets.undo(holding.test_y)
     return dataset.x[holding.test_M], y
 

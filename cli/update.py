@@ -19,7 +19,7 @@ from fedpeer.cli.federation_commands import Folder, told_lines
 from fedpeer.config.problems import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
-    from fedpeer.config.contract import Difference, Held
+    from fedpeer.config.contract import Difference, HeldContract
     from fedpeer.config.federation import Federation
     from fedpeer.peer.runtime.authority import Authority
 
@@ -43,15 +43,15 @@ def update(
     To be said where the authority's key is. A changed network needs a new federation.
     """
     from fedpeer.cli.anchors import anchored_federation
-    from fedpeer.cli.config import Source, load
+    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.config.contract import differences, overlaid, text_of
     from fedpeer.learning.wire_forms import succeeding
     from fedpeer.peer.runtime.announce import announce
     from fedpeer.peer.runtime.authority import open_authority, sign_next
 
     authority = open_authority(folder)
-    before = anchored_federation(load(Source.of_file(folder / "federation.yaml"), NOTHING_SIGNED), folder)
-    after = anchored_federation(load(Source.of_file(new), NOTHING_SIGNED), new.parent)
+    before = anchored_federation(load(ConfigSource.of_file(folder / "federation.yaml"), NOTHING_SIGNED), folder)
+    after = anchored_federation(load(ConfigSource.of_file(new), NOTHING_SIGNED), new.parent)
     held = _in_force(authority, before)
     contract = succeeding(_plain(held.text), overlaid(held, after))
     algorithm = str(after.learning.algorithm)
@@ -79,20 +79,20 @@ def _plain(text: bytes) -> Any:
     return json.loads(text)
 
 
-def _in_force(authority: Authority, file: Federation) -> Held:
+def _in_force(authority: Authority, file: Federation) -> HeldContract:
     """The newest contract that was signed, or the one with which the federation began, as a state beside it says."""
-    from fedpeer.config.contract import Held, contract_of, named, text_of
+    from fedpeer.config.contract import HeldContract, contract_of, named, text_of
     from fedpeer.peer.runtime.agreement import state_of
     from fedpeer.peer.runtime.contract_file import contract_file, read_contract
     from fedpeer.peer.state.journal import held_of
 
     signed = read_contract(contract_file(authority.folder / "roster.json"), authority.roster.authority)
     if signed is not None:
-        return Held(signed.number, signed.text, named(file))
+        return HeldContract(signed.number, signed.text, named(file))
     states = (state_of(path) for path in sorted(authority.folder.glob("*/*-state")))
     kept = [held for state in states if state is not None and (held := held_of(state)) is not None]
     began = text_of(contract_of(file), str(file.learning.algorithm))
-    return Held(0, kept[0].text if kept else began, named(file))
+    return HeldContract(0, kept[0].text if kept else began, named(file))
 
 
 def _problems(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedpeer.cli.trained import Trained
+    from fedpeer.cli.trained import TrainedModels
 
 #: What a spreadsheet takes for a formula where a cell begins with it, full-width forms among them; and a number, which
 #: begins with + or - and is none.
@@ -55,7 +55,9 @@ Allow = Annotated[
 ]
 
 
-def _trained(where: str, method: str, peer: str | None, seed: int | None, out: Path | None, allow: Any) -> Trained:
+def _trained(
+    where: str, method: str, peer: str | None, seed: int | None, out: Path | None, allow: Any
+) -> TrainedModels:
     from fedpeer.cli.trained import Named, trained
 
     named = Named(where=where, method=method, peer=peer, seed=seed, runs=runs_folder(out), allow_python=allow or [])

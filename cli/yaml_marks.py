@@ -29,7 +29,7 @@ _SCALARS = YAML(typ="safe", pure=True)
 
 
 @dataclass
-class Marks:
+class YamlMarks:
     """Where each setting stands: path -> "line 5:13" of its key and of its value, and the problems found so far."""
 
     keys: dict[Path, str] = field(default_factory=dict)
@@ -45,17 +45,17 @@ class Marks:
         return ""
 
 
-def read(file: FilePath) -> tuple[dict[str, Any], Marks]:
+def read(file: FilePath) -> tuple[dict[str, Any], YamlMarks]:
     """The mapping in a file, with marks.
 
     Raises:
         ConfigError: the file cannot be read or is not YAML of the plain kind. What only spoils single settings is in
-            `Marks.problems`, and the setting left out of the mapping.
+            `YamlMarks.problems`, and the setting left out of the mapping.
     """
     return parse(_text(file), str(file))
 
 
-def parse(text: str, name: str) -> tuple[dict[str, Any], Marks]:
+def parse(text: str, name: str) -> tuple[dict[str, Any], YamlMarks]:
     """`read` for text that is already here; `name` stands in the messages."""
     reader = YAML(typ="safe", pure=True)
     try:
@@ -78,7 +78,7 @@ def parse(text: str, name: str) -> tuple[dict[str, Any], Marks]:
     if not isinstance(node, MappingNode):
         kind = "list" if isinstance(node, SequenceNode) else "single value"
         raise ConfigError(name, [ConfigProblem((), f"a {kind}, not settings; write `key: value` lines", _mark(node))])
-    marks = Marks()
+    marks = YamlMarks()
     return _mapping(node, (), marks), marks
 
 
@@ -142,7 +142,7 @@ def _mark(node: Node) -> str:
     return f"line {node.start_mark.line + 1}:{node.start_mark.column + 1}"
 
 
-def _mapping(node: MappingNode, path: Path, marks: Marks) -> dict[str, Any]:
+def _mapping(node: MappingNode, path: Path, marks: YamlMarks) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = key_node.value
@@ -162,7 +162,7 @@ def _mapping(node: MappingNode, path: Path, marks: Marks) -> dict[str, Any]:
     return found
 
 
-def _sequence(node: SequenceNode, path: Path, marks: Marks) -> list[Any]:
+def _sequence(node: SequenceNode, path: Path, marks: YamlMarks) -> list[Any]:
     found: dict[int, Any] = {}
     for value_node in node.value:
         number = len(found)  # so that marks stay right behind a value that was left out
@@ -171,7 +171,7 @@ def _sequence(node: SequenceNode, path: Path, marks: Marks) -> list[Any]:
     return list(found.values())
 
 
-def _put(found: dict[Any, Any], key: str | int, node: Node, path: Path, marks: Marks) -> None:
+def _put(found: dict[Any, Any], key: str | int, node: Node, path: Path, marks: YamlMarks) -> None:
     """Read one value into `found[key]`, unless it is one that no setting can have."""
     if isinstance(node, MappingNode):
         marks.values[path] = marks.keys[path]

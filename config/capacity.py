@@ -17,7 +17,7 @@ from operator import itemgetter
 
 from fedpeer.algorithms.contract import Method
 from fedpeer.gossip.claims import STATEMENT_BYTES_MAX, Advert, Claim, claim_bytes
-from fedpeer.slicing.models import ModelGraph, PartialModel, Problem
+from fedpeer.slicing.models import ModelGraph, ModelMistake, PartialModel
 
 #: Bytes of metadata. Eight claims of peers with ten partial models each, the largest usual message, take half of it;
 #: a hostile one of this size stays under 1 MB once unpacked.
@@ -63,7 +63,7 @@ def hello_bytes(groups: Iterable[str]) -> int:
     return 201 + 2 * (len(_ID) + 3) + sum(81 + 2 * (len(group.encode()) + 3) for group in groups)
 
 
-def crowding(models: Iterable[PartialModel], method: Method) -> Problem | None:
+def crowding(models: Iterable[PartialModel], method: Method) -> ModelMistake | None:
     """Why peers with these partial models, which are in order otherwise, could not talk about them; None if they can.
 
     Whether two unrelated models have weights between them only a network tells; here all of them do.
@@ -72,7 +72,7 @@ def crowding(models: Iterable[PartialModel], method: Method) -> Problem | None:
     for model in graph.models.values():
         if len(model.name) > NAME_LETTERS_MAX or not model.name.isprintable():
             text = f"peers name it to one another, in at most {NAME_LETTERS_MAX} printable letters; take another name"
-            return Problem(model.place, text)
+            return ModelMistake(model.place, text)
     named = {peer for model in graph.models.values() if model.members != "all" for peer in model.members}
     kinds: dict[tuple[str, ...], list[str]] = {}
     for peer in [*sorted(named), "", ""]:  # and any two whom no partial model names
@@ -96,8 +96,8 @@ def crowding(models: Iterable[PartialModel], method: Method) -> Problem | None:
     return None
 
 
-def _problem(text: str) -> Problem:
-    return Problem("partial_models", f"{text}; shorten their names, or join some of them into one")
+def _problem(text: str) -> ModelMistake:
+    return ModelMistake("partial_models", f"{text}; shorten their names, or join some of them into one")
 
 
 def _greeting(graph: ModelGraph, models: Collection[str], method: Method) -> tuple[int, int]:

@@ -293,7 +293,7 @@ def _named(choice: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldContract:
     """The contract by which a peer goes, as its state keeps it.
 
     number   of the signed contract; 0: the file with which the federation began
@@ -308,7 +308,7 @@ class Held:
     before: bytes = b""
 
 
-def remembered(held: Held) -> dict[str, Any]:
+def remembered(held: HeldContract) -> dict[str, Any]:
     """Return what a contract carries of the contracts before it."""
     contract = json.loads(held.text)
     return {EARLIER: contract[EARLIER]} if EARLIER in contract else {}
@@ -320,7 +320,7 @@ def named(federation: Federation) -> bytes:
     return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
 
 
-def overlaid(held: Held, file: Federation) -> dict[str, Any]:
+def overlaid(held: HeldContract, file: Federation) -> dict[str, Any]:
     """The contract that this file asks for where `held` is in force.
 
     What the file names is as it says; what it leaves open stays as it is, whatever a later release would make of it;
@@ -349,7 +349,7 @@ def _overlaid(kept: dict[str, Any], fresh: dict[str, Any], now: Any, before: Any
     return made
 
 
-def changed_by_hand(held: Held, file: Federation) -> list[Difference]:
+def changed_by_hand(held: HeldContract, file: Federation) -> list[Difference]:
     """What this machine's file says otherwise than the contract in force; nothing where it is as it was."""
     if not held.file or named(file) == held.file:
         return []

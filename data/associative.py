@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset
-from fedpeer.data.store import Source
+from fedpeer.data.store import DatasetSource
 
-ASSOCIATIVE = Source(
+ASSOCIATIVE = DatasetSource(
     name="associative",
     origin="made by fedpeer: Bouchra Pilet, Frey, Taiani, 2021, section V.5",
     licence="as fedpeer",
@@ -91,7 +91,7 @@ def associative(
 
 
 def patterns(
-    source: Source,
+    source: DatasetSource,
     x: Sequence[Bits],
     y: Sequence[Bits],
     user_N: Sequence[NDArray[np.int64]],

@@ -16,9 +16,9 @@ from fedpeer.data.associative import missed_by, patterns, user_names
 from fedpeer.data.bundled import digits
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.idx import mnist
-from fedpeer.data.store import Source
+from fedpeer.data.store import DatasetSource
 
-ASSOCIATIVE_DIGITS = Source(
+ASSOCIATIVE_DIGITS = DatasetSource(
     name="associative-digits",
     origin="images of digits (scikit-learn) or of MNIST, made sparse by fedpeer",
     licence="as the images",

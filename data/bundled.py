@@ -15,9 +15,9 @@ import numpy as np
 
 from fedpeer.data import official_pickle, store
 from fedpeer.data.dataset import DataError, Dataset
-from fedpeer.data.store import Source
+from fedpeer.data.store import DatasetSource
 
-DIGITS = Source(
+DIGITS = DatasetSource(
     name="digits",
     origin="Alpaydin, Kaynak, 1998, UCI dataset 80 (its test part), in scikit-learn",
     licence="CC BY 4.0",
@@ -25,7 +25,7 @@ DIGITS = Source(
     package="sklearn",
     by_hand="install it with `pip install scikit-learn`",
 )
-WATCH = Source(
+WATCH = DatasetSource(
     name="watch",
     origin="Burns et al., Shoulder physiotherapy exercise recognition, 2018, arXiv 1802.01489, in seglearn",
     licence="BSD, as seglearn",
@@ -93,7 +93,7 @@ def watch(*, stride: int = _WINDOW) -> Dataset:
         )
 
 
-def _inside(source: Source, file: str) -> Path:
+def _inside(source: DatasetSource, file: str) -> Path:
     """A file of the package that a source comes with.
 
     Raises:

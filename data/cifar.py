@@ -15,7 +15,7 @@ import numpy as np
 from fedpeer.data import official_pickle, store
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.idx import Pixels, Scale, Shape, scaled
-from fedpeer.data.store import Arrays, OfficialFile, Source
+from fedpeer.data.store import Arrays, DatasetSource, OfficialFile
 
 _OFFICIAL_10 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 _OFFICIAL_100 = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
@@ -23,7 +23,7 @@ _OFFICIAL_100 = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a
 CIFAR10_SHA256 = frozenset({_OFFICIAL_10, "187c7686c9b7cc54988236b9168e35c6c9d0f85c79b27347d86e72d870788583"})
 CIFAR100_SHA256 = frozenset({_OFFICIAL_100, "d0f23f5ea19ba136be546cd2b3677f4bfae708b7fc20dff8096a6a7ab27f2965"})
 
-CIFAR10 = Source(
+CIFAR10 = DatasetSource(
     name="cifar10",
     origin="Krizhevsky, Learning multiple layers of features from tiny images, 2009, cs.toronto.edu/~kriz/cifar.html",
     licence="no explicit licence; cite the report",
@@ -37,7 +37,7 @@ CIFAR10 = Source(
         ),
     ),
 )
-CIFAR100 = Source(
+CIFAR100 = DatasetSource(
     name="cifar100",
     origin=CIFAR10.origin,
     licence=CIFAR10.licence,
@@ -83,7 +83,7 @@ def cifar100(
     return _dataset(CIFAR100, arrays, shape, scale, y=arrays["coarse"], classes=coarse, **subclasses)
 
 
-def _dataset(source: Source, arrays: Arrays, shape: Shape, scale: Scale | None, **labels: Any) -> Dataset:
+def _dataset(source: DatasetSource, arrays: Arrays, shape: Shape, scale: Scale | None, **labels: Any) -> Dataset:
     return Dataset(
         name=source.name,
         x=scaled(arrays["pixels"], shape, (3, 32, 32), scale),

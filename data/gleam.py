@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from fedpeer.data import store
 from fedpeer.data.dataset import Dataset
-from fedpeer.data.store import Arrays, OfficialFile, Source
+from fedpeer.data.store import Arrays, DatasetSource, OfficialFile
 
-GLEAM = Source(
+GLEAM = DatasetSource(
     name="gleam",
     origin="Rahman, Merck, Huang, Kleinberg, Unintrusive eating recognition using Google Glass, 2015",
     licence="no explicit licence; cite the paper",

@@ -15,7 +15,7 @@ from fedpeer.data.normalise import NORMALISERS, Normaliser
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class PeerExamples:
     """One peer's examples.
 
     train_M, test_M      (M,) int64 rows of the data set's x
@@ -43,7 +43,7 @@ class Held:
         return 1.0 if self.targets is None else float(self.targets.scale_F.reshape(-1)[0])
 
 
-def held(dataset: Dataset, split: Split, peer: int, normalise: str) -> Held:
+def held(dataset: Dataset, split: Split, peer: int, normalise: str) -> PeerExamples:
     """What peer number `peer` (0, 1, ...) holds; `normalise` is a name of `NORMALISERS`.
 
     Raises:
@@ -63,7 +63,7 @@ def held(dataset: Dataset, split: Split, peer: int, normalise: str) -> Held:
         train_y, test_y, valid_y = (each.astype(np.int64) for each in (train_y, test_y, valid_y))
     if normalise != "none" and dataset.input_kind != "tokens":
         inputs = NORMALISERS[normalise](split.inputs(dataset, peer))
-    return Held(
+    return PeerExamples(
         train_M=share.train_M,
         test_M=share.test_M,
         train_y=train_y,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedpeer.data import store
 from fedpeer.data.dataset import Dataset
-from fedpeer.data.store import OfficialFile, Source
+from fedpeer.data.store import DatasetSource, OfficialFile
 
 Shape = Literal["flat", "image"]
 #: Whether pixels are in [0, 1], or of mean 0 and deviation 1 over the official training images, channel by channel. The
@@ -48,7 +48,7 @@ def _four(folder: str, server: str, md5: tuple[str, str, str, str]) -> tuple[Off
     )
 
 
-MNIST = Source(
+MNIST = DatasetSource(
     name="mnist",
     origin="LeCun, Cortes, Burges, http://yann.lecun.com/exdb/mnist",
     licence="CC BY-SA 3.0 as usually stated",
@@ -64,7 +64,7 @@ MNIST = Source(
         ),
     ),
 )
-FASHION_MNIST = Source(
+FASHION_MNIST = DatasetSource(
     name="fashion-mnist",
     origin="Zalando SE, https://github.com/zalandoresearch/fashion-mnist",
     licence="MIT",
@@ -92,7 +92,7 @@ _WRITERS = tuple(
         ("test", "5b5b05890a5e13444e108efe57b788aa"),
     )
 )
-QMNIST = Source(
+QMNIST = DatasetSource(
     name="qmnist",
     origin="Yadav, Bottou, 2019, https://github.com/facebookresearch/qmnist; images of MNIST",
     licence="BSD; images as MNIST",
@@ -127,7 +127,7 @@ def qmnist(*, shape: Shape = "flat") -> Dataset:
 
 
 def _images(
-    source: Source,
+    source: DatasetSource,
     files: tuple[OfficialFile, ...],
     classes: tuple[str, ...],
     shape: Shape,

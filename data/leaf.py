@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from fedpeer.data import store
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.idx import Shape
-from fedpeer.data.store import OfficialFile, Source
+from fedpeer.data.store import DatasetSource, OfficialFile
 
-FEMNIST = Source(
+FEMNIST = DatasetSource(
     name="femnist",
     origin="Caldas et al., LEAF, 2018, https://github.com/TalwalkarLab/leaf, from NIST Special Database 19",
     licence="BSD 2-clause for LEAF's scripts; NIST data in the public domain",
@@ -31,7 +31,7 @@ FEMNIST = Source(
     by_hand="nobody offers the finished files: run `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in data/femnist "
     "of https://github.com/TalwalkarLab/leaf and put its data/train and data/test there",
 )
-MNIST_BY_WRITER = Source(
+MNIST_BY_WRITER = DatasetSource(
     name="mnist-by-writer",
     origin="the 100 writers with the most training digits of MNIST (QMNIST names them), in LEAF's layout",
     licence="as mnist and qmnist",
@@ -73,7 +73,7 @@ def mnist_by_writer(*, shape: Shape = "flat") -> Dataset:
     return _images(MNIST_BY_WRITER, tuple("0123456789"), np.arange(10), shape)
 
 
-def _images(source: Source, classes: tuple[str, ...], number_C: NDArray[np.int64], shape: Shape) -> Dataset:
+def _images(source: DatasetSource, classes: tuple[str, ...], number_C: NDArray[np.int64], shape: Shape) -> Dataset:
     """Images whose class c in the files is class number_C[c] here; -1: left out."""
     folder = store.fetch(source, source.files[0])
     x: list[NDArray[np.float32]] = []

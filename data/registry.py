@@ -1,7 +1,7 @@
 """The data sets by name: one function each, whose keyword-only parameters are the settings of `--dataset name,...`.
 
 The functions live in the modules of their formats, which import numpy and nothing heavier before they are called, so
-listing is quick. A new data set is a function, a `Source` and one line in each table here.
+listing is quick. A new data set is a function, a `DatasetSource` and one line in each table here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedpeer.data import (
     tables,
 )
 from fedpeer.data.dataset import Dataset
-from fedpeer.data.store import Source
+from fedpeer.data.store import DatasetSource
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "digits": bundled.digits,
@@ -49,7 +49,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "associative-digits": associative_digits.associative_digits,
 }
 
-SOURCES: dict[str, Source] = {
+SOURCES: dict[str, DatasetSource] = {
     source.name: source
     for source in (
         bundled.DIGITS, bundled.WATCH, idx.MNIST, idx.QMNIST, idx.FASHION_MNIST, leaf.MNIST_BY_WRITER, leaf.FEMNIST,
@@ -61,7 +61,7 @@ SOURCES: dict[str, Source] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Description:
+class DatasetDescription:
     """What `fedpeer data list` says of a data set. `here`: it can be loaded now; else `obtained` says how to get it."""
 
     name: str
@@ -73,10 +73,10 @@ class Description:
     here: bool
 
 
-def describe(name: str) -> Description:
+def describe(name: str) -> DatasetDescription:
     """The description of one data set, from its docstring and its source. Looks at the disk, reads nothing."""
     source = SOURCES[name]
-    return Description(
+    return DatasetDescription(
         name=name,
         summary=(inspect.getdoc(DATASETS[name]) or "").splitlines()[0],
         source=source.origin,
@@ -87,7 +87,7 @@ def describe(name: str) -> Description:
     )
 
 
-def _obtained(source: Source) -> Literal["extra", "made here", "download", "by hand"]:
+def _obtained(source: DatasetSource) -> Literal["extra", "made here", "download", "by hand"]:
     if source.package:
         return "extra"
     if not source.files:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from fedpeer.data import store
 from fedpeer.data.binary import against_the_rest
 from fedpeer.data.dataset import Dataset
-from fedpeer.data.store import Arrays, OfficialFile, Source
+from fedpeer.data.store import Arrays, DatasetSource, OfficialFile
 
-HAR = Source(
+HAR = DatasetSource(
     name="har",
     origin="Anguita, Ghio, Oneto, Parra, Reyes-Ortiz, 2012, UCI dataset 240",
     licence="CC BY 4.0 on its UCI page; its README forbids commercial use",
@@ -31,7 +31,7 @@ HAR = Source(
         ),
     ),
 )
-HAPT = Source(
+HAPT = DatasetSource(
     name="hapt",
     origin="Reyes-Ortiz, Oneto, Ghio, Sama, Anguita, Parra, 2015, UCI dataset 341",
     licence="CC BY 4.0 on its UCI page; its README forbids commercial use",
@@ -43,7 +43,7 @@ HAPT = Source(
         ),
     ),
 )
-VEHICLE = Source(
+VEHICLE = DatasetSource(
     name="vehicle",
     origin="Duarte, Hu, Vehicle classification in distributed sensor networks, JPDC 2004; SensIT SITEX02",
     licence="free for research, no explicit licence",
@@ -98,7 +98,7 @@ def vehicle() -> Dataset:
     )
 
 
-def _activities(source: Source, *, subject: str) -> Dataset:
+def _activities(source: DatasetSource, *, subject: str) -> Dataset:
     path = store.fetch(source, source.files[0])
     # Folders differ between copies of HAPT (`HAPT Data Set/Train/` or `Train/`), and so does the case of names.
     names = [f"{part}/{what}_{part}.txt" for part in ("train", "test") for what in ("x", "y", subject)]

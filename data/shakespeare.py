@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from fedpeer.data import store
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.leaf import read_folder
-from fedpeer.data.store import OfficialFile, Source
+from fedpeer.data.store import DatasetSource, OfficialFile
 
 #: The 80 characters of LEAF, in its order. Any other is read as a blank, which is LEAF's sign for unknown.
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 #: Characters in a window.
 WINDOW = 80
 
-SHAKESPEARE = Source(
+SHAKESPEARE = DatasetSource(
     name="shakespeare",
     origin="Project Gutenberg etext 100 (January 1994), roles and windows as in LEAF, Caldas et al., 2018",
     licence="copies for personal use, no commercial distribution (World Library, Inc.)",
@@ -43,7 +43,7 @@ SHAKESPEARE = Source(
         ),
     ),
 )
-_LEAF = Source(
+_LEAF = DatasetSource(
     name="shakespeare",
     origin=SHAKESPEARE.origin,
     licence=SHAKESPEARE.licence,

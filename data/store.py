@@ -51,7 +51,7 @@ class OfficialFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class DatasetSource:
     """Where a data set comes from.
 
     package   the Python package that brings it, if one does; then there are no files
@@ -86,7 +86,7 @@ def locate(file: OfficialFile) -> Path | None:
     return next((place for place in _places(file) if place.exists()), None)
 
 
-def fetch(source: Source, file: OfficialFile) -> Path:
+def fetch(source: DatasetSource, file: OfficialFile) -> Path:
     """The file's path on this machine, after downloading it if need be.
 
     Raises:
@@ -109,7 +109,7 @@ def fetch(source: Source, file: OfficialFile) -> Path:
     return target
 
 
-def no_package(source: Source) -> DataError:
+def no_package(source: DatasetSource) -> DataError:
     """The error for a data set whose package is not installed."""
     return DataError(
         f"{source.name} comes with the Python package {source.package}, which is not here; {source.by_hand}"
@@ -122,7 +122,7 @@ def _places(file: OfficialFile) -> list[Path]:
     return [folder / path for folder in folders for path in (file.path, *file.also)]
 
 
-def _missing(source: Source, file: OfficialFile, way_out: str) -> str:
+def _missing(source: DatasetSource, file: OfficialFile, way_out: str) -> str:
     where = os.environ.get("FEDPEER_DATA")
     first = str(Path(where) / file.path) if where else f"$FEDPEER_DATA/{file.path} (FEDPEER_DATA is not set)"
     return f"{source.name}: {file.path} is missing; expected at {first} or {cache_folder() / file.path}; {way_out}"

@@ -8,16 +8,16 @@ import numpy as np
 
 from fedpeer.data import store
 from fedpeer.data.dataset import Dataset
-from fedpeer.data.store import OfficialFile, Source
+from fedpeer.data.store import DatasetSource, OfficialFile
 
-LANDMINE = Source(
+LANDMINE = DatasetSource(
     name="landmine",
     origin="Xue, Liao, Carin, Krishnapuram, Multi-task learning with Dirichlet process priors, JMLR 2007",
     licence="no explicit licence",
     size="14,820 rows of 9 radar features, 2 classes (6 % mines), 29 fields; 1 MB",
     files=(OfficialFile(path="landmine/LandmineData.mat", url="http://www.ece.duke.edu/~lcarin/LandmineData.mat"),),
 )
-PARKINSONS = Source(
+PARKINSONS = DatasetSource(
     name="parkinsons",
     origin="Tsanas, Little, McSharry, Ramig, 2009, UCI dataset 189",
     licence="CC BY 4.0",

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.servers.models import Local, ServerModel
 
 
 @dataclass(frozen=True, eq=False)
-class Moving(Model):
+class Moving(ServerModel):
     """What the server holds: its model, and how it moves, (n,) each."""
 
     velocity_n: Tensor
@@ -34,10 +34,10 @@ class FedAvgM(FedAvg):
     def start_server(self, values_n: Tensor) -> Moving:
         return Moving(values_n, torch.zeros_like(values_n))
 
-    def open(self, server: Model, round: int) -> Model:
-        return Model(server.model_n)
+    def open(self, server: ServerModel, round: int) -> ServerModel:
+        return ServerModel(server.model_n)
 
-    def close(self, server: Model, updates: Local) -> Moving:
+    def close(self, server: ServerModel, updates: Local) -> Moving:
         assert isinstance(server, Moving)
         change_n = super().close(server, updates).model_n - server.model_n
         velocity_n = self.momentum * server.velocity_n + change_n

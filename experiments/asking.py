@@ -8,7 +8,7 @@ from typing import Any
 from fedpeer.config.choice import parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.settings import EngineName
-from fedpeer.experiments.experiment import Size
+from fedpeer.experiments.experiment import RunSize
 from fedpeer.sims.request import SimulationRequest
 
 #: How often a run is evaluated, its last round always: tests are large, and the last round is what counts.
@@ -17,7 +17,7 @@ EVALUATIONS = 10
 
 def asked(
     method: str,
-    size: Size,
+    size: RunSize,
     *,
     learning: Mapping[str, Any],
     simulation: Mapping[str, Any],
@@ -47,6 +47,6 @@ def asked(
     )
 
 
-def passes(size: Size, batch: int) -> dict[str, Any]:
+def passes(size: RunSize, batch: int) -> dict[str, Any]:
     """The size's passes over a peer's examples in a round, in batches."""
     return {"steps_between_averaging": "pass", "passes": size.passes, "batch_size": batch}

@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedpeer.experiments.claims import highest
-from fedpeer.experiments.experiment import Cell, Experiment, Size
+from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.figure import Figure, Models, Scheme, labelled
-from fedpeer.experiments.results import COLUMNS, Claim, Middle, Results, Verdict
+from fedpeer.experiments.results import COLUMNS, ClaimVerdict, Middle, PaperClaim, Results
 from fedpeer.experiments.schemes import LOCAL, MINI, PM, dependent, level, mnist
 from fedpeer.experiments.semi_local_figures import FIG20, GLOBAL_80, IN_PAIRS, SEMI_LOCAL
 
@@ -36,20 +36,20 @@ _SETTINGS = (50, 100, 150)
 _ALIKE: Models = {**GLOBAL_80, "alike": {"neurons": SEMI_LOCAL, "depends_on": ["everyone"], "members": "alike"}}
 
 
-def _recovered(size: int) -> Claim:
+def _recovered(size: int) -> PaperClaim:
     label = labelled(FOUND, MINI, size)
 
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         found = COLUMNS[RECOVERED].values(results[label]) if label in results else None
         if found is None:
-            return Verdict(None, f"{label} was not run")
+            return ClaimVerdict(None, f"{label} was not run")
         middle = Middle.of(found)
-        return Verdict(middle.median >= 1, f"adjusted Rand index {middle.median:.2f}, least {min(found):.2f}")
+        return ClaimVerdict(middle.median >= 1, f"adjusted Rand index {middle.median:.2f}, least {min(found):.2f}")
 
-    return Claim(f"{MINI} {size}: the hidden groups are found, in the median of the runs", check, (label,))
+    return PaperClaim(f"{MINI} {size}: the hidden groups are found, in the median of the runs", check, (label,))
 
 
-def _above(size: int, text: str, other: str, by: float = 0.0, *, line: str = FOUND) -> Claim:
+def _above(size: int, text: str, other: str, by: float = 0.0, *, line: str = FOUND) -> PaperClaim:
     return highest(f"{MINI} {size}: {text}", [labelled(line, MINI, size)], [labelled(other, MINI, size)], PM, by=by)
 
 
@@ -105,7 +105,7 @@ _ONE_ORDER = replace(
 )
 
 
-def _cells(size: Size) -> tuple[Cell, ...]:
+def _cells(size: RunSize) -> tuple[Cell, ...]:
     return (*_GROUPS.cells(size), *_ONE_ORDER.cells(size))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fedpeer.experiments.claims import highest
 from fedpeer.experiments.experiment import AtRound
-from fedpeer.experiments.figure import Figure, Scheme, World, labelled
+from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
 from fedpeer.experiments.schemes import COUNT, PAPER, PM, best_is_partial, claimed, worst
 
 _NETWORK = "associative:400,threshold=0.5"
@@ -35,7 +35,7 @@ FIG27 = Figure(
     schemes=lambda read: tuple(map(_level, _LEVELS)),
     settings=_NUMBERS,
     setting=COUNT,
-    world=lambda read: World(
+    world=lambda read: FigureWorld(
         dataset="associative",
         split="user",
         peers=15,

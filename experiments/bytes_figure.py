@@ -16,8 +16,8 @@ from typing import Any
 
 from fedpeer.experiments.claims import part_to_come_so_far
 from fedpeer.experiments.experiment import AtAccuracy
-from fedpeer.experiments.figure import Figure, Scheme, World, labelled
-from fedpeer.experiments.results import Claim
+from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
+from fedpeer.experiments.results import PaperClaim
 
 _ACCURACY = "accuracy, %"
 _NETWORK = "mlp:64+100+50+10"
@@ -44,7 +44,7 @@ def _to(scheme: str, accuracy: int) -> str:
     return labelled(scheme, _ACCURACY, accuracy)
 
 
-def _less(scheme: str, other: str, percent: int, accuracy: int = 90) -> Claim:
+def _less(scheme: str, other: str, percent: int, accuracy: int = 90) -> PaperClaim:
     text = f"{accuracy} % with {scheme} take at most {percent} % of the bytes with {other}"
     return part_to_come_so_far(text, _to(scheme, accuracy), _to(other, accuracy), _MB, most=percent / 100)
 
@@ -59,7 +59,7 @@ BYTES = Figure(
     schemes=lambda accuracy: _SCHEMES,
     settings=(80, 85, 90),
     setting=_ACCURACY,
-    world=lambda accuracy: World(
+    world=lambda accuracy: FigureWorld(
         dataset="digits",
         split="blocks:40,shuffle=true,test=100",
         peers=10,

@@ -1,4 +1,4 @@
-"""Sentences that can be checked: each function makes a `Claim`.
+"""Sentences that can be checked: each function makes a `PaperClaim`.
 
 Cells of tables are compared in pairs, seed by seed (`above`, `in_order`), or by their means (`reaches`, `part_of`,
 `keeps`). Points of figures are compared by the medians of their runs (`highest`, `lowest`, `leads`, `falls`), as the
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedpeer.experiments.results import COLUMNS, Claim, Middle, Results, Verdict, mean_and_sem
+from fedpeer.experiments.results import COLUMNS, ClaimVerdict, Middle, PaperClaim, Results, mean_and_sem
 
 Floats = NDArray[np.float64]
 
@@ -26,85 +26,87 @@ class _MissingError(Exception):
     """A cell, or a number of it, is not there."""
 
 
-def reaches(text: str, label: str, column: str, value: float, *, more: bool = True) -> Claim:
+def reaches(text: str, label: str, column: str, value: float, *, more: bool = True) -> PaperClaim:
     """The cell's mean is at least (or at most) the value."""
 
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         mean, sem = mean_and_sem(_values(results, label, column))
         sign = 1 if more else -1
-        return Verdict(sign * (mean - value) >= 0, f"{_number(mean, sem)} beside {value:g}")
+        return ClaimVerdict(sign * (mean - value) >= 0, f"{_number(mean, sem)} beside {value:g}")
 
-    return Claim(text, _told(check), (label,), printed=True)
+    return PaperClaim(text, _told(check), (label,), printed=True)
 
 
-def above(text: str, label: str, others: Sequence[str], column: str, *, by: float = 0.0, more: bool = True) -> Claim:
+def above(
+    text: str, label: str, others: Sequence[str], column: str, *, by: float = 0.0, more: bool = True
+) -> PaperClaim:
     """The cell is above (or below) each of the others by so many points; a negative `by` allows so many below."""
 
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         sign = 1 if more else -1
         pairs = {other: sign * _differences(results, label, other, column) for other in others}
         nearest = min(pairs, key=lambda other: float(pairs[other].mean()))
         mean, sem = mean_and_sem(tuple(pairs[nearest]))
         words = f"{_signed(sign * mean, sem)} points to {nearest}"
-        return Verdict(mean >= by, words if len(others) == 1 else f"{words}, the nearest")
+        return ClaimVerdict(mean >= by, words if len(others) == 1 else f"{words}, the nearest")
 
-    return Claim(text, _told(check), (label, *others))
+    return PaperClaim(text, _told(check), (label, *others))
 
 
-def part_of(text: str, label: str, other: str, column: str, *, most: float) -> Claim:
+def part_of(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:
     """The cell's mean is at most this part of the other's."""
 
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         mine, theirs = (mean_and_sem(_values(results, each, column))[0] for each in (label, other))
         if not theirs:
             raise _MissingError(f"{other} has nothing to compare with")
-        return Verdict(mine <= most * theirs, f"{100 * mine / theirs:.1f} %")
+        return ClaimVerdict(mine <= most * theirs, f"{100 * mine / theirs:.1f} %")
 
-    return Claim(text, _told(check), (label, other))
+    return PaperClaim(text, _told(check), (label, other))
 
 
-def part_to_come_so_far(text: str, label: str, other: str, column: str, *, most: float) -> Claim:
+def part_to_come_so_far(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:
     """`part_of`, of what it took to come so far: a cell without the number never did, which is more than any number."""
     within = part_of(text, label, other, column, most=most)
 
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         for each in (label, other):
             if label in results and each in results and COLUMNS[column].values(results[each]) is None:
                 who = "it" if each == label else each
-                return Verdict(each != label, f"{who} did not come so far in all runs")
+                return ClaimVerdict(each != label, f"{who} did not come so far in all runs")
         return within.check(results)
 
     return replace(within, check=check)
 
 
-def in_order(text: str, labels: Sequence[str], column: str, *, more: bool, p: float = 0.05) -> Claim:
+def in_order(text: str, labels: Sequence[str], column: str, *, more: bool, p: float = 0.05) -> PaperClaim:
     """Each cell is better than the one behind it, by a one-sided paired t-test over seeds."""
 
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         sign, words, held = 1 if more else -1, [], []
         for better, worse in pairwise(labels):
             differences_S = sign * _differences(results, better, worse, column)
             mean, sem = mean_and_sem(tuple(differences_S))
             if sem is None:
-                return Verdict(None, "needs two seeds or more")
+                return ClaimVerdict(None, "needs two seeds or more")
             chance = _chance(differences_S)
             held.append(chance < p)
             words.append(f"{better} against {worse}: {_signed(sign * mean, sem)} points, p = {chance:.2g}")
-        return Verdict(all(held), "; ".join(words))
+        return ClaimVerdict(all(held), "; ".join(words))
 
-    return Claim(text, _told(check), tuple(labels))
+    return PaperClaim(text, _told(check), tuple(labels))
 
 
 def highest(
     text: str, labels: Sequence[str], others: Sequence[str], column: str, *, apart: bool = False, by: float = 0.0
-) -> Claim:
+) -> PaperClaim:
     """The best of some cells is above each of the others, by the medians of their runs; a tie is not above.
 
     apart   whether the bars, from 40 % to 60 % of the runs, must not touch
     by      points that it must be above; a negative number allows so many below
     """
 
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         mine = {label: Middle.of(_values(results, label, column)) for label in labels}
         theirs = {label: Middle.of(_values(results, label, column)) for label in others}
         best = max(mine, key=lambda label: mine[label].median)
@@ -113,32 +115,32 @@ def highest(
         clear = mine[best].low > max(each.high for each in theirs.values())
         words = f"{more:+.1f} points" + (f", {best} to {nearest}" if len(mine) + len(theirs) > 2 else "")
         words += "" if clear or not apart else "; their bars touch"
-        return Verdict(more > by and (clear or not apart), words)
+        return ClaimVerdict(more > by and (clear or not apart), words)
 
-    return Claim(text, _told(check), (*labels, *others))
+    return PaperClaim(text, _told(check), (*labels, *others))
 
 
-def lowest(text: str, label: str, others: Sequence[str], column: str) -> Claim:
+def lowest(text: str, label: str, others: Sequence[str], column: str) -> PaperClaim:
     """The cell is below each of the others, by the medians of their runs; a tie is not below."""
 
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         mine = Middle.of(_values(results, label, column)).median
         theirs = {other: Middle.of(_values(results, other, column)).median for other in others}
         nearest = min(theirs, key=lambda other: theirs[other])
-        return Verdict(mine < theirs[nearest], f"{mine - theirs[nearest]:+.1f} points, {label} to {nearest}")
+        return ClaimVerdict(mine < theirs[nearest], f"{mine - theirs[nearest]:+.1f} points, {label} to {nearest}")
 
-    return Claim(text, _told(check), (label, *others))
+    return PaperClaim(text, _told(check), (label, *others))
 
 
-def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], column: str) -> Claim:
+def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], column: str) -> PaperClaim:
     """A line's mean over its points is above each other line's, by the medians of their runs; a tie is not above."""
 
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         mine, *theirs = (_mean_over(results, labels, column) for labels in (line, *others))
         more = Middle.of(mine).median - max(Middle.of(each).median for each in theirs)
-        return Verdict(more > 0, f"{more:+.2f} points to the nearest")
+        return ClaimVerdict(more > 0, f"{more:+.2f} points to the nearest")
 
-    return Claim(text, _told(check), tuple(label for labels in (line, *others) for label in labels))
+    return PaperClaim(text, _told(check), tuple(label for labels in (line, *others) for label in labels))
 
 
 def falls(
@@ -150,23 +152,23 @@ def falls(
     least: float | None = None,
     most: float | None = None,
     part: bool = False,
-) -> Claim:
+) -> PaperClaim:
     """From one cell to another the median falls by at least, or at most, so many points; `part`: in percent of it."""
 
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         before, after = (Middle.of(_values(results, label, column)).median for label in (start, end))
         lost = 100 * (before - after) / before if part else before - after
         unit = f"% of {before:.1f}" if part else "points"
         held = (least is None or lost >= least) and (most is None or lost <= most)
-        return Verdict(held, f"{-lost:+.1f} {unit}")
+        return ClaimVerdict(held, f"{-lost:+.1f} {unit}")
 
-    return Claim(text, _told(check), (start, end))
+    return PaperClaim(text, _told(check), (start, end))
 
 
-def keeps(text: str, labels: Sequence[str], column: str, theirs: Sequence[float], *, within: float) -> Claim:
+def keeps(text: str, labels: Sequence[str], column: str, theirs: Sequence[float], *, within: float) -> PaperClaim:
     """Each cell that was run is at most so many points below what the paper has for it."""
 
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         lacks = {
             label: mean_and_sem(_values(results, label, column))[0] - wanted
             for label, wanted in zip(labels, theirs, strict=True)
@@ -176,9 +178,9 @@ def keeps(text: str, labels: Sequence[str], column: str, theirs: Sequence[float]
             raise _MissingError("none of them was run")
         below = [f"{label} {lack:+.1f}" for label, lack in lacks.items() if lack < -within]
         count = f"{len(lacks)} of {len(labels)} judged"
-        return Verdict(not below, f"{count}; below by more: {', '.join(below)}" if below else count)
+        return ClaimVerdict(not below, f"{count}; below by more: {', '.join(below)}" if below else count)
 
-    return Claim(text, _told(check), printed=True)
+    return PaperClaim(text, _told(check), printed=True)
 
 
 def _chance(differences_S: Floats) -> float:
@@ -188,12 +190,12 @@ def _chance(differences_S: Floats) -> float:
     return float(stats.ttest_1samp(differences_S, 0.0, alternative="greater").pvalue)
 
 
-def _told(check: Callable[[Results], Verdict]) -> Callable[[Results], Verdict]:
-    def told(results: Results) -> Verdict:
+def _told(check: Callable[[Results], ClaimVerdict]) -> Callable[[Results], ClaimVerdict]:
+    def told(results: Results) -> ClaimVerdict:
         try:
             return check(results)
         except _MissingError as missing:
-            return Verdict(None, str(missing))
+            return ClaimVerdict(None, str(missing))
 
     return told
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from fedpeer.experiments.results import Claim
+from fedpeer.experiments.results import PaperClaim
 from fedpeer.sims.request import SimulationRequest
 
 SizeName = Literal["quick", "default", "full"]
@@ -28,7 +28,7 @@ SEARCH_VALIDATION = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class RunSize:
     """How large an experiment is made.
 
     peers     how many, where the data set does not say
@@ -168,9 +168,9 @@ class Experiment:
     paper: str
     data: tuple[str, ...]
     columns: tuple[str, ...]
-    sizes: Mapping[SizeName, Size]
-    cells: Callable[[Size], tuple[Cell, ...]]
-    claims: tuple[Claim, ...]
+    sizes: Mapping[SizeName, RunSize]
+    cells: Callable[[RunSize], tuple[Cell, ...]]
+    claims: tuple[PaperClaim, ...]
     notes: str = ""
     figure: Axes | None = None
     open: tuple[str, ...] = ()

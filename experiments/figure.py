@@ -1,7 +1,8 @@
 """What the figures of a paper have in common: schemes of averaging times settings, a cell each, medians of some runs.
 
-A scheme says what is averaged with whom, a setting is what the axis (or the line) of the figure says, and a `World` is
-everything else. Cells that differ in the round after which they are read ask for the same run, which is played once.
+A scheme says what is averaged with whom, a setting is what the axis (or the line) of the figure says, and a
+`FigureWorld` is everything else. Cells that differ in the round after which they are read ask for the same run, which
+is played once.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 
 from fedpeer.config.settings import EngineName
 from fedpeer.experiments.asking import asked
-from fedpeer.experiments.experiment import Axes, Cell, Experiment, Moment, Place, Size
-from fedpeer.experiments.results import Claim
+from fedpeer.experiments.experiment import Axes, Cell, Experiment, Moment, Place, RunSize
+from fedpeer.experiments.results import PaperClaim
 from fedpeer.sims.request import SimulationRequest
 
 #: The paper's network for images; its k is 10 for digits.
@@ -40,7 +41,7 @@ class Scheme:
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class FigureWorld:
     """Everything else of a run.
 
     updates   with one example each, between two averagings: the paper's mini-batch
@@ -64,7 +65,7 @@ class World:
     engine: EngineName = "vector"
     faults: str = ""
 
-    def request(self, scheme: Scheme, size: Size) -> SimulationRequest:
+    def request(self, scheme: Scheme, size: RunSize) -> SimulationRequest:
         return asked(
             scheme.method,
             size,
@@ -112,10 +113,10 @@ class Figure:
     settings: Sequence[int]
     setting: str
     lines: str = "averaging"
-    world: Callable[[int], World]
+    world: Callable[[int], FigureWorld]
     few: tuple[Sequence[str], Sequence[int]]
     minutes: tuple[float, float, float]
-    claims: Sequence[Claim]
+    claims: Sequence[PaperClaim]
     across: bool = False
     log: bool = False
     runs: int = 10
@@ -125,23 +126,23 @@ class Figure:
     columns: tuple[str, ...] = ("PM",)
     shares: tuple[str, ...] = ()
 
-    def cells(self, size: Size) -> tuple[Cell, ...]:
+    def cells(self, size: RunSize) -> tuple[Cell, ...]:
         """A cell a point."""
         return tuple(self._cells(size))
 
-    def _cells(self, size: Size) -> Iterator[Cell]:
+    def _cells(self, size: RunSize) -> Iterator[Cell]:
         names, few = self.few
         for setting in few if size.few else self.settings:
             for scheme in self.schemes(setting):
                 if scheme.name in names or not size.few:
                     yield self._cell(size, scheme, setting)
 
-    def cell(self, size: Size, scheme: str, setting: int) -> Cell:
+    def cell(self, size: RunSize, scheme: str, setting: int) -> Cell:
         """The point of that scheme at that setting."""
         (found,) = [each for each in self.schemes(setting) if each.name == scheme]
         return self._cell(size, found, setting)
 
-    def _cell(self, size: Size, scheme: Scheme, setting: int) -> Cell:
+    def _cell(self, size: RunSize, scheme: Scheme, setting: int) -> Cell:
         world = self.world(setting)
         place = Place(f"{setting:,}", float(scheme.name)) if self.across else Place(scheme.name, setting)
         return Cell(
@@ -159,15 +160,15 @@ class Figure:
     def experiment(self) -> Experiment:
         """As it is played."""
         sizes = (
-            Size(
+            RunSize(
                 rounds=1,
                 seeds=self.few_runs,
                 few=True,
                 minutes=self.minutes[0],
                 differs="Some of the figure's points." if self.partly else "",
             ),
-            Size(rounds=1, seeds=3, minutes=self.minutes[1]),
-            Size(rounds=1, seeds=self.runs, minutes=self.minutes[2]),
+            RunSize(rounds=1, seeds=3, minutes=self.minutes[1]),
+            RunSize(rounds=1, seeds=self.runs, minutes=self.minutes[2]),
         )
         return Experiment(
             name=self.name or f"fig{self.number}",
@@ -192,7 +193,7 @@ class Figure:
         )
 
 
-_ALL, _SOME = (Size(rounds=1, seeds=1, minutes=0, few=few) for few in (False, True))
+_ALL, _SOME = (RunSize(rounds=1, seeds=1, minutes=0, few=few) for few in (False, True))
 
 
 def labelled(scheme: str, setting: str, value: int) -> str:

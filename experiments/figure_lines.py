@@ -10,14 +10,14 @@ from fedpeer.experiments.results import COLUMNS, Measured, Middle
 
 
 @dataclass(frozen=True)
-class Line:
+class FigureLine:
     """One line of a figure: its name, and (x, middle) of its points in ascending order."""
 
     name: str
     points: tuple[tuple[float, Middle], ...]
 
 
-def lines_of(data: Mapping[str, Any], name: str = "") -> list[Line]:
+def lines_of(data: Mapping[str, Any], name: str = "") -> list[FigureLine]:
     """The lines of a page's data, in the order in which their first cells stand there.
 
     name    of the column that they show; the first where nothing is said. Lines without it are left out.
@@ -28,4 +28,4 @@ def lines_of(data: Mapping[str, Any], name: str = "") -> list[Line]:
         place, values = data["places"][each.label], column.values(each)
         if values is not None:
             found.setdefault(place["line"], []).append((place["x"], Middle.of(values)))
-    return [Line(name, tuple(sorted(points, key=lambda point: point[0]))) for name, points in found.items()]
+    return [FigureLine(name, tuple(sorted(points, key=lambda point: point[0]))) for name, points in found.items()]

@@ -16,9 +16,9 @@ from typing import Any
 
 from fedpeer.experiments.claims import falls, highest
 from fedpeer.experiments.experiment import AtSecond
-from fedpeer.experiments.figure import Figure, Scheme, World, labelled
+from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
 from fedpeer.experiments.mnist_figures import SEVEN
-from fedpeer.experiments.results import Claim
+from fedpeer.experiments.results import PaperClaim
 from fedpeer.experiments.schemes import LOCAL, PM, level, mnist
 
 #: No paper has them: the sentence of the page that names one.
@@ -36,7 +36,7 @@ def _after(line: str, exchanges: int) -> str:
     return labelled(line, _EXCHANGES, exchanges)
 
 
-def _same(text: str, line: str, exchanges: int) -> Claim:
+def _same(text: str, line: str, exchanges: int) -> PaperClaim:
     """That a line is the exact mean but for rounding."""
     return falls(text, _after(_EXACT, exchanges), _after(line, exchanges), PM, least=-0.1, most=0.1)
 
@@ -110,7 +110,7 @@ MESSAGE_LOSS = Figure(
     ),
     settings=(0, 10, 20, 30),
     setting=_LOSS,
-    world=lambda percent: World(
+    world=lambda percent: FigureWorld(
         dataset="digits",
         split="blocks:87/swap:8+9,on=1-3",
         peers=8,
@@ -176,7 +176,7 @@ STRAGGLERS = Figure(
     schemes=lambda seconds: tuple(_pace(mode, slow) for mode in _ROUNDS for slow in _SLOW),
     settings=(1, 2, 3),
     setting=_SECONDS,
-    world=lambda seconds: World(
+    world=lambda seconds: FigureWorld(
         dataset="digits",
         split=f"blocks:87/swap:8+9,on={SEVEN}",
         peers=16,

@@ -15,8 +15,8 @@ from typing import Any
 
 from fedpeer.experiments.asking import asked
 from fedpeer.experiments.claims import in_order, reaches
-from fedpeer.experiments.experiment import Cell, Experiment, Size
-from fedpeer.experiments.results import Claim
+from fedpeer.experiments.experiment import Cell, Experiment, RunSize
+from fedpeer.experiments.results import PaperClaim
 
 LAMBDAS = ("0.01", "0.00001", "0.0001", "0.001", "0.1", "1", "10")
 #: Those of the small size.
@@ -36,12 +36,12 @@ _DATA: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
 }
 
 
-def _cells(size: Size) -> tuple[Cell, ...]:
+def _cells(size: RunSize) -> tuple[Cell, ...]:
     names, lambdas = (("HAR",), _FEW) if size.rounds < 100 else (tuple(_DATA), LAMBDAS)
     return tuple(_cell(size, name, what, lambdas) for name in names for what in _METHODS)
 
 
-def _cell(size: Size, name: str, what: str, lambdas: Sequence[str]) -> Cell:
+def _cell(size: RunSize, name: str, what: str, lambdas: Sequence[str]) -> Cell:
     dataset, normalise, printed = _DATA[name]
     simulation: dict[str, Any] = {"dataset": dataset, "split": "user,test_fraction=0.25", "normalise": normalise}
     learning = {"loss": "binary", "steps_between_averaging": 1}  # its rounds take all of a client's examples
@@ -57,7 +57,7 @@ def _cell(size: Size, name: str, what: str, lambdas: Sequence[str]) -> Cell:
     )
 
 
-def _claims(name: str) -> tuple[Claim, ...]:
+def _claims(name: str) -> tuple[PaperClaim, ...]:
     order = in_order(
         f"{name}: MTL errs less than local, local less than global (p < 0.05 each, paired over shuffles)",
         (f"{name}, MTL", f"{name}, local", f"{name}, global"),
@@ -80,13 +80,13 @@ TABLE = Experiment(
     data=("har", "vehicle", "landmine"),
     columns=("error",),
     sizes={
-        "quick": Size(
+        "quick": RunSize(
             rounds=50, seeds=2, searches=True, minutes=1, differs="HAR alone, 50 rounds; the paper has 10 shuffles."
         ),
-        "default": Size(
+        "default": RunSize(
             rounds=100, seeds=3, searches=True, minutes=30, differs="100 rounds; the paper has 10 shuffles."
         ),
-        "full": Size(rounds=300, seeds=10, searches=True, search_seeds=3, minutes=180),
+        "full": RunSize(rounds=300, seeds=10, searches=True, search_seeds=3, minutes=180),
     },
     cells=_cells,
     claims=tuple(claim for name in _DATA for claim in _claims(name)),

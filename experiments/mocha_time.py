@@ -14,8 +14,8 @@ import math
 from fedpeer.algorithms.mocha.comparators import NETWORKS
 from fedpeer.experiments.claims import part_to_come_so_far
 from fedpeer.experiments.experiment import AtObjective
-from fedpeer.experiments.figure import Figure, Scheme, World, labelled
-from fedpeer.experiments.results import COLUMNS, Claim, Results, Verdict, mean_and_sem
+from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
+from fedpeer.experiments.results import COLUMNS, ClaimVerdict, PaperClaim, Results, mean_and_sem
 
 #: Of one person's signals.
 FEATURES = 561
@@ -41,26 +41,26 @@ def _at(name: str, left: int) -> str:
     return labelled(name, _LEFT, left)
 
 
-def _sooner(name: str, other: str, network: str, left: int) -> Claim:
+def _sooner(name: str, other: str, network: str, left: int) -> PaperClaim:
     text = f"{name} leaves {left} % of the objective in fewer {COLUMNS[network].title} than {other}"
     return part_to_come_so_far(text, _at(name, left), _at(other, left), network, most=1.0)
 
 
-def _slower(name: str, left: int, *, least: float = 1.0, most: float = math.inf) -> Claim:
+def _slower(name: str, left: int, *, least: float = 1.0, most: float = math.inf) -> PaperClaim:
     """How many times as long it takes by 3G as by Wi-Fi."""
     bound = f"at least {least:g} times" if math.isinf(most) else f"at most {most:g} times"
     label = _at(name, left)
 
-    def check(results: Results) -> Verdict:
+    def check(results: Results) -> ClaimVerdict:
         if label not in results:
-            return Verdict(None, f"{label} was not run")
+            return ClaimVerdict(None, f"{label} was not run")
         near, far = (COLUMNS[network].values(results[label]) for network in ("wifi", "3g"))
         if near is None or far is None:
-            return Verdict(None, "it did not come so far in all runs")
+            return ClaimVerdict(None, "it did not come so far in all runs")
         times = mean_and_sem(far)[0] / mean_and_sem(near)[0]
-        return Verdict(least <= times <= most, f"{times:.2f} times")
+        return ClaimVerdict(least <= times <= most, f"{times:.2f} times")
 
-    return Claim(f"{name}: by 3G it takes {bound} as long as by Wi-Fi to {left} %", check, (label,))
+    return PaperClaim(f"{name}: by 3G it takes {bound} as long as by Wi-Fi to {left} %", check, (label,))
 
 
 TIME = Figure(
@@ -73,7 +73,7 @@ TIME = Figure(
     settings=(10, 15, 20, 30, 50),
     setting=_LEFT,
     lines="method",
-    world=lambda left: World(
+    world=lambda left: FigureWorld(
         dataset="har,positive=sitting",
         split="user,test_fraction=0.25",
         peers=30,

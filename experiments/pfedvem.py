@@ -16,7 +16,7 @@ from typing import Any
 
 from fedpeer.experiments.asking import asked, passes
 from fedpeer.experiments.claims import above, keeps, reaches
-from fedpeer.experiments.experiment import Cell, Experiment, Size
+from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 
 _MOMENTUM = "sgd,lr=0.01,momentum=0.9"
 _SLOWER = "sgd,lr=0.001,momentum=0.9"
@@ -90,7 +90,7 @@ _KEEPING = ("FedPer", "FedRep", "pFedBayes", "pFedVEM")
 
 
 def _cells(
-    size: Size,
+    size: RunSize,
     labels: Sequence[str],
     theirs: Mapping[str, Mapping[str, str]],
     *,
@@ -123,7 +123,7 @@ def _cells(
     return tuple(map(cell, labels))
 
 
-def _table1(size: Size) -> tuple[Cell, ...]:
+def _table1(size: RunSize) -> tuple[Cell, ...]:
     return _cells(
         size,
         _FEW if size.rounds < 10 else tuple(_METHODS),
@@ -144,21 +144,21 @@ TABLE1 = Experiment(
     data=("fashion-mnist",),
     columns=("PM", "GM"),
     sizes={
-        "quick": Size(
+        "quick": RunSize(
             peers=50,
             rounds=5,
             seeds=1,
             minutes=1,
             differs="4 of 11 methods, 5 rounds of 1 pass instead of 100 of 5, 1 seed: a look at it, no result.",
         ),
-        "default": Size(
+        "default": RunSize(
             peers=50,
             rounds=20,
             seeds=1,
             minutes=5,
             differs="20 rounds of 1 pass (what Local has in the paper) instead of 100 of 5, 1 seed, no search.",
         ),
-        "full": Size(peers=50, rounds=100, seeds=5, passes=5, searches=True, minutes=300),
+        "full": RunSize(peers=50, rounds=100, seeds=5, passes=5, searches=True, minutes=300),
     },
     cells=_table1,
     claims=(
@@ -222,7 +222,7 @@ _CIFAR_PRINTED = {
 }
 
 
-def _cifar(size: Size) -> tuple[Cell, ...]:
+def _cifar(size: RunSize) -> tuple[Cell, ...]:
     papers_own = size.peers is not None and size.peers >= 50
     return _cells(
         size,
@@ -244,10 +244,10 @@ CIFAR100 = Experiment(
     data=("cifar100",),
     columns=("PM", "GM"),
     sizes={
-        "quick": Size(
+        "quick": RunSize(
             peers=10, rounds=1, seeds=1, minutes=1, differs="2 of 6 methods, 10 clients, 1 round of 1 pass: no result."
         ),
-        "default": Size(
+        "default": RunSize(
             peers=10,
             rounds=20,
             seeds=1,
@@ -255,7 +255,7 @@ CIFAR100 = Experiment(
             differs="10 clients, 3 of them in a round, 20 rounds of 1 pass instead of 100 of 5, half as many channels, "
             "1 seed, no search: far from the end of training.",
         ),
-        "full": Size(
+        "full": RunSize(
             peers=50, rounds=100, seeds=5, passes=5, searches=True, minutes=60_000, differs="Meant for a GPU."
         ),
     },

@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-from fedpeer.experiments.figure_lines import Line, lines_of
+from fedpeer.experiments.figure_lines import FigureLine, lines_of
 from fedpeer.experiments.results import COLUMNS
 from fedpeer.runs.canvas import INK, MARKERS, PALETTE, method_colour, panels
 
@@ -90,7 +90,7 @@ def _legend(axes: Axes, title: str, beside: int) -> None:
     )
 
 
-def _line(axes: Axes, line: Line, number: int, aside: float, joined: bool) -> None:
+def _line(axes: Axes, line: FigureLine, number: int, aside: float, joined: bool) -> None:
     """`aside`: how far its points stand from their places, where they would hide those of other lines."""
     colour, marker = method_colour(number % PALETTE), MARKERS[number % PALETTE]
     again = number >= PALETTE  # colours and markers begin anew: dashed and hollow

@@ -27,7 +27,7 @@ Tell = Callable[[Told], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class WantedRun:
     """A run that an experiment needs.
 
     digest     what it is for
@@ -79,7 +79,7 @@ class Executor(Protocol):
     @property
     def at_once(self) -> int: ...
 
-    def begin(self, wanted: Wanted) -> None:
+    def begin(self, wanted: WantedRun) -> None:
         """Play it, now or when there is room."""
 
     def finished(self) -> dict[str, RunFolder]:
@@ -93,14 +93,14 @@ class LocalExecutor:
 
     def __init__(self, where: Where, tell: Tell, stop: threading.Event) -> None:
         self._where, self._tell, self._stop = where, tell, stop
-        self._waiting: deque[Wanted] = deque()
+        self._waiting: deque[WantedRun] = deque()
         self._dataset = LastDataset()
 
     @property
     def free(self) -> bool:
         return not self._waiting
 
-    def begin(self, wanted: Wanted) -> None:
+    def begin(self, wanted: WantedRun) -> None:
         self._waiting.append(wanted)
 
     def finished(self) -> dict[str, RunFolder]:
@@ -119,7 +119,7 @@ class LocalExecutor:
         run.forget_models()  # no table looks at them
         return {wanted.digest: run}
 
-    def _heard(self, wanted: Wanted, event: Event) -> None:
+    def _heard(self, wanted: WantedRun, event: Event) -> None:
         self._tell(OfRun(run=wanted.name, event=event))
 
 
@@ -131,7 +131,7 @@ class RayExecutor:
     def __init__(self, where: Where, sweep: Sweep, at_once: int, heard: Callable[[RemoteRun, Event], None]) -> None:
         self._where, self._sweep, self.at_once, self._heard = where, sweep, at_once, heard
 
-    def begin(self, wanted: Wanted) -> None:
+    def begin(self, wanted: WantedRun) -> None:
         from fedpeer.sims.ray.errand import RemoteRun
 
         self._sweep.begin(

@@ -13,7 +13,7 @@ looking at levels 0 and 100 with other seeds; the claims were written down befor
 from __future__ import annotations
 
 from fedpeer.experiments.claims import above, highest
-from fedpeer.experiments.figure import Figure, Scheme, World, labelled
+from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
 from fedpeer.experiments.mnist_figures import EXAMPLES
 from fedpeer.experiments.schemes import PM, best_is_partial
 
@@ -57,7 +57,7 @@ LSTM = Figure(
     schemes=lambda examples: _SCHEMES,
     settings=_NUMBERS,
     setting=EXAMPLES,
-    world=lambda examples: World(
+    world=lambda examples: FigureWorld(
         dataset="shakespeare,users=8,samples=8000",
         split=f"user/truncate:{examples},test=500",
         peers=8,

@@ -87,7 +87,7 @@ Results = Mapping[str, Measured]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """Whether a sentence held, None where it cannot be told, and by how much, in words."""
 
     held: bool | None
@@ -95,7 +95,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Claim:
+class PaperClaim:
     """A sentence of the paper, or of what counts as having reproduced it, and how it is checked.
 
     needs    cells without which nothing can be said
@@ -103,7 +103,7 @@ class Claim:
     """
 
     text: str
-    check: Callable[[Results], Verdict]
+    check: Callable[[Results], ClaimVerdict]
     needs: tuple[str, ...] = ()
     printed: bool = False
 

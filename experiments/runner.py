@@ -27,9 +27,9 @@ from fedpeer.config.rules import SPREAD, Combination
 from fedpeer.data.dataset import DataError
 from fedpeer.data.registry import describe
 from fedpeer.experiments.events import Begun, CellDone
-from fedpeer.experiments.experiment import Cell, Experiment, Size, SizeName, stem
+from fedpeer.experiments.experiment import Cell, Experiment, RunSize, SizeName, stem
 from fedpeer.experiments.moments import read_at
-from fedpeer.experiments.playing import Executor, Tell, Wanted, Where, venue
+from fedpeer.experiments.playing import Executor, Tell, WantedRun, Where, venue
 from fedpeer.experiments.results import Measured, Results, validation_score
 from fedpeer.experiments.table import page_data
 from fedpeer.learning.device import device_of
@@ -51,7 +51,7 @@ UNSEARCHED = "No search: where none is shown below, the first settings of a meth
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ExperimentOptions:
     """What is played, where and with what.
 
     seeds     in place of the size's own
@@ -76,7 +76,7 @@ class Asked:
     command: str = ""
 
     @property
-    def size(self) -> Size:
+    def size(self) -> RunSize:
         size = self.experiment.sizes[self.size_name]
         if size.searches and not self.search:
             size = replace(size, searches=False, differs=f"{size.differs} {UNSEARCHED}".strip())
@@ -112,7 +112,7 @@ def kept(folder: Path) -> dict[str, Any]:
     return data
 
 
-def chosen(asked: Asked) -> tuple[Cell, ...]:
+def chosen(asked: ExperimentOptions) -> tuple[Cell, ...]:
     """The cells that are asked for, all their algorithms and settings known, and the data here.
 
     Raises:
@@ -139,7 +139,7 @@ def chosen(asked: Asked) -> tuple[Cell, ...]:
     return cells
 
 
-def carry_out(asked: Asked, tell: Tell = lambda event: None, stop: threading.Event | None = None) -> bool:
+def carry_out(asked: ExperimentOptions, tell: Tell = lambda event: None, stop: threading.Event | None = None) -> bool:
     """Play what is not finished yet; after each cell `results.json` has what is known.
 
     Returns:
@@ -151,7 +151,7 @@ def carry_out(asked: Asked, tell: Tell = lambda event: None, stop: threading.Eve
     return _Player(asked, tell, stop or threading.Event()).play()
 
 
-def found(asked: Asked) -> Results:
+def found(asked: ExperimentOptions) -> Results:
     """The finished cells, from the folder alone."""
     return _Player(asked, lambda event: None, threading.Event()).known()
 
@@ -170,7 +170,7 @@ def refresh(experiment: Experiment, root: Path, sizes: Sequence[SizeName]) -> No
         option = "" if size == "default" else f" --{size}"
         command = f"fedpeer experiment run {experiment.name}{option}"
         player = _Player(
-            Asked(experiment=experiment, size_name=size, root=root, command=command),
+            ExperimentOptions(experiment=experiment, size_name=size, root=root, command=command),
             lambda event: None,
             threading.Event(),
         )
@@ -186,7 +186,7 @@ def _pages(root: Path, names: Sequence[str], size: SizeName) -> list[Path]:
 
 
 class _Player:
-    def __init__(self, asked: Asked, tell: Tell, stop: threading.Event) -> None:
+    def __init__(self, asked: ExperimentOptions, tell: Tell, stop: threading.Event) -> None:
         self.asked, self.tell, self.stop = asked, tell, stop
         self.runs = dict(_runs(asked.folder))
         self.measured: dict[str, Rows] = {}
@@ -234,10 +234,10 @@ class _Player:
             for digests in awaited.values():
                 digests.difference_update(played)
 
-    def _unfinished(self, cell: Cell) -> list[Wanted]:
+    def _unfinished(self, cell: Cell) -> list[WantedRun]:
         """Of its runs, as far as they are known, those that are left to play."""
         return [
-            Wanted(digest=digest, label=cell.label, what=what, request=request, folder=self.runs.get(digest))
+            WantedRun(digest=digest, label=cell.label, what=what, request=request, folder=self.runs.get(digest))
             for what, request in self._runs_of(cell)
             if self._rows(digest := digest_of(request)) is None
         ]
@@ -379,7 +379,7 @@ def _runs(folder: Path) -> Iterator[tuple[str, RunFolder]]:
             yield digest_of(SimulationRequest.from_json(cell["asked"])), run
 
 
-def _played_elsewhere(asked: Asked) -> Iterator[tuple[str, str, RunFolder]]:
+def _played_elsewhere(asked: ExperimentOptions) -> Iterator[tuple[str, str, RunFolder]]:
     """Finished runs of the experiments whose runs count as its own, and of which they are."""
     for name in asked.experiment.others:
         for size in get_args(SizeName):

@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from fedpeer.experiments.claims import highest, lowest
-from fedpeer.experiments.figure import CLASSIC, Models, Scheme, World, labelled
-from fedpeer.experiments.results import Claim
+from fedpeer.experiments.figure import CLASSIC, FigureWorld, Models, Scheme, labelled
+from fedpeer.experiments.results import PaperClaim
 
 PAPER = (
     "Bouchra Pilet, Frey, Taiani, Simple, Efficient and Convenient Decentralized Multi-Task Learning for Neural "
@@ -75,19 +75,21 @@ def dependent(models: Models) -> Models:
     return {name: each if name == "everyone" else {**each, "depends_on": ["everyone"]} for name, each in models.items()}
 
 
-def mnist(updates: int, rounds: int, difference: str, *, peers: int = 16, examples: int = 3500, **more: Any) -> World:
+def mnist(
+    updates: int, rounds: int, difference: str, *, peers: int = 16, examples: int = 3500, **more: Any
+) -> FigureWorld:
     """MNIST in consecutive blocks of the official order, tested on the first thousand test images (section V.3)."""
     split = "/".join(part for part in (f"blocks:{examples},test=1000", difference) if part)
-    return World(dataset="mnist", split=split, peers=peers, updates=updates, rounds=rounds, **more)
+    return FigureWorld(dataset="mnist", split=split, peers=peers, updates=updates, rounds=rounds, **more)
 
 
-def worst(text: str, scheme: str, schemes: Sequence[str], setting: str, value: int) -> Claim:
+def worst(text: str, scheme: str, schemes: Sequence[str], setting: str, value: int) -> PaperClaim:
     """At one setting a scheme is below every other of its figure; `schemes` are all names, its own among them."""
     others = [labelled(name, setting, value) for name in schemes if name != scheme]
     return lowest(text, labelled(scheme, setting, value), others, PM)
 
 
-def best_is_partial(setting: str, value: int, partial: Sequence[int], whole: int, *, apart: bool = False) -> Claim:
+def best_is_partial(setting: str, value: int, partial: Sequence[int], whole: int, *, apart: bool = False) -> PaperClaim:
     """Claim A at one setting: the best of these levels is above local learning and above one model for all."""
     names = ", ".join(map(str, partial[:-1])) + f" or {partial[-1]}"
     return highest(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedpeer.experiments.experiment import AtRound
-from fedpeer.experiments.figure import Figure, Scheme, World
+from fedpeer.experiments.figure import Figure, FigureWorld, Scheme
 from fedpeer.experiments.schemes import COUNT, OPEN, PAPER, best_is_partial, claimed
 
 _NETWORK = "mlp:100+50+20+1"
@@ -28,7 +28,7 @@ FIG26 = Figure(
     schemes=lambda read: _LEVELS,
     settings=_NUMBERS,
     setting=COUNT,
-    world=lambda read: World(
+    world=lambda read: FigureWorld(
         dataset="vehicle",
         split="user/truncate:50,test=200",
         peers=16,

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 
 from fedpeer.experiments.associative_figure import FIG27
 from fedpeer.experiments.claims import highest
-from fedpeer.experiments.experiment import Axes, Cell, Experiment, Place, Size
+from fedpeer.experiments.experiment import Axes, Cell, Experiment, Place, RunSize
 from fedpeer.experiments.figure import Figure
 from fedpeer.experiments.mnist_figures import FIG17
-from fedpeer.experiments.results import Claim
+from fedpeer.experiments.results import PaperClaim
 from fedpeer.experiments.schemes import PAPER, PM
 from fedpeer.experiments.sensor_figures import FIG26
 from fedpeer.experiments.writer_figures import FIG8, FIG9, FIG10
@@ -27,7 +27,7 @@ LOCAL, PARTIAL, GLOBAL = "local learning", "partial averaging", "one model for a
 
 
 @dataclass(frozen=True)
-class Task:
+class SummaryTask:
     """A point of a figure: its name here, the setting there, and the levels that are partial averaging and all."""
 
     name: str
@@ -36,7 +36,7 @@ class Task:
     partial: str
     whole: str = "100"
 
-    def cells(self, size: Size, place: int) -> Iterator[Cell]:
+    def cells(self, size: RunSize, place: int) -> Iterator[Cell]:
         for line, level in ((LOCAL, "0"), (PARTIAL, self.partial), (GLOBAL, self.whole)):
             there = self.figure.cell(size, level, self.setting)
             yield replace(there, label=self.label(line), place=Place(line, place))
@@ -44,7 +44,7 @@ class Task:
     def label(self, line: str) -> str:
         return f"{self.name}; {line}"
 
-    def claims(self) -> Iterator[Claim]:
+    def claims(self) -> Iterator[PaperClaim]:
         for other in (LOCAL, GLOBAL):
             text = f"{self.name}: {PARTIAL} is above {other}"
             yield highest(text, [self.label(PARTIAL)], [self.label(other)], PM)
@@ -55,10 +55,10 @@ _HANDWRITING = (
     {"FEMNIST-A": FIG8, "FEMNIST-M": FIG9, "FEMNIST-D": FIG10} if "femnist" in FIG8.data else {"writers": FIG10}
 )
 TASKS = (
-    *(Task(name, figure, 200, "80") for name, figure in _HANDWRITING.items()),
-    Task("MNIST", FIG17, 500, "80"),
-    Task("vehicles", FIG26, 400, "40", "50"),
-    Task("associative", FIG27, 40, "300", "400"),
+    *(SummaryTask(name, figure, 200, "80") for name, figure in _HANDWRITING.items()),
+    SummaryTask("MNIST", FIG17, 500, "80"),
+    SummaryTask("vehicles", FIG26, 400, "40", "50"),
+    SummaryTask("associative", FIG27, 40, "300", "400"),
 )
 FIG7 = Experiment(
     name="fig7",
@@ -68,9 +68,9 @@ FIG7 = Experiment(
     data=tuple(dict.fromkeys(name for task in TASKS for name in task.figure.data)),
     columns=(PM,),
     sizes={
-        "quick": Size(rounds=1, seeds=2, minutes=3, few=True),
-        "default": Size(rounds=1, seeds=3, minutes=4),
-        "full": Size(rounds=1, seeds=10, minutes=13),
+        "quick": RunSize(rounds=1, seeds=2, minutes=3, few=True),
+        "default": RunSize(rounds=1, seeds=3, minutes=4),
+        "full": RunSize(rounds=1, seeds=10, minutes=13),
     },
     cells=lambda size: tuple(cell for place, task in enumerate(TASKS) for cell in task.cells(size, place)),
     claims=tuple(claim for task in TASKS for claim in task.claims()),

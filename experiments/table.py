@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedpeer.experiments.experiment import Cell, Experiment, Size, SizeName, stem
+from fedpeer.experiments.experiment import Cell, Experiment, RunSize, SizeName, stem
 from fedpeer.experiments.figure_lines import lines_of
 from fedpeer.experiments.results import COLUMNS, Column, Measured, Middle, Results, mean_and_sem
 from fedpeer.runs.scores import METRICS
@@ -20,7 +20,7 @@ _DASH = "–"
 
 def page_data(
     experiment: Experiment,
-    size: Size,
+    size: RunSize,
     size_name: SizeName,
     cells: Sequence[Cell],
     results: Results,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from fedpeer.experiments.asking import asked, passes
 from fedpeer.experiments.claims import above, in_order, part_of
-from fedpeer.experiments.experiment import Cell, Experiment, Size
-from fedpeer.experiments.results import Claim
+from fedpeer.experiments.experiment import Cell, Experiment, RunSize
+from fedpeer.experiments.results import PaperClaim
 from fedpeer.sims.request import SimulationRequest
 
 BATCH = 20
@@ -90,7 +90,7 @@ _METHODS: Mapping[str, tuple[tuple[str, ...], int]] = {
 
 
 def _variants(
-    size: Size, federation: _Federation, methods: Sequence[str], few: int = 1
+    size: RunSize, federation: _Federation, methods: Sequence[str], few: int = 1
 ) -> dict[str, SimulationRequest]:
     """Method and rate -> what is run; the smaller sizes try the first few methods, at few rates."""
     clients = federation.clients if federation.fixed or size.peers is None else size.peers
@@ -116,7 +116,7 @@ def _variants(
     }
 
 
-def _table2(size: Size) -> tuple[Cell, ...]:
+def _table2(size: RunSize) -> tuple[Cell, ...]:
     names = ("HAR",) if size.rounds < 20 else tuple(_FEDERATIONS)
     return tuple(
         Cell(
@@ -130,7 +130,7 @@ def _table2(size: Size) -> tuple[Cell, ...]:
     )
 
 
-def _claims() -> tuple[Claim, ...]:
+def _claims() -> tuple[PaperClaim, ...]:
     better = [
         in_order(f"{name}: VIRTUAL's MT is above FedAvg's", (f"{name}, VIRTUAL", f"{name}, FedAvg"), "MT", more=True)
         for name in ("QMNIST by writer", "MNIST")
@@ -163,7 +163,7 @@ TABLE2 = Experiment(
     data=("mnist-by-writer", "mnist", "vehicle", "har"),
     columns=("MT", "S"),
     sizes={
-        "quick": Size(
+        "quick": RunSize(
             peers=20,
             rounds=10,
             seeds=1,
@@ -172,7 +172,7 @@ TABLE2 = Experiment(
             minutes=1,
             differs="HAR alone, 10 rounds of 2 passes instead of 30 of 20, 1 seed, two rates: a look at it, no result.",
         ),
-        "default": Size(
+        "default": RunSize(
             peers=20,
             rounds=20,
             seeds=2,
@@ -181,7 +181,7 @@ TABLE2 = Experiment(
             minutes=30,
             differs="20 clients instead of 100, 20 rounds of 5 passes instead of 23 to 250 of 20, two rates.",
         ),
-        "full": Size(
+        "full": RunSize(
             rounds=250,
             seeds=5,
             passes=20,
@@ -207,7 +207,7 @@ PRUNED = (0, 50, 75, 90)
 _PRINTED = {0: ("95.6", "90.9"), 50: ("94.3", "89.2"), 75: ("94.9", "90.8"), 90: ("48.5", "20.3")}
 
 
-def _table3(size: Size) -> tuple[Cell, ...]:
+def _table3(size: RunSize) -> tuple[Cell, ...]:
     writers = _FEDERATIONS["QMNIST by writer"]
     return tuple(
         Cell(
@@ -228,7 +228,7 @@ TABLE3 = Experiment(
     data=("mnist-by-writer",),
     columns=("MT", "S", "update"),
     sizes={
-        "quick": Size(
+        "quick": RunSize(
             peers=20,
             rounds=10,
             seeds=1,
@@ -236,7 +236,7 @@ TABLE3 = Experiment(
             minutes=1,
             differs="20 clients, 10 rounds of 2 passes instead of 250 of 20, 1 seed: a look at it, no result.",
         ),
-        "default": Size(
+        "default": RunSize(
             peers=20,
             rounds=20,
             seeds=3,
@@ -244,7 +244,7 @@ TABLE3 = Experiment(
             minutes=4,
             differs="20 clients instead of 100, 20 rounds of 5 passes instead of 250 of 20, nothing searched.",
         ),
-        "full": Size(rounds=250, seeds=5, passes=20, searches=True, minutes=3000),
+        "full": RunSize(rounds=250, seeds=5, passes=20, searches=True, minutes=3000),
     },
     cells=_table3,
     claims=(

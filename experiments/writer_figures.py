@@ -13,7 +13,7 @@ from typing import Literal
 from fedpeer.data.registry import describe
 from fedpeer.experiments.claims import falls, highest
 from fedpeer.experiments.experiment import AtRound
-from fedpeer.experiments.figure import CLASSIC, Figure, Models, Scheme, World, labelled
+from fedpeer.experiments.figure import CLASSIC, Figure, FigureWorld, Models, Scheme, labelled
 from fedpeer.experiments.schemes import (
     COUNT,
     FIRST,
@@ -49,12 +49,12 @@ class _Writers:
     examples: tuple[int, int]
     updates: tuple[int, int]
 
-    def world(self, test: int, peers: int, rounds: int, read: int | None = None) -> World:
+    def world(self, test: int, peers: int, rounds: int, read: int | None = None) -> FigureWorld:
         """Writers with the most examples first, of each so many to train and to test on."""
         examples = self.examples[test]
         fraction = (self.tests + 0.5) / (examples + self.tests)
         split = f"user,test_fraction={fraction:.4f}/truncate:{examples},test={self.tests}"
-        return World(
+        return FigureWorld(
             dataset=self.dataset,
             split=split,
             peers=peers,

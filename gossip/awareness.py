@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ProbeTiming:
     """All waits, in ticks (25 ms by default), for messages that take up to 4 ticks one way.
 
     The bound that they were chosen for: at most 16 peers, 10 % loss, known to all within 100 ticks. The successor in
@@ -111,7 +111,7 @@ class Awareness:
         return math.log(UNANSWERED_FREE) / math.log(share)
 
 
-def suspicion_wait(timing: Timing, stretch: float, confirmed: int, possible: int) -> float:
+def suspicion_wait(timing: ProbeTiming, stretch: float, confirmed: int, possible: int) -> float:
     """Ticks from the beginning of a suspicion to the verdict, when `confirmed` others found the same.
 
     max - (max - min) * log(confirmed + 1) / log(k + 1), with k the confirmations that there can be (Lifeguard, 2018,

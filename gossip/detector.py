@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpeer.gossip.awareness import Awareness, Timing, suspicion_wait
+from fedpeer.gossip.awareness import Awareness, ProbeTiming, suspicion_wait
 from fedpeer.gossip.round_trips import RoundTrips
 
 #: Pings in others' stead that wait for an answer. Each lasts `answer` ticks, and at 30 % loss a peer is asked for about
@@ -98,7 +98,7 @@ class _Suspicion:
 class Detector:
     """One peer's failure detector."""
 
-    def __init__(self, me: str, timing: Timing, draws: np.random.Generator) -> None:
+    def __init__(self, me: str, timing: ProbeTiming, draws: np.random.Generator) -> None:
         self.me = me
         self.awareness = Awareness()
         self._timing = timing

@@ -41,7 +41,7 @@ FILL = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MemberRecord:
     """The newest statement of a peer, this peer's own verdict about it, and those of others, one an author.
 
     unheeded   one of an author that is not believed: it counts for nothing here, and only its subject is told, which
@@ -79,7 +79,7 @@ class Held:
         return (theirs.advert.life, theirs.advert.nonce) == life and theirs.number > mine.number
 
 
-class Rumours:
+class MemberTable:
     """The table of one peer and its queue of news; both bounded by the roster.
 
     confirmations   verdicts of others beyond the first that are kept and passed on
@@ -90,7 +90,7 @@ class Rumours:
         self._federation = federation
         self._verify = verify
         self._confirmations = confirmations
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, MemberRecord] = {}
         self._told: dict[Claim, int] = {}  # news, and how often each was told
         self._urgent: set[Claim] = set()  # of these, what is worth messages of its own
         self._turn = 0
@@ -102,12 +102,12 @@ class Rumours:
 
     def set_roster(self, ids: Collection[str]) -> None:
         """Forget those who are not in it; the new ones are unknown."""
-        self._held = {peer: self._held.get(peer, Held()) for peer in sorted(ids)}
+        self._held = {peer: self._held.get(peer, MemberRecord()) for peer in sorted(ids)}
 
     def __contains__(self, peer: str) -> bool:
         return peer in self._held
 
-    def __getitem__(self, peer: str) -> Held:
+    def __getitem__(self, peer: str) -> MemberRecord:
         return self._held[peer]
 
     @property
@@ -140,13 +140,13 @@ class Rumours:
             return self._take_statement(held, claim)
         return self._take_verdict(held, claim, credible)
 
-    def _take_statement(self, held: Held, claim: Claim) -> Taken:
+    def _take_statement(self, held: MemberRecord, claim: Claim) -> Taken:
         if held.statement is not None and _order(claim) < _order(held.statement):
             return "old"
-        self.put(Held(claim), urgent=held.standing != claim.state)
+        self.put(MemberRecord(claim), urgent=held.standing != claim.state)
         return "new"
 
-    def _take_verdict(self, held: Held, claim: Claim, credible: bool) -> Taken:
+    def _take_verdict(self, held: MemberRecord, claim: Claim, credible: bool) -> Taken:
         statement = held.statement
         if statement is None or claim.number > statement.number:
             return "early"
@@ -177,7 +177,7 @@ class Rumours:
         self.put(replace(held, ours=claim), urgent=True)
         return True
 
-    def put(self, held: Held, *, urgent: bool) -> None:
+    def put(self, held: MemberRecord, *, urgent: bool) -> None:
         """Hold this of a peer, and tell what is new in it; a verdict takes its statement along."""
         assert held.statement is not None
         before = self._held[held.statement.about]

@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Spreading:
+class Flooding:
     """What it takes until all members hold what some of them began with.
 
     exchanges    until then
@@ -43,7 +43,7 @@ class Spreading:
         return self.items_P * item_bytes + self.messages_P * MESSAGE_HEAD_BYTES
 
 
-def spread(overlay: Overlay, sources: Collection[int] | None = None) -> Spreading:
+def spread(overlay: Overlay, sources: Collection[int] | None = None) -> Flooding:
     """Of these members' things, one each; None: everybody's. `sources` are numbers of members.
 
     Every phase's edges are used in every exchange. A connected overlay is asked for; all overlays are.
@@ -60,7 +60,7 @@ def spread(overlay: Overlay, sources: Collection[int] | None = None) -> Spreadin
             told = told[away_SP[:, neighbour] >= told]
         items_P[member] += len(told)
         messages_P[member] += len(np.unique(told))
-    return Spreading(int(away_SP.max(initial=0)), messages_P, items_P)
+    return Flooding(int(away_SP.max(initial=0)), messages_P, items_P)
 
 
 def _directed(graph: nx.Graph) -> Iterator[tuple[int, int]]:

@@ -42,7 +42,7 @@ INCARNATION_AHEAD_MAX = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class ChannelMemory:
     """What one end remembers of the two lanes between two peers, and says in a Hello: of its own transfers the highest
     made and known to be taken, of the other's the highest taken, and the weights of all made and of all taken."""
 
@@ -53,8 +53,8 @@ class Memory:
     taken_weight: float
 
 
-def memory(out: Outgoing, incoming: Incoming) -> Memory:
-    return Memory(
+def memory(out: Outgoing, incoming: Incoming) -> ChannelMemory:
+    return ChannelMemory(
         made=out.made,
         acked=out.acked,
         taken=incoming.taken,
@@ -64,14 +64,14 @@ def memory(out: Outgoing, incoming: Incoming) -> Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class MemoryLoss:
     """Which of two peers that meet has lost memory. Neither: `acknowledged` with what the other has taken, go on."""
 
     mine: bool
     theirs: bool
 
 
-def meet(out: Outgoing, incoming: Incoming, theirs: Memory) -> Loss:
+def meet(out: Outgoing, incoming: Incoming, theirs: ChannelMemory) -> MemoryLoss:
     """Compare what I remember with what the other says; each finds its own loss and the other's, and both the same.
 
     Of what I made, they must have taken between what I know to be taken and what I made, and with the same weights; so
@@ -89,7 +89,7 @@ def meet(out: Outgoing, incoming: Incoming, theirs: Memory) -> Loss:
         or theirs.made < incoming.taken
         or (theirs.made == incoming.taken and theirs.made_weight != incoming.taken_weight)
     )
-    return Loss(mine=mine, theirs=forgot)
+    return MemoryLoss(mine=mine, theirs=forgot)
 
 
 def reopened(held: Mass, out: Outgoing, incoming: Incoming, form: Form) -> tuple[Mass, float]:

@@ -7,7 +7,7 @@ its own; everything else rides along on pings and pongs. The dead are pinged now
 that partitions heal by themselves.
 
 Time is the ticks handed in; a long gap counts as a pause of this process and not as silence of the others. Methods
-return what is to be done, in order: `Say`, `Change`, `Rejection`, `OtherSelf`.
+return what is to be done, in order: `SendProbe`, `MemberChange`, `Rejection`, `OtherSelf`.
 
 Sources: Das, Gupta, Motivala, SWIM, 2002; Dadgar, Phillips, Currey, Lifeguard, 2018.
 """
@@ -20,19 +20,19 @@ from typing import Literal
 
 import numpy as np
 
-from fedpeer.gossip.awareness import Awareness, Timing
+from fedpeer.gossip.awareness import Awareness, ProbeTiming
 from fedpeer.gossip.claims import STATEMENT_BYTES_MAX, VERDICTS, Sign, State, Verify, claim_bytes
 from fedpeer.gossip.claims import Advert as Advert
 from fedpeer.gossip.claims import Claim as Claim
 from fedpeer.gossip.claims import claim_text as claim_text
 from fedpeer.gossip.credit import Credit
 from fedpeer.gossip.detector import Accuse, Ask, Detector
-from fedpeer.gossip.dissemination import Held, Rumours, Standing, Taken
-from fedpeer.gossip.outcomes import Change as Change
+from fedpeer.gossip.dissemination import MemberRecord, MemberTable, Standing, Taken
 from fedpeer.gossip.outcomes import ClaimRejection
+from fedpeer.gossip.outcomes import MemberChange as MemberChange
 from fedpeer.gossip.outcomes import OtherSelf as OtherSelf
 from fedpeer.gossip.outcomes import Out as Out
-from fedpeer.gossip.outcomes import Say as Say
+from fedpeer.gossip.outcomes import SendProbe as SendProbe
 from fedpeer.rejection import Rejection
 
 
@@ -57,14 +57,14 @@ class Membership:
         draws: np.random.Generator,
         sign: Sign,
         verify: Verify,
-        timing: Timing | None = None,
+        timing: ProbeTiming | None = None,
     ) -> None:
         assert me in roster, "a peer is in the roster it goes by"
         self.me = me
-        self._timing = timing or Timing()
+        self._timing = timing or ProbeTiming()
         self._federation = federation
         self._sign = sign
-        self._rumours = Rumours(me, federation, verify, self._timing.confirmations)
+        self._rumours = MemberTable(me, federation, verify, self._timing.confirmations)
         self._rumours.set_roster(roster)
         self._detector = Detector(me, self._timing, draws)
         self._credit = Credit()
@@ -184,7 +184,7 @@ class Membership:
         assert self.me in ids, "who is put out of the roster stops"
         gone = [peer for peer in self._rumours.roster if peer not in ids]
         known = [peer for peer in gone if self.standing(peer) != "unknown"]
-        out: list[Out] = [Change(peer, self.standing(peer), "unknown", "roster") for peer in known]
+        out: list[Out] = [MemberChange(peer, self.standing(peer), "unknown", "roster") for peer in known]
         for peer in gone:
             self._detector.changed(peer, "unknown", 0, ours=False, clock=self._clock)
             self._credit.forget(peer)
@@ -224,7 +224,7 @@ class Membership:
             if not right:
                 badly[claim.about] = None
         changes = (
-            Change(peer, before[peer], self.standing(peer), author)
+            MemberChange(peer, before[peer], self.standing(peer), author)
             for peer, author in because.items()
             if before[peer] != self.standing(peer)
         )
@@ -235,7 +235,7 @@ class Membership:
 
         Not where this peer found the same: what it could not reach itself, others could not either.
         """
-        held = self._rumours[claim.about] if claim.about in self._rumours else Held()
+        held = self._rumours[claim.about] if claim.about in self._rumours else MemberRecord()
         taken = self._rumours.take(claim, credible=self._believes(claim.author))
         if taken == "new" and claim.state not in VERDICTS and held.ours is None and held.refuted_by(claim):
             for verdict in held.others:
@@ -303,7 +303,7 @@ class Membership:
             return []
         self._tell_detector(found.peer)
         after = self.standing(found.peer)
-        return [Change(found.peer, before, after, self.me)] if after != before else []
+        return [MemberChange(found.peer, before, after, self.me)] if after != before else []
 
     def _tell_detector(self, peer: str) -> None:
         held = self._rumours[peer]
@@ -321,7 +321,7 @@ class Membership:
         incarnation, state, advert = self._wanted
         claim = self._signed(self.me, incarnation, version, state, advert)
         assert claim_bytes(claim) <= STATEMENT_BYTES_MAX, f"a statement of {claim_bytes(claim)} bytes leaves no room"
-        self._rumours.put(Held(claim), urgent=urgent)
+        self._rumours.put(MemberRecord(claim), urgent=urgent)
         self._stated = self._clock
 
     def _signed(self, about: str, incarnation: int, version: int, state: State, advert: Advert | None) -> Claim:
@@ -342,10 +342,10 @@ class Membership:
     def _is_absent(self, peer: str) -> bool:
         return self.standing(peer) in ("dead", "unknown")
 
-    def _say(self, ask: Ask, badly: Sequence[str] = (), *, newcomer: bool = False) -> Say:
+    def _say(self, ask: Ask, badly: Sequence[str] = (), *, newcomer: bool = False) -> SendProbe:
         newcomer = newcomer or self._is_absent(ask.to) or ask.to in badly
         claims = self._rumours.choose(ask.to, badly, newcomer=newcomer)
-        return Say(ask.to, ask.kind, ask.number, ask.target, ask.heard, claims)
+        return SendProbe(ask.to, ask.kind, ask.number, ask.target, ask.heard, claims)
 
 
 def _stranger(sender: str, peer: str) -> Rejection:

@@ -30,11 +30,11 @@ from torch import Tensor
 
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import Form
-from fedpeer.gossip.transfers import Outgoing, Parcel, carried, give
+from fedpeer.gossip.transfers import NumberedTransfer, Outgoing, carried, give
 
 
 @dataclass(frozen=True, slots=True)
-class Veil:
+class NoisePhase:
     """How far a peer is in its phase of noise, in one averaging.
 
     wanted   p: how many different neighbours are to be sent noise
@@ -49,16 +49,16 @@ class Veil:
         """Whether the phase is over."""
         return len(self.told) >= self.wanted
 
-    def among(self, neighbours: Collection[str]) -> Veil:
+    def among(self, neighbours: Collection[str]) -> NoisePhase:
         """The same where only these are left to be told: a phase ends with the last of them, also where p are more."""
         return replace(self, wanted=min(self.wanted, len(self.told.union(neighbours))))
 
-    def after(self, peers: Collection[str]) -> Veil:
+    def after(self, peers: Collection[str]) -> NoisePhase:
         """When these have been sent noise."""
         return replace(self, told=self.told.union(peers))
 
 
-def shown(held: Mass, veil: Veil) -> Tensor | None:
+def shown(held: Mass, veil: NoisePhase) -> Tensor | None:
     """(D,) the estimate, or None while it means nothing."""
     return held.estimate_D if veil.lifted else None
 
@@ -79,14 +79,14 @@ def made_up(key: bytes, peer: str, length: int, scale: float) -> Tensor:
 
 def give_made_up(
     held: Mass,
-    veil: Veil,
+    veil: NoisePhase,
     lanes: Mapping[str, Outgoing],
     fraction: float,
     form: Form,
     at: tuple[int, int],
     draws: np.random.Generator,
     made_up: Mapping[str, Tensor],
-) -> tuple[Mass, Veil, dict[str, Outgoing], dict[str, Parcel]]:
+) -> tuple[Mass, NoisePhase, dict[str, Outgoing], dict[str, NumberedTransfer]]:
     """The same as numbered transfers on lanes, none of which rests: (kept, veil, lanes, parcels by peer).
 
     The shares travel whole, in float32 or float64, whatever the form: a reduction tells a part of the noise only, and
@@ -95,7 +95,7 @@ def give_made_up(
     assert lanes.keys() == made_up.keys(), "a vector of its own for each lane"
     assert len(lanes) * fraction <= 1, "no one can give more than is held"
     opened: dict[str, Outgoing] = {}
-    parcels: dict[str, Parcel] = {}
+    parcels: dict[str, NumberedTransfer] = {}
     left = held
     for peer, lane in lanes.items():
         decoy = Mass.of(made_up[peer], held.weight)

@@ -14,7 +14,7 @@ from fedpeer.rejection import Rejection
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class SendProbe:
     """Send Ping(number, claims), PingRequest(number, target, claims) or Pong(number, target, heard, claims)."""
 
     to: str
@@ -26,7 +26,7 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MemberChange:
     """A peer is something else to us than it was. `reason`: who said so, or "roster"."""
 
     peer: str
@@ -59,4 +59,4 @@ class OtherSelf:
     claim: Claim
 
 
-Out = Say | Change | Rejection | OtherSelf
+Out = SendProbe | MemberChange | Rejection | OtherSelf

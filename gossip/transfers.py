@@ -34,7 +34,7 @@ from fedpeer.gossip.successive import chosen, made_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Parcel:
+class NumberedTransfer:
     """One transfer, as it is journalled and as it travels.
 
     seq        1, 2, 3, ... on this lane and incarnation; never used for two different shares
@@ -71,7 +71,7 @@ class Outgoing:
     """
 
     made: int = 0
-    open: tuple[Parcel, ...] = ()
+    open: tuple[NumberedTransfer, ...] = ()
     acked_weight: float = 0.0
     reference_D: Tensor | None = None
     signed: Signed | None = None
@@ -109,7 +109,7 @@ class Incoming:
     signed: Signed | None = None
 
 
-class Verdict(StrEnum):
+class TransferDecision(StrEnum):
     """What is to be done with a transfer that came; all but TAKE are codes of refusals."""
 
     TAKE = "take"
@@ -155,7 +155,7 @@ def give(
     draws: np.random.Generator,
     *,
     whole: bool = False,
-) -> tuple[Mass, dict[str, Outgoing], dict[str, Parcel]]:
+) -> tuple[Mass, dict[str, Outgoing], dict[str, NumberedTransfer]]:
     """An equal share of what is held to each of these lanes, none of which rests: (kept, lanes, parcels by peer).
 
     What is debited is what travels. Plain forms make one payload for all, and are `push_sum.share` with as many copies,
@@ -178,7 +178,7 @@ def give(
             payload = pack(one, share.value_D, float(share.weight), reference_D, draws)
             if not one.relative:
                 alike[one.name] = payload
-        parcels[peer] = Parcel(
+        parcels[peer] = NumberedTransfer(
             seq=lane.made + 1,
             round=at[0],
             exchange=at[1],
@@ -190,19 +190,23 @@ def give(
     return _debited(held, lanes, parcels, form), opened, parcels
 
 
-def give_nothing(lanes: Mapping[str, Outgoing], at: tuple[int, int]) -> tuple[dict[str, Outgoing], dict[str, Parcel]]:
+def give_nothing(
+    lanes: Mapping[str, Outgoing], at: tuple[int, int]
+) -> tuple[dict[str, Outgoing], dict[str, NumberedTransfer]]:
     """Say on each of these lanes, none of which rests, that nothing comes at this time: (lanes, parcels by peer)."""
     assert not any(resting(lane) for lane in lanes.values()), "a lane whose window is full rests"
     payload = torch.empty(0, dtype=NOTHING.dtype)
     parcels = {
-        peer: Parcel(seq=lane.made + 1, round=at[0], exchange=at[1], weight=0.0, form=NOTHING.name, payload=payload)
+        peer: NumberedTransfer(
+            seq=lane.made + 1, round=at[0], exchange=at[1], weight=0.0, form=NOTHING.name, payload=payload
+        )
         for peer, lane in lanes.items()
     }
     opened = {peer: replace(lane, made=lane.made + 1, open=(*lane.open, parcels[peer])) for peer, lane in lanes.items()}
     return opened, parcels
 
 
-def _debited(held: Mass, lanes: Mapping[str, Outgoing], parcels: Mapping[str, Parcel], form: Form) -> Mass:
+def _debited(held: Mass, lanes: Mapping[str, Outgoing], parcels: Mapping[str, NumberedTransfer], form: Form) -> Mass:
     """What is left when these parcels, all of one weight, are gone, each as its receiver will restore it."""
     values: dict[str, Tensor] = {}
     copies: Counter[str] = Counter()
@@ -242,20 +246,20 @@ def acknowledged(lane: Outgoing, taken: int, form: Form) -> tuple[Outgoing, Rece
 # ------------------------------------------------------------------------------------------------------------- taking
 
 
-def judge(lane: Incoming, parcel: Parcel) -> Verdict:
+def judge(lane: Incoming, parcel: NumberedTransfer) -> TransferDecision:
     """What is to be done with a transfer whose form and numbers are found good."""
     if _known(lane, parcel):
-        return Verdict.REPEATED if _same(lane, parcel) else Verdict.REUSED
+        return TransferDecision.REPEATED if _same(lane, parcel) else TransferDecision.REUSED
     if parcel.seq > lane.taken + WINDOW:
-        return Verdict.JUMP
+        return TransferDecision.JUMP
     if not _next(lane, parcel):
-        return Verdict.EARLY
-    return Verdict.TAKE if (parcel.round, parcel.exchange) >= lane.place else Verdict.STALE
+        return TransferDecision.EARLY
+    return TransferDecision.TAKE if (parcel.round, parcel.exchange) >= lane.place else TransferDecision.STALE
 
 
-def take(lane: Incoming, parcel: Parcel, form: Form, length: int) -> tuple[Incoming, Mass]:
+def take(lane: Incoming, parcel: NumberedTransfer, form: Form, length: int) -> tuple[Incoming, Mass]:
     """Take a transfer whose verdict is TAKE, of a group of this length: the mass is the receiver's from now on."""
-    assert judge(lane, parcel) is Verdict.TAKE, "each transfer is taken once and in order"
+    assert judge(lane, parcel) is TransferDecision.TAKE, "each transfer is taken once and in order"
     carried_D, reference_D = carried(parcel, form, length, lane.reference_D)
     taken = Incoming(
         taken=parcel.seq,
@@ -268,28 +272,28 @@ def take(lane: Incoming, parcel: Parcel, form: Form, length: int) -> tuple[Incom
     return taken, Mass(carried_D, torch.tensor(parcel.weight, dtype=torch.float64))
 
 
-def implied_D(lane: Incoming, parcel: Parcel, form: Form, length: int) -> Tensor:
+def implied_D(lane: Incoming, parcel: NumberedTransfer, form: Form, length: int) -> Tensor:
     """(D,) float64: the estimate that a transfer implies, before it is taken; one of nothing implies none."""
     assert not parcel.nothing, "nothing implies nothing"
     return carried(parcel, form, length, lane.reference_D)[0] / parcel.weight
 
 
-def _known(lane: Incoming, parcel: Parcel) -> bool:
+def _known(lane: Incoming, parcel: NumberedTransfer) -> bool:
     return parcel.seq <= lane.taken
 
 
-def _next(lane: Incoming, parcel: Parcel) -> bool:
+def _next(lane: Incoming, parcel: NumberedTransfer) -> bool:
     return parcel.seq == lane.taken + 1
 
 
-def _same(lane: Incoming, parcel: Parcel) -> bool:
+def _same(lane: Incoming, parcel: NumberedTransfer) -> bool:
     """Whether a number that was taken came with the same content. Older than the digests kept, nobody can tell; an
     honest sender does not repeat them, since it knew them taken when it made the last one."""
     back = lane.taken - parcel.seq
     return back >= len(lane.recent) or lane.recent[-1 - back] == _digest(parcel)
 
 
-def _digest(parcel: Parcel) -> bytes:
+def _digest(parcel: NumberedTransfer) -> bytes:
     """BLAKE2b (16 bytes) of all that a repeat must not change."""
     head = f"{parcel.round} {parcel.exchange} {parcel.weight.hex()} {parcel.form} ".encode()
     digest = blake2b(head, digest_size=16)
@@ -300,7 +304,9 @@ def _digest(parcel: Parcel) -> bytes:
 # -------------------------------------------------------------------------------------------------------------- forms
 
 
-def carried(parcel: Parcel, form: Form, length: int, reference_D: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def carried(
+    parcel: NumberedTransfer, form: Form, length: int, reference_D: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     """The value (D,) float64 of a parcel on a lane of this form, and the reference behind it."""
     if parcel.nothing:
         return NOTHING.unpack(parcel.payload, length), reference_D

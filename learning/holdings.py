@@ -23,7 +23,7 @@ from fedpeer.config.choice import Choice, bind, called, parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.data.dataset import DataError, Dataset, Split
-from fedpeer.data.held import Held, held
+from fedpeer.data.held import PeerExamples, held
 from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
 from fedpeer.data.registry import DATASETS
@@ -66,7 +66,7 @@ def inputs_of(dataset: Dataset) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(dataset.x)).to(DataShape.of(dataset).dtype)
 
 
-def held_by(file: PeerFile, federation: Federation) -> tuple[Dataset, Held]:
+def held_by(file: PeerFile, federation: Federation) -> tuple[Dataset, PeerExamples]:
     """The data set that a real peer learns from, and what of it the peer holds.
 
     Raises:
@@ -129,7 +129,7 @@ class Outfit:
 
     assembly: Assembly
     dataset: Dataset
-    held: Held
+    held: PeerExamples
     learner: Learner
 
 

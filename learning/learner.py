@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedpeer.algorithms.batches import Batches, Examples, View, round_order
+from fedpeer.algorithms.batches import Batches, BatchView, Examples, round_order
 from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.evaluation import evaluate
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.losses import LOSSES
-from fedpeer.algorithms.servers.models import Model
+from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.steppers import Stepper, build, choose
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.building import optimizer_of
@@ -42,7 +42,7 @@ class Scale(Protocol):
 
 
 class LocalData(Protocol):
-    """What one peer holds; `fedpeer.data.held.Held` is one and says what is what."""
+    """What one peer holds; `fedpeer.data.held.PeerExamples` is one and says what is what."""
 
     @property
     def train_M(self) -> NDArray[np.int64]: ...
@@ -84,13 +84,13 @@ def check_step(module: nn.Module, inputs: Tensor) -> None:
             ) from None
 
 
-def view_of(held: LocalData, shape: DataShape) -> View | None:
+def view_of(held: LocalData, shape: DataShape) -> BatchView | None:
     """How a peer sees the inputs, or None if as they are."""
     if held.feature_map_F is None and held.inputs is None:
         return None
     feature_map = None if held.feature_map_F is None else torch.from_numpy(held.feature_map_F)
     scale = () if held.inputs is None else flat_scale(held.inputs, shape)
-    return View(feature_map, *map(torch.from_numpy, scale))
+    return BatchView(feature_map, *map(torch.from_numpy, scale))
 
 
 def flat_scale(scale: Scale, shape: DataShape) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -112,7 +112,7 @@ class Learner:
     device: str
     train_part: Examples
     test_part: Examples
-    view: View | None
+    view: BatchView | None
     score_scale: float
     stepper: Stepper = field(repr=False)
     batch: int
@@ -154,7 +154,7 @@ class Learner:
             device=device,
             train_part=train_part,
             test_part=test_part,
-            view=view and View(*(each if each is None else each.to(device) for each in view.fields())),
+            view=view and BatchView(*(each if each is None else each.to(device) for each in view.fields())),
             score_scale=held.score_scale,
             stepper=build(way, module, assembly.layout, loss, optimizer),
             batch=batch,
@@ -213,7 +213,7 @@ class Learner:
         """
         state = TrainingState(s_k.to(self.device), torch.tensor(not fresh))
         training = LocalTraining(self.bench())
-        state, sent = training.train(state, Model(x_n.to(self.device)), self.batches(round), [self.key(round)])
+        state, sent = training.train(state, ServerModel(x_n.to(self.device)), self.batches(round), [self.key(round)])
         return sent.model_n.cpu(), state.optimizer_k.cpu()
 
     def evaluate(self, x_n: Tensor) -> tuple[float, float]:

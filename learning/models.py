@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from fedpeer.algorithms.batches import Examples, View
+from fedpeer.algorithms.batches import BatchView, Examples
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.evaluation import EVALUATED_AT_ONCE, evaluate
 from fedpeer.algorithms.loop import Loop
@@ -34,7 +34,7 @@ from fedpeer.config.building import Loader
 from fedpeer.config.peer_id import is_id
 from fedpeer.config.settings import ChoiceField, Strict
 from fedpeer.data.dataset import Dataset
-from fedpeer.data.held import Held
+from fedpeer.data.held import PeerExamples
 from fedpeer.data.normalise import Normaliser
 from fedpeer.learning.assembly import Assembly, DataShape, build_network, outputs_of
 from fedpeer.learning.learner import flat_scale
@@ -57,7 +57,7 @@ class PeerScales(Strict):
     target_scale: float
 
     @classmethod
-    def of(cls, held: Held, shape: DataShape) -> PeerScales:
+    def of(cls, held: PeerExamples, shape: DataShape) -> PeerScales:
         scale = None if held.inputs is None else flat_scale(held.inputs, shape)
         target = held.targets
         return cls(
@@ -68,10 +68,10 @@ class PeerScales(Strict):
             target_scale=1.0 if target is None else float(target.scale_F.reshape(-1)[0]),
         )
 
-    def view(self) -> View:
+    def view(self) -> BatchView:
         map_F = None if self.feature_map is None else torch.tensor(self.feature_map)
         shift_F, scale_F = (None if each is None else torch.tensor(each) for each in (self.shift, self.scale))
-        return View(map_F, shift_F, scale_F)
+        return BatchView(map_F, shift_F, scale_F)
 
 
 class Card(Strict):
@@ -104,7 +104,7 @@ class Card(Strict):
         return peers
 
     @classmethod
-    def of(cls, assembly: Assembly, dataset: Dataset, holdings: Mapping[str, Held]) -> Card:
+    def of(cls, assembly: Assembly, dataset: Dataset, holdings: Mapping[str, PeerExamples]) -> Card:
         return cls(
             network=assembly.federation.network,
             loss=assembly.loss,

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpeer.algorithms.batches import View
+from fedpeer.algorithms.batches import BatchView
 from fedpeer.runs.disk import replacing
 
 #: Version of ONNX's set of operators: the newest that the common runtimes of 2024 know.
@@ -38,11 +38,18 @@ class Program(nn.Module):
     feature_map_F: Tensor
 
     def __init__(
-        self, network: nn.Module, view: View | None, *, classifies: bool, sigmoids: bool, shift: float, scale: float
+        self,
+        network: nn.Module,
+        view: BatchView | None,
+        *,
+        classifies: bool,
+        sigmoids: bool,
+        shift: float,
+        scale: float,
     ) -> None:
         super().__init__()
         self.network = network.eval()
-        view = view or View()
+        view = view or BatchView()
         for name, field in zip(("feature_map_F", "shift_F", "scale_F"), view.fields(), strict=True):
             if field is not None:
                 self.register_buffer(name, field)

@@ -36,7 +36,7 @@ def associate_(weight_OI: Tensor, source_I: Tensor, target_O: Tensor, rate: floa
     weight_OI.mul_(1 - way_I.unsqueeze(-2)).addcmul_((2 * target_O - 1).unsqueeze(-1), way_I.unsqueeze(-2))
 
 
-class Links(nn.Linear):
+class LayerLinks(nn.Linear):
     """Links from one layer to another, without a bias, and the thresholds behind them."""
 
     def __init__(self, sources: int, targets: int, *, threshold: float) -> None:
@@ -57,8 +57,8 @@ class Associative(nn.Module):
 
     def __init__(self, visible: int, hidden: int, *, threshold: float) -> None:
         super().__init__()
-        self.hidden = Links(visible, hidden, threshold=threshold)
-        self.output = Links(hidden, visible, threshold=threshold)
+        self.hidden = LayerLinks(visible, hidden, threshold=threshold)
+        self.output = LayerLinks(hidden, visible, threshold=threshold)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, *F) of 0 and 1, part of a pattern -> (B, visible), the pattern as far as it is known."""

@@ -12,18 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.batches import View
+from fedpeer.algorithms.batches import BatchView
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.steppers import choose
 from fedpeer.config.building import optimizer_of
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
-from fedpeer.data.held import Held
+from fedpeer.data.held import PeerExamples
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import inputs_of
 from fedpeer.learning.learner import budget, check_step, view_of
 from fedpeer.sims.vector.engine import VectorEngine
-from fedpeer.sims.vector.workspace import Job, Part, Workspace
+from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World, plan_of
 from fedpeer.slicing.plan import Plan
 
@@ -86,11 +86,11 @@ def job_of(world: World, device: str) -> Job:
     )
 
 
-def _holdings(world: World) -> list[Held]:
+def _holdings(world: World) -> list[PeerExamples]:
     return [world.held(peer) for peer in range(len(world.peers))]
 
 
-def _example(world: World, held: Held, count: int) -> tuple[Tensor, Tensor]:
+def _example(world: World, held: PeerExamples, count: int) -> tuple[Tensor, Tensor]:
     """Some real examples with their targets, as a peer sees them."""
     x = torch.from_numpy(np.ascontiguousarray(world.dataset.x[held.train_M[:count]]))
     return x.to(world.shape.dtype), torch.from_numpy(held.train_y[:count])
@@ -123,23 +123,23 @@ def sample_weights(world: World) -> NDArray[np.float64] | None:
     return np.asarray(counts / counts.mean())
 
 
-def _part(index: Sequence[NDArray[np.int64]], targets: Sequence[NDArray[np.generic]]) -> Part:
+def _part(index: Sequence[NDArray[np.int64]], targets: Sequence[NDArray[np.generic]]) -> WorkspacePart:
     first = np.cumsum([0, *(len(each) for each in index)])
-    return Part(
+    return WorkspacePart(
         torch.from_numpy(np.concatenate(index).astype(np.int64)),
         torch.from_numpy(np.concatenate(targets)),
         tuple(int(each) for each in first),
     )
 
 
-def _stacked(views: Sequence[View | None]) -> View | None:
+def _stacked(views: Sequence[BatchView | None]) -> BatchView | None:
     """How each of the peers sees the inputs, or None if all see them as they are. Either all have a scale or none."""
     if not any(views):
         return None
-    given = [View() if view is None else view for view in views]
+    given = [BatchView() if view is None else view for view in views]
     maps = [view.feature_map_F for view in given]
     size = next((len(each) for each in maps if each is not None), None)
-    return View(
+    return BatchView(
         None if size is None else torch.stack([torch.arange(size) if each is None else each for each in maps]),
         *(
             None if given[0].scale_F is None else torch.stack([getattr(view, name) for view in given])

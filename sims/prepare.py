@@ -24,7 +24,7 @@ from fedpeer.sims.engine import check, combination_of, hold
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.network.faults import Faults, asked
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.simulation import Kept, Simulation
+from fedpeer.sims.simulation import KeptFiles, Simulation
 from fedpeer.sims.vector.engine import rehearsed
 from fedpeer.sims.vector.sought import sought_in
 from fedpeer.sims.world import build, plan_of
@@ -65,7 +65,7 @@ def prepare(
         job = replace(jobs[request.seeds[0]], device="cpu", module=first.module, algorithm=method)
         algorithm, forms = rehearsed(job, workspace_of(first, plan, "cpu")(), first.drawn, plan)
         update = 0 if forms.sent is None else byte_count(forms.sent)
-        kept[str(method)] = Kept(
+        kept[str(method)] = KeptFiles(
             byte_count(forms.client), update, not has_server(algorithm) or algorithm.everyone_trains
         )
         sought_in(first, found_method)

@@ -15,7 +15,7 @@ from fedpeer.slicing.plan import Plan
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptFiles:
     """What the files of a method hold of a peer.
 
     own        bytes of what it keeps for itself; beside the parameters, where there is no server
@@ -47,7 +47,7 @@ class Simulation:
     worlds: Mapping[int, World]
     jobs: Mapping[int, Job]
     plans: Mapping[str, Plan]
-    kept: Mapping[str, Kept]
+    kept: Mapping[str, KeptFiles]
     device: str
     faults: Faults
 

@@ -13,7 +13,7 @@ from torch import nn
 from fedpeer.algorithms.contract import Method
 from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import Dataset, Split
-from fedpeer.data.held import Held, held
+from fedpeer.data.held import PeerExamples, held
 from fedpeer.data.own.code import imported
 from fedpeer.learning.assembly import Assembly, DataShape, assemble
 from fedpeer.learning.groups import plan_for
@@ -32,7 +32,7 @@ class World(Assembly):
     split: Split
     peers: tuple[str, ...]
 
-    def held(self, peer: int) -> Held:
+    def held(self, peer: int) -> PeerExamples:
         """What peer number `peer` (0, 1, ...) holds."""
         normalise = self.federation.simulation.normalise
         assert normalise is not None, "filled in by `build`"

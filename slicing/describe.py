@@ -65,7 +65,7 @@ class KindShape:
 
 
 @dataclass(frozen=True)
-class Description:
+class SliceDescription:
     """All of a plan that is worth drawing."""
 
     models: tuple[ModelShape, ...]
@@ -77,7 +77,7 @@ class Description:
         return asdict(self)
 
 
-def describe(plan: Plan, networks: NetworkMap | Mapping[str, NetworkMap]) -> Description:
+def describe(plan: Plan, networks: NetworkMap | Mapping[str, NetworkMap]) -> SliceDescription:
     """Describe a plan.
 
     Args:
@@ -107,7 +107,7 @@ def describe(plan: Plan, networks: NetworkMap | Mapping[str, NetworkMap]) -> Des
         )
         for group in plan.groups
     )
-    return Description(_models(plan), groups, tuple(kinds))
+    return SliceDescription(_models(plan), groups, tuple(kinds))
 
 
 def _counts(graph: ModelGraph, owner: np.ndarray[Any, np.dtype[np.int32]]) -> dict[str, int]:
@@ -131,7 +131,7 @@ def _models(plan: Plan) -> tuple[ModelShape, ...]:
 _WIDTH, _LINE, _BOX, _GAP = 720, 22, 215, 32
 
 
-def to_svg(description: Description) -> str:
+def to_svg(description: SliceDescription) -> str:
     """Draw the DAG and the ownership as one SVG element; text and lines take the colour of the page around it."""
     colour = {model.name: COLOURS[at % len(COLOURS)] for at, model in enumerate(description.models)}
     dag, height = _dag(description, colour)
@@ -159,7 +159,7 @@ def _short(text: str, characters: int) -> str:
     return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
-def _dag(description: Description, colour: Mapping[str, str]) -> tuple[list[str], float]:
+def _dag(description: SliceDescription, colour: Mapping[str, str]) -> tuple[list[str], float]:
     """Boxes, the models that others depend on above, and an arrow from each model up to what it depends on."""
     per_row = (_WIDTH + _GAP) // (_BOX + _GAP)
     place: dict[str, tuple[float, float]] = {}

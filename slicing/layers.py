@@ -14,21 +14,21 @@ import torch
 from torch import nn
 
 from fedpeer.slicing.cells import Ids, MixedError
-from fedpeer.slicing.shadows import Call, Neurons, Shadow, Weights, leaves
+from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, leaves
 
 
-def _bind(call: Call, weights: Weights | None, into: Ids, source: Ids | None = None) -> None:
+def _bind(call: TracedCall, weights: Weights | None, into: Ids, source: Ids | None = None) -> None:
     for index in weights.indices if weights else ():
         call.ledger.bind(index.numpy(), into, source)
 
 
-def attach(call: Call, weights: Weights | None, neurons: Neurons) -> None:
+def attach(call: TracedCall, weights: Weights | None, neurons: Neurons) -> None:
     """Parameters that stand beside neurons, broadcast over their positions."""
     for index in weights.indices if weights else ():
         call.ledger.attach(index.expand(neurons.ids.shape).numpy().ravel(), neurons.ids.numpy().ravel())
 
 
-def _attach_rows(call: Call, rows_MK: Ids, *weights: Weights | None) -> None:
+def _attach_rows(call: TracedCall, rows_MK: Ids, *weights: Weights | None) -> None:
     """Parameters of K things that are the same at M positions: less to look at than all positions."""
     things = Neurons(torch.from_numpy(call.ledger.agree(rows_MK)))
     for each in weights:
@@ -40,7 +40,7 @@ def _known(input: Any, weight: Any) -> None:
         raise MixedError("it is used in a way that slicing does not know")
 
 
-def linear(call: Call, input: Neurons, weight: Weights, bias: Weights | None = None) -> Shadow:
+def linear(call: TracedCall, input: Neurons, weight: Weights, bias: Weights | None = None) -> Shadow:
     """Each output is a new neuron; each input feature is one neuron, the same at every position."""
     _known(input, weight)
     source = call.ledger.agree(input.last())
@@ -50,14 +50,14 @@ def linear(call: Call, input: Neurons, weight: Weights, bias: Weights | None = N
     return call.across(into)
 
 
-def matmul(call: Call, input: Neurons, other: Weights) -> Shadow:
+def matmul(call: TracedCall, input: Neurons, other: Weights) -> Shadow:
     """`x @ w`, the linear layer written by hand."""
     _known(input, other)
     return linear(call, input, Weights(tuple(index.T for index in other.indices)))
 
 
 def conv(
-    call: Call,
+    call: TracedCall,
     input: Neurons,
     weight: Weights,
     bias: Weights | None = None,
@@ -81,7 +81,7 @@ def conv(
     return call.across(into, dim=1)
 
 
-def embedding(call: Call, input: Any, weight: Weights, *_: Any, **__: Any) -> Shadow:
+def embedding(call: TracedCall, input: Any, weight: Weights, *_: Any, **__: Any) -> Shadow:
     """Columns are new neurons, and each token is a neuron of the input."""
     if not isinstance(weight, Weights):
         raise MixedError("it is used in a way that slicing does not know")
@@ -92,30 +92,32 @@ def embedding(call: Call, input: Any, weight: Weights, *_: Any, **__: Any) -> Sh
     return call.across(into)
 
 
-def scale_channels(call: Call, input: Neurons, *weights: Weights | None) -> Shadow:
+def scale_channels(call: TracedCall, input: Neurons, *weights: Weights | None) -> Shadow:
     """Scale, shift and running statistics of a channel are the channel's own."""
     _attach_rows(call, input.channels(), *weights)
     return input
 
 
 def batch_norm(
-    call: Call, input: Neurons, mean: Any, var: Any, weight: Any = None, bias: Any = None, *_: Any
+    call: TracedCall, input: Neurons, mean: Any, var: Any, weight: Any = None, bias: Any = None, *_: Any
 ) -> Shadow:
     return scale_channels(call, input, mean, var, weight, bias)
 
 
-def group_norm(call: Call, input: Neurons, groups: int, weight: Any = None, bias: Any = None, *_: Any) -> Shadow:
+def group_norm(call: TracedCall, input: Neurons, groups: int, weight: Any = None, bias: Any = None, *_: Any) -> Shadow:
     return scale_channels(call, input, weight, bias)
 
 
-def layer_norm(call: Call, input: Neurons, shape: Any, weight: Any = None, bias: Any = None, *_: Any) -> Shadow:
+def layer_norm(call: TracedCall, input: Neurons, shape: Any, weight: Any = None, bias: Any = None, *_: Any) -> Shadow:
     """Scale and shift are each feature's own."""
     if weight is not None:
         _attach_rows(call, input.ids.reshape(-1, weight.shape.numel()).numpy(), weight, bias)
     return input
 
 
-def recurrent(call: Call, module: nn.RNNBase, own: Mapping[str, Weights], input: Neurons, start: Any = None) -> Shadow:
+def recurrent(
+    call: TracedCall, module: nn.RNNBase, own: Mapping[str, Weights], input: Neurons, start: Any = None
+) -> Shadow:
     """A hidden unit with all its gates is a neuron; each layer and direction is a part of its own."""
     if module.proj_size:
         raise MixedError("a projection of its hidden state (proj_size) mixes the units")

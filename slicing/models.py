@@ -34,7 +34,7 @@ class SlicingError(ValueError):
 
 
 @dataclass(frozen=True)
-class Problem:
+class ModelMistake:
     """One mistake: where (`partial_models.ward-a.depends_on`), and what is wrong with the way out."""
 
     place: str
@@ -78,7 +78,7 @@ def nearest(name: str, known: Collection[str]) -> str:
     return f'did you mean "{near[0]}"?' if near else "known: " + (", ".join(sorted(known)) or "none")
 
 
-def problems(models: Iterable[PartialModel], peers: Sequence[str] | None = None) -> list[Problem]:
+def problems(models: Iterable[PartialModel], peers: Sequence[str] | None = None) -> list[ModelMistake]:
     """Everything wrong with the models, and, if peers are given, with who implements them.
 
     Peers are looked at only once the models themselves are in order: a membership is judged by the closure of the
@@ -89,40 +89,42 @@ def problems(models: Iterable[PartialModel], peers: Sequence[str] | None = None)
     return found or (_member_problems(models, peers) if peers is not None else [])
 
 
-def _name_problems(models: tuple[PartialModel, ...]) -> list[Problem]:
+def _name_problems(models: tuple[PartialModel, ...]) -> list[ModelMistake]:
     found = []
     for name, times in Counter(model.name for model in models).items():
         place = f"partial_models.{name}"
         if not name.strip():
-            found.append(Problem("partial_models", "a partial model has an empty name; give it one"))
+            found.append(ModelMistake("partial_models", "a partial model has an empty name; give it one"))
         if any(character in name for character in RESERVED_CHARACTERS):
-            found.append(Problem(place, "& and + join the names of models in the id of a group; use other characters"))
+            found.append(
+                ModelMistake(place, "& and + join the names of models in the id of a group; use other characters")
+            )
         if times > 1:
-            found.append(Problem(place, f"{times} partial models have this name; give each its own"))
+            found.append(ModelMistake(place, f"{times} partial models have this name; give each its own"))
     return found + [
-        Problem(model.place, f'"{LOCAL}" is reserved for modules that stay local; it takes only modules')
+        ModelMistake(model.place, f'"{LOCAL}" is reserved for modules that stay local; it takes only modules')
         for model in models
         if model.name == LOCAL and (model.depends_on or model.neurons or model.members != "all")
     ]
 
 
-def _dependency_problems(models: tuple[PartialModel, ...]) -> list[Problem]:
+def _dependency_problems(models: tuple[PartialModel, ...]) -> list[ModelMistake]:
     known = {model.name for model in models} - {LOCAL}
     found = []
     for model in models:
         for name in model.depends_on:
             if name == LOCAL:
                 found.append(
-                    Problem(f"{model.place}.depends_on", f'nothing can depend on what is "{LOCAL}"; leave it out')
+                    ModelMistake(f"{model.place}.depends_on", f'nothing can depend on what is "{LOCAL}"; leave it out')
                 )
             elif name not in known:
                 found.append(
-                    Problem(
+                    ModelMistake(
                         f"{model.place}.depends_on", f'"{name}" is not a partial model here; {nearest(name, known)}'
                     )
                 )
     return found + [
-        Problem(
+        ModelMistake(
             f"partial_models.{cycle[0]}.depends_on",
             f"{' -> '.join([*cycle, cycle[0]])} is a cycle; no model can depend on itself, so take one arrow out",
         )
@@ -141,7 +143,7 @@ def _cycles(models: tuple[PartialModel, ...]) -> list[list[str]]:
     ]
 
 
-def _member_problems(models: tuple[PartialModel, ...], peers: Sequence[str]) -> list[Problem]:
+def _member_problems(models: tuple[PartialModel, ...], peers: Sequence[str]) -> list[ModelMistake]:
     graph, known = ModelGraph(models), set(peers)
     found = []
     for model in models:
@@ -149,9 +151,9 @@ def _member_problems(models: tuple[PartialModel, ...], peers: Sequence[str]) -> 
         members = peers if model.members == "all" else model.members
         for peer, times in Counter(members).items():
             if peer not in known:
-                found.append(Problem(place, f'"{peer}" is not a peer here; {nearest(peer, known)}'))
+                found.append(ModelMistake(place, f'"{peer}" is not a peer here; {nearest(peer, known)}'))
             elif times > 1:
-                found.append(Problem(place, f'"{peer}" is listed {times} times; leave one'))
+                found.append(ModelMistake(place, f'"{peer}" is listed {times} times; leave one'))
         lacking: dict[str, list[str]] = {}
         for peer in members:
             for name in model.depends_on:
@@ -162,7 +164,7 @@ def _member_problems(models: tuple[PartialModel, ...], peers: Sequence[str]) -> 
             end = chain.rsplit(" -> ", 1)[-1]
             others = f" (and {len(who) - 1} more peers)" if len(who) > 1 else ""
             found.append(
-                Problem(
+                ModelMistake(
                     place,
                     f"{who[0]}{others} implements {chain} but is not a member of {end}; "
                     f"add it to the members of {end}, or take it out here",
@@ -244,6 +246,6 @@ class ModelGraph:
         return all(self.models[each].implemented_by(peer) for each in {name, *self._closure[name]})
 
 
-def _refuse(found: Sequence[Problem]) -> None:
+def _refuse(found: Sequence[ModelMistake]) -> None:
     if found:
         raise SlicingError("\n".join(map(str, found)))

@@ -28,10 +28,10 @@ from fedpeer.slicing.layers import (
     scale_channels,
 )
 from fedpeer.slicing.network import NONE
-from fedpeer.slicing.shadows import Call, Neurons, Shadow, Weights, leaves, replaced
+from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, leaves, replaced
 
 
-def pooled(call: Call, input: Neurons, *_: Any, **__: Any) -> Shadow:
+def pooled(call: TracedCall, input: Neurons, *_: Any, **__: Any) -> Shadow:
     """Positions of one channel are put together; the channel stays itself."""
     channels = call.ledger.agree(input.channels())
     if isinstance(call.value, tuple):
@@ -39,7 +39,7 @@ def pooled(call: Call, input: Neurons, *_: Any, **__: Any) -> Shadow:
     return call.across(channels, dim=1)
 
 
-def reduced(call: Call, reduce: Callable[..., Any], input: Neurons, *args: Any, **kwargs: Any) -> Shadow:
+def reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args: Any, **kwargs: Any) -> Shadow:
     """A mean or the like over positions of the same neuron keeps the neuron."""
     if not isinstance(input, Neurons):
         raise MixedError("it is used in a way that slicing does not know")
@@ -53,14 +53,14 @@ def reduced(call: Call, reduce: Callable[..., Any], input: Neurons, *args: Any, 
     return Neurons(high) if isinstance(call.value, Tensor) else (Neurons(high), None)
 
 
-def padded(call: Call, input: Neurons, pad: Any, mode: str = "constant", value: Any = None) -> Shadow:
+def padded(call: TracedCall, input: Neurons, pad: Any, mode: str = "constant", value: Any = None) -> Shadow:
     """What is put around is constant, or copies of what is there."""
     ids = input.ids.double()  # exact: there are far fewer than 2**53 neurons, and not all modes know integers
     ids = nn.functional.pad(ids, pad, value=NONE) if mode == "constant" else nn.functional.pad(ids, pad, mode=mode)
     return Neurons(ids.long())
 
 
-def elementwise(call: Call, *operands: Any, **named: Any) -> Shadow:
+def elementwise(call: TracedCall, *operands: Any, **named: Any) -> Shadow:
     """Neuron k of all operands is one neuron; parameters among them are its own."""
     found = leaves((operands, named))
     weights = [each for each in found if isinstance(each, Weights)]
@@ -78,7 +78,7 @@ def elementwise(call: Call, *operands: Any, **named: Any) -> Shadow:
     return Neurons(result)
 
 
-def _united(call: Call, a: Tensor, b: Tensor) -> Tensor:
+def _united(call: TracedCall, a: Tensor, b: Tensor) -> Tensor:
     """One neuron of each pair; but one that is broadcast over many neurons (a gate) stays itself."""
     shape = np.broadcast_shapes(a.shape, b.shape)
     wide_a, wide_b = a.expand(shape), b.expand(shape)
@@ -92,7 +92,7 @@ def _united(call: Call, a: Tensor, b: Tensor) -> Tensor:
     return torch.where(wide_b >= 0, wide_b, wide_a) if a_spreads else torch.where(wide_a >= 0, wide_a, wide_b)
 
 
-def _spreads(call: Call, narrow: Ids, wide: Ids) -> bool:
+def _spreads(call: TracedCall, narrow: Ids, wide: Ids) -> bool:
     """Whether a broadcast neuron meets several; pixels not yet told apart are no several, unless it meets them all."""
     both = (narrow >= 0) & (wide >= 0)
     pairs = np.unique(narrow[both] << 32 | wide[both])  # there are far fewer than 2**32 neurons
@@ -105,7 +105,7 @@ def _instead(old: object, new: object, leaf: object) -> object:
     return new if leaf is old else leaf
 
 
-def moved(call: Call, move: Callable[..., Any], *args: Any, **kwargs: Any) -> Shadow:
+def moved(call: TracedCall, move: Callable[..., Any], *args: Any, **kwargs: Any) -> Shadow:
     """Values are moved about, not computed: the same is done to the shadows."""
     tree = (args, kwargs)
     found = leaves(tree)
@@ -181,7 +181,7 @@ CONSTANTS = _words("""
 MOVING_MODULES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
 
 
-def call_function(call: Call, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Shadow:
+def call_function(call: TracedCall, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Shadow:
     """The rule of a function or method, by its name.
 
     Raises:
@@ -206,7 +206,7 @@ def call_function(call: Call, name: str, function: Callable[..., Any], args: Any
     raise MixedError(f"slicing does not know the operation {name}")
 
 
-def call_module(call: Call, module: nn.Module, own: Mapping[str, Weights], args: Any, kwargs: Any) -> Shadow:
+def call_module(call: TracedCall, module: nn.Module, own: Mapping[str, Weights], args: Any, kwargs: Any) -> Shadow:
     """The rule of a torch layer; `own` are its parameters and float buffers.
 
     Raises:

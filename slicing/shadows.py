@@ -53,7 +53,7 @@ Shadow = Any  # Neurons, Weights, None (nothing is known), or tuples and lists o
 
 
 @dataclass(frozen=True)
-class Call:
+class TracedCall:
     """One operation of the forward pass.
 
     name: what a part that it produces is called: the path of the module, or of the operation
@@ -84,7 +84,7 @@ def leaves(tree: Any) -> list[Any]:
     return found
 
 
-def fresh(call: Call) -> Shadow:
+def fresh(call: TracedCall) -> Shadow:
     """Loose neurons for each tensor of numbers that an unknown operation returned."""
 
     def one(value: Any) -> Shadow:

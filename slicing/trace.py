@@ -25,7 +25,7 @@ from fedpeer.slicing.flat import tensor_specs
 from fedpeer.slicing.models import SlicingError
 from fedpeer.slicing.network import NONE, NetworkMap
 from fedpeer.slicing.rules import call_function, call_module
-from fedpeer.slicing.shadows import Call, Neurons, Shadow, Weights, fresh, leaves, parameters_in
+from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, fresh, leaves, parameters_in
 
 
 def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
@@ -90,7 +90,7 @@ class _Walker(fx.Interpreter):
             ends = [leaf.ids.numpy().ravel() for leaf in leaves(args) if isinstance(leaf, Neurons)]
             self.outputs = np.concatenate([self.outputs, *ends])
             return None
-        call = Call(self._ledger, self._name(node, args), value)
+        call = TracedCall(self._ledger, self._name(node, args), value)
         try:
             if node.op == "call_module":
                 module = self.module.get_submodule(str(node.target))

@@ -27,7 +27,7 @@ LABELS_MAX = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Description:
+class TopologyDescription:
     """One overlay in numbers.
 
     degree_min, degree_max   out-degrees over all phases and members
@@ -53,11 +53,11 @@ class Description:
 
 def describe(
     overlay: Overlay, protocol: Protocol = "push-sum", tolerances: Sequence[float] = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6)
-) -> Description:
+) -> TopologyDescription:
     """The numbers of an overlay, and the exchanges that `protocol` takes on it for some tolerances."""
     union = overlay.union
     degrees = [int(d) for phase in overlay.phases for d in adjacency(phase).sum(axis=1)]
-    return Description(
+    return TopologyDescription(
         members=overlay.members,
         edges=tuple((int(a), int(b)) for a, b in sorted(union.edges)),
         directed=union.is_directed(),

@@ -20,8 +20,8 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.mocha.dual import Task, gap_of, subproblem, theta_bound
-from fedpeer.algorithms.mocha.losses import Loss, coordinate
+from fedpeer.algorithms.mocha.dual import DualTask, gap_of, subproblem, theta_bound
+from fedpeer.algorithms.mocha.losses import DualLoss, coordinate
 from fedpeer.algorithms.mocha.sdca import Order, cyclic, solve
 
 Method = Literal["mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"]
@@ -66,7 +66,7 @@ def seconds_of(
 
 
 def cocoa_turn(
-    loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, permutation_S: Order, theta: float
+    loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float, permutation_S: Order, theta: float
 ) -> tuple[Tensor, Tensor, int]:
     """A node's turn that ends when its theta is certainly at most `theta`: (new alpha_S, delta_v_F, steps taken).
 
@@ -85,7 +85,7 @@ def cocoa_turn(
     return now_S, delta_v_F, taken
 
 
-def each_alone(loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float) -> Tensor:
+def each_alone(loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float) -> Tensor:
     """(S,) the alpha of every example after an exact coordinate step of that example alone, all at the same w_F."""
     score_S, curvature_S = task.x_SF @ w_F, task.weight * curvature * task.square_S
     of_S = (each_S.numpy() for each_S in (alpha_S, task.y_S, score_S, curvature_S))
@@ -101,7 +101,7 @@ def _each_alone(code, smoothing, alpha, y, score, curvature):  # type: ignore[no
 
 
 def minibatch_sdca_turn(
-    loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, coupling: float, batch: Order, part: float
+    loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor, coupling: float, batch: Order, part: float
 ) -> tuple[Tensor, Tensor]:
     """A node's turn: (new alpha_S, delta_v_F). part: of each change alone, how much is made."""
     assert 0 < part <= 1, "beta is at most the number of examples"
@@ -111,7 +111,7 @@ def minibatch_sdca_turn(
     return new_S, task.v_F(new_S - alpha_S)
 
 
-def batch_slope(loss: Loss, task: Task, w_F: Tensor, batch: Order) -> Tensor:
+def batch_slope(loss: DualLoss, task: DualTask, w_F: Tensor, batch: Order) -> Tensor:
     """(F,) a subgradient of the task's losses, estimated from a batch without bias; 0 from an empty one."""
     x_BF, y_B = task.x_SF[batch], task.y_S[batch]
     scaled = task.weight * len(task.y_S) / max(1, len(batch))

@@ -18,11 +18,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.mocha.losses import Loss
+from fedpeer.algorithms.mocha.losses import DualLoss
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class DualTask:
     """The examples of one node.
 
     x_SF     (S, F) float64, S >= 1 examples
@@ -39,14 +39,14 @@ class Task:
         assert self.y_S.shape == self.x_SF.shape[:1], "one label for each example"
 
     @staticmethod
-    def summed(x_SF: Tensor, y_S: Tensor) -> Task:
+    def summed(x_SF: Tensor, y_S: Tensor) -> DualTask:
         """The paper's convention: P sums the losses."""
-        return Task(x_SF.contiguous(), y_S, 1.0)
+        return DualTask(x_SF.contiguous(), y_S, 1.0)
 
     @staticmethod
-    def averaged(x_SF: Tensor, y_S: Tensor) -> Task:
+    def averaged(x_SF: Tensor, y_S: Tensor) -> DualTask:
         """The program's convention: P sums over tasks the mean loss of each."""
-        return Task(x_SF.contiguous(), y_S, 1.0 / len(y_S))
+        return DualTask(x_SF.contiguous(), y_S, 1.0 / len(y_S))
 
     @cached_property
     def square_S(self) -> Tensor:
@@ -64,11 +64,11 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class DualProblem:
     """The W step: T tasks under a fixed coupling M, (T, T) symmetric and positive definite."""
 
-    loss: Loss
-    tasks: tuple[Task, ...]
+    loss: DualLoss
+    tasks: tuple[DualTask, ...]
     coupling_TT: Tensor
 
     def __post_init__(self) -> None:
@@ -91,30 +91,30 @@ def regulariser(w_TF: Tensor, coupling_TT: Tensor) -> Tensor:
     return (w_TF * slope_TF).sum((-2, -1)) / 2
 
 
-def loss_of(loss: Loss, task: Task, w_F: Tensor) -> float:
+def loss_of(loss: DualLoss, task: DualTask, w_F: Tensor) -> float:
     """One task's part of the primal without the regulariser."""
     return task.weight * loss.value(task.x_SF @ w_F, task.y_S).sum().item()
 
 
-def primal(problem: Problem, v_TF: Tensor) -> float:
+def primal(problem: DualProblem, v_TF: Tensor) -> float:
     """P(W(alpha))."""
     w_TF = w_of(v_TF, problem.coupling_TT)
     losses = (loss_of(problem.loss, task, w_F) for task, w_F in zip(problem.tasks, w_TF, strict=True))
     return sum(losses) + conjugate_regulariser(v_TF, problem.coupling_TT).item()
 
 
-def dual(problem: Problem, alphas: Sequence[Tensor]) -> float:
+def dual(problem: DualProblem, alphas: Sequence[Tensor]) -> float:
     """D(alpha), which is minimised; infinite for infeasible alpha."""
     conjugates = (_conjugates(problem.loss, task, alpha_S) for task, alpha_S in zip(problem.tasks, alphas, strict=True))
     return sum(conjugates) + conjugate_regulariser(v_of(problem.tasks, alphas), problem.coupling_TT).item()
 
 
-def v_of(tasks: Sequence[Task], alphas: Sequence[Tensor]) -> Tensor:
+def v_of(tasks: Sequence[DualTask], alphas: Sequence[Tensor]) -> Tensor:
     """V, (T, F), from all dual variables."""
     return torch.stack([task.v_F(alpha_S) for task, alpha_S in zip(tasks, alphas, strict=True)])
 
 
-def gap_of(loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor) -> float:
+def gap_of(loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor) -> float:
     """One task's part of the duality gap, >= 0, which its node can tell alone.
 
     P + D = sum_t c_t sum_i loss(z_ti) + loss*(-alpha_ti) + alpha_ti z_ti, since R(W) + R*(V) = <V, W>: terms that are
@@ -126,7 +126,7 @@ def gap_of(loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor) -> float:
     return task.weight * terms_S.sum().item()
 
 
-def gap(problem: Problem, alphas: Sequence[Tensor], v_TF: Tensor) -> float:
+def gap(problem: DualProblem, alphas: Sequence[Tensor], v_TF: Tensor) -> float:
     """The duality gap P(W(alpha)) + D(alpha) >= 0, where V is that of alpha."""
     w_TF = w_of(v_TF, problem.coupling_TT)
     return sum(gap_of(problem.loss, *each) for each in zip(problem.tasks, alphas, w_TF, strict=True))
@@ -147,7 +147,13 @@ def sigma_prime(coupling_TT: Tensor) -> Tensor:
 
 
 def subproblem(
-    loss: Loss, task: Task, alpha_S: Tensor, new_alpha_S: Tensor, w_F: Tensor, curvature: float, constant: float = 0.0
+    loss: DualLoss,
+    task: DualTask,
+    alpha_S: Tensor,
+    new_alpha_S: Tensor,
+    w_F: Tensor,
+    curvature: float,
+    constant: float = 0.0,
 ) -> float:
     """G_t, to be minimised over new_alpha = alpha + delta alpha.
 
@@ -169,5 +175,5 @@ def theta_bound(reached: float, start: float, local_gap: float) -> float:
     return theta(reached, start, reached - local_gap)
 
 
-def _conjugates(loss: Loss, task: Task, alpha_S: Tensor) -> float:
+def _conjugates(loss: DualLoss, task: DualTask, alpha_S: Tensor) -> float:
     return task.weight * loss.conjugate(alpha_S, task.y_S).sum().item()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError
-from fedpeer.algorithms.mocha.dual import Task
+from fedpeer.algorithms.mocha.dual import DualTask
 from fedpeer.algorithms.workbench import Workbench
 
 
@@ -30,7 +30,7 @@ def check(bench: Workbench, name: str, *, squared: bool) -> None:
         raise AlgorithmError(f"{name} tells two classes apart with this loss; for numbers write loss=squared")
 
 
-def task_of(bench: Workbench, batches: Batches, *, averaged: bool) -> Task:
+def task_of(bench: Workbench, batches: Batches, *, averaged: bool) -> DualTask:
     """All examples of one client: float64, on the CPU, where the local solver is compiled for."""
     x, y = batches.everything()
     x_SF, y_S = (each.reshape(len(y), -1).to("cpu", torch.float64) for each in (x, y))
@@ -38,7 +38,7 @@ def task_of(bench: Workbench, batches: Batches, *, averaged: bool) -> Task:
         x_SF = torch.cat([x_SF, torch.ones(len(x_SF), 1, dtype=torch.float64)], dim=1)
     y_S = y_S.reshape(-1)
     labels_S = 2 * y_S - 1 if bench.loss.classifies else y_S
-    return Task.averaged(x_SF, labels_S) if averaged else Task.summed(x_SF, labels_S)
+    return DualTask.averaged(x_SF, labels_S) if averaged else DualTask.summed(x_SF, labels_S)
 
 
 def number_of(batches: Batches) -> Tensor:

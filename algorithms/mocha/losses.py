@@ -29,7 +29,7 @@ NEWTON_STEPS_MAX = 100
 
 
 @dataclass(frozen=True)
-class Loss:
+class DualLoss:
     """One loss; each function maps (..., S) and (..., S) to (..., S).
 
     value(z_S, y_S)           the loss itself
@@ -47,7 +47,7 @@ class Loss:
     smoothing: float = 0.0
 
 
-def smoothed_hinge(smoothing: float) -> Loss:
+def smoothed_hinge(smoothing: float) -> DualLoss:
     """The hinge with its corner rounded over a width of `smoothing` >= 0 below the margin 1; 0 is the hinge itself.
 
     max(0, 1 - yz) less smoothing / 2, and quadratic where the margin is missed by less than `smoothing`. The conjugate
@@ -68,7 +68,7 @@ def smoothed_hinge(smoothing: float) -> Loss:
         b_S = y_S * alpha_S
         return torch.where((b_S < 0) | (b_S > 1), torch.inf, -b_S + smoothing / 2 * b_S.square())
 
-    return Loss("smoothed-hinge" if smoothing else "hinge", value, slope, conjugate, _HINGE, smoothing)
+    return DualLoss("smoothed-hinge" if smoothing else "hinge", value, slope, conjugate, _HINGE, smoothing)
 
 
 def _logistic_conjugate(alpha_S: Tensor, y_S: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def _logistic_conjugate(alpha_S: Tensor, y_S: Tensor) -> Tensor:
 
 HINGE = smoothed_hinge(0.0)
 #: log(1 + exp(-yz)); conjugate b log b + (1 - b) log(1 - b).
-LOGISTIC = Loss(
+LOGISTIC = DualLoss(
     "logistic",
     lambda z_S, y_S: functional.softplus(-y_S * z_S),
     lambda z_S, y_S: -y_S * torch.sigmoid(-y_S * z_S),
@@ -87,7 +87,7 @@ LOGISTIC = Loss(
     _LOGISTIC,
 )
 #: (z - y)^2 / 2 for any number y; conjugate alpha^2 / 2 - alpha y.
-SQUARED = Loss(
+SQUARED = DualLoss(
     "squared",
     lambda z_S, y_S: (z_S - y_S).square() / 2,
     lambda z_S, y_S: z_S - y_S,
@@ -100,7 +100,7 @@ SQUARED = Loss(
 def coordinate(code, smoothing, alpha, y, score, curvature):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
     """The a that minimises conjugate(-a) + (a - alpha) score + curvature (a - alpha)^2 / 2, exactly.
 
-    code, smoothing: of the `Loss`; score: x r, with the solver's present r; curvature: sigma' M_tt c_t |x|^2 >= 0.
+    code, smoothing: of the `DualLoss`; score: x r, with the solver's present r; curvature: sigma' M_tt c_t |x|^2 >= 0.
     An example without features has curvature and score 0 and moves no weight; its best a is y for the hinge.
     """
     if code == _SQUARED:

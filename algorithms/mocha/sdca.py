@@ -20,8 +20,8 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.mocha.dual import Problem, Task, w_of
-from fedpeer.algorithms.mocha.losses import Loss, coordinate
+from fedpeer.algorithms.mocha.dual import DualProblem, DualTask, w_of
+from fedpeer.algorithms.mocha.losses import DualLoss, coordinate
 
 Order = NDArray[np.int64]
 
@@ -40,14 +40,21 @@ class State:
     v_TF: Tensor
 
     @staticmethod
-    def zero(tasks: Sequence[Task]) -> State:
+    def zero(tasks: Sequence[DualTask]) -> State:
         """alpha = 0, V = 0: feasible for every loss."""
         alphas = tuple(torch.zeros_like(task.y_S) for task in tasks)
         return State(alphas, torch.zeros(len(tasks), tasks[0].x_SF.shape[1], dtype=torch.float64))
 
 
 def solve(
-    loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, order_H: Order, *, once: bool = False
+    loss: DualLoss,
+    task: DualTask,
+    alpha_S: Tensor,
+    w_F: Tensor,
+    curvature: float,
+    order_H: Order,
+    *,
+    once: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """One node's turn: (new alpha_S, delta_v_F). It never makes the subproblem worse.
 
@@ -95,7 +102,7 @@ def _by_features(code, smoothing, scale, order, x, square, y, alpha, r):  # type
         alpha[i] = new
 
 
-def round_of(problem: Problem, state: State, sigma_T: Tensor, orders: Sequence[Order]) -> State:
+def round_of(problem: DualProblem, state: State, sigma_T: Tensor, orders: Sequence[Order]) -> State:
     """All nodes' turns from the same W, and the reduce step V + delta V (algorithm 1, lines 5-10).
 
     sigma_T: (T,) sigma' for each task, `sigma_primes` or the paper's one `sigma_prime` for all. orders: one for each

@@ -13,7 +13,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.servers.models import Local, ServerModel
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class Ditto(FedAvg):
     _: KW_ONLY
     strength: float = 0.1
 
-    def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
+    def train(
+        self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Local, Local]:
         start_n = broadcast.model_n.expand_as(client.model_n)
         shared_n = fresh_steps(self.bench.stepper, start_n, batches, keys)
         near = Correction.towards(start_n, self.strength)

@@ -14,35 +14,37 @@ from torch import Tensor
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.local_training import fresh_steps
-from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.workbench import Workbench
 
 
 @dataclass(frozen=True)
-class FedAvg(CoordinatedAlgorithm[Model, Local, Model, Local]):
+class FedAvg(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
     """The mean of what the clients made of the server's model."""
 
     bench: Workbench
     moved = ("model_n",)
 
-    def start_server(self, values_n: Tensor) -> Model:
-        return Model(values_n)
+    def start_server(self, values_n: Tensor) -> ServerModel:
+        return ServerModel(values_n)
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Local:
         return Local(values_n, examples)
 
-    def open(self, server: Model, round: int) -> Model:
+    def open(self, server: ServerModel, round: int) -> ServerModel:
         return server
 
-    def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
+    def train(
+        self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Local, Local]:
         start_n = broadcast.model_n.expand_as(client.model_n)
         local = Local(fresh_steps(self.bench.stepper, start_n, batches, keys), client.examples)
         return local, local
 
-    def close(self, server: Model, updates: Local) -> Model:
-        return Model(self.bench.mean(updates.model_n, updates.examples))
+    def close(self, server: ServerModel, updates: Local) -> ServerModel:
+        return ServerModel(self.bench.mean(updates.model_n, updates.examples))
 
-    def server_model(self, server: Model) -> Tensor:
+    def server_model(self, server: ServerModel) -> Tensor:
         return server.model_n
 
     def personal_model(self, client: Local) -> Tensor:

@@ -15,13 +15,13 @@ from torch import Tensor
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.local_training import fresh_steps
-from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.slicing.flat import gather, scatter_
 
 
 @dataclass(frozen=True)
-class FedPer(CoordinatedAlgorithm[Model, Local, Model, Local]):
+class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
     """A shared base under a head of one's own: the server and what is sent hold the base alone.
 
     head: modules by name; none: the last one that has parameters.
@@ -40,16 +40,18 @@ class FedPer(CoordinatedAlgorithm[Model, Local, Model, Local]):
         """(D,) int64, the places of the base in a client's parameters."""
         return self.bench.base_D(self.head)
 
-    def start_server(self, values_n: Tensor) -> Model:
-        return Model(gather(values_n, self.base_D))
+    def start_server(self, values_n: Tensor) -> ServerModel:
+        return ServerModel(gather(values_n, self.base_D))
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Local:
         return Local(values_n, examples)
 
-    def open(self, server: Model, round: int) -> Model:
+    def open(self, server: ServerModel, round: int) -> ServerModel:
         return server
 
-    def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
+    def train(
+        self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Local, Local]:
         base = broadcast.model_n.expand(*client.model_n.shape[:-1], -1)
         trained_n = self.learn(scatter_(client.model_n.clone(), self.base_D, base), batches, keys)
         return Local(trained_n, client.examples), Local(gather(trained_n, self.base_D), client.examples)
@@ -58,10 +60,10 @@ class FedPer(CoordinatedAlgorithm[Model, Local, Model, Local]):
         """(..., n) head and base after the local steps."""
         return fresh_steps(self.bench.stepper, start_n, batches, keys)
 
-    def close(self, server: Model, updates: Local) -> Model:
-        return Model(self.bench.mean(updates.model_n, updates.examples))
+    def close(self, server: ServerModel, updates: Local) -> ServerModel:
+        return ServerModel(self.bench.mean(updates.model_n, updates.examples))
 
-    def server_model(self, server: Model) -> None:
+    def server_model(self, server: ServerModel) -> None:
         """A base without a head is no model."""
 
     def personal_model(self, client: Local) -> Tensor:

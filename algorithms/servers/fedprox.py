@@ -14,7 +14,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.servers.models import Local, ServerModel
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,9 @@ class FedProx(FedAvg):
     _: KW_ONLY
     mu: float = 0.01
 
-    def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
+    def train(
+        self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Local, Local]:
         start_n = broadcast.model_n.expand_as(client.model_n)
         proximal = Correction.towards(start_n, self.mu)
         local = Local(fresh_steps(self.bench.stepper, start_n, batches, keys, proximal), client.examples)

@@ -29,9 +29,9 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, where
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import stacked, taken
-from fedpeer.algorithms.mocha.dual import Task, gap_of, loss_of, sigma_prime, sigma_primes, w_of
+from fedpeer.algorithms.mocha.dual import DualTask, gap_of, loss_of, sigma_prime, sigma_primes, w_of
 from fedpeer.algorithms.mocha.linear import check, number_of, task_of
-from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, Loss, smoothed_hinge
+from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss, smoothed_hinge
 from fedpeer.algorithms.mocha.relations import Kind, Relations, correlations, needed
 from fedpeer.algorithms.mocha.sdca import Order, budgets, reshuffled, solve
 from fedpeer.algorithms.workbench import Workbench
@@ -59,7 +59,7 @@ class Coupling:
 
 
 @dataclass(frozen=True, eq=False)
-class Centre:
+class MochaServer:
     """What the server holds: V (T, F) float64, all delta v of all rounds, and the coupling."""
 
     v_TF: Tensor
@@ -67,7 +67,7 @@ class Centre:
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class MochaBroadcast:
     """What everybody is told, float64: W (T, F), and of each task its curvature (T,), sigma' M_tt."""
 
     w_TF: Tensor
@@ -75,7 +75,7 @@ class Told:
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class MochaClient:
     """What a client keeps.
 
     model_n       (..., n) w_t, or its initial parameters while it was never asked
@@ -94,7 +94,7 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
+class MochaUpdate:
     """What a client sends: delta v_t (..., F) float64, and the number of its task (...) int64."""
 
     delta_v_F: Tensor
@@ -149,12 +149,12 @@ class Coupled:
         )
 
     @cached_property
-    def local_loss(self) -> Loss:
+    def local_loss(self) -> DualLoss:
         """The loss of the local problem."""
         losses = {"hinge": HINGE, "logistic": LOGISTIC, "squared": SQUARED}
         return losses[self.loss] if self.loss in losses else smoothed_hinge(self.smoothing)
 
-    def task(self, batches: Batches) -> Task:
+    def task(self, batches: Batches) -> DualTask:
         """All examples of one client."""
         return task_of(self.bench, batches, averaged=self.average == "mean")
 
@@ -190,25 +190,27 @@ class Coupled:
 
 
 @dataclass(frozen=True)
-class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
+class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBroadcast, MochaUpdate]):
     """Rounds of nodes that move dual variables; `turn` says how."""
 
-    def start_server(self, values_n: Tensor) -> Centre:
+    def start_server(self, values_n: Tensor) -> MochaServer:
         v_TF = values_n.new_zeros((self.bench.clients, len(values_n)), dtype=torch.float64)
-        return Centre(v_TF, self.coupling_at_first(values_n))
+        return MochaServer(v_TF, self.coupling_at_first(values_n))
 
-    def start_client(self, values_n: Tensor, examples: Tensor) -> Node:
+    def start_client(self, values_n: Tensor, examples: Tensor) -> MochaClient:
         nothing, few = values_n.new_zeros(values_n.shape[:-1], dtype=torch.float64), self.bench.examples_max
         none = nothing.to(torch.int64)
         assert int(examples.max()) <= few, "the bench knows the most examples of a client"
         alpha_S = nothing.unsqueeze(-1).repeat(*[1] * nothing.dim(), few)
-        return Node(values_n, alpha_S, none - 1, nothing, nothing, none)
+        return MochaClient(values_n, alpha_S, none - 1, nothing, nothing, none)
 
-    def open(self, server: Centre, round: int) -> Told:
+    def open(self, server: MochaServer, round: int) -> MochaBroadcast:
         coupling_TT = server.coupling.matrix_TT
-        return Told(w_of(server.v_TF, coupling_TT), self.curvatures(coupling_TT))
+        return MochaBroadcast(w_of(server.v_TF, coupling_TT), self.curvatures(coupling_TT))
 
-    def train(self, client: Node, broadcast: Told, batches: Batches, keys: Sequence[int]) -> tuple[Node, Said]:
+    def train(
+        self, client: MochaClient, broadcast: MochaBroadcast, batches: Batches, keys: Sequence[int]
+    ) -> tuple[MochaClient, MochaUpdate]:
         if not client.number.dim():
             return self._alone(client, broadcast, batches, keys[0])
         rows = range(len(client.number))
@@ -217,31 +219,31 @@ class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
         )
         return stacked(nodes), stacked(said)
 
-    def close(self, server: Centre, updates: Said) -> Centre:
+    def close(self, server: MochaServer, updates: MochaUpdate) -> MochaServer:
         v_TF = added(server.v_TF, updates.number, updates.delta_v_F)
-        return Centre(v_TF, self.coupling_after(server.coupling, w_of(v_TF, server.coupling.matrix_TT)))
+        return MochaServer(v_TF, self.coupling_after(server.coupling, w_of(v_TF, server.coupling.matrix_TT)))
 
-    def settle(self, before: Node, trained: Node, server: Centre, counted: Tensor) -> Node:
+    def settle(self, before: MochaClient, trained: MochaClient, server: MochaServer, counted: Tensor) -> MochaClient:
         # V is that of all dual variables only if both sides take the same steps.
         w_TF = w_of(server.v_TF, server.coupling.matrix_TT)
         model_n = w_TF[trained.number].to(before.model_n.dtype)
         return replace(trained, model_n=model_n, alpha_S=where(counted, trained.alpha_S, before.alpha_S))
 
-    def server_fault(self, server: Centre) -> Rejection | None:
+    def server_fault(self, server: MochaServer) -> Rejection | None:
         return self.coupling_fault(server.coupling)
 
-    def server_model(self, server: Centre) -> None:
+    def server_model(self, server: MochaServer) -> None:
         return None
 
-    def personal_model(self, client: Node) -> Tensor:
+    def personal_model(self, client: MochaClient) -> Tensor:
         return client.model_n
 
-    def statistics(self, client: Node, server: Centre) -> Mapping[str, Tensor]:
+    def statistics(self, client: MochaClient, server: MochaServer) -> Mapping[str, Tensor]:
         """Where all take part, the sums over the clients of the gap and of the primal are those before the round."""
         own = {"gap": client.gap, "primal": client.primal, "steps": client.steps.to(client.gap.dtype)}
         return own | self.said_of(server.coupling, client.gap)
 
-    def relations(self, server: Centre) -> Tensor | None:
+    def relations(self, server: MochaServer) -> Tensor | None:
         return correlations(server.coupling.matrix_TT) if self.related.learned else None
 
     @abstractmethod
@@ -250,11 +252,13 @@ class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
 
     @abstractmethod
     def turn(
-        self, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
+        self, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
     ) -> tuple[Tensor, Tensor, int]:
         """One node's work: (new alpha_S, delta v_F, steps taken)."""
 
-    def _alone(self, client: Node, broadcast: Told, batches: Batches, key: int) -> tuple[Node, Said]:
+    def _alone(
+        self, client: MochaClient, broadcast: MochaBroadcast, batches: Batches, key: int
+    ) -> tuple[MochaClient, MochaUpdate]:
         task, number = self.task(batches), number_of(batches)
         device, mine = client.alpha_S.device, int(number)
         alpha_S, w_F = client.alpha_S[: len(task.y_S)].cpu(), broadcast.w_TF[mine].cpu()
@@ -262,7 +266,7 @@ class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
         new_S, delta_v_F, steps = self.turn(task, alpha_S, w_F, curvature, mine, Draws(key))
         # A node's part of the regulariser, which is R*(V) = <V, W> / 2.
         primal = loss_of(self.local_loss, task, w_F) + float(task.v_F(alpha_S) @ w_F) / 2
-        node = Node(
+        node = MochaClient(
             client.model_n,
             functional.pad(new_S, (0, client.alpha_S.shape[-1] - len(new_S))).to(device),
             number,
@@ -270,7 +274,7 @@ class DualMethod(Coupled, CoordinatedAlgorithm[Centre, Node, Told, Said]):
             client.primal.new_tensor(primal),
             client.steps.new_tensor(steps),
         )
-        return node, Said(delta_v_F.to(device), number)
+        return node, MochaUpdate(delta_v_F.to(device), number)
 
 
 @dataclass(frozen=True)
@@ -309,7 +313,7 @@ class Mocha(DualMethod):
         return curvatures(coupling_TT, self.sigma)
 
     def turn(
-        self, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
+        self, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
     ) -> tuple[Tensor, Tensor, int]:
         order_H = self._order(len(alpha_S), number, draws)
         new_S, delta_v_F = solve(self.local_loss, task, alpha_S, w_F, curvature, order_H, once=True)

@@ -21,7 +21,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import stacked, taken
 from fedpeer.algorithms.mocha.comparators import batch_slope, cocoa_turn, minibatch_sdca_turn
-from fedpeer.algorithms.mocha.dual import Task, loss_of
+from fedpeer.algorithms.mocha.dual import DualTask, loss_of
 from fedpeer.algorithms.mocha.linear import number_of
 from fedpeer.algorithms.mocha.relations import correlations, needed
 from fedpeer.algorithms.mocha.sdca import Order
@@ -49,7 +49,7 @@ class Cocoa(DualMethod):
         return curvatures(coupling_TT, self.sigma)
 
     def turn(
-        self, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
+        self, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
     ) -> tuple[Tensor, Tensor, int]:
         permutation_S = draws.numpy("order").permutation(len(alpha_S))
         return cocoa_turn(self.local_loss, task, alpha_S, w_F, curvature, permutation_S, self.theta)
@@ -77,14 +77,14 @@ class MinibatchSdca(DualMethod):
         return coupling_TT.diagonal()
 
     def turn(
-        self, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
+        self, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
     ) -> tuple[Tensor, Tensor, int]:
         drawn, part = _batch(len(alpha_S), self.batch, draws), self.beta / (self.batch * self.bench.clients)
         return *minibatch_sdca_turn(self.local_loss, task, alpha_S, w_F, curvature, drawn, part), len(drawn)
 
 
 @dataclass(frozen=True, eq=False)
-class Primal:
+class PrimalServer:
     """What the server of minibatch SGD holds: W (T, F) float64, and the coupling."""
 
     w_TF: Tensor
@@ -92,7 +92,7 @@ class Primal:
 
 
 @dataclass(frozen=True, eq=False)
-class Pulled:
+class PrimalBroadcast:
     """What everybody is told: W (T, F), and the slope of the regulariser there, M^-1 W (T, F)."""
 
     w_TF: Tensor
@@ -100,7 +100,7 @@ class Pulled:
 
 
 @dataclass(frozen=True, eq=False)
-class Learner:
+class PrimalClient:
     """What a client keeps; each as MOCHA's `Node` has it."""
 
     model_n: Tensor
@@ -110,7 +110,7 @@ class Learner:
 
 
 @dataclass(frozen=True, eq=False)
-class Slope:
+class SlopeUpdate:
     """What a client sends: the slope of its losses, from its batch, (..., F) float64, and its task's number (...)."""
 
     slope_F: Tensor
@@ -118,7 +118,7 @@ class Slope:
 
 
 @dataclass(frozen=True)
-class MinibatchSgd(Coupled, CoordinatedAlgorithm[Primal, Learner, Pulled, Slope]):
+class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, PrimalBroadcast, SlopeUpdate]):
     """Minibatch SGD: in round h, W - beta / h (slopes of the losses, from a batch of each node, + M^-1 W)."""
 
     _: KW_ONLY
@@ -132,19 +132,21 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[Primal, Learner, Pulled, Slope]
         if self.omega == "global":
             raise AlgorithmError("minibatch-sgd needs Omega itself, and one model for all has none; take another omega")
 
-    def start_server(self, values_n: Tensor) -> Primal:
+    def start_server(self, values_n: Tensor) -> PrimalServer:
         w_TF = values_n.new_zeros((self.bench.clients, len(values_n)), dtype=torch.float64)
-        return Primal(w_TF, self.coupling_at_first(values_n))
+        return PrimalServer(w_TF, self.coupling_at_first(values_n))
 
-    def start_client(self, values_n: Tensor, examples: Tensor) -> Learner:
+    def start_client(self, values_n: Tensor, examples: Tensor) -> PrimalClient:
         nothing = values_n.new_zeros(values_n.shape[:-1], dtype=torch.float64)
         none = nothing.to(torch.int64)
-        return Learner(values_n, none - 1, nothing, none)
+        return PrimalClient(values_n, none - 1, nothing, none)
 
-    def open(self, server: Primal, round: int) -> Pulled:
-        return Pulled(server.w_TF, torch.linalg.solve(server.coupling.matrix_TT, server.w_TF))
+    def open(self, server: PrimalServer, round: int) -> PrimalBroadcast:
+        return PrimalBroadcast(server.w_TF, torch.linalg.solve(server.coupling.matrix_TT, server.w_TF))
 
-    def train(self, client: Learner, broadcast: Pulled, batches: Batches, keys: Sequence[int]) -> tuple[Learner, Slope]:
+    def train(
+        self, client: PrimalClient, broadcast: PrimalBroadcast, batches: Batches, keys: Sequence[int]
+    ) -> tuple[PrimalClient, SlopeUpdate]:
         if not client.number.dim():
             return self._alone(client, broadcast, batches, keys[0])
         rows = range(len(client.number))
@@ -153,33 +155,37 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[Primal, Learner, Pulled, Slope]
         )
         return stacked(learners), stacked(slopes)
 
-    def close(self, server: Primal, updates: Slope) -> Primal:
+    def close(self, server: PrimalServer, updates: SlopeUpdate) -> PrimalServer:
         number = int(server.coupling.rounds) + 1
         slope_TF = added(self.open(server, number).pull_TF, updates.number, updates.slope_F)
         w_TF = server.w_TF - self.beta / number * slope_TF
-        return Primal(w_TF, self.coupling_after(server.coupling, w_TF))
+        return PrimalServer(w_TF, self.coupling_after(server.coupling, w_TF))
 
-    def settle(self, before: Learner, trained: Learner, server: Primal, counted: Tensor) -> Learner:
+    def settle(
+        self, before: PrimalClient, trained: PrimalClient, server: PrimalServer, counted: Tensor
+    ) -> PrimalClient:
         return replace(trained, model_n=server.w_TF[trained.number].to(before.model_n.dtype))
 
-    def server_fault(self, server: Primal) -> Rejection | None:
+    def server_fault(self, server: PrimalServer) -> Rejection | None:
         return self.coupling_fault(server.coupling)
 
-    def server_model(self, server: Primal) -> None:
+    def server_model(self, server: PrimalServer) -> None:
         return None
 
-    def personal_model(self, client: Learner) -> Tensor:
+    def personal_model(self, client: PrimalClient) -> Tensor:
         return client.model_n
 
-    def statistics(self, client: Learner, server: Primal) -> Mapping[str, Tensor]:
+    def statistics(self, client: PrimalClient, server: PrimalServer) -> Mapping[str, Tensor]:
         """As MOCHA's; a W that comes from no dual variables has no gap."""
         own = {"primal": client.primal, "steps": client.steps.to(client.primal.dtype)}
         return own | self.said_of(server.coupling, client.primal)
 
-    def relations(self, server: Primal) -> Tensor | None:
+    def relations(self, server: PrimalServer) -> Tensor | None:
         return correlations(server.coupling.matrix_TT) if self.related.learned else None
 
-    def _alone(self, client: Learner, broadcast: Pulled, batches: Batches, key: int) -> tuple[Learner, Slope]:
+    def _alone(
+        self, client: PrimalClient, broadcast: PrimalBroadcast, batches: Batches, key: int
+    ) -> tuple[PrimalClient, SlopeUpdate]:
         task, number = self.task(batches), number_of(batches)
         w_F, pull_F = broadcast.w_TF[int(number)].cpu(), broadcast.pull_TF[int(number)].cpu()
         drawn = _batch(len(task.y_S), self.batch, Draws(key))
@@ -191,7 +197,7 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[Primal, Learner, Pulled, Slope]
             steps=client.steps.new_tensor(len(drawn)),
         )
         slope_F = batch_slope(self.local_loss, task, w_F, drawn)
-        return learner, Slope(slope_F.to(client.model_n.device), number)
+        return learner, SlopeUpdate(slope_F.to(client.model_n.device), number)
 
 
 def _batch(examples: int, size: int, draws: Draws) -> Order:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class ServerModel:
     """What equals average, (..., n), or what the server holds and tells: model_n (n,)."""
 
     model_n: Tensor

@@ -18,7 +18,7 @@ from fedpeer.algorithms.draws import branch
 from fedpeer.algorithms.gradients import Gradient, gradient_of
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.servers.models import Local, ServerModel
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class PerFedAvg(FedAvg):
     def _gradient(self) -> Gradient:
         return gradient_of(self.bench.module, self.bench.layout, self.bench.loss)
 
-    def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
+    def train(
+        self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Local, Local]:
         start_n = broadcast.model_n.expand_as(client.model_n)
         adapted = Local(fresh_steps(self.bench.stepper, start_n, batches, keys), client.examples)
         single = start_n.dim() == 1

@@ -27,7 +27,7 @@ from fedpeer.networks.bayesian import Estimator, inverse_softplus
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class PFedBayesServer:
     """The global distribution w, N(mu, sigma^2): the server holds and tells mu_n and sigma_n (n,)."""
 
     mu_n: Tensor
@@ -35,14 +35,14 @@ class Spread:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted(Spread):
+class PFedBayesUpdate(PFedBayesServer):
     """What a client sends: its copy of w (..., n) after the round, and n_k (...)."""
 
     examples: Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Personal:
+class PFedBayesClient:
     """What a client keeps: its own N(mu, softplus(rho)^2), (..., n), and n_k (...)."""
 
     mu_n: Tensor
@@ -51,7 +51,7 @@ class Personal:
 
 
 @dataclass(frozen=True)
-class PFedBayes(CoordinatedAlgorithm[Spread, Personal, Spread, Fitted]):
+class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayesServer, PFedBayesUpdate]):
     """A Bayesian network a client, held to a global one by zeta > 0 times their divergence.
 
     sigma: the standard deviation at the start. personal_steps: of the optimiser, on each batch. global_lr: of the plain
@@ -82,19 +82,19 @@ class PFedBayes(CoordinatedAlgorithm[Spread, Personal, Spread, Fitted]):
     def _training(self) -> BayesianTraining:
         return training_of(self.bench, estimator=self.estimator, samples=self.samples)
 
-    def start_server(self, values_n: Tensor) -> Spread:
-        return Spread(values_n, torch.full_like(values_n, self.sigma))
+    def start_server(self, values_n: Tensor) -> PFedBayesServer:
+        return PFedBayesServer(values_n, torch.full_like(values_n, self.sigma))
 
-    def start_client(self, values_n: Tensor, examples: Tensor) -> Personal:
+    def start_client(self, values_n: Tensor, examples: Tensor) -> PFedBayesClient:
         own = Posterior.around(values_n, self.sigma)
-        return Personal(own.mu_n, own.rho_n, examples)
+        return PFedBayesClient(own.mu_n, own.rho_n, examples)
 
-    def open(self, server: Spread, round: int) -> Spread:
+    def open(self, server: PFedBayesServer, round: int) -> PFedBayesServer:
         return server
 
     def train(
-        self, client: Personal, broadcast: Spread, batches: Batches, keys: Sequence[int]
-    ) -> tuple[Personal, Fitted]:
+        self, client: PFedBayesClient, broadcast: PFedBayesServer, batches: Batches, keys: Sequence[int]
+    ) -> tuple[PFedBayesClient, PFedBayesUpdate]:
         strength = self.zeta / client.examples.to(client.mu_n.dtype)
         rate = (self.bench.optimizer.lr if self.global_lr is None else self.global_lr) * strength.unsqueeze(-1)
         own = Posterior(client.mu_n, client.rho_n)
@@ -104,18 +104,20 @@ class PFedBayes(CoordinatedAlgorithm[Spread, Personal, Spread, Fitted]):
             held_to = w.gaussian
             own = self._training(own, held_to, strength, same, [branch(key, step) for key in keys])
             w = _followed(w, held_to.xi_D, own, rate)
-        return Personal(own.mu_n, own.rho_n, client.examples), Fitted(w.mu_n, w.sigma_n, client.examples)
+        return PFedBayesClient(own.mu_n, own.rho_n, client.examples), PFedBayesUpdate(
+            w.mu_n, w.sigma_n, client.examples
+        )
 
-    def close(self, server: Spread, updates: Fitted) -> Spread:
+    def close(self, server: PFedBayesServer, updates: PFedBayesUpdate) -> PFedBayesServer:
         mu_n, sigma_n = (self.bench.mean(each, updates.examples) for each in (updates.mu_n, updates.sigma_n))
-        return Spread(
+        return PFedBayesServer(
             torch.lerp(server.mu_n, mu_n, self.server_rate), torch.lerp(server.sigma_n, sigma_n, self.server_rate)
         )
 
-    def server_model(self, server: Spread) -> Tensor:
+    def server_model(self, server: PFedBayesServer) -> Tensor:
         return server.mu_n
 
-    def personal_model(self, client: Personal) -> Tensor:
+    def personal_model(self, client: PFedBayesClient) -> Tensor:
         return client.mu_n
 
 

@@ -16,7 +16,7 @@ from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.draws import branch
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.servers.models import Local, ServerModel
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class PFedMe(FedAvg):
     solving_steps: int = 5
     server_rate: float = 1.0
 
-    def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Local]:
+    def train(
+        self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Local, Local]:
         local_n = theta_n = broadcast.model_n.expand_as(client.model_n)
         for step in range(batches.steps):
             same = batches.taking([step] * self.solving_steps)
@@ -43,5 +45,5 @@ class PFedMe(FedAvg):
             local_n = local_n - self.lr * self.strength * (local_n - theta_n)
         return Local(theta_n, client.examples), Local(local_n, client.examples)
 
-    def close(self, server: Model, updates: Local) -> Model:
-        return Model(torch.lerp(server.model_n, super().close(server, updates).model_n, self.server_rate))
+    def close(self, server: ServerModel, updates: Local) -> ServerModel:
+        return ServerModel(torch.lerp(server.model_n, super().close(server, updates).model_n, self.server_rate))

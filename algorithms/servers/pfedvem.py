@@ -25,13 +25,13 @@ from fedpeer.algorithms.draws import Draws, branch
 from fedpeer.algorithms.leaves import stacked, taken
 from fedpeer.algorithms.own_rule import check_gradients
 from fedpeer.algorithms.pfedvem import SAMPLES, Head, Terms, confidence, feature_slopes, model_deviation, train_head
-from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import drawn
 
 
 @dataclass(frozen=True, eq=False)
-class Personal(Local):
+class PFedVEMClient(Local):
     """What a client keeps: its base and the mean of its head as one model, n_k, and its head's raw deviations.
 
     pi_D    (..., D) as in `Head`
@@ -41,7 +41,7 @@ class Personal(Local):
 
 
 @dataclass(frozen=True, eq=False)
-class Confident(Local):
+class PFedVEMUpdate(Local):
     """What a client sends: its base and the mean of its head as one model, n_k, and its confidence.
 
     tau     (...) the weight of its head, where n_k is the weight of its base
@@ -112,11 +112,13 @@ class PersonalHeads:
         start, base_m = self.span.start, base_m.expand(*head_D.shape[:-1], -1)
         return torch.cat((base_m[..., :start], head_D, base_m[..., start:]), -1)
 
-    def begun(self, values_n: Tensor, examples: Tensor) -> Personal:
+    def begun(self, values_n: Tensor, examples: Tensor) -> PFedVEMClient:
         """(...) peers before their first round, with the common head in the mean and the confidence 1 / sigma^2."""
-        return Personal(values_n, examples, Head.around(self.parted(values_n)[1], self.sigma).pi_D)
+        return PFedVEMClient(values_n, examples, Head.around(self.parted(values_n)[1], self.sigma).pi_D)
 
-    def turn(self, client: Personal, received: Model, batches: Batches, keys: Sequence[int]) -> tuple[Personal, Tensor]:
+    def turn(
+        self, client: PFedVEMClient, received: ServerModel, batches: Batches, keys: Sequence[int]
+    ) -> tuple[PFedVEMClient, Tensor]:
         """Clients (...) after a round from the base and the global head in `received`, (n,) or (..., n); their tau."""
         own, (base_m, w_D) = self.head_of(client), self.parted(received.model_n)
         w_D = w_D.expand_as(own.mu_D)
@@ -124,7 +126,7 @@ class PersonalHeads:
         begun = replace(client, model_n=self.joined(base_m, own.mu_D))
         return self.learn(begun, w_D, tau, batches, keys), tau
 
-    def trust(self, client: Personal, shared: Model) -> dict[str, Tensor]:
+    def trust(self, client: PFedVEMClient, shared: ServerModel) -> dict[str, Tensor]:
         """What figures 10 and 11 are drawn from: tau, and the two terms of 1 / tau (eq. 8)."""
         own, w_D = self.head_of(client), self.parted(shared.model_n)[1]
         return {
@@ -133,11 +135,13 @@ class PersonalHeads:
             "uncertainty": own.sigma_D.square().mean(-1),
         }
 
-    def head_of(self, client: Personal) -> Head:
+    def head_of(self, client: PFedVEMClient) -> Head:
         """(..., D) the clients' own heads."""
         return Head(self.parted(client.model_n)[1], client.pi_D)
 
-    def learn(self, begun: Personal, w_D: Tensor, tau: Tensor, batches: Batches, keys: Sequence[int]) -> Personal:
+    def learn(
+        self, begun: PFedVEMClient, w_D: Tensor, tau: Tensor, batches: Batches, keys: Sequence[int]
+    ) -> PFedVEMClient:
         """Clients (...) under the server's base after lines 9 and 10: first the head, and then the base under it.
 
         `w_D` (..., D) is what each took to be the global head.
@@ -147,7 +151,7 @@ class PersonalHeads:
         each = [self._alone(taken(begun, p), w_D[p], tau[p], batches.peer(p), key) for p, key in enumerate(keys)]
         return stacked(each)
 
-    def _alone(self, begun: Personal, w_D: Tensor, tau: Tensor, batches: Batches, key: int) -> Personal:
+    def _alone(self, begun: PFedVEMClient, w_D: Tensor, tau: Tensor, batches: Batches, key: int) -> PFedVEMClient:
         own, draws = self.head_of(begun), Draws(key)
         (inputs, y_N), like_KD = batches.everything(), own.mu_D.expand(self.samples, -1)
         for_head, for_base = (drawn(draws.torch(purpose)) for purpose in ("head", "base"))
@@ -170,37 +174,37 @@ class PersonalHeads:
 
 
 @dataclass(frozen=True)
-class PFedVEM(PersonalHeads, CoordinatedAlgorithm[Model, Personal, Model, Confident]):
+class PFedVEM(PersonalHeads, CoordinatedAlgorithm[ServerModel, PFedVEMClient, ServerModel, PFedVEMUpdate]):
     """A shared base under Bayesian heads of one's own, each held to the others' as tightly as it has earned it."""
 
     everyone_trains = True
     moved = ("model_n",)
     positive = ("tau",)
 
-    def start_server(self, values_n: Tensor) -> Model:
-        return Model(values_n)
+    def start_server(self, values_n: Tensor) -> ServerModel:
+        return ServerModel(values_n)
 
-    def start_client(self, values_n: Tensor, examples: Tensor) -> Personal:
+    def start_client(self, values_n: Tensor, examples: Tensor) -> PFedVEMClient:
         return self.begun(values_n, examples)
 
-    def open(self, server: Model, round: int) -> Model:
+    def open(self, server: ServerModel, round: int) -> ServerModel:
         return server
 
     def train(
-        self, client: Personal, received: Model, batches: Batches, keys: Sequence[int]
-    ) -> tuple[Personal, Confident]:
+        self, client: PFedVEMClient, received: ServerModel, batches: Batches, keys: Sequence[int]
+    ) -> tuple[PFedVEMClient, PFedVEMUpdate]:
         kept, tau = self.turn(client, received, batches, keys)
-        return kept, Confident(kept.model_n, client.examples, tau)
+        return kept, PFedVEMUpdate(kept.model_n, client.examples, tau)
 
-    def close(self, server: Model, updates: Confident) -> Model:
+    def close(self, server: ServerModel, updates: PFedVEMUpdate) -> ServerModel:
         base_Km, mu_KD = self.parted(updates.model_n)
-        return Model(self.joined(self.bench.mean(base_Km, updates.examples), self.bench.mean(mu_KD, updates.tau)))
+        return ServerModel(self.joined(self.bench.mean(base_Km, updates.examples), self.bench.mean(mu_KD, updates.tau)))
 
-    def server_model(self, server: Model) -> Tensor:
+    def server_model(self, server: ServerModel) -> Tensor:
         return server.model_n
 
-    def personal_model(self, client: Personal) -> Tensor:
+    def personal_model(self, client: PFedVEMClient) -> Tensor:
         return client.model_n
 
-    def statistics(self, client: Personal, shared: Model) -> dict[str, Tensor]:
+    def statistics(self, client: PFedVEMClient, shared: ServerModel) -> dict[str, Tensor]:
         return self.trust(client, shared)

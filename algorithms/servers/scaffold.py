@@ -20,7 +20,7 @@ from fedpeer.algorithms.workbench import Workbench
 
 
 @dataclass(frozen=True, eq=False)
-class Controlled:
+class ControlledModel:
     """A model x or y_i, and a control variate c or c_i: the server's, (n,), or what a client keeps, (..., n)."""
 
     model_n: Tensor
@@ -28,7 +28,7 @@ class Controlled:
 
 
 @dataclass(frozen=True, eq=False)
-class Changes:
+class ScaffoldUpdate:
     """What a client sends: how far its model and its control variate moved in the round, (..., n) each."""
 
     model_n: Tensor
@@ -36,7 +36,7 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Scaffold(CoordinatedAlgorithm[Controlled, Controlled, Controlled, Changes]):
+class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, ControlledModel, ScaffoldUpdate]):
     """FedAvg with control variates against drift; steps are plain SGD. global_lr: eta_g."""
 
     bench: Workbench
@@ -46,40 +46,42 @@ class Scaffold(CoordinatedAlgorithm[Controlled, Controlled, Controlled, Changes]
     def __post_init__(self) -> None:
         assert self.bench.lr > 0, "the control variates are gradients, told from steps"
 
-    def start_server(self, values_n: Tensor) -> Controlled:
-        return Controlled(values_n, torch.zeros_like(values_n))
+    def start_server(self, values_n: Tensor) -> ControlledModel:
+        return ControlledModel(values_n, torch.zeros_like(values_n))
 
-    def start_client(self, values_n: Tensor, examples: Tensor) -> Controlled:
-        return Controlled(values_n, torch.zeros_like(values_n))
+    def start_client(self, values_n: Tensor, examples: Tensor) -> ControlledModel:
+        return ControlledModel(values_n, torch.zeros_like(values_n))
 
-    def open(self, server: Controlled, round: int) -> Controlled:
+    def open(self, server: ControlledModel, round: int) -> ControlledModel:
         return server
 
     def train(
-        self, client: Controlled, broadcast: Controlled, batches: Batches, keys: Sequence[int]
-    ) -> tuple[Controlled, Changes]:
+        self, client: ControlledModel, broadcast: ControlledModel, batches: Batches, keys: Sequence[int]
+    ) -> tuple[ControlledModel, ScaffoldUpdate]:
         start_n = broadcast.model_n.expand_as(client.model_n)
         drift = Correction(broadcast.control_n - client.control_n)
         trained_n = fresh_steps(self.bench.stepper, start_n, batches, keys, drift)
         change_n = trained_n - start_n
         # Option II: c_i+ = c_i - c + (x - y_i) / (K eta_l), the mean of the gradients that were met on the way.
         control_n = client.control_n - broadcast.control_n - change_n / (batches.steps * self.bench.lr)
-        return Controlled(trained_n, control_n), Changes(change_n, control_n - client.control_n)
+        return ControlledModel(trained_n, control_n), ScaffoldUpdate(change_n, control_n - client.control_n)
 
-    def close(self, server: Controlled, updates: Changes) -> Controlled:
+    def close(self, server: ControlledModel, updates: ScaffoldUpdate) -> ControlledModel:
         took_part = len(updates.model_n) / self.bench.clients
         alike_K = torch.ones(len(updates.model_n), device=updates.model_n.device)
-        return Controlled(
+        return ControlledModel(
             server.model_n + self.global_lr * self.bench.mean(updates.model_n, alike_K),
             server.control_n + took_part * self.bench.mean(updates.control_n, alike_K),
         )
 
-    def settle(self, before: Controlled, trained: Controlled, server: Controlled, counted: Tensor) -> Controlled:
+    def settle(
+        self, before: ControlledModel, trained: ControlledModel, server: ControlledModel, counted: Tensor
+    ) -> ControlledModel:
         # The server's c is the mean of all c_i only if both sides take the same changes.
         return replace(trained, control_n=where(counted, trained.control_n, before.control_n))
 
-    def server_model(self, server: Controlled) -> Tensor:
+    def server_model(self, server: ControlledModel) -> Tensor:
         return server.model_n
 
-    def personal_model(self, client: Controlled) -> Tensor:
+    def personal_model(self, client: ControlledModel) -> Tensor:
         return client.model_n

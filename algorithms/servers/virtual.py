@@ -8,7 +8,7 @@ and clients start from the same parameters.
 
 Damping is one and the same for what is stored and what is sent. By default the server takes the A deltas of a round to
 the power 1 / A, so that it becomes the geometric mean of the posteriors that were trained, as FedAvg's is the mean of
-the models; the clients are told the power as part of what was taken (`Shared.taken_D`).
+the models; the clients are told the power as part of what was taken (`VirtualServer.taken_D`).
 
 Where the network has lateral connections (`networks/lateral.py`), its server part is theta and its client part phi_i: a
 posterior of the client's own, which never leaves it (eq. (2), (3)). Then there is no server's model: what a network
@@ -45,7 +45,7 @@ Ratio = Literal["update", "posterior"]
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
+class VirtualServer:
     """What the server holds: a distribution over the D shared weights, and the power to which deltas were last taken.
 
     taken_D   (D,) in [0, 1]; clients store as much of what they sent
@@ -56,7 +56,7 @@ class Shared:
 
 
 @dataclass(frozen=True, eq=False)
-class Factored:
+class VirtualClient:
     """What a client keeps.
 
     factor        (..., D) its own share in the server's posterior, of any sign
@@ -73,7 +73,7 @@ class Factored:
 
 
 @dataclass(frozen=True)
-class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
+class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gaussian]):
     """A Bayesian network whose server is the product of its clients' factors; a client keeps its own posterior.
 
     prior_sd: of all weights. exponent: the share of the prior in a client's reference. beta: what divergences are
@@ -138,15 +138,15 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
         """(D,) int64, places of theta in a client's parameters."""
         return torch.cat([torch.arange(each.span.start, each.span.stop) for each in self._shared])
 
-    def start_server(self, values_n: Tensor) -> Shared:
+    def start_server(self, values_n: Tensor) -> VirtualServer:
         mu_D = self._theta(values_n)
-        return Shared(Gaussian.of(mu_D, self.sigma), torch.ones_like(mu_D))
+        return VirtualServer(Gaussian.of(mu_D, self.sigma), torch.ones_like(mu_D))
 
-    def start_client(self, values_n: Tensor, examples: Tensor) -> Factored:
+    def start_client(self, values_n: Tensor, examples: Tensor) -> VirtualClient:
         self._check_steps(examples)
         own = Posterior.around(values_n, self.sigma)
         factor = Gaussian.of(self._theta(values_n), self.sigma) ** self._share(examples, values_n.dtype)
-        return Factored(factor, own.mu_n, own.rho_n, examples, torch.zeros_like(examples, dtype=torch.int64))
+        return VirtualClient(factor, own.mu_n, own.rho_n, examples, torch.zeros_like(examples, dtype=torch.int64))
 
     def _check_steps(self, examples: Tensor) -> None:
         """Whether plain steps come down the divergence, whose curvature in a mean is beta / n times the precision that
@@ -174,12 +174,12 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
             return examples.to(dtype).unsqueeze(-1) / self.bench.examples
         return torch.full((*examples.shape, 1), 1 / self.bench.clients, dtype=dtype, device=examples.device)
 
-    def open(self, server: Shared, round: int) -> Gaussian:
+    def open(self, server: VirtualServer, round: int) -> Gaussian:
         return server.posterior
 
     def train(
-        self, client: Factored, broadcast: Gaussian, batches: Batches, keys: Sequence[int]
-    ) -> tuple[Factored, Gaussian]:
+        self, client: VirtualClient, broadcast: Gaussian, batches: Batches, keys: Sequence[int]
+    ) -> tuple[VirtualClient, Gaussian]:
         cavity = virtual.cavity(broadcast, client.factor)
         share = self._share(client.examples, client.mu_n.dtype)
         reference = virtual.reference(cavity, self._prior(cavity), 1.0 if self.exponent == "1" else share).floored()
@@ -196,7 +196,9 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
         delta = virtual.client_delta(found, cavity, client.factor, gamma=gamma)
         keep_D = self._kept(delta, found)
         delta = delta if keep_D is None else virtual.pruned(delta, keep_D)
-        return Factored(client.factor * delta, own.mu_n, own.rho_n, client.examples, self._bytes(client, keep_D)), delta
+        return VirtualClient(
+            client.factor * delta, own.mu_n, own.rho_n, client.examples, self._bytes(client, keep_D)
+        ), delta
 
     def _prior(self, like: Gaussian) -> Gaussian:
         """(1,) the prior of every weight."""
@@ -213,7 +215,7 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
         shared_D = shared_D.expand(*private_n.shape[:-1], -1)
         return scatter_(private_n.clone(), self.shared_D, shared_D)
 
-    def _with_shared(self, client: Factored, start: Gaussian) -> Posterior:
+    def _with_shared(self, client: VirtualClient, start: Gaussian) -> Posterior:
         """(..., n) where training starts: from what is shared, and from the client's own where it is private."""
         begun = Posterior.of(start)
         return Posterior(self._placed(begun.mu_n, client.mu_n), self._placed(begun.rho_n, client.rho_n))
@@ -246,7 +248,7 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
             at += tensor.size
         return spans
 
-    def _bytes(self, client: Factored, keep_D: Tensor | None) -> Tensor:
+    def _bytes(self, client: VirtualClient, keep_D: Tensor | None) -> Tensor:
         """(...) int64 bytes, with the cheaper of two ways to say which weights were kept, for each tensor."""
         total = torch.zeros_like(client.sent_bytes)
         for tensor, span in self._spans:
@@ -259,7 +261,7 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
             )
         return total
 
-    def close(self, server: Shared, updates: Gaussian) -> Shared:
+    def close(self, server: VirtualServer, updates: Gaussian) -> VirtualServer:
         """The product of the deltas as A times their mean, so that robust means can take its place."""
         count, alike = len(updates.chi_D), torch.ones(len(updates.chi_D), device=updates.chi_D.device)
         mean = Gaussian(self.bench.mean(updates.chi_D, alike), self.bench.mean(updates.xi_D, alike))
@@ -267,9 +269,11 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
         after = virtual.applied(
             server.posterior, mean ** (count * power), positivity=self.positivity, server_lr=self.server_lr
         )
-        return Shared(after.server, power * after.taken_D)
+        return VirtualServer(after.server, power * after.taken_D)
 
-    def settle(self, before: Factored, trained: Factored, server: Shared, counted: Tensor) -> Factored:
+    def settle(
+        self, before: VirtualClient, trained: VirtualClient, server: VirtualServer, counted: Tensor
+    ) -> VirtualClient:
         """The own posterior stays as it was trained, counted or not: nothing of the server depends on it."""
         stored = virtual.stored(before.factor, virtual.delta(trained.factor, before.factor), server.taken_D)
         factor = Gaussian(
@@ -277,14 +281,14 @@ class Virtual(CoordinatedAlgorithm[Shared, Factored, Gaussian, Gaussian]):
         )
         return replace(trained, factor=factor)
 
-    def server_model(self, server: Shared) -> Tensor | None:
+    def server_model(self, server: VirtualServer) -> Tensor | None:
         """The means. Where there are lateral connections, the server's part feeds the clients' and predicts nothing."""
         return None if self.lateral else server.posterior.mu_D
 
-    def personal_model(self, client: Factored) -> Tensor:
+    def personal_model(self, client: VirtualClient) -> Tensor:
         return client.mu_n
 
-    def statistics(self, client: Factored, server: Shared) -> Mapping[str, Tensor]:
+    def statistics(self, client: VirtualClient, server: VirtualServer) -> Mapping[str, Tensor]:
         """The mean standard deviation of a client's own weights, and the bytes of its last update."""
         own = Posterior(client.mu_n, client.rho_n)
         return {"uncertainty": own.sigma_n.mean(-1), "update bytes": client.sent_bytes}

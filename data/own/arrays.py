@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedpeer.data.dataset import DataError, Dataset, InputKind, Task
 from fedpeer.data.own.code import imported
 from fedpeer.data.own.columns import CLASSES_GUESSED_MAX, described, drawn_test_part, users
-from fedpeer.data.own.mistakes import Mistakes, check_there
+from fedpeer.data.own.mistakes import FileMistakes, check_there
 
 #: What reads an array's description, by the version of its form.
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -174,7 +174,7 @@ def from_arrays(
     Raises:
         DataError: wrong shapes or lengths, not finite, labels that are no class numbers; all at once.
     """
-    mistakes = Mistakes(source)
+    mistakes = FileMistakes(source)
     raw_x, raw_y = _array(x, "x", mistakes), _array(y, "y", mistakes)
     mistakes.stop_if_any()
     _check_shapes(raw_x, raw_y, {"user": user, "test": test}, mistakes)
@@ -200,7 +200,7 @@ def from_arrays(
 
 
 def _check_shapes(
-    x: NDArray[np.generic], y: NDArray[np.generic], others: Mapping[str, object], mistakes: Mistakes
+    x: NDArray[np.generic], y: NDArray[np.generic], others: Mapping[str, object], mistakes: FileMistakes
 ) -> None:
     """Stops if shapes or lengths make no sense."""
     if x.ndim < 2 or x.size == 0:
@@ -225,7 +225,7 @@ def _guessed_task(y: NDArray[np.generic]) -> Task:
     return "classification" if y.ndim == 1 and few and whole else "regression"
 
 
-def _array(value: object, name: str, mistakes: Mistakes) -> NDArray[np.generic]:
+def _array(value: object, name: str, mistakes: FileMistakes) -> NDArray[np.generic]:
     try:
         array: NDArray[np.generic] = np.asarray(value)
     except (ValueError, TypeError) as problem:
@@ -236,12 +236,12 @@ def _array(value: object, name: str, mistakes: Mistakes) -> NDArray[np.generic]:
     return array
 
 
-def _users(user: object, mistakes: Mistakes) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _users(user: object, mistakes: FileMistakes) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     names = [str(name) for name in np.asarray(user).ravel().tolist()]
     return users(names, range(len(names)), "user", mistakes)
 
 
-def _inputs(x: NDArray[np.generic], kind: InputKind, mistakes: Mistakes) -> NDArray[np.generic]:
+def _inputs(x: NDArray[np.generic], kind: InputKind, mistakes: FileMistakes) -> NDArray[np.generic]:
     if kind == "tokens":
         if x.ndim != 2 or x.dtype.kind not in "iu" or int(np.min(x)) < 0:
             mistakes.add("x", f"tokens are whole numbers from 0 of shape (examples, length); it is {x.dtype} {x.shape}")
@@ -255,7 +255,7 @@ def _inputs(x: NDArray[np.generic], kind: InputKind, mistakes: Mistakes) -> NDAr
     return narrow[:, None] if kind == "image" and x.ndim == 3 else narrow
 
 
-def _finite(array: NDArray[np.generic], name: str, mistakes: Mistakes) -> None:
+def _finite(array: NDArray[np.generic], name: str, mistakes: FileMistakes) -> None:
     with np.errstate(over="ignore"):
         bad = np.argwhere(~np.isfinite(array.astype(np.float32)))
     if len(bad):
@@ -268,7 +268,7 @@ def _finite(array: NDArray[np.generic], name: str, mistakes: Mistakes) -> None:
 
 
 def _targets(
-    y: NDArray[np.generic], task: Task, classes: tuple[str, ...], mistakes: Mistakes
+    y: NDArray[np.generic], task: Task, classes: tuple[str, ...], mistakes: FileMistakes
 ) -> tuple[NDArray[np.generic], tuple[str, ...]]:
     """Targets (N,) or (N, outputs) and the names of the classes."""
     if task == "regression":

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import Task
-from fedpeer.data.own.mistakes import Mistakes
+from fedpeer.data.own.mistakes import FileMistakes
 from fedpeer.data.splits.cuts import checked_fraction, stratified
 
 #: With more different whole numbers than this in the label column, it is taken for a quantity, not for classes.
 CLASSES_GUESSED_MAX = 50
 
 
-def numbers(cells: Sequence[str], rows: Sequence[int], column: str, mistakes: Mistakes) -> NDArray[np.float32]:
+def numbers(cells: Sequence[str], rows: Sequence[int], column: str, mistakes: FileMistakes) -> NDArray[np.float32]:
     """The cells (N,) of a column as float32; what is not a finite number is a mistake at its row and column."""
     try:
         value_N = np.array(cells, dtype=np.float64)
@@ -72,7 +72,7 @@ def _missing(label: str) -> bool:
 
 
 def class_numbers(
-    label_N: Sequence[str], rows: Sequence[int], column: str, classes: tuple[str, ...], mistakes: Mistakes
+    label_N: Sequence[str], rows: Sequence[int], column: str, classes: tuple[str, ...], mistakes: FileMistakes
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Class numbers (N,) and names; the names in order of size if all are numbers, else by alphabet.
 
@@ -111,7 +111,7 @@ def _in_order(label: str) -> tuple[bool, float, str]:
 
 
 def users(
-    name_N: Sequence[str], rows: Sequence[int], column: str, mistakes: Mistakes
+    name_N: Sequence[str], rows: Sequence[int], column: str, mistakes: FileMistakes
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Whose example each is, (N,), and the users' names."""
     for row, name in zip(rows, name_N, strict=True):

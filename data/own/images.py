@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own.columns import described, drawn_test_part
-from fedpeer.data.own.mistakes import Mistakes
+from fedpeer.data.own.mistakes import FileMistakes
 
 
 def images(
@@ -39,7 +39,7 @@ def images(
         raise DataError(f"there is no folder {path}; it must hold one folder of images for each class")
     if len(resize) > 2 or any(side < 1 for side in resize):
         raise DataError(f"resize={'+'.join(map(str, resize))}: write one length in pixels, or width+height")
-    mistakes = Mistakes(path)
+    mistakes = FileMistakes(path)
     names = classes or tuple(sorted(each.name for each in root.iterdir() if each.is_dir() and each.name[0] != "."))
     if len(names) < 2:
         raise mistakes.stop("", f"it has {len(names)} folders in it; it must have one for each class, two or more")
@@ -70,7 +70,7 @@ def images(
     )
 
 
-def _inside(folder: Path, mistakes: Mistakes) -> list[Path]:
+def _inside(folder: Path, mistakes: FileMistakes) -> list[Path]:
     files = (
         sorted(file for file in folder.iterdir() if file.is_file() and file.name[0] != ".") if folder.is_dir() else []
     )
@@ -79,7 +79,7 @@ def _inside(folder: Path, mistakes: Mistakes) -> list[Path]:
     return files
 
 
-def _read(file: Path, size: tuple[int, int] | None, mode: str | None, mistakes: Mistakes) -> NDArray[np.uint8]:
+def _read(file: Path, size: tuple[int, int] | None, mode: str | None, mistakes: FileMistakes) -> NDArray[np.uint8]:
     """(C, H, W) in 0..255; an empty array after a mistake."""
     import PIL.Image
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.own.columns import numbers
-from fedpeer.data.own.mistakes import Mistakes
+from fedpeer.data.own.mistakes import FileMistakes
 from fedpeer.data.own.table import batches
 
 
@@ -27,7 +27,7 @@ def read_inputs(
     Raises:
         DataError: columns missing, or cells that are no numbers; all at once, with row and column.
     """
-    mistakes = Mistakes(name)
+    mistakes = FileMistakes(name)
     try:
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         header = [cell.strip() for cell in next(reader, [])]
@@ -46,7 +46,7 @@ def read_inputs(
     return np.concatenate(found).reshape(-1, *shape)
 
 
-def _columns(header: Sequence[str], features: Sequence[str], count: int, mistakes: Mistakes) -> list[int]:
+def _columns(header: Sequence[str], features: Sequence[str], count: int, mistakes: FileMistakes) -> list[int]:
     """Which columns are the features, in the model's order; stops if they are not there."""
     if not any(header):
         raise mistakes.stop("", "the file is empty; its first line must name the columns")

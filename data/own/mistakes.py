@@ -12,7 +12,7 @@ from fedpeer.data.dataset import DataError
 SHOWN_MAX = 10
 
 
-class Mistakes:
+class FileMistakes:
     """Collects the mistakes of one file; of those that are alike (same `group`) the first is kept, others counted."""
 
     def __init__(self, file: str) -> None:

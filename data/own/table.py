@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset, Task
 from fedpeer.data.own.columns import class_numbers, described, drawn_test_part, guessed_task, numbers, users
-from fedpeer.data.own.mistakes import Mistakes, check_there
+from fedpeer.data.own.mistakes import FileMistakes, check_there
 
 #: Rows converted at once: large enough for numpy to be quick, small enough that the text of a big file is not held.
 BATCH_ROWS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class WantedColumns:
     """What the user said about the columns."""
 
     label: str
@@ -66,8 +66,8 @@ def csv(
     Raises:
         DataError: with file, row (line of the file) and column of every mistake.
     """
-    wanted = Wanted(label=label, task=task, classes=classes, user=user, drop=drop, test_fraction=test_fraction)
-    mistakes = Mistakes(path)
+    wanted = WantedColumns(label=label, task=task, classes=classes, user=user, drop=drop, test_fraction=test_fraction)
+    mistakes = FileMistakes(path)
     separator = separator_of(delimiter)
     check_there(path)
     try:
@@ -91,7 +91,7 @@ def separator_of(delimiter: str) -> str:
     return separator
 
 
-def _read_csv(reader: Any, separator: str, wanted: Wanted, mistakes: Mistakes) -> Dataset:
+def _read_csv(reader: Any, separator: str, wanted: WantedColumns, mistakes: FileMistakes) -> Dataset:
     header = [name.strip() for name in next(reader, [])]
     if not any(header):
         raise mistakes.stop("", "the file is empty; its first line must name the columns")
@@ -111,14 +111,14 @@ def _read_csv(reader: Any, separator: str, wanted: Wanted, mistakes: Mistakes) -
     return _assembled(features, columns, wanted, mistakes)
 
 
-def batches(reader: Any, width: int, mistakes: Mistakes) -> Iterator[tuple[list[int], list[list[str]]]]:
+def batches(reader: Any, width: int, mistakes: FileMistakes) -> Iterator[tuple[list[int], list[list[str]]]]:
     """Rows with as many cells as the header, and the line on which each begins; blank lines are passed over."""
     numbered = _numbered(reader, width, mistakes)
     while batch := list(itertools.islice(numbered, BATCH_ROWS)):
         yield [line for line, _ in batch], [row for _, row in batch]
 
 
-def _numbered(reader: Any, width: int, mistakes: Mistakes) -> Iterator[tuple[int, list[str]]]:
+def _numbered(reader: Any, width: int, mistakes: FileMistakes) -> Iterator[tuple[int, list[str]]]:
     begins = reader.line_num + 1
     for row in reader:
         if len(row) == width:
@@ -154,8 +154,8 @@ def parquet(
         import pyarrow.parquet
     except ImportError:
         raise DataError(f"{path}: reading Parquet needs pyarrow; run pip install fedpeer[parquet]") from None
-    wanted = Wanted(label=label, task=task, classes=classes, user=user, drop=drop, test_fraction=test_fraction)
-    mistakes = Mistakes(path)
+    wanted = WantedColumns(label=label, task=task, classes=classes, user=user, drop=drop, test_fraction=test_fraction)
+    mistakes = FileMistakes(path)
     check_there(path)
     try:
         table = pyarrow.parquet.read_table(path)
@@ -176,7 +176,7 @@ def _text(column: Any) -> list[str]:
     return ["" if value is None else str(value).strip() for value in column.to_pylist()]
 
 
-def _arrow_numbers(column: Any, rows: Sequence[int], name: str, mistakes: Mistakes) -> NDArray[np.float32]:
+def _arrow_numbers(column: Any, rows: Sequence[int], name: str, mistakes: FileMistakes) -> NDArray[np.float32]:
     import pyarrow.types
 
     numeric = (pyarrow.types.is_floating, pyarrow.types.is_integer, pyarrow.types.is_boolean)
@@ -187,7 +187,7 @@ def _arrow_numbers(column: Any, rows: Sequence[int], name: str, mistakes: Mistak
     return numbers(_text(column), rows, name, mistakes)
 
 
-def _check_header(header: Sequence[str], wanted: Wanted, mistakes: Mistakes, separator: str = "") -> None:
+def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes, separator: str = "") -> None:
     """All that can be wrong with the column names; stops if anything is. A Parquet file has no line of names."""
     line = "row 1" if separator else ""
     if separator and len(header) == 1:
@@ -209,7 +209,7 @@ def _check_header(header: Sequence[str], wanted: Wanted, mistakes: Mistakes, sep
     mistakes.stop_if_any()
 
 
-def _assembled(features: list[str], columns: Columns, wanted: Wanted, mistakes: Mistakes) -> Dataset:
+def _assembled(features: list[str], columns: Columns, wanted: WantedColumns, mistakes: FileMistakes) -> Dataset:
     if not columns.rows and not mistakes:
         raise mistakes.stop("", "there are column names but no rows")
     task = wanted.task or ("classification" if wanted.classes else guessed_task(columns.labels))

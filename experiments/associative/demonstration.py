@@ -20,7 +20,7 @@ from torch import Tensor
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import DataError
-from fedpeer.experiments.associative.recall import Bits, Canvas, Memory, Pattern, Recall, closeness
+from fedpeer.experiments.associative.recall import Bits, Canvas, Pattern, Recall, RecallMemory, closeness
 from fedpeer.experiments.associative.shown import HIDDEN, Scene, Shown
 from fedpeer.networks.associative import Associative
 from fedpeer.sims.prepare import prepare
@@ -175,12 +175,12 @@ def _recall(
     mine = {whole: pattern(peer, place) for peer in (OTHERS, 0) for place, whole in enumerate(wholes[peer])}
     into = next(tensor for tensor in world.layout.tensors if tensor.name == "hidden.weight")
 
-    def memory(method: str, peer: str) -> Memory:
+    def memory(method: str, peer: str) -> RecallMemory:
         averaged_n = np.ones(world.layout.n, np.bool_)
         averaged_n[simulation.plans[method].local[peer]] = False
         hidden_HV, output_VH = (models[method][f"{peer}/{name}.weight"] for name in ("hidden", "output"))
         averaged_HV = averaged_n[into.span].reshape(into.shape)
-        return Memory(hidden_HV=hidden_HV, output_VH=output_VH, averaged_H=np.asarray(averaged_HV.any(1)))
+        return RecallMemory(hidden_HV=hidden_HV, output_VH=output_VH, averaged_H=np.asarray(averaged_HV.any(1)))
 
     return Recall(
         canvas=canvas,

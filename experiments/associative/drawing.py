@@ -24,7 +24,7 @@ PLAIN = str.maketrans("■□×·█░", "#ox.#o")
 
 
 @dataclass(frozen=True)
-class Marks:
+class DrawingMarks:
     """How cells are drawn: the marks in the order of `STYLES`, what stands after each, columns between pictures."""
 
     cells: tuple[str, str, str, str]
@@ -32,7 +32,7 @@ class Marks:
     apart: int
 
     @classmethod
-    def suited(cls, width: int, *, images: bool, ascii_only: bool) -> Marks:
+    def suited(cls, width: int, *, images: bool, ascii_only: bool) -> DrawingMarks:
         """Pixels are two columns on any terminal: what they draw has a shape."""
         if images:
             marks, after, apart = ("██", "░░", "××", "· "), "", 2
@@ -44,7 +44,7 @@ class Marks:
         return cls(marks, after, apart)
 
 
-def drawn(scene: Scene, marks: Marks, *, images: bool) -> Table:
+def drawn(scene: Scene, marks: DrawingMarks, *, images: bool) -> Table:
     """What is given, what is expected, and each method's answer, side by side.
 
     Of an image, in which there is no noise, the given half and the rest that is missing are one picture.
@@ -68,7 +68,7 @@ def _verdict(scene: Scene, method: str) -> str:
     return "\n".join(verdict(scene.passes[method], missing, too_much))
 
 
-def picture(cells: Cells, expected: Cells, marks: Marks) -> Text:
+def picture(cells: Cells, expected: Cells, marks: DrawingMarks) -> Text:
     """A pattern, cell by cell, against what was expected."""
     text, styles = Text(), tuple(STYLES.values())
     for number, (row, wanted) in enumerate(zip(cells.tolist(), expected.tolist(), strict=True)):
@@ -80,7 +80,7 @@ def picture(cells: Cells, expected: Cells, marks: Marks) -> Text:
     return text
 
 
-def legend(marks: Marks) -> Text:
+def legend(marks: DrawingMarks) -> Text:
     """What the marks mean."""
     text = Text("\n")
     for mark, (words, style) in zip(marks.cells, STYLES.items(), strict=True):

@@ -76,7 +76,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class RecallMemory:
     """One peer's weights after learning in one way, and which of its hidden units (H,) are averaged with others."""
 
     hidden_HV: Tensor
@@ -125,7 +125,7 @@ class Recall:
     threshold: float
     patterns: tuple[Pattern, ...]
     expected: Mapping[str, tuple[Pattern, ...]]
-    memories: Mapping[str, Mapping[str, Memory]]
+    memories: Mapping[str, Mapping[str, RecallMemory]]
 
     def fire(self, method: str, peer: str, given_MV: Bits) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Units (M, V) that are set -> (M, H) and (M, V): which hidden ones fire, and which visible ones then."""

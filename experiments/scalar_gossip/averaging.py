@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.experiments.scalar_gossip.channels import Flags, Index, Lanes, Masses, Traffic, add
+from fedpeer.experiments.scalar_gossip.channels import Flags, Index, Lanes, Masses, ScalarTraffic, add
 from fedpeer.topology.wide import WideGraph, matched
 
 CrowdProtocol = Literal["push-sum", "push-pull"]
@@ -92,13 +92,13 @@ class Crowd:
 
     # -------------------------------------------------------------------------------------------------------- exchanges
 
-    def exchange(self, number: int, draws: np.random.Generator) -> Traffic:
+    def exchange(self, number: int, draws: np.random.Generator) -> ScalarTraffic:
         """Exchange `number`, 0, 1, ..., of all peers at once."""
         if self.protocol == "push-pull":
             return self._meet(draws)
         if not self.graph.phases:
             self.mass_2P[:] = self.mass_2P.mean(axis=1, keepdims=True)
-            return Traffic(self.graph.lanes)
+            return ScalarTraffic(self.graph.lanes)
         phase = number % len(self.graph.phases)
         if self.lanes is not None:
             in_turn = slice(self._first[phase], self._first[phase + 1])
@@ -107,12 +107,12 @@ class Crowd:
         share_2P = self.mass_2P * self._fractions[phase]
         if not self.loss:
             self.mass_2P = share_2P + np.stack([edges.T @ share_P for share_P in share_2P])
-            return Traffic(edges.nnz)
+            return ScalarTraffic(edges.nnz)
         src_L = np.repeat(np.arange(self.members, dtype=np.int32), np.diff(edges.indptr))
         self._forgetful(src_L, edges.indices, share_2P, draws)
-        return Traffic(edges.nnz)
+        return ScalarTraffic(edges.nnz)
 
-    def _meet(self, draws: np.random.Generator) -> Traffic:
+    def _meet(self, draws: np.random.Generator) -> ScalarTraffic:
         if self.graph.complete and self.lanes is None and self.members > PAIRED_ABOVE:
             pairs = draws.permutation(self.members)[: self.members // 2 * 2].reshape(-1, 2)
             edges, a_M, b_M = None, pairs[:, 0], pairs[:, 1]
@@ -132,7 +132,7 @@ class Crowd:
             share_2P[:, b_M] /= 2
             ends = (np.concatenate([a_M, b_M]), np.concatenate([b_M, a_M]))
             self._forgetful(*ends, share_2P, draws)
-        return Traffic(2 * len(a_M))
+        return ScalarTraffic(2 * len(a_M))
 
     def _forgetful(self, src_L: Index, dst_L: Index, share_2P: Masses, draws: np.random.Generator) -> None:
         """Shares along these edges, without lanes: what does not arrive is gone."""

@@ -30,15 +30,15 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass
-class Traffic:
+class ScalarTraffic:
     """Messages of one round or of many, of all peers together."""
 
     shares: int = 0
     repeats: int = 0
     answers: int = 0
 
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(self.shares + other.shares, self.repeats + other.repeats, self.answers + other.answers)
+    def __add__(self, other: ScalarTraffic) -> ScalarTraffic:
+        return ScalarTraffic(self.shares + other.shares, self.repeats + other.repeats, self.answers + other.answers)
 
 
 class Lanes:
@@ -62,7 +62,7 @@ class Lanes:
         fraction_P: NDArray[np.float64],
         loss: float,
         draws: np.random.Generator,
-    ) -> Traffic:
+    ) -> ScalarTraffic:
         """One round. `mass_2P` is changed; in_turn: the lanes along which shares are given, each peer's of equal size,
         `fraction_P` (P,) of what it holds. Draws one number for each message, oldest transfer first, then one for each
         acknowledgement."""
@@ -73,7 +73,7 @@ class Lanes:
         back = arrived[draws.random(len(arrived), dtype=np.float32) >= loss]
         self._acked_L[self.lane_K[back]] = self._taken_L[self.lane_K[back]]
         self._keep(self._beyond(self._acked_L))
-        return Traffic(given, said - given, len(arrived))
+        return ScalarTraffic(given, said - given, len(arrived))
 
     def under_way(self) -> NDArray[np.float64]:
         """(2,) value and weight that were given and not taken."""

@@ -30,7 +30,7 @@ TO = 1e-6
 
 
 @dataclass(frozen=True)
-class Line:
+class ScaleRow:
     """One row of the table.
 
     largest   peers up to which it is played: beyond, a cell takes minutes, or more exchanges than anybody wants
@@ -62,28 +62,28 @@ class Line:
 
 
 LINES = (
-    Line("one-peer-exponential"),
-    Line("one-peer-exponential", doubled=True, largest=1_048_576),
-    Line("exponential"),
-    Line("k-regular:4"),
-    Line("complete", "push-pull"),
-    Line("k-regular:4", "push-pull", largest=100_000),
-    Line("torus", largest=10_000),
-    Line("ring", largest=100),
-    Line("one-peer-exponential", loss=0.1),
-    Line("one-peer-exponential", churn=0.01),
-    Line("exponential", loss=0.1, largest=100_000),
-    Line("exponential", loss=0.3, largest=100_000),
-    Line("exponential", churn=0.01),
-    Line("k-regular:4", loss=0.1),
-    Line("k-regular:4", loss=0.3, largest=100_000),
-    Line("k-regular:4", churn=0.01),
-    Line("one-peer-exponential", loss=0.1, doubled=True, largest=1_048_576),
-    Line("one-peer-exponential", loss=0.3, doubled=True, largest=1_048_576),
+    ScaleRow("one-peer-exponential"),
+    ScaleRow("one-peer-exponential", doubled=True, largest=1_048_576),
+    ScaleRow("exponential"),
+    ScaleRow("k-regular:4"),
+    ScaleRow("complete", "push-pull"),
+    ScaleRow("k-regular:4", "push-pull", largest=100_000),
+    ScaleRow("torus", largest=10_000),
+    ScaleRow("ring", largest=100),
+    ScaleRow("one-peer-exponential", loss=0.1),
+    ScaleRow("one-peer-exponential", churn=0.01),
+    ScaleRow("exponential", loss=0.1, largest=100_000),
+    ScaleRow("exponential", loss=0.3, largest=100_000),
+    ScaleRow("exponential", churn=0.01),
+    ScaleRow("k-regular:4", loss=0.1),
+    ScaleRow("k-regular:4", loss=0.3, largest=100_000),
+    ScaleRow("k-regular:4", churn=0.01),
+    ScaleRow("one-peer-exponential", loss=0.1, doubled=True, largest=1_048_576),
+    ScaleRow("one-peer-exponential", loss=0.3, doubled=True, largest=1_048_576),
 )
 
 
-def cells(most: int, seed: int) -> list[tuple[Line, CrowdAsked]]:
+def cells(most: int, seed: int) -> list[tuple[ScaleRow, CrowdAsked]]:
     """What is played for sizes up to so many peers, the small ones first."""
     asked = [(line, line.at(place, seed)) for place in range(len(SIZES)) for line in LINES]
     return [(line, each) for line, each in asked if each.peers <= min(line.largest, most * DOUBLED[-1] / SIZES[-1])]
@@ -95,7 +95,7 @@ def key(asked: CrowdAsked) -> str:
     return f"{asked.graph} {asked.peers} {asked.protocol} {trouble} {asked.to:g} {asked.seed}"
 
 
-def row(line: Line, outcome: CrowdOutcome) -> dict[str, Any]:
+def row(line: ScaleRow, outcome: CrowdOutcome) -> dict[str, Any]:
     """A finished cell in plain types."""
     asked, known = outcome.asked, outcome.theory
     return {

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedpeer.config.choice import Choice, bind, lookup
 from fedpeer.experiments.scalar_gossip.averaging import Crowd, CrowdProtocol
-from fedpeer.experiments.scalar_gossip.channels import Traffic
+from fedpeer.experiments.scalar_gossip.channels import ScalarTraffic
 from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
 from fedpeer.topology.graphs import GRAPHS, TopologyError
 from fedpeer.topology.theory import Theory, theory
@@ -69,7 +69,7 @@ class CrowdOutcome:
     drift: float
     weight: float
     newcomers: int
-    traffic: Traffic
+    traffic: ScalarTraffic
     lanes: int
     phases: int
     seconds: float
@@ -121,7 +121,7 @@ def play(asked: CrowdAsked, tell: Tell = lambda _: None, stop: threading.Event |
         draws = np.random.default_rng([asked.seed, 1])
         start_P = draws.standard_normal(asked.peers)
         crowd = Crowd(graph, asked.protocol, start_P, loss=asked.loss, lanes=asked.lanes)
-        left, traffic, newcomers = [crowd.disagreement()], Traffic(), 0
+        left, traffic, newcomers = [crowd.disagreement()], ScalarTraffic(), 0
         exchanging = time.process_time()
         while left[-1] > asked.to and len(left) <= asked.exchanges_max and not stop.is_set():
             for share, handed_over in ((asked.churn, True), (asked.gone, False)):

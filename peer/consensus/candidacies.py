@@ -30,7 +30,7 @@ class _Ambition:
     until: int = 0
 
 
-class Ambitions:
+class FailedCandidacies:
     """The candidacies of all voters but this one.
 
     first   ticks of the first while

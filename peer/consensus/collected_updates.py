@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Gathering:
+class CollectedUpdates:
     """See the top of this file.
 
     place      (term, round) that is gathered for; `since`: the tick at which it opened

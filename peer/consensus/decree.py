@@ -12,8 +12,8 @@ the votes (`election.py`). Acceptances of an earlier term never count for a late
 The electorate changes by decree: each names the roster that counts from the next round on. It must be accepted by a
 majority of both, and they differ by one voter at most, so that majorities of neighbouring electorates always meet.
 
-Outputs are in a binding order: nothing behind a `Persist` is done before that is durable. What is said of a round is
-fenced by (term, round), and each refusal changes nothing.
+Outputs are in a binding order: nothing behind a `PersistConsensus` is done before that is durable. What is said of a
+round is fenced by (term, round), and each refusal changes nothing.
 
 Sources: Lamport, Paxos Made Simple, 2001, section 2 (one decree); Ongaro and Ousterhout, 2014; Ongaro, 2014, section
 4.1 (one voter at a time).
@@ -30,21 +30,21 @@ from fedpeer.peer.consensus.election import TERM_JUMP_MAX, Election
 from fedpeer.peer.wire.ballots import (
     MODELS_MAX,
     Accept,
-    Apply,
+    ApplyModel,
     Certificate,
     Commit,
     CommitState,
-    Decree,
+    CountUpdate,
     Fetch,
     Heartbeat,
     HeartbeatReply,
     Message,
     Out,
-    Persist,
+    PersistConsensus,
     Progress,
+    Proposal,
     Propose,
-    Say,
-    Take,
+    SendConsensus,
     VoteReply,
     VoteRequest,
     VoterSet,
@@ -70,7 +70,7 @@ class RoundCommit:
         self._durable: deque[bytes] = deque(_digests(holding), MODELS_MAX)
         self._waiting: dict[bytes, tuple[str, Propose | Commit]] = {}  # for the model with this digest
         self._term_led = 0  # while this peer coordinates
-        self._open: Decree | None = None
+        self._open: Proposal | None = None
         self._accepted: dict[str, bytes] = {}
         self._updates: dict[str, bytes] = {}
 
@@ -84,7 +84,7 @@ class RoundCommit:
     def tick(self, now: int, living: Collection[str]) -> list[Out]:
         """Time has passed; `living` are the others that membership takes for alive."""
         out = self._led(self.election.tick(now, living))
-        beats = {said.to for said in out if isinstance(said, Say) and isinstance(said.message, Heartbeat)}
+        beats = {said.to for said in out if isinstance(said, SendConsensus) and isinstance(said.message, Heartbeat)}
         return [*out, *self._proposals(beats)]
 
     def heard(self, sender: str, message: Message) -> list[Out]:
@@ -116,7 +116,7 @@ class RoundCommit:
     def propose(self, digest: bytes) -> list[Out]:
         """The coordinator has made the model of the round; it is durable here."""
         assert self.gathering, "who proposes coordinates, and has not proposed yet"
-        decree = Decree(self.election.stand.term, self.holding.round + 1, self._next_roster(), digest)
+        decree = Proposal(self.election.stand.term, self.holding.round + 1, self._next_roster(), digest)
         return self._issue(decree)
 
     def heard_update(self, sender: str, term: int, round_: int, digest: bytes) -> list[Out]:
@@ -133,7 +133,7 @@ class RoundCommit:
         if sender in self._updates:
             return []
         self._updates[sender] = digest
-        return [Take(sender, round_, digest)]
+        return [CountUpdate(sender, round_, digest)]
 
     def announce(self, electorate: VoterSet) -> None:
         """Another roster is known; the coordinator decrees it when its turn comes."""
@@ -159,7 +159,7 @@ class RoundCommit:
         self._open = None
         self._accepted, self._updates = {}, {}
 
-    def _issue(self, decree: Decree) -> list[Out]:
+    def _issue(self, decree: Proposal) -> list[Out]:
         self._open = decree
         self._accepted = {self.election.me: self._signature(decree)}
         return [*self._accept(decree), *self._proposals(self.election.audience), *self._counted()]
@@ -168,7 +168,7 @@ class RoundCommit:
         if self._open is None:
             return []
         asked = self._acceptors(self._open).intersection(to) - self._accepted.keys()
-        return [Say(peer, Propose(self._open)) for peer in sorted(asked)]
+        return [SendConsensus(peer, Propose(self._open)) for peer in sorted(asked)]
 
     def _counted(self) -> list[Out]:
         if self._open is None or not self._carried(self._open, self._accepted):
@@ -194,7 +194,7 @@ class RoundCommit:
 
     # ----------------------------------------------------------------------------------------------------- everybody's
 
-    def _heard_propose(self, sender: str, decree: Decree) -> list[Out]:
+    def _heard_propose(self, sender: str, decree: Proposal) -> list[Out]:
         term, holding = self.election.stand.term, self.holding
         if decree.term > term + TERM_JUMP_MAX:
             return [Rejection("term_jump", f"a decree of term {decree.term} after {term}", sender)]
@@ -219,7 +219,7 @@ class RoundCommit:
             return self._wait_for(decree.digest, sender, Propose(decree))
         if self.election.me not in self._acceptors(decree):
             return []
-        return [*self._accept(decree), Say(sender, Accept(term, decree.round, self._signature(decree)))]
+        return [*self._accept(decree), SendConsensus(sender, Accept(term, decree.round, self._signature(decree)))]
 
     def _heard_commit(self, sender: str, certificate: Certificate) -> list[Out]:
         decree, holding = certificate.decree, self.holding
@@ -243,7 +243,7 @@ class RoundCommit:
         late: list[Out] = [Rejection("round_gap", f"round {decree.round} after {holding.round}", sender)] if gap else []
         return [*late, *self._wait_for(decree.digest, sender, Commit(certificate))]
 
-    def _accept(self, decree: Decree) -> list[Out]:
+    def _accept(self, decree: Proposal) -> list[Out]:
         return [] if decree == self.holding.accepted else self._hold(replace(self.holding, accepted=decree))
 
     def _apply(self, certificate: Certificate) -> list[Out]:
@@ -252,22 +252,22 @@ class RoundCommit:
         out = [
             *self.election.decreed(decree.term),
             *self._hold(CommitState(decree.roster, None, certificate)),
-            Apply(decree),
+            ApplyModel(decree),
         ]
         self._close()
         if self.election.leading:
-            out += [Say(peer, Commit(certificate)) for peer in self.election.audience]
+            out += [SendConsensus(peer, Commit(certificate)) for peer in self.election.audience]
         return [*out, *self._led(self.election.enforce(decree.roster))]
 
     def _hold(self, holding: CommitState) -> list[Out]:
         self.holding = holding
         self.election.progress = holding.progress
-        return [Persist(holding)]
+        return [PersistConsensus(holding)]
 
     def _help(self, peer: str, progress: Progress) -> list[Out]:
         """Who is behind is handed the newest certificate."""
         applied = self.holding.applied
-        return [Say(peer, Commit(applied))] if applied and progress.applied < applied.decree.round else []
+        return [SendConsensus(peer, Commit(applied))] if applied and progress.applied < applied.decree.round else []
 
     def _wait_for(self, digest: bytes, holder: str, message: Propose | Commit) -> list[Out]:
         self._waiting[digest] = holder, message
@@ -277,7 +277,7 @@ class RoundCommit:
 
     # ------------------------------------------------------------------------------------------------------- judgement
 
-    def _carried(self, decree: Decree, by: Iterable[str]) -> bool:
+    def _carried(self, decree: Proposal, by: Iterable[str]) -> bool:
         """Whether these acceptances put a decree in force: of the roster it names, and of the one in force before.
 
         Who is further behind does not know the latter, and goes by the former.
@@ -286,10 +286,10 @@ class RoundCommit:
         in_order = decree.round == self.holding.round + 1
         return named.carried(voters) and (not in_order or self.election.electorate.carried(voters))
 
-    def _acceptors(self, decree: Decree) -> frozenset[str]:
+    def _acceptors(self, decree: Proposal) -> frozenset[str]:
         return self.election.known[decree.roster].voters | self.election.electorate.voters
 
-    def _contradicts(self, decree: Decree) -> bool:
+    def _contradicts(self, decree: Proposal) -> bool:
         """Whether this is another model for a round that was applied, or accepted in the same term."""
         accepted, applied = self.holding.accepted, self.holding.applied
         if applied and applied.decree.round == decree.round:
@@ -300,11 +300,11 @@ class RoundCommit:
     def _has(self, digest: bytes) -> bool:
         return digest in self._durable or digest in _digests(self.holding)
 
-    def _signature(self, decree: Decree) -> bytes:
+    def _signature(self, decree: Proposal) -> bytes:
         return self._sign(acceptance_text(self.election.scope, self.election.me, decree))
 
-    def _follow(self, to: str) -> Say:
-        return Say(to, HeartbeatReply(self.election.stand.term, self.election.progress))
+    def _follow(self, to: str) -> SendConsensus:
+        return SendConsensus(to, HeartbeatReply(self.election.stand.term, self.election.progress))
 
 
 def _digests(holding: CommitState) -> list[bytes]:

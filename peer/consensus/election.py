@@ -45,8 +45,8 @@ from dataclasses import replace
 import numpy as np
 
 from fedpeer.gossip.claims import Sign, Verify
-from fedpeer.peer.consensus.candidacies import Ambitions
-from fedpeer.peer.consensus.polls import Poll, Timing
+from fedpeer.peer.consensus.candidacies import FailedCandidacies
+from fedpeer.peer.consensus.polls import ElectionTiming, Poll
 from fedpeer.peer.wire.ballots import (
     HardState,
     Heartbeat,
@@ -54,10 +54,10 @@ from fedpeer.peer.wire.ballots import (
     LeaderCertificate,
     LeaderChanged,
     Out,
-    Persist,
+    PersistConsensus,
     Progress,
-    Say,
     Scope,
+    SendConsensus,
     VoteReply,
     VoteRequest,
     VoterSet,
@@ -101,7 +101,7 @@ class Election:
         draws: np.random.Generator,
         sign: Sign,
         verify: Verify,
-        timing: Timing | None = None,
+        timing: ElectionTiming | None = None,
     ) -> None:
         self.me = me
         self.scope = scope
@@ -111,7 +111,7 @@ class Election:
         self.known = {each.number: each for each in electorates}
         self.electorate = self.known[force]
         self.coordinator: str | None = None
-        self._timing = timing or Timing()
+        self._timing = timing or ElectionTiming()
         self._draws, self._sign, self._verify = draws, sign, verify
         self._clock = 0  # ticks in which this process ran
         self._now: int | None = None
@@ -131,7 +131,7 @@ class Election:
         self._votes: dict[str, str] = {}  # of this term, as far as they were seen
         self._deferred: set[str] = set()  # since this term began or its coordinator was heard
         self._ended = 0  # a term that had two coordinators
-        self._ambitions = Ambitions(self._timing.shortest)
+        self._ambitions = FailedCandidacies(self._timing.shortest)
         self._ahead: dict[str, int] = {}  # terms in which voters say that they are, where theirs are later
         self._earlier: tuple[LeaderCertificate, int] | None = None  # of an earlier term; when it was heard
         self._lost: tuple[str, int, int] | None = None  # whose silence ended its term; when it was heard, the term
@@ -226,7 +226,7 @@ class Election:
         if canvass.pre:
             if not newer or self._ambitions.rests(sender, self._clock) or not self._defers(sender, canvass.progress):
                 return [self._no(sender, canvass)]
-            return [Say(sender, VoteReply(canvass.term, True, True, b""))]
+            return [SendConsensus(sender, VoteReply(canvass.term, True, True, b""))]
         if not newer and (canvass.term < self.stand.term or self.stand.voted not in ("", sender)):
             return [self._no(sender, canvass)]
         if newer:  # who is voted for has time to win; to ask again is no reason for more
@@ -234,7 +234,7 @@ class Election:
             self._tries += 1
         out += self._adopt(canvass.term, sender)
         text = vote_text(self.scope, self.me, canvass.term, canvass.roster, sender)
-        return [*out, Say(sender, VoteReply(canvass.term, False, True, self._sign(text)))]
+        return [*out, SendConsensus(sender, VoteReply(canvass.term, False, True, self._sign(text)))]
 
     def heard_answer(self, sender: str, answer: VoteReply) -> list[Out]:
         """A voter answers a poll."""
@@ -347,7 +347,7 @@ class Election:
             poll = self._poll = self._raised(poll)
         poll.again = self._clock + self._timing.repeat
         canvass = VoteRequest(poll.term, poll.pre, poll.electorate.number, self.progress)
-        return [Say(peer, canvass) for peer in sorted(poll.electorate.voters - poll.granted.keys())]
+        return [SendConsensus(peer, canvass) for peer in sorted(poll.electorate.voters - poll.granted.keys())]
 
     def _raised(self, poll: Poll) -> Poll:
         """The question for the lowest later term in which a majority can say yes, where it cannot in this one."""
@@ -447,7 +447,7 @@ class Election:
     def _beat(self) -> list[Out]:
         assert self._mandate is not None, "only a coordinator has a heartbeat"
         self._next_beat = self._clock + self._timing.beat
-        return [Say(peer, Heartbeat(self._mandate, self.progress)) for peer in self.audience]
+        return [SendConsensus(peer, Heartbeat(self._mandate, self.progress)) for peer in self.audience]
 
     def _step_down(self) -> list[Out]:
         self._mandate = self._poll = self.coordinator = None
@@ -468,7 +468,7 @@ class Election:
             stand = HardState(term, self.stand.voted or voted)
         if stand != self.stand:
             self.stand = stand
-            out.append(Persist(stand))
+            out.append(PersistConsensus(stand))
         return out
 
     def _end_term(self, sender: str, mandate: LeaderCertificate) -> list[Out]:
@@ -526,8 +526,8 @@ class Election:
     def _drawn(self, below: int) -> int:
         return int(self._draws.integers(below))
 
-    def _no(self, sender: str, canvass: VoteRequest) -> Say:
-        return Say(sender, VoteReply(self.stand.term, canvass.pre, False, b""))
+    def _no(self, sender: str, canvass: VoteRequest) -> SendConsensus:
+        return SendConsensus(sender, VoteReply(self.stand.term, canvass.pre, False, b""))
 
-    def _follow(self, to: str) -> Say:
-        return Say(to, HeartbeatReply(self.stand.term, self.progress))
+    def _follow(self, to: str) -> SendConsensus:
+        return SendConsensus(to, HeartbeatReply(self.stand.term, self.progress))

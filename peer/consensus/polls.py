@@ -8,7 +8,7 @@ from fedpeer.peer.wire.ballots import VoterSet
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ElectionTiming:
     """All waits, in ticks (25 ms by default), for messages that take up to 4 ticks one way, 30 % of them lost.
 
     beat       between two heartbeats

@@ -7,7 +7,7 @@ from __future__ import annotations
 AGAIN_MIN, AGAIN_MAX = 16, 400
 
 
-class Asked:
+class RetryTimer:
     """Something that is said again until it is answered."""
 
     def __init__(self) -> None:

@@ -19,10 +19,10 @@ from dataclasses import replace
 import numpy as np
 
 from fedpeer.gossip.claims import Sign, Verify
-from fedpeer.peer.consensus.collected_updates import Gathering
+from fedpeer.peer.consensus.collected_updates import CollectedUpdates
 from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import Election
-from fedpeer.peer.consensus.retries import Asked
+from fedpeer.peer.consensus.retries import RetryTimer
 from fedpeer.peer.consensus.revoked_keys import attested
 from fedpeer.peer.consensus.voting import signers, swear, unproven
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
@@ -33,18 +33,18 @@ from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.ballots import (
     Accept,
-    Apply,
+    ApplyModel,
     CommitState,
+    CountUpdate,
     Fetch,
     HardState,
     Heartbeat,
     HeartbeatReply,
     LeaderChanged,
     Out,
-    Persist,
-    Say,
+    PersistConsensus,
     Scope,
-    Take,
+    SendConsensus,
     VoteRequest,
 )
 from fedpeer.peer.wire.leaf_bytes import content_of, parted
@@ -89,8 +89,8 @@ class RoundConsensus:
         self.decrees = RoundCommit(election, chamber.holding, sign, verify)
         for digest in chamber.models:
             self.decrees.holds(digest)
-        self._gathering = Gathering()
-        self._sent, self._wanted = Asked(), dict[bytes, Asked]()
+        self._gathering = CollectedUpdates()
+        self._sent, self._wanted = RetryTimer(), dict[bytes, RetryTimer]()
         self._led_at: int | None = None  # when there was a coordinator last
         self._paused = False
         self._noted = dict[str, int]()
@@ -360,17 +360,17 @@ class RoundConsensus:
         life = self.life
         for out in outs:
             match out:
-                case Persist(HardState() as stand):
+                case PersistConsensus(HardState() as stand):
                     life.write(TermChanged(group=self.group, term=stand.term, voted=stand.voted))
-                case Persist(CommitState() as holding):
+                case PersistConsensus(CommitState() as holding):
                     life.write(bound(self.group, holding))
-                case Say(_, Accept()) if not self.chamber.votes:
+                case SendConsensus(_, Accept()) if not self.chamber.votes:
                     pass
-                case Say(_, Heartbeat() | HeartbeatReply() as said):  # it is there, whatever its disk does
+                case SendConsensus(_, Heartbeat() | HeartbeatReply() as said):  # it is there, whatever its disk does
                     term = said.mandate.term if isinstance(said, Heartbeat) else said.term
                     here = (self.group, "lead" if isinstance(said, Heartbeat) else "follow", term)
                     life.send(out.to, ConsensusMessage(group=self.group, said=said), here)
-                case Say():
+                case SendConsensus():
                     life.send(out.to, ConsensusMessage(group=self.group, said=out.message))
                 case LeaderChanged():
                     who = "nobody coordinates" if out.coordinator is None else f"{out.coordinator} coordinates"
@@ -378,12 +378,12 @@ class RoundConsensus:
                     life.note("info", "coordinator", f"{who}{self._named} in term {out.term}", **fields)
                 case Fetch():
                     key = (out.holder, out.digest)
-                    if self._wanted.setdefault(out.digest, Asked()).due(key, life.now):
+                    if self._wanted.setdefault(out.digest, RetryTimer()).due(key, life.now):
                         life.send(out.holder, ModelRequest(group=self.group, digest=out.digest))
-                case Apply(decree):
+                case ApplyModel(decree):
                     self._wanted.clear()
                     self._note_first("in_force", decree.term, decree.round)
-                case Take():
+                case CountUpdate():
                     raise AssertionError("updates are taken where they are heard")
                 case Rejection():
                     life.count(out.code, out.sender, out.text)
@@ -412,7 +412,7 @@ class RoundConsensus:
         life, refused = self.life, False
         for out in outs:
             match out:
-                case Take():
+                case CountUpdate():
                     self._gathering.updates[peer] = update.content
                 case Rejection():
                     refused = True

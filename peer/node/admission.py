@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fedpeer.gossip.reductions import NOTHING
 from fedpeer.gossip.successive import read_in
-from fedpeer.gossip.transfers import WINDOW, Incoming, Outgoing, Parcel
+from fedpeer.gossip.transfers import WINDOW, Incoming, NumberedTransfer, Outgoing
 from fedpeer.gossip.weight_limits import WeightLimits
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.leaf_bytes import content_bytes
-from fedpeer.peer.wire.message_policy import CouncilSpec, GroupSpec, MessagePolicy
+from fedpeer.peer.wire.message_policy import ConsensusSpec, GroupSpec, MessagePolicy
 from fedpeer.peer.wire.messages import Hello
 from fedpeer.peer.wire.roster import AUTHORITY
 
@@ -82,7 +82,7 @@ def may_precede(life: NodeState, peer: str, group: str, number: int) -> bool:
     return other.roster != life.circle.roster.number or number <= other.made_before[1].get(group, 0)
 
 
-def weight_refusal(life: NodeState, peer: str, group: str, parcel: Parcel) -> str | None:
+def weight_refusal(life: NodeState, peer: str, group: str, parcel: NumberedTransfer) -> str | None:
     """Return the code by which a share is refused for its weight; None if it is not."""
     limits, holding = weight_limits(life, group), life.ledger.groups[group]
     out, incoming = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
@@ -102,16 +102,16 @@ def _weight_max(life: NodeState, other: str | None, group: str) -> float:
     return WEIGHT_MAX if may_precede(life, other, group, lane.taken + 1) else weight_limits(life, group).share
 
 
-def _councils(life: NodeState) -> dict[str, CouncilSpec]:
+def _councils(life: NodeState) -> dict[str, ConsensusSpec]:
     """Those of this peer, and by name those of others, in which it has no part."""
     specs = {}
     if life.circle.councils:
         for id, group in life.circle.elsewhere.items():
-            specs[id] = CouncilSpec(members=frozenset(group.members), update_bytes=(0, 0), model_bytes=(0, 0))
+            specs[id] = ConsensusSpec(members=frozenset(group.members), update_bytes=(0, 0), model_bytes=(0, 0))
     for id, council in life.circle.councils.items():
         course = life.courses[id]
         updates, models = (course.update_bytes, course.update_bytes), content_bytes(course.server_bytes)
-        specs[id] = CouncilSpec(
+        specs[id] = ConsensusSpec(
             members=council.members,
             update_bytes=updates,
             model_bytes=models,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 
-from fedpeer.config.contract import Held, differences, told
+from fedpeer.config.contract import HeldContract, differences, told
 from fedpeer.peer.node.evaluating import models_of
 from fedpeer.peer.node.skew import furthest
 from fedpeer.peer.state.events import Amend, Evaluate, Persist, Stop
@@ -74,7 +74,7 @@ def goes_over(life: NodeState) -> bool:
         round = max(round, furthest(life))
     if life.synchronous and life.phase != "finished" and round < signed.starts:
         return False
-    after = Held(signed.number, signed.text, held.file, before=held.text)
+    after = HeldContract(signed.number, signed.text, held.file, before=held.text)
     life.effects.append(Persist("snapshot", life.ledger.copy(), after))
     life.phase = "stopped"
     life.note("info", "contract", f"goes over to contract {signed.number} in round {life.ledger.round}")

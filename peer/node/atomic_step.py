@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.state.events import Asked, Effect, Event, Heard, Tick
+from fedpeer.peer.state.events import Effect, Event, Heard, OperatorCommand, Tick
 
 
 class Steps:
@@ -43,6 +43,6 @@ class Steps:
         self.node.life.standing |= standing
         effects = self.node.step(Tick(now))
         if leaving:
-            effects += self.node.step(Asked("leave"))
+            effects += self.node.step(OperatorCommand("leave"))
         self.node.life.refuse("internal_error", event.sender)
         return effects + self.node.told()

@@ -11,10 +11,10 @@ import math
 from collections.abc import Collection
 
 from fedpeer.gossip.proofs import Signed, Way
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict, implied_D, judge
+from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, TransferDecision, implied_D, judge
 from fedpeer.peer.node.admission import may_precede, weight_limits, weight_refusal
 from fedpeer.peer.node.reminders import is_signed, lane_signature
-from fedpeer.peer.node.retransmission import Repeats
+from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.state.durable_state import NOTHING_HELD
 from fedpeer.peer.state.entries import Acked, ShareApplied
 from fedpeer.peer.state.node_state import NodeState
@@ -34,14 +34,14 @@ WAITING_MAX = 256
 PLACE_BYTES = 1024
 
 
-def ship(life: NodeState, repeats: Repeats, group: str, made: dict[str, Parcel]) -> None:
+def ship(life: NodeState, repeats: Retransmissions, group: str, made: dict[str, NumberedTransfer]) -> None:
     """Say new transfers."""
     for peer, parcel in made.items():
         repeats.sent((peer, group, parcel.seq), life.now)
         life.send(peer, _signed_transfer(life, peer, group, parcel))
 
 
-def _signed_transfer(life: NodeState, peer: str, group: str, parcel: Parcel) -> Transfer:
+def _signed_transfer(life: NodeState, peer: str, group: str, parcel: NumberedTransfer) -> Transfer:
     """With what shows later that this peer made it; the same whenever it is said to the same process."""
     total = life.ledger.groups[group].out[peer].weight_until(parcel.seq)
     signature = lane_signature(life, peer, group, "made", parcel.seq, total)
@@ -91,12 +91,12 @@ def hear_transfer(life: NodeState, peer: str, transfer: Transfer) -> bool:
         return refuse("plan_mismatch", f'the group "{group}"')
     lane = holding.into.get(peer, Incoming())
     verdict = judge(lane, parcel)
-    if verdict is Verdict.REPEATED:
+    if verdict is TransferDecision.REPEATED:
         life.count("repeated", peer)
         acknowledge(life, peer, group)
         return False
-    if verdict is not Verdict.TAKE:
-        if verdict is Verdict.REUSED:
+    if verdict is not TransferDecision.TAKE:
+        if verdict is TransferDecision.REUSED:
             other.greet_soon(life.now)
         return refuse(verdict.value, f"number {parcel.seq} where {lane.taken + 1} is next")
     last = life.setup.federation.learning.rounds
@@ -131,7 +131,7 @@ def hear_transfer(life: NodeState, peer: str, transfer: Transfer) -> bool:
     return True
 
 
-def _may_wait(life: NodeState, group: str, peer: str, parcel: Parcel) -> bool:
+def _may_wait(life: NodeState, group: str, peer: str, parcel: NumberedTransfer) -> bool:
     """Whether a share of an exchange to come is kept until then: it is not for rounds that this peer may never reach as
     others do, and there is room for it."""
     policy, holding = life.circle.averaging[group], life.ledger.groups[group]
@@ -165,7 +165,7 @@ def _unlike(life: NodeState, peer: str, group: str, way: Way, signed: Signed, to
     return None
 
 
-def hear_ack(life: NodeState, repeats: Repeats, peer: str, ack: Ack) -> None:
+def hear_ack(life: NodeState, repeats: Retransmissions, peer: str, ack: Ack) -> None:
     """Close what the neighbour has; knowing of more than was made means that somebody lost memory."""
     other, holding = life.others[peer], life.ledger.groups[ack.group]
     if not other.met:
@@ -189,7 +189,7 @@ def hear_ack(life: NodeState, repeats: Repeats, peer: str, ack: Ack) -> None:
         life.write(Acked(group=ack.group, peer=peer, taken=ack.taken, signature=ack.signature))
 
 
-def say_again(life: NodeState, repeats: Repeats) -> None:
+def say_again(life: NodeState, repeats: Retransmissions) -> None:
     """Repeat what is overdue, the same bytes."""
     for peer, group, seq in repeats.due(life.now):
         waits = life.phase == "leaving" and life.parts(peer)
@@ -204,7 +204,7 @@ def say_again(life: NodeState, repeats: Repeats) -> None:
         life.send(peer, _signed_transfer(life, peer, group, parcel))
 
 
-def say_all_open(life: NodeState, repeats: Repeats, peer: str) -> None:
+def say_all_open(life: NodeState, repeats: Retransmissions, peer: str) -> None:
     """To a neighbour just met: whatever it may not have."""
     repeats.forget(peer)
     for group, holding in life.ledger.groups.items():

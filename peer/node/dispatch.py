@@ -17,7 +17,7 @@ from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.amending import hear_signed
 from fedpeer.peer.node.channels import hear_ack, hear_transfer, say_all_open
 from fedpeer.peer.node.handshake import hear_contract, hear_hello, hear_roster
-from fedpeer.peer.node.lifecycle import Work
+from fedpeer.peer.node.lifecycle import NodeParts
 from fedpeer.peer.node.membership_effects import attend
 from fedpeer.peer.node.reminders import hear_reminder
 from fedpeer.peer.state.events import Heard
@@ -63,7 +63,9 @@ class Dispatch:
     enrol      goes over to a roster that is news
     """
 
-    def __init__(self, work: Work, councils: Mapping[str, RoundConsensus], enrol: Callable[[Roster], None]) -> None:
+    def __init__(
+        self, work: NodeParts, councils: Mapping[str, RoundConsensus], enrol: Callable[[Roster], None]
+    ) -> None:
         self.work, self.councils, self._enrol = work, councils, enrol
 
     def hear(self, heard: Heard) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import mapped
 from fedpeer.algorithms.probing import small
-from fedpeer.algorithms.servers.models import Model
+from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.config.building import AnyAlgorithm, algorithm_of
 from fedpeer.config.choice import Choice
 from fedpeer.learning.learner import Learner
@@ -89,7 +89,7 @@ class Keeper(Keeps):
         examples = torch.tensor(self.examples, device=self.learner.device)
         state = self.algorithm.start_client(x_n, examples) if fresh else self._state(s_k)
         batches, keys = self.learner.batches(round), [self.learner.key(round)]
-        state, sent = self.algorithm.train(state, Model(x_n), batches, keys)
+        state, sent = self.algorithm.train(state, ServerModel(x_n), batches, keys)
         kept = bytearray(self.form.written(state))
         return sent.model_n.cpu(), torch.frombuffer(kept, dtype=torch.uint8)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedpeer.gossip.noise_phase import Veil
+from fedpeer.gossip.noise_phase import NoisePhase
 from fedpeer.gossip.transfers import Outgoing, resting
 from fedpeer.peer.node.channels import fitting, ship
 from fedpeer.peer.node.handshake import say_hello
-from fedpeer.peer.node.retransmission import Repeats
+from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.node.rounds import Rounds
 from fedpeer.peer.node.skew import finished_without, furthest
 from fedpeer.peer.state.entries import Adopted, Left, Opened
@@ -65,17 +65,17 @@ class Lifecycle:
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class NodeParts:
     """A node's parts, each with its own business."""
 
     life: NodeState
     rounds: Rounds
-    repeats: Repeats
+    repeats: Retransmissions
     passage: Lifecycle
     begin: Callable[[int], None]  # this round
 
 
-def gather(work: Work) -> None:
+def gather(work: NodeParts) -> None:
     """Wait for the others, for a while; then begin, or first take over the values of those who are further."""
     life = work.life
     absent = sorted(p for p in life.mates if not life.others[p].met)
@@ -94,7 +94,7 @@ def gather(work: Work) -> None:
     life.advertise()
 
 
-def join(work: Work) -> None:
+def join(work: NodeParts) -> None:
     """Ask three members of each group for its value; begin in their round when all are there, or the time is up.
 
     Of each coordinate the median is taken over. Where there are two values the third is this peer's own, so that one of
@@ -145,7 +145,7 @@ def lingering(life: NodeState) -> int:
     return life.setup.ticks(max(LINGER_DEADLINES * gossip.deadline, gossip.gather))
 
 
-def linger(work: Work) -> None:
+def linger(work: NodeParts) -> None:
     """Stay until the others are done too, or come no further, and everything said is acknowledged.
 
     One that is thought dead may only be cut off, and can learn from nobody else that the others have finished, and what
@@ -179,7 +179,7 @@ def linger(work: Work) -> None:
         life.stop(0, f"finished all {life.setup.federation.learning.rounds} rounds")
 
 
-def leave(work: Work) -> None:
+def leave(work: NodeParts) -> None:
     """Hand everything over, in equal parts to who is there; write off what nobody takes in time."""
     life, ledger, passage = work.life, work.life.ledger, work.passage
     if ledger.left:
@@ -199,7 +199,7 @@ def leave(work: Work) -> None:
         if holding.weight > 0 and idle and not over:
             round, exchange = holding.at
             noise, told = life.circle.averaging[group].noise, holding.told if round == ledger.round else frozenset()
-            if noise is not None and not Veil(noise.pushes, told).among(idle).lifted:
+            if noise is not None and not NoisePhase(noise.pushes, told).among(idle).lifted:
                 free, fraction = fitting(life, group, idle, 1 / (len(idle) + 1))
                 opened = Opened(
                     group=group, round=max(round, ledger.round), exchange=exchange, to=free, expect=(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpeer.gossip.membership import Change, OtherSelf, Out, Say
+from fedpeer.gossip.membership import MemberChange, OtherSelf, Out, SendProbe
 from fedpeer.gossip.outcomes import ClaimRejection
 from fedpeer.peer.node.reminders import other_self
 from fedpeer.peer.state.node_state import DOUBT_TICKS, NodeState
@@ -14,13 +14,13 @@ def attend(life: NodeState, outs: list[Out]) -> None:
     """Do what membership wants done."""
     for out in outs:
         match out:
-            case Say(kind="ping"):
+            case SendProbe(kind="ping"):
                 life.send(out.to, Ping(number=out.number, claims=out.claims))
-            case Say(kind="ping-request"):
+            case SendProbe(kind="ping-request"):
                 life.send(out.to, PingRequest(number=out.number, target=out.target, claims=out.claims))
-            case Say():
+            case SendProbe():
                 life.send(out.to, Pong(number=out.number, target=out.target, heard=out.heard, claims=out.claims))
-            case Change():
+            case MemberChange():
                 _changed(life, out)
             case Rejection(code="unknown_peer" | "bad_signature") if _goes_by_another_roster(life, out):
                 life.note("debug", "other_roster", out.text, peer=out.sender)
@@ -32,7 +32,7 @@ def attend(life: NodeState, outs: list[Out]) -> None:
                 other_self(life, "", out.claim.incarnation, advert.life, advert.nonce)
 
 
-def _changed(life: NodeState, change: Change) -> None:
+def _changed(life: NodeState, change: MemberChange) -> None:
     """Somebody came, went or is doubted."""
     other = life.others.get(change.peer)
     doubt = {change.before, change.after} == {"alive", "suspect"}

@@ -34,16 +34,15 @@ from fedpeer.peer.node.client import RoundClient
 from fedpeer.peer.node.dispatch import Dispatch
 from fedpeer.peer.node.fellow import GroupAverager
 from fedpeer.peer.node.handshake import close_books, enrol, greet
-from fedpeer.peer.node.lifecycle import Lifecycle, Work, gather, join, leave, linger
+from fedpeer.peer.node.lifecycle import Lifecycle, NodeParts, gather, join, leave, linger
 from fedpeer.peer.node.membership_effects import attend
 from fedpeer.peer.node.reminders import born_again
-from fedpeer.peer.node.retransmission import Repeats
+from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.node.rounds import Rounds, average, begin, push, stay, train, trained, watch
 from fedpeer.peer.node.skew import finished_without
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.events import (
-    Asked,
     ClientTrained,
     Effect,
     Evaluated,
@@ -52,6 +51,7 @@ from fedpeer.peer.state.events import (
     NewContract,
     NewRoster,
     NobodyListens,
+    OperatorCommand,
     RoundFinished,
     Tick,
     Trained,
@@ -59,7 +59,7 @@ from fedpeer.peer.state.events import (
 )
 from fedpeer.peer.state.neighbor import Neighbor
 from fedpeer.peer.state.node_state import NodeState, PeerGroups, Phase, Setup
-from fedpeer.peer.state.voters import EVERYONE, PeerCouncil
+from fedpeer.peer.state.voters import EVERYONE, ConsensusGroup
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.messages import Message, Ping, PingRequest, Pong
 from fedpeer.peer.wire.roster import Roster
@@ -103,7 +103,7 @@ class Node:
         verify: Verify,
         forgot: bool = False,
         renews: bool = False,
-        course_of: Callable[[str, PeerCouncil], AlgorithmSpec],
+        course_of: Callable[[str, ConsensusGroup], AlgorithmSpec],
     ) -> None:
         self.setup = setup
         self._course_of, self._draws, self._sign, self._verify = course_of, draws, sign, verify
@@ -137,9 +137,9 @@ class Node:
         self.life = NodeState(
             setup, ledger, membership, setup.circle, others, sign, verify, new=ledger.life == 0, signed=setup.signed
         )
-        self.repeats = Repeats()
+        self.repeats = Retransmissions()
         self.rounds = Rounds()
-        self.work = Work(self.life, self.rounds, self.repeats, Lifecycle(), self._begin)
+        self.work = NodeParts(self.life, self.rounds, self.repeats, Lifecycle(), self._begin)
         self.councils: dict[str, RoundConsensus] = {}
         self._seat()
         self.part: RoundClient | GroupAverager | None = None
@@ -238,7 +238,7 @@ class Node:
                 self._enrol(event.roster)
             case NewContract():
                 take_over(life, event.contract)
-            case Asked():
+            case OperatorCommand():
                 self._asked(event.what)
             case _:
                 assert_never(event)

@@ -21,7 +21,7 @@ from fedpeer.config.capacity import SIGNATURES_MAX
 from fedpeer.config.choice import Choice
 from fedpeer.config.contract import (
     EARLIER,
-    Held,
+    HeldContract,
     contract_of,
     differences,
     digest_of,
@@ -49,7 +49,7 @@ from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapsho
 from fedpeer.peer.state.node_state import PeerGroups, Setup
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.state.seats import seats_of
-from fedpeer.peer.state.voters import EVERYONE, PeerCouncil, electorate
+from fedpeer.peer.state.voters import EVERYONE, ConsensusGroup, electorate
 from fedpeer.peer.wire.ballots import VoterSet
 from fedpeer.peer.wire.roster import Roster, RosterError
 from fedpeer.peer.wire.signed_contract import SignedContract
@@ -85,7 +85,7 @@ def setup_of(
     method: Choice | None = None,
     address: str | None = None,
     seeds: Sequence[str] = (),
-    held: Held | None = None,
+    held: HeldContract | None = None,
     signed: SignedContract | None = None,
 ) -> Setup:
     """What is fixed for a process of peer `me`.
@@ -114,14 +114,14 @@ def setup_of(
         if means:
             seats = {id: partial(group_electorate, federation, kind, id) for id in groups}
             councils = {
-                id: PeerCouncil(frozenset(group.members), group.digest, seats[id], group.index_D)
+                id: ConsensusGroup(frozenset(group.members), group.digest, seats[id], group.index_D)
                 for id, group in groups.items()
             }
             return PeerGroups(roster, {}, {}, elsewhere, councils)
         averaging = {
             id: averaging_among(group.members, id, federation.gossip, assembly.seed) for id, group in groups.items()
         }
-        councils = {EVERYONE: PeerCouncil(frozenset(peers), network, electorate)} if kind.served else {}
+        councils = {EVERYONE: ConsensusGroup(frozenset(peers), network, electorate)} if kind.served else {}
         return PeerGroups(roster, groups, averaging, elsewhere, councils)
 
     # What the file says, before a peer's own network fills in what it leaves open.
@@ -131,7 +131,7 @@ def setup_of(
         me=me,
         federation=federation,
         contract=digest_of(text),
-        held=Held(0, text, b"") if held is None else replace(held, text=text),
+        held=HeldContract(0, text, b"") if held is None else replace(held, text=text),
         signed=signed,
         unfit=lambda later: _unfit(assembly, kind, roster, me, text, later),
         circle=circle_of(roster),
@@ -244,7 +244,7 @@ def node_of(
         ledger.s_k, ledger.fresh = start_n.new_zeros(state_size), True
     weight_max = WEIGHT_MAX if setup.keeps or setup.federation.learning.weights == "samples" else 1.0
 
-    def course_of(group: str, council: PeerCouncil) -> AlgorithmSpec:
+    def course_of(group: str, council: ConsensusGroup) -> AlgorithmSpec:
         if council.index_D is None:
             assert course is not None, "an algorithm with a server has one"
             return course

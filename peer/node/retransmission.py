@@ -29,7 +29,7 @@ class _Timer:
 
 
 @dataclass
-class Repeats:
+class Retransmissions:
     """Timers of open transfers, and of each neighbour how long its answers take."""
 
     timers: dict[Key, _Timer] = field(default_factory=dict)

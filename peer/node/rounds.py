@@ -16,12 +16,12 @@ from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging, Turn, neighbours, turn
 from fedpeer.gossip.event_trigger import moved
-from fedpeer.gossip.noise_phase import Veil
+from fedpeer.gossip.noise_phase import NoisePhase
 from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, resting
 from fedpeer.peer.node.amending import goes_over
 from fedpeer.peer.node.channels import fitting, ship
 from fedpeer.peer.node.evaluating import models_of
-from fedpeer.peer.node.retransmission import Repeats
+from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.node.skew import ahead, behind, finished_without, furthest, in_step, lead, may_begin, mutual
 from fedpeer.peer.state.durable_state import GroupState
 from fedpeer.peer.state.entries import Began, Closed, LocalTrained, Opened
@@ -214,13 +214,13 @@ def trained(life: NodeState, rounds: Rounds, event: Trained) -> None:
 # ------------------------------------------------------------------------------------------------- synchronous rounds
 
 
-def average(life: NodeState, rounds: Rounds, repeats: Repeats) -> bool:
+def average(life: NodeState, rounds: Rounds, repeats: Retransmissions) -> bool:
     """Take every group as far as it can go; whether the averaging of this round is over in all of them."""
     over = [_average(life, rounds, repeats, group) for group in life.ledger.groups]  # all of them go on, not the first
     return all(over)
 
 
-def _average(life: NodeState, rounds: Rounds, repeats: Repeats, group: str) -> bool:
+def _average(life: NodeState, rounds: Rounds, repeats: Retransmissions, group: str) -> bool:
     policy, round = life.circle.averaging[group], life.ledger.round
     if not policy.due(round - 1):
         return True
@@ -281,7 +281,7 @@ def _overdue(life: NodeState, rounds: Rounds, group: str, behind: Sequence[str] 
     return life.now - since >= life.setup.ticks(life.setup.federation.gossip.deadline / parts)
 
 
-def _open(life: NodeState, rounds: Rounds, repeats: Repeats, group: str, exchange: int) -> bool:
+def _open(life: NodeState, rounds: Rounds, repeats: Retransmissions, group: str, exchange: int) -> bool:
     """Begin an exchange, if the lanes are free; for an acknowledgement that is still under way it waits a little."""
     round, holding = life.ledger.round, life.ledger.groups[group]
     policy = among_the_living(life, group)
@@ -323,7 +323,7 @@ def _open(life: NodeState, rounds: Rounds, repeats: Repeats, group: str, exchang
     return True
 
 
-def _give_late(life: NodeState, rounds: Rounds, repeats: Repeats, group: str) -> None:
+def _give_late(life: NodeState, rounds: Rounds, repeats: Retransmissions, group: str) -> None:
     """Give a share of the open exchange to neighbours that could not be reached when it was opened, and now can.
 
     Such a neighbour may wait for a share of this exchange or of an earlier one. Without a share of this one it would
@@ -399,7 +399,7 @@ def _noise(life: NodeState, policy: Averaging, group: str, exchange: int, cut: C
         return {}
     told = holding.told if holding.at[0] == round else frozenset()
     reached = {p for p in neighbours(policy, life.me) if not resting(holding.out.get(p, Outgoing())) and p not in cut}
-    if exchange >= policy.veiled and Veil(noise.pushes, told).among(reached).lifted:
+    if exchange >= policy.veiled and NoisePhase(noise.pushes, told).among(reached).lifted:
         return {}
     return life.made_up(group, round, exchange, noise.scale)
 
@@ -440,7 +440,7 @@ def _measure(life: NodeState, rounds: Rounds, group: str, *, last: bool) -> None
 # ------------------------------------------------------------------------------------------------------- asynchronous
 
 
-def push(life: NodeState, rounds: Rounds, repeats: Repeats) -> None:
+def push(life: NodeState, rounds: Rounds, repeats: Retransmissions) -> None:
     """Give shares to all neighbours whose lanes are free, where there is news and the last push is a while ago. By
     drift, there is news where a group has moved, by training or by what came, since it was last pushed."""
     for group in sorted(rounds.news):

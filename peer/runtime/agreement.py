@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeer.config.contract import (
-    Held,
+    HeldContract,
     changed_by_hand,
     contract_of,
     differences,
@@ -37,7 +37,7 @@ OLDER_STATE = (
 
 
 @dataclass(frozen=True)
-class Going:
+class ContinuationPlan:
     """How a peer goes on.
 
     federation   in force
@@ -47,12 +47,12 @@ class Going:
     """
 
     federation: Federation
-    held: Held
+    held: HeldContract
     signed: SignedContract | None = None
     remark: str = ""
 
 
-def going_on(folder: Path, file: Federation, signed: SignedContract | None) -> Going:
+def going_on(folder: Path, file: Federation, signed: SignedContract | None) -> ContinuationPlan:
     """How the peer of this state folder goes on with this federation file.
 
     Where there is no state yet, the newest signed contract is in force; else the one that the state keeps, and the node
@@ -64,16 +64,18 @@ def going_on(folder: Path, file: Federation, signed: SignedContract | None) -> G
     state = state_of(folder)
     held = None if state is None else held_of(state)
     if state is None and signed is not None:
-        held = Held(signed.number, signed.text, named(file))
+        held = HeldContract(signed.number, signed.text, named(file))
     elif held is None:
         text = text_of(contract_of(file), str(file.learning.algorithm))
-        return Going(file, Held(0, text, named(file)), signed, OLDER_STATE if state is not None else "")
+        return ContinuationPlan(
+            file, HeldContract(0, text, named(file)), signed, OLDER_STATE if state is not None else ""
+        )
     differing = changed_by_hand(held, file)
     if differing and (signed is None or differences(json.loads(signed.text), overlaid(held, file))):
         raise SnapshotForeignError(refusal(differing))
     # The file of an update stands here from now on: what it names and the next one does not is as in any new file.
     held = held if differing else replace(held, file=named(file))
-    return Going(federation_of(json.loads(held.text), file), held, signed)
+    return ContinuationPlan(federation_of(json.loads(held.text), file), held, signed)
 
 
 def state_of(folder: Path) -> dict[str, Any] | None:

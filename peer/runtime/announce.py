@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 
 from fedpeer.peer.runtime.authority import Authority
-from fedpeer.peer.runtime.client import LinkDown, Links, Outcome, Taken
+from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
 from fedpeer.peer.runtime.identity import client_context
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
@@ -63,12 +63,12 @@ async def announce(
                 found[peer] = f"refused: {text}"
             case RosterNews(number=number):
                 found[peer] = f"it answered with roster {number}, as if the authority were put out"
-            case Taken():
+            case DeliveryReceipt():
                 found[peer] = ""
         if len(found) == len(entries):
             done.set()
 
-    links = Links(lambda peer: client_context(authority.identity, roster.by_id[peer].key), report)
+    links = PeerLinks(lambda peer: client_context(authority.identity, roster.by_id[peer].key), report)
     try:
         for entry in entries:
             tell(entry.id, NEWEST)

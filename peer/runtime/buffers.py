@@ -1,8 +1,8 @@
 """Receive buffers, kept for each neighbour and group: a new one would cost more in page faults than the copy into it.
 
 A `Lease` is a buffer of exactly the length asked for, and nobody else's until it is released: after the message in it
-was dealt with and made durable. What a `Pool` has lent is bounded, so leases are also the bound on messages that wait;
-one that cannot be had is answered with too_many_requests. One thread only.
+was dealt with and made durable. What a `BufferPool` has lent is bounded, so leases are also the bound on messages that
+wait; one that cannot be had is answered with too_many_requests. One thread only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Lane:
     resting: list[memoryview] = field(default_factory=list)
 
 
-class Pool:
+class BufferPool:
     """Buffers by (peer, lane); a lane is a group, or a kind of messages that belong to none."""
 
     def __init__(self) -> None:

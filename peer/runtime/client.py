@@ -53,7 +53,7 @@ _NEEDLESS = ("Accept", "Accept-Encoding", "User-Agent")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class DeliveryReceipt:
     """The other side has the message: its bytes on the wire, and seconds until it said so."""
 
     bytes: int
@@ -69,7 +69,7 @@ class LinkDown:
 
 
 #: A roster is the answer to who was put out by it.
-Outcome = Taken | RejectMessage | RosterNews | LinkDown
+Outcome = DeliveryReceipt | RejectMessage | RosterNews | LinkDown
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class _Link:
     failure: str = ""
 
 
-class Links:
+class PeerLinks:
     """All links of one peer. To be made on the running loop, and closed there.
 
     contexts   TLS to this peer, made once for each; None: plain HTTP, to loopback only
@@ -228,7 +228,7 @@ class Links:
                 self._session.post(f"{address}{ROUTE}", data=frame, ssl=tls or True, allow_redirects=False) as answer,
             ):
                 if answer.status == 204:
-                    return Taken(frame.size, loop.time() - began)
+                    return DeliveryReceipt(frame.size, loop.time() - began)
                 said = codec.decode_answer(await _at_most(answer.content, codec.ANSWER_BYTES_MAX))
                 return said or LinkDown(f"it answered {answer.status}, not as a peer does")
         except TimeoutError:

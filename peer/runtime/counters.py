@@ -47,7 +47,7 @@ class Amount:
 
 
 @dataclass(slots=True)
-class Timing:
+class DurationSummary:
     """How often something was done, and how long it took in all and at most."""
 
     count: int = 0
@@ -56,7 +56,7 @@ class Timing:
 
 
 @dataclass(slots=True)
-class Traffic:
+class TrafficCounter:
     """Messages and bytes both ways."""
 
     sent: Amount = field(default_factory=Amount)

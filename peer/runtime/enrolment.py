@@ -63,7 +63,7 @@ async def listening(
 
     Raises EnrolmentError if nobody can listen there.
     """
-    over, late = asyncio.Event(), Late()
+    over, late = asyncio.Event(), DelayedAnswers()
 
     async def body_of(asking: web.Request) -> bytes:
         try:
@@ -107,7 +107,7 @@ async def listening(
         await visitors.stop()
 
 
-class Late:
+class DelayedAnswers:
     """Answers that are kept back for a while: at most `LATE_MAX`, of which the oldest goes when one more comes."""
 
     def __init__(self) -> None:

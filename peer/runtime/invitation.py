@@ -93,7 +93,7 @@ class Admission:
     contract: SignedContract | None = None
 
 
-class Wrong:
+class WrongSecrets:
     """Wrong secrets, and how long the answer to the next one is kept back: for longer after each from an address, and
     for everybody when there are many."""
 
@@ -131,7 +131,7 @@ class Invitation:
     ) -> None:
         self.authority, self.secret, self.expires = authority, secret, expires
         self.peer, self.address, self.models, self.start = peer, address, models, start
-        self.wrong = Wrong()
+        self.wrong = WrongSecrets()
         self.taken: Roster | None = None
 
     def answer(self, body: bytes, now: float, address: str = "") -> bytes | Denied:

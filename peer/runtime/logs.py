@@ -1,8 +1,8 @@
 """The log of a running peer: one line a thing that happened, for a person on a terminal, as JSON anywhere else.
 
-`line_of` makes a `Line` of a `Note` or `RejectEffect` of the core. `Log` hands lines on to its sinks (the terminal, the
-file `log.jsonl` of the state folder, the dashboard) and holds back what repeats: the same line again, or too many of
-one name, are counted and told in one line when their time is over. So a flood of refusals fills neither disk nor
+`line_of` makes a `LogLine` of a `Note` or `RejectEffect` of the core. `Log` hands lines on to its sinks (the terminal,
+the file `log.jsonl` of the state folder, the dashboard) and holds back what repeats: the same line again, or too many
+of one name, are counted and told in one line when their time is over. So a flood of refusals fills neither disk nor
 screen. Whatever is written here may have been said by a stranger: control characters never get through.
 """
 
@@ -51,7 +51,7 @@ def printable(text: str, most: int = TEXT_MAX) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LogLine:
     """What happened: `t` in seconds since 1970, `what` a fixed name, `text` a sentence; `more`: so many others like
     this one stand behind it and are not told one by one."""
 
@@ -69,16 +69,18 @@ class Line:
         return {**line, **({"fields": plain(self.fields)} if self.fields else {})}
 
 
-def line_of(effect: Note | RejectEffect, t: float) -> Line:
+def line_of(effect: Note | RejectEffect, t: float) -> LogLine:
     """The line that tells an effect."""
     match effect:
         case Note(level, what, text, fields):
-            return Line(t=t, level=level, what=what, text=printable(text), fields=fields)
+            return LogLine(t=t, level=level, what=what, text=printable(text), fields=fields)
         case RejectEffect(Rejection(code, text, sender)):
             refusal = REJECTIONS[code]
             who = printable(sender, NAME_MAX) or ("this machine" if refusal.kind == "o" else "a stranger")
             sentence = f"{who}: {refusal.log} ({code}){f': {text}' if text else ''}"
-            return Line(t=t, level=_LEVEL_OF[refusal.kind], what=code, text=printable(sentence), fields={"sender": who})
+            return LogLine(
+                t=t, level=_LEVEL_OF[refusal.kind], what=code, text=printable(sentence), fields={"sender": who}
+            )
 
 
 @dataclass(slots=True)
@@ -86,9 +88,9 @@ class _Window:
     """Of one name: when it began, the lines told since, how often each came again, and how many found no room."""
 
     began: float
-    told: dict[str, Line]
+    told: dict[str, LogLine]
     again: dict[str, int]
-    crowded: Line | None = None
+    crowded: LogLine | None = None
 
 
 class Log:
@@ -103,7 +105,7 @@ class Log:
 
     def __init__(
         self,
-        sinks: Iterable[Callable[[Line], None]],
+        sinks: Iterable[Callable[[LogLine], None]],
         level: Level = "info",
         clock: Callable[[], float] = time.time,
         ticking: Callable[[], float] = time.monotonic,
@@ -117,7 +119,7 @@ class Log:
         """Tell what the core has noted or refused."""
         self.say(line_of(effect, self._clock()))
 
-    def say(self, line: Line) -> None:
+    def say(self, line: LogLine) -> None:
         """Tell a line, now or as one of many at the end of its window."""
         if LEVELS.index(line.level) < self._least:
             return
@@ -155,16 +157,16 @@ class Log:
         if window.crowded:
             self._out(window.crowded)
 
-    def _out(self, line: Line) -> None:
+    def _out(self, line: LogLine) -> None:
         for sink in self.sinks:
             sink(line)
 
 
-def at_least(level: Level, sink: Callable[[Line], None]) -> Callable[[Line], None]:
+def at_least(level: Level, sink: Callable[[LogLine], None]) -> Callable[[LogLine], None]:
     """The sink without the lines that matter less."""
     least = LEVELS.index(level)
 
-    def told(line: Line) -> None:
+    def told(line: LogLine) -> None:
         if LEVELS.index(line.level) >= least:
             sink(line)
 
@@ -177,7 +179,7 @@ class Terminal:
     def __init__(self, peer: str, console: Console) -> None:
         self.peer, self.console = peer, console
 
-    def __call__(self, line: Line) -> None:
+    def __call__(self, line: LogLine) -> None:
         clock = time.strftime("%H:%M:%S", time.localtime(line.t))
         words = Text.assemble(
             (clock, "dim"), " ", (f"{line.level:<7}", _COLOURS[line.level]), f" {self.peer}  {line.text}"
@@ -187,13 +189,13 @@ class Terminal:
         self.console.print(words, soft_wrap=True)
 
 
-class JsonLines:
+class JsonLinesLog:
     """Lines for machines, on a stream that is not a terminal."""
 
     def __init__(self, peer: str, stream: TextIO) -> None:
         self.peer, self.stream = peer, stream
 
-    def __call__(self, line: Line) -> None:
+    def __call__(self, line: LogLine) -> None:
         self.stream.write(dumps({"peer": self.peer, **line.as_json()}) + "\n")  # in one: others may share the stream
         self.stream.flush()
 
@@ -208,7 +210,7 @@ class LogFile:
         self.path, self.bytes_max, self.lost = path, bytes_max, 0
         self._file: io.BufferedIOBase | None = None
 
-    def __call__(self, line: Line) -> None:
+    def __call__(self, line: LogLine) -> None:
         data = dumps(line.as_json()).encode("utf-8", "replace") + b"\n"
         try:
             self._room_for(len(data)).write(data)
@@ -231,8 +233,8 @@ class LogFile:
             self._file = None
 
 
-def for_stream(peer: str, stream: TextIO) -> Terminal | JsonLines:
+def for_stream(peer: str, stream: TextIO) -> Terminal | JsonLinesLog:
     """The sink that suits where standard error goes."""
     if stream.isatty():
         return Terminal(peer, Console(file=stream, highlight=False, markup=False, emoji=False))
-    return JsonLines(peer, stream)
+    return JsonLinesLog(peer, stream)

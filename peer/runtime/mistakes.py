@@ -16,7 +16,7 @@ PLACES_MAX = 100
 LINES_MAX, LETTERS_MAX = 30, 200
 
 
-class Mistakes:
+class ReportedPlaces:
     """Remembers which places have been told."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from fedpeer.learning.holdings import Outfit, loader_of, outfit
 from fedpeer.peer.consensus.capability import Capability
 from fedpeer.peer.node.keeper import Keeper
 from fedpeer.peer.node.pupil import Pupil
-from fedpeer.peer.runtime.agreement import Going, going_on
+from fedpeer.peer.runtime.agreement import ContinuationPlan, going_on
 from fedpeer.peer.runtime.contract_file import contract_file, read_contract
 from fedpeer.peer.runtime.identity import Identity, load_identity, read_roster
 from fedpeer.peer.runtime.roster_file import RosterFile
@@ -47,7 +47,7 @@ class Prepared:
     identity: Identity | None
     outfit: Outfit
     device: str
-    going: Going
+    going: ContinuationPlan
     pupil: Pupil | None = None
     keeper: Keeper | None = None
     secret: bytes = b""

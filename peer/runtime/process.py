@@ -1,7 +1,7 @@
 """One real peer on this machine: carries out what its node wants, on sockets, disk, clock and threads.
 
-`Process.run` feeds the node of a prepared peer (`prepared.py`) events (ticks, messages, results, what the person asks
-for) and carries its effects out through the pipeline that saves before it speaks. The event loop never waits for
+`PeerProcess.run` feeds the node of a prepared peer (`prepared.py`) events (ticks, messages, results, what the person
+asks for) and carries its effects out through the pipeline that saves before it speaks. The event loop never waits for
 training, saving or the network: these have threads and tasks of their own, and their results are events.
 """
 
@@ -25,7 +25,7 @@ from fedpeer.config.peer_file import endpoint
 from fedpeer.peer.node.atomic_step import Steps
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import disk_bytes, node_of, rules_of, setup_of
-from fedpeer.peer.runtime.buffers import Lease, Pool
+from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.contract_file import ContractFile, contract_file
 from fedpeer.peer.runtime.dashboard.access import listener
 from fedpeer.peer.runtime.dashboard.server import Dashboard
@@ -34,15 +34,15 @@ from fedpeer.peer.runtime.identity import peer_of, put_out, server_context
 from fedpeer.peer.runtime.job_runner import JobRunner
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import bind
-from fedpeer.peer.runtime.logs import Line, Log, LogFile, at_least, for_stream
+from fedpeer.peer.runtime.logs import Log, LogFile, LogLine, at_least, for_stream
 from fedpeer.peer.runtime.loop_lag import LoopLag
 from fedpeer.peer.runtime.metrics import Metrics
-from fedpeer.peer.runtime.mistakes import Mistakes
+from fedpeer.peer.runtime.mistakes import ReportedPlaces
 from fedpeer.peer.runtime.prepared import Prepared, signatures, status_of
 from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.rows import Rows
 from fedpeer.peer.runtime.secret import keep
-from fedpeer.peer.runtime.sender import Post
+from fedpeer.peer.runtime.sender import MessageSender
 from fedpeer.peer.runtime.server import AnsweredRejectionError, Host, PeerServer
 from fedpeer.peer.runtime.status import Status
 from fedpeer.peer.runtime.store import Store, StoreError
@@ -53,7 +53,6 @@ from fedpeer.peer.runtime.writer import Pipeline
 from fedpeer.peer.state.events import (
     AggregateUpdates,
     Amend,
-    Asked,
     Effect,
     Enrol,
     Evaluate,
@@ -64,6 +63,7 @@ from fedpeer.peer.state.events import (
     NewContract,
     NewRoster,
     Note,
+    OperatorCommand,
     Persist,
     RejectEffect,
     Send,
@@ -103,7 +103,7 @@ class _Then:
     do: Callable[[], None]
 
 
-class Process:
+class PeerProcess:
     """A prepared peer, from its first to its last effect."""
 
     def __init__(self, prepared: Prepared, *, quiet: bool = False, leave: bool = False) -> None:
@@ -123,7 +123,7 @@ class Process:
         self._heard_at: dict[str, float] = {}
         self._waiting: deque[tuple[Event, Lease | None]] = deque()
         self._failure: Exception | None = None
-        self._mistakes = Mistakes()
+        self._mistakes = ReportedPlaces()
         self._asked_at: float | None = None
 
     @property
@@ -177,10 +177,10 @@ class Process:
         assert self._stopped is not None, "run ends when the node has stopped"
         return self._stopped
 
-    def _heeding(self, stream: Callable[[Line], None]) -> Callable[[Line], None]:
+    def _heeding(self, stream: Callable[[LogLine], None]) -> Callable[[LogLine], None]:
         """The terminal, which hears of a quiet peer only what it waits for before it begins."""
 
-        def told(line: Line) -> None:
+        def told(line: LogLine) -> None:
             if not self._quiet or (line.what in WAITED and not self._begun):
                 stream(line)
 
@@ -261,7 +261,7 @@ class Process:
     async def _serve(self, store: Store, listening: socket.socket) -> None:
         file, identity = self._prepared.file, self._prepared.identity
         host, _ = endpoint(file.listen)
-        self._post = Post(
+        self._post = MessageSender(
             self._prepared, self._members, lambda: self._node, self.status, self._rows, self._say, self.feed
         )
         self._trainer = Trainer(self._bench.work, self._worked, self._failed, self._training_waits)
@@ -277,7 +277,7 @@ class Process:
                 refused=self._refused_at_door,
                 broken=self._broken,
             ),
-            Pool(),
+            BufferPool(),
             Limits.among(len(self._members.roster.entries)),
         )
         lag = LoopLag()
@@ -336,7 +336,7 @@ class Process:
             if self._asked_at is None:
                 self._asked_at = loop.time()
                 if self._begun:
-                    self.feed(Asked("pause"))
+                    self.feed(OperatorCommand("pause"))
                 else:
                     self._stopped = Stop(0, "paused before it could begin; start again to go on")
                     self._over.set()
@@ -346,7 +346,7 @@ class Process:
 
         def leave() -> None:
             if self._begun:
-                self.feed(Asked("leave"))
+                self.feed(OperatorCommand("leave"))
             else:
                 self._leave = True
 
@@ -389,7 +389,7 @@ class Process:
                 self.feed(Tick(now))
                 if self._leave and self._ready_to_leave(now * tick):
                     self._leave = False
-                    self.feed(Asked("leave"))
+                    self.feed(OperatorCommand("leave"))
             await asyncio.sleep(max(0.0, began + (now + 1) * tick - loop.time()))
 
     def _ready_to_leave(self, seconds: float) -> bool:

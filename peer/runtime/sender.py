@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable, Iterable
 
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.runtime.client import LinkDown, Links, Outcome, Taken
+from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
 from fedpeer.peer.runtime.identity import client_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.prepared import Prepared
@@ -19,7 +19,7 @@ from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import RejectMessage, RosterNews, group_of
 
 
-class Post:
+class MessageSender:
     """Made on the running loop, and closed there. `found`: URLs of peers that discovery has seen."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Post:
     ) -> None:
         self._prepared, self._members, self._node = prepared, members, node
         self._status, self._rows, self._say, self._feed = status, rows, say, feed
-        self._links = Links(self._context, self._reported, Limits.among(len(members.roster.entries)))
+        self._links = PeerLinks(self._context, self._reported, Limits.among(len(members.roster.entries)))
         self._down: dict[str, set[str]] = {}  # who cannot be reached, and for what reasons
         self.found: dict[str, str] = {}
 
@@ -96,6 +96,6 @@ class Post:
                 if reason not in reasons:  # "connection refused" while it starts, then that its certificate is foreign
                     reasons.add(reason)
                     self._say(Note("info", "link_down", f"{peer} cannot be reached: {reason}", {"peer": peer}))
-            case Taken():
+            case DeliveryReceipt():
                 if self._down.pop(peer, None):
                     self._say(Note("info", "link_up", f"{peer} is reached again", {"peer": peer}))

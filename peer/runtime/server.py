@@ -24,7 +24,7 @@ from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from fedpeer.gossip.transfers import WINDOW
-from fedpeer.peer.runtime.buffers import Lease, Pool
+from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.limits import READ_AHEAD_BYTES, Allowance, Limits, pace
 from fedpeer.peer.runtime.listener import Listener
 from fedpeer.peer.wire import codec
@@ -117,7 +117,7 @@ class _Visit:
 class PeerServer:
     """Takes messages on one listening socket from `start` to `stop`."""
 
-    def __init__(self, host: Host, pool: Pool, limits: Limits | None = None) -> None:
+    def __init__(self, host: Host, pool: BufferPool, limits: Limits | None = None) -> None:
         self._host, self._pool, self._limits = host, pool, limits or Limits()
         self._at_once: Counter[str] = Counter()
         self._rates: dict[str, Allowance] = {}

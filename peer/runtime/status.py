@@ -1,7 +1,7 @@
 """What a running peer knows about itself and the federation, as one JSON document (schema 1).
 
-`Status` only gathers: facts that never change (`About`), what the node looks like now (`View`, handed in about once a
-second), and what happens in between (`evaluated`, `refused`, `noted`, `sent`, `received`, `took`). The dashboard,
+`Status` only gathers: facts that never change (`About`), what the node looks like now (`NodeView`, handed in about once
+a second), and what happens in between (`evaluated`, `refused`, `noted`, `sent`, `received`, `took`). The dashboard,
 `fedpeer status` and `/metrics` all show `as_json()`, so they cannot disagree. Nothing here decides, waits or writes.
 
 Everything that comes from other peers is bounded here: curves are thinned, the log keeps its last lines, and refusals
@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from fedpeer.peer.runtime.counters import Curve, Timing, Traffic, finite
-from fedpeer.peer.runtime.logs import NAME_MAX, Line, printable
+from fedpeer.peer.runtime.counters import Curve, DurationSummary, TrafficCounter, finite
+from fedpeer.peer.runtime.logs import NAME_MAX, LogLine, printable
 from fedpeer.peer.state.events import Evaluated, Note
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
@@ -124,7 +124,7 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CouncilView:
+class ConsensusView:
     """Coordinated rounds in one group, as this peer sees them.
 
     coordinator   who coordinates in this term; None: nobody that this peer knows of
@@ -150,7 +150,7 @@ class CouncilView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class NodeView:
     """The node at one moment.
 
     alone_s     seconds for which nobody has answered and the round number stays; 0: somebody is there
@@ -165,7 +165,7 @@ class View:
     peers: tuple[PeerView, ...]
     groups: tuple[GroupView, ...]
     lag_ms_p99: float = 0.0
-    councils: tuple[CouncilView, ...] = ()
+    councils: tuple[ConsensusView, ...] = ()
     alone_s: float = 0.0
     stalled_s: float = 0.0
 
@@ -193,21 +193,21 @@ class Status:
         self, about: About, clock: Callable[[], float] = time.time, ticking: Callable[[], float] = time.monotonic
     ) -> None:
         self.about, self._clock, self._ticking, self._began = about, clock, ticking, ticking()
-        self.view = View(state="waiting", round=0, incarnation=1, life=1, roster=0, peers=(), groups=())
+        self.view = NodeView(state="waiting", round=0, incarnation=1, life=1, roster=0, peers=(), groups=())
         self.starts = 1
         self._loss: float | None = None
         self._server = Curve()
-        self._all = Traffic()
-        self._of_group: dict[str, Traffic] = {}
+        self._all = TrafficCounter()
+        self._of_group: dict[str, TrafficCounter] = {}
         self._curves: dict[str, Curve] = {}
         self._trails: dict[str, Curve] = {}
         self._refused: dict[tuple[str, str], _Seen] = {}
         self._counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         self._late: Counter[str] = Counter()
-        self._timings: dict[str, Timing] = {name: Timing() for name in TIMED}
-        self._log: deque[Line] = deque(maxlen=LOG_LINES)
+        self._timings: dict[str, DurationSummary] = {name: DurationSummary() for name in TIMED}
+        self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
 
-    def look(self, view: View) -> None:
+    def look(self, view: NodeView) -> None:
         """Take up how the node is now. Another peer's score is a new point of its curve when it changes."""
         self.view = view
         for peer in view.peers:
@@ -220,7 +220,7 @@ class Status:
         self._curves = {id: curve for id, curve in self._curves.items() if id in roster or id == self.about.peer}
         self._trails = {id: self._trails.get(id, Curve()) for id in groups}
         talked = groups | {council.id for council in view.councils}
-        self._of_group = {id: self._of_group.get(id, Traffic()) for id in talked}
+        self._of_group = {id: self._of_group.get(id, TrafficCounter()) for id in talked}
         for group in view.groups:
             self._trails[group.id].add(group.round, group.weight, group.disagreement)
 
@@ -241,7 +241,7 @@ class Status:
         for traffic in self._traffic(group):
             traffic.received.add(size)
 
-    def _traffic(self, group: str) -> list[Traffic]:
+    def _traffic(self, group: str) -> list[TrafficCounter]:
         own = self._of_group.get(group)
         return [self._all] if own is None else [self._all, own]
 
@@ -271,7 +271,7 @@ class Status:
         if note.what == "went_on_without":
             self._late[str(note.fields.get("group", ""))] += 1
 
-    def say(self, line: Line) -> None:
+    def say(self, line: LogLine) -> None:
         """Keep a line of the log; made to be one of the sinks of a `Log`."""
         self._log.append(line)
 
@@ -308,7 +308,7 @@ class Status:
             "trail": self._trails[group.id].points,
         }
 
-    def _council(self, council: CouncilView) -> dict[str, Any]:
+    def _council(self, council: ConsensusView) -> dict[str, Any]:
         return {**_fields(council), "late": self._late[council.id], **self._of_group[council.id].as_json()}
 
     def _refusals(self) -> list[dict[str, Any]]:

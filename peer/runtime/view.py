@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.rounds import among_the_living
-from fedpeer.peer.runtime.status import CouncilView, GroupView, PeerState, PeerView, State, View
+from fedpeer.peer.runtime.status import ConsensusView, GroupView, NodeView, PeerState, PeerView, State
 from fedpeer.peer.state.durable_state import GroupState
 
 #: Standings of a peer that can vote.
 _THERE = {"alive", "suspect", "finished"}
 
 
-def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -> View:
+def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -> NodeView:
     """The node now.
 
     Args:
@@ -26,7 +26,7 @@ def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -
         lag_ms_p99: delay of the event loop in milliseconds, 99th percentile.
     """
     ledger, roster = node.ledger, node.life.circle.roster
-    return View(
+    return NodeView(
         state=_state(node),
         round=min(ledger.round, node.setup.federation.learning.rounds),
         incarnation=ledger.incarnation,
@@ -94,13 +94,13 @@ def _group(node: Node, id: str) -> GroupView:
     )
 
 
-def _council(node: Node, council: RoundConsensus) -> CouncilView:
+def _council(node: Node, council: RoundConsensus) -> ConsensusView:
     life, decrees = node.life, council.decrees
     electorate, counted = decrees.election.electorate, council.in_force()[0]
     # Who was put out votes until a round decrees the later roster, but nobody hears of it any more.
     known = electorate.voters & life.others.keys()
     there = {peer for peer in known if life.membership.standing(peer) in _THERE} | (electorate.voters & {life.me})
-    return CouncilView(
+    return ConsensusView(
         id=council.group,
         members=council.clients,
         coordinator=council.coordinator,

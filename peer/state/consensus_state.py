@@ -25,7 +25,7 @@ from fedpeer.peer.state.entries import (
     VoterSetKnown,
     VotingAllowed,
 )
-from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, Decree, HardState, VoterSet
+from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, HardState, Proposal, VoterSet
 
 #: Electorates that are kept: the one in force, those before it that somebody who is behind may speak of, later ones.
 ELECTORATES_MAX = 16
@@ -131,8 +131,8 @@ def bound(group: str, holding: CommitState) -> CommitStateChanged:
 
 def holding_of(entry: CommitStateChanged) -> CommitState:
     """The holding that it makes."""
-    accepted = None if entry.accepted is None else Decree(*entry.accepted)
-    applied = None if entry.applied is None else Certificate(Decree(*entry.applied[0]), entry.applied[1])
+    accepted = None if entry.accepted is None else Proposal(*entry.accepted)
+    applied = None if entry.applied is None else Certificate(Proposal(*entry.applied[0]), entry.applied[1])
     return CommitState(entry.roster, accepted, applied)
 
 
@@ -146,7 +146,7 @@ def electorate_of(entry: VoterSetKnown) -> VoterSet:
     return VoterSet(entry.number, frozenset(entry.voters), frozenset(entry.members))
 
 
-def _plain(decree: Decree) -> tuple[int, int, int, bytes]:
+def _plain(decree: Proposal) -> tuple[int, int, int, bytes]:
     return decree.term, decree.round, decree.roster, decree.digest
 
 

@@ -22,11 +22,11 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.gossip.incarnations import reopened
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.noise_phase import Veil, give_made_up, made_up
+from fedpeer.gossip.noise_phase import NoisePhase, give_made_up, made_up
 from fedpeer.gossip.proofs import Signed
 from fedpeer.gossip.push_sum import absorb
 from fedpeer.gossip.reductions import Form
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, acknowledged, give, give_nothing, take
+from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, acknowledged, give, give_nothing, take
 from fedpeer.peer.state.consensus_state import ConsensusState
 from fedpeer.peer.state.entries import (
     Acked,
@@ -52,7 +52,7 @@ from fedpeer.peer.state.entries import (
     VoterSetKnown,
     VotingAllowed,
 )
-from fedpeer.peer.state.outlier_check import Reach, length_of
+from fedpeer.peer.state.outlier_check import OutlierCheck, length_of
 from fedpeer.peer.wire.mean_bytes import values_of
 
 #: What rounding leaves of a weight that was given away whole.
@@ -92,7 +92,7 @@ class GroupState:
     nothing: frozenset[Place] = frozenset()
     awake: bool = False
     settled_D: Tensor | None = None
-    reach: Reach | None = None
+    reach: OutlierCheck | None = None
     put: float = 1.0
     written_off: float = 0.0
     before: Mapping[str, float] = field(default_factory=dict)
@@ -208,12 +208,12 @@ class DurableState:
         """(D,) float64: what the peer takes the group's average to be."""
         return self.groups[group].held.estimate_D
 
-    def reach(self, group: str) -> Reach:
+    def reach(self, group: str) -> OutlierCheck:
         """How far others can be in a group, by what this peer has done itself."""
         known = self.groups[group].reach
-        return known or Reach(start=length_of(self.x_n[self.index[group]], self.x_n))
+        return known or OutlierCheck(start=length_of(self.x_n[self.index[group]], self.x_n))
 
-    def apply(self, entry: Entry) -> dict[str, Parcel]:
+    def apply(self, entry: Entry) -> dict[str, NumberedTransfer]:
         """Change the ledger; the transfers that were made, by recipient, all in the entry's group."""
         match entry:
             case Opened():
@@ -321,7 +321,7 @@ class DurableState:
         self.x_n, self.s_k, self.fresh = entry.x_n, entry.s_k, False
         self.round, self.trained = entry.round, True
 
-    def _open(self, entry: Opened) -> dict[str, Parcel]:
+    def _open(self, entry: Opened) -> dict[str, NumberedTransfer]:
         at = (entry.round, entry.exchange)
         holding = _added(self.groups[entry.group], at, everything=entry.whole)
         held, put = holding.held, holding.put
@@ -338,7 +338,7 @@ class DurableState:
             length = held.value_D.shape[-1]
             vectors = {peer: made_up(entry.noise_key, peer, length, entry.noise_scale) for peer in entry.to}
             held, veil, lanes, parcels = give_made_up(
-                held, Veil(len(told), told), lanes, entry.fraction, self.rules.form, at, draws, vectors
+                held, NoisePhase(len(told), told), lanes, entry.fraction, self.rules.form, at, draws, vectors
             )
             told = veil.told
         else:

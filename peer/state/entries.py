@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedpeer.gossip.transfers import Parcel
+from fedpeer.gossip.transfers import NumberedTransfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class ShareApplied:
 
     group: str
     sender: str
-    parcel: Parcel
+    parcel: NumberedTransfer
     at_once: bool = False
     signature: bytes = b""
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedpeer.config.contract import Held
+from fedpeer.config.contract import HeldContract
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.messages import Message
 from fedpeer.peer.wire.roster import Roster
@@ -109,7 +109,7 @@ class RoundFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OperatorCommand:
     """The person at this machine: stop for now and keep everything, or hand all over and go."""
 
     what: Literal["pause", "leave"]
@@ -141,7 +141,7 @@ Event = (
     | ClientTrained
     | UpdatesAggregated
     | RoundFinished
-    | Asked
+    | OperatorCommand
     | NewRoster
     | NewContract
 )
@@ -157,7 +157,7 @@ class Persist:
 
     kind: Literal["entry", "snapshot"]
     content: object
-    held: Held | None = None
+    held: HeldContract | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpeer.config.contract import NEW_FEDERATION, Held
+from fedpeer.config.contract import NEW_FEDERATION, HeldContract
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.proofs import Signed
 from fedpeer.peer.state.consensus_state import chamber_fields, chamber_of
@@ -70,7 +70,7 @@ def _taken_apart(stored: Schema, value: Any) -> tuple[dict[str, Any], dict[str, 
 # ---------------------------------------------------------------------------------------------------------- snapshots
 
 
-def snapshot_bytes(ledger: DurableState, owner: Mapping[str, str], held: Held | None = None) -> bytes:
+def snapshot_bytes(ledger: DurableState, owner: Mapping[str, str], held: HeldContract | None = None) -> bytes:
     """The whole ledger. `owner` says whose it is, and `ledger_of` compares it; `held`: by which contract it goes."""
     tensors: dict[str, Tensor] = {"x": ledger.x_n, "s": ledger.s_k}
     groups = {
@@ -152,10 +152,10 @@ def ledger_of(
     return ledger
 
 
-def held_of(fields: Mapping[str, Any]) -> Held | None:
+def held_of(fields: Mapping[str, Any]) -> HeldContract | None:
     """The contract by which the peer of a snapshot went; None: written before version 0.3, which kept only a digest."""
     kept = fields.get("contract")
-    return Held(kept["number"], kept["text"], kept["file"], kept.get("before", b"")) if kept else None
+    return HeldContract(kept["number"], kept["text"], kept["file"], kept.get("before", b"")) if kept else None
 
 
 def _holding_fields(holding: GroupState, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:

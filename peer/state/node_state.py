@@ -14,14 +14,14 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedpeer.config.contract import Held
+from fedpeer.config.contract import HeldContract
 from fedpeer.config.federation import Federation
 from fedpeer.gossip.averaging import Averaging
-from fedpeer.gossip.awareness import Timing
+from fedpeer.gossip.awareness import ProbeTiming
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Claim, Membership
 from fedpeer.gossip.noise_phase import key_of
-from fedpeer.gossip.transfers import Parcel
+from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.learning.groups import PeerGroup
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.durable_state import DurableState
@@ -37,8 +37,8 @@ from fedpeer.peer.state.entries import (
 from fedpeer.peer.state.events import Effect, Note, Persist, RejectEffect, Send, Stop
 from fedpeer.peer.state.keeps import Keeps
 from fedpeer.peer.state.neighbor import Neighbor
-from fedpeer.peer.state.reputation import Standing
-from fedpeer.peer.state.voters import PeerCouncil
+from fedpeer.peer.state.reputation import Reputation
+from fedpeer.peer.state.voters import ConsensusGroup
 from fedpeer.peer.wire.codec import rejection_message
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.messages import Message, spoken_in
@@ -58,7 +58,7 @@ DOUBT_TICKS = 200
 SHOWN = {"duplicate_peer", "stale_incarnation"}
 #: More ticks at once than this mean that this process stood still, as membership takes it: the rest of them was no time
 #: in which others could have answered.
-PAUSE_TICKS = Timing().pause
+PAUSE_TICKS = ProbeTiming().pause
 #: A journal may grow to so many times the size of a snapshot before the next one is taken, so that saving whole
 #: states costs at most a quarter more; and to this many bytes in any case, so that small peers save seldom.
 JOURNAL_TIMES, JOURNAL_BYTES_MIN = 4, 4 << 20
@@ -73,7 +73,7 @@ class PeerGroups:
     groups: Mapping[str, PeerGroup]
     averaging: Mapping[str, Averaging]
     elsewhere: Mapping[str, Group]
-    councils: Mapping[str, PeerCouncil] = field(default_factory=dict)
+    councils: Mapping[str, ConsensusGroup] = field(default_factory=dict)
 
     @cached_property
     def mates(self) -> frozenset[str]:
@@ -109,7 +109,7 @@ class Setup:
     me: str
     federation: Federation
     contract: bytes
-    held: Held
+    held: HeldContract
     circle: PeerGroups
     circle_of: Callable[[Roster], PeerGroups]
     address: str = ""
@@ -148,7 +148,7 @@ class NodeState:
     ran: int = 0  # ticks in which this process ran
     since: int | None = None
     effects: list[Effect] = field(default_factory=list)
-    standing: dict[str, Standing] = field(default_factory=dict)
+    standing: dict[str, Reputation] = field(default_factory=dict)
     journal_bytes: int = 0
     digests: dict[str, bytes] = field(default_factory=dict)
     # What follows from who is there, kept until that changes: it is asked for with every message.
@@ -226,7 +226,7 @@ class NodeState:
         self.numbers.add(life)
         self.write(Started(life=life))
 
-    def write(self, entry: Entry) -> dict[str, Parcel]:
+    def write(self, entry: Entry) -> dict[str, NumberedTransfer]:
         """Apply an entry and persist it; the parcels that it made."""
         made = self.ledger.apply(entry)
         self.effects.append(Persist("entry", entry))
@@ -282,7 +282,7 @@ class NodeState:
 
     def charge(self, code: str, sender: str) -> None:
         """What a refusal does to the standing of the one refused."""
-        before = self.standing.get(sender, Standing())
+        before = self.standing.get(sender, Reputation())
         after = before.after(code, self.now, self.setup.federation.gossip.tick)
         self.standing[sender] = after
         if before.listens(self.now) != after.listens(self.now):
@@ -293,7 +293,7 @@ class NodeState:
 
     def listens(self, peer: str) -> bool:
         """Whether messages of this peer are taken now."""
-        return self.standing.get(peer, Standing()).listens(self.now)
+        return self.standing.get(peer, Reputation()).listens(self.now)
 
     def available(self, peer: str, group: str) -> bool:
         """Whether shares can go to and come from this peer now, as far as one can know."""

@@ -1,11 +1,11 @@
 """Whether a share could be what an honest neighbour sends: finite but absurd values are refused.
 
 What an honest neighbour holds can be judged by what this peer has done itself, and by that alone: what others sent, and
-what became of an average by it, says nothing, or whoever lies moves the measure with the average. So a `Reach` knows
-how long the slice was when the peer came in, and how long its own training steps were. A lie makes steps longer, since
-training pulls back; so no step counts for more than the first one, which was made before anything of others had come
-in, nor for much more than the median of those that counted before it. A share implies a value (value /
-weight), and that is refused if one of these holds:
+what became of an average by it, says nothing, or whoever lies moves the measure with the average. So a `OutlierCheck`
+knows how long the slice was when the peer came in, and how long its own training steps were. A lie makes steps longer,
+since training pulls back; so no step counts for more than the first one, which was made before anything of others had
+come in, nor for much more than the median of those that counted before it. A share implies a value (value / weight),
+and that is refused if one of these holds:
 
     near    it is further from this peer's estimate than a hundred of its usual steps, or of those that it missed of
             late, and than three times the length of the estimate
@@ -44,7 +44,7 @@ NOISY = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class OutlierCheck:
     """What a peer knows by itself of how far one slice can be, as Euclidean lengths.
 
     start    of the slice, when the peer came in, or took it over from others
@@ -62,13 +62,13 @@ class Reach:
     away: float = 0.0
     round: int = 0
 
-    def after(self, step: float, round: int) -> Reach:
+    def after(self, step: float, round: int) -> OutlierCheck:
         """When it has trained in a round, by a step of this length."""
         first = self.first or step
         usual = statistics.median(self.steps) if self.steps else first
         step = min(step, first, max(RISE * usual, first / FACTOR))
         missed = max(0, round - self.round - 1) * first
-        return Reach(
+        return OutlierCheck(
             start=self.start,
             first=first,
             steps=(*self.steps, step)[-STEPS:],

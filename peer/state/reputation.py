@@ -22,7 +22,7 @@ PAUSE_MAX_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Reputation:
     """One neighbour's standing.
 
     recent         ticks of its suspicious refusals since the last pause, within the window; at most `SUSPICIOUS_MAX`
@@ -39,7 +39,7 @@ class Standing:
         """Whether messages of this neighbour are taken at tick `now`."""
         return not self.closed and now >= self.paused_until
 
-    def after(self, code: str, now: int, tick_s: float) -> Standing:
+    def after(self, code: str, now: int, tick_s: float) -> Reputation:
         """The standing after a refusal of this code at tick `now`, with ticks of `tick_s` seconds."""
         kind = REJECTIONS[code].kind
         if kind == "x":
@@ -52,4 +52,4 @@ class Standing:
             return replace(self, recent=recent)
         longest = math.ceil(PAUSE_MAX_S / tick_s)
         pauses = self.pauses if now < self.paused_until + longest else 0
-        return Standing(pauses=pauses + 1, paused_until=now + min(window << min(pauses, 32), longest))
+        return Reputation(pauses=pauses + 1, paused_until=now + min(window << min(pauses, 32), longest))

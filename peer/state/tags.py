@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
+from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing
 from fedpeer.peer.state import entries
-from fedpeer.peer.state.outlier_check import Reach
+from fedpeer.peer.state.outlier_check import OutlierCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,9 @@ ENTRIES: Mapping[str, Schema] = {
 TAGS: Mapping[type, str] = {stored.made: tag for tag, stored in ENTRIES.items()}
 
 #: One transfer in an entry or a snapshot, and the two ends of a lane in a snapshot.
-PARCEL = _stored(Parcel, "seq round exchange weight form payload")
+PARCEL = _stored(NumberedTransfer, "seq round exchange weight form payload")
 OUTGOING = _stored(Outgoing, "made open acked_weight", later="signed", reference_D="reference")
 INCOMING = _stored(Incoming, "taken taken_weight recent place", later="signed", reference_D="reference")
 
 #: How far others can be, in a snapshot.
-REACH = _stored(Reach, "start first steps path away round")
+REACH = _stored(OutlierCheck, "start first steps path away round")

@@ -15,7 +15,7 @@ EVERYONE = "everyone"
 
 
 @dataclass(frozen=True, eq=False)
-class PeerCouncil:
+class ConsensusGroup:
     """One council, as one of its members has it.
 
     members      ids of all who learn in it

@@ -50,7 +50,7 @@ class VoterSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Decree:
+class Proposal:
     """What a coordinator proposes: after this round the model is the one with this digest (32 bytes).
 
     `roster` is the number of the electorate from the next round on; a majority of it must accept, and of the one in
@@ -77,7 +77,7 @@ class LeaderCertificate:
 class Certificate:
     """Proof that a decree is in force: acceptances of a majority. It stays true whatever the term."""
 
-    decree: Decree
+    decree: Proposal
     acceptances: Signatures
 
 
@@ -99,7 +99,7 @@ def vote_text(scope: Scope, author: str, term: int, roster: int, candidate: str)
     return _text(scope, b"vote", author, whole(term), whole(roster), candidate.encode())
 
 
-def acceptance_text(scope: Scope, author: str, decree: Decree) -> bytes:
+def acceptance_text(scope: Scope, author: str, decree: Proposal) -> bytes:
     """What an acceptor signs, in the form of `vote_text`."""
     numbers = map(whole, (decree.term, decree.round, decree.roster))
     return _text(scope, b"acceptance", author, *numbers, decree.digest)
@@ -169,7 +169,7 @@ class HeartbeatReply:
 class Propose:
     """Accept this decree, please."""
 
-    decree: Decree
+    decree: Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class CommitState:
     """
 
     roster: int
-    accepted: Decree | None = None
+    accepted: Proposal | None = None
     applied: Certificate | None = None
 
     @property
@@ -228,14 +228,14 @@ class CommitState:
 
 
 @dataclass(frozen=True, slots=True)
-class Persist:
+class PersistConsensus:
     """Make this durable in the place of the one before, before anything that follows is done."""
 
     what: HardState | CommitState
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class SendConsensus:
     """Send this once; who repeats is the machine."""
 
     to: str
@@ -259,14 +259,14 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
-    """From now on this is the model. The `Persist` before it said so already: after a restart that one counts."""
+class ApplyModel:
+    """From now on this is the model. The `PersistConsensus` before it said so: after a restart that one counts."""
 
-    decree: Decree
+    decree: Proposal
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class CountUpdate:
     """This update counts for the round under way."""
 
     sender: str
@@ -274,4 +274,4 @@ class Take:
     digest: bytes
 
 
-Out = Persist | Say | LeaderChanged | Fetch | Apply | Take | Rejection
+Out = PersistConsensus | SendConsensus | LeaderChanged | Fetch | ApplyModel | CountUpdate | Rejection

@@ -18,12 +18,12 @@ from fedpeer.peer.wire.ballots import (
     Accept,
     Certificate,
     Commit,
-    Decree,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
     Message,
     Progress,
+    Proposal,
     Propose,
     Signatures,
     VoteReply,
@@ -47,7 +47,7 @@ SIGNATURES_BYTES = _ENTRY_BYTES[0], SIGNATURES_MAX * _ENTRY_BYTES[1]
 _NUMBER, _FIRST, _FLAG, _NAME = Whole(), Whole(1), Flag(), Text(NAME_LETTERS_MAX)
 _SIGNATURE, _SIGNATURES = Octets(SIGNATURE_BYTES), Elsewhere(until=())
 _PROGRESS = inlined(Progress, applied=_NUMBER, newest_round=_NUMBER, newest_term=_NUMBER)
-_DECREE = inlined(Decree, term=_FIRST, round=_FIRST, roster=_FIRST, digest=Octets(32))
+_DECREE = inlined(Proposal, term=_FIRST, round=_FIRST, roster=_FIRST, digest=Octets(32))
 _MANDATE = inlined(LeaderCertificate, term=_FIRST, candidate=_NAME, roster=_FIRST, votes=_SIGNATURES)
 _CERTIFICATE = inlined(Certificate, decree=_DECREE, acceptances=_SIGNATURES)
 

@@ -41,7 +41,7 @@ class GroupSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CouncilSpec:
+class ConsensusSpec:
     """What may be said in one council: the members of a group who learn by coordinated rounds.
 
     members        all of them
@@ -75,5 +75,5 @@ class MessagePolicy:
     other: str | None
     peers: Set[str]
     groups: Mapping[str, GroupSpec]
-    councils: Mapping[str, CouncilSpec] = field(default_factory=dict)
+    councils: Mapping[str, ConsensusSpec] = field(default_factory=dict)
     version: int = NEWEST

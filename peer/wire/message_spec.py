@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from fedpeer.config.capacity import NAME_LETTERS_MAX
 from fedpeer.gossip.reductions import Form
-from fedpeer.peer.wire.message_policy import Check, CouncilSpec, GroupSpec, MessagePolicy, nothing_wrong
+from fedpeer.peer.wire.message_policy import Check, ConsensusSpec, GroupSpec, MessagePolicy, nothing_wrong
 from fedpeer.peer.wire.versions import NEWEST, OLDEST
 from fedpeer.peer.wire.wire_types import COUNT_MAX, Elsewhere, FieldType, Layout, Octets, Text, Whole, WireType
 from fedpeer.rejection import Rejection
@@ -237,7 +237,7 @@ def _misdirected(parsed: ParsedMetadata, policy: MessagePolicy) -> Rejection | N
     return about(parsed, "stale_incarnation", f"to incarnation {named}; ours is {own}")
 
 
-def _known(what: About, group: str, policy: MessagePolicy) -> GroupSpec | CouncilSpec | None:
+def _known(what: About, group: str, policy: MessagePolicy) -> GroupSpec | ConsensusSpec | None:
     if what == "council" or (what == "council or group" and group in policy.councils):
         return policy.councils.get(group)
     return policy.groups.get(group)

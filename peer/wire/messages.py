@@ -20,7 +20,7 @@ from torch import Tensor
 from fedpeer.config.capacity import ADDRESS_LETTERS_MAX, GROUP_LETTERS_MAX, NAME_LETTERS_MAX
 from fedpeer.gossip.claims import STATEMENTS, VERDICTS, Advert, Claim, well_formed
 from fedpeer.gossip.proofs import LaneProof, LifeProof
-from fedpeer.gossip.transfers import Parcel
+from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.wire import ballots
 from fedpeer.peer.wire.consensus_wire import SAYING
 from fedpeer.peer.wire.message_spec import MessageSpec, Name, layout_of
@@ -95,7 +95,7 @@ _LANE_PROOF = record(
     LaneProof, group=_GROUP, way=OneOf(("made", "taken")), number=_FIRST, weight=_AMOUNT, signature=_SIGNATURE
 )
 _PARCEL = inlined(
-    Parcel,
+    NumberedTransfer,
     seq=_FIRST,
     round=_NUMBER,
     exchange=_NUMBER,
@@ -208,7 +208,7 @@ class Transfer:
     )
 
     group: Group
-    parcel: Annotated[Parcel, _PARCEL]
+    parcel: Annotated[NumberedTransfer, _PARCEL]
     total: Total = 0.0
     signature: Signature = b""
 

@@ -17,7 +17,7 @@ from fedpeer.gossip.reductions import FLOAT32, NOTHING, Form
 from fedpeer.gossip.sparse_words import packed, packed_bytes_min, restored, wire_bytes
 from fedpeer.gossip.tensor_bytes import Bytes, raw
 from fedpeer.peer.wire.consensus_wire import SIGNATURES_BYTES, has_signatures, tail_of, with_tail
-from fedpeer.peer.wire.message_policy import CouncilSpec, GroupSpec
+from fedpeer.peer.wire.message_policy import ConsensusSpec, GroupSpec
 from fedpeer.peer.wire.message_spec import ParsedMetadata, Tail, about, sized
 from fedpeer.peer.wire.wire_types import Many, OneOf, Reader, Whole, WireType, Writer
 from fedpeer.rejection import Rejection
@@ -154,13 +154,13 @@ class SignaturesTail(Tail):
     def __str__(self) -> str:
         return "of `lead` and `commit` the signatures"
 
-    def most(self, group: CouncilSpec) -> int:
+    def most(self, group: ConsensusSpec) -> int:
         return SIGNATURES_BYTES[1]
 
     def packed(self, message: Any) -> memoryview:
         return memoryview(tail_of(message.said))
 
-    def admitted(self, parsed: ParsedMetadata, group: CouncilSpec) -> ParsedMetadata | Rejection:
+    def admitted(self, parsed: ParsedMetadata, group: ConsensusSpec) -> ParsedMetadata | Rejection:
         return sized(parsed, *(SIGNATURES_BYTES if has_signatures(parsed.fields["said"]) else (0, 0)))
 
     def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
@@ -176,13 +176,13 @@ class ContentTail(Tail):
     def __str__(self) -> str:
         return "the content"
 
-    def most(self, group: CouncilSpec) -> int:
+    def most(self, group: ConsensusSpec) -> int:
         return group.model_bytes[1]
 
     def packed(self, message: Any) -> memoryview:
         return memoryview(message.content)
 
-    def admitted(self, parsed: ParsedMetadata, group: CouncilSpec) -> ParsedMetadata | Rejection:
+    def admitted(self, parsed: ParsedMetadata, group: ConsensusSpec) -> ParsedMetadata | Rejection:
         return sized(replace(parsed, check=group.model_fault), *group.model_bytes)
 
     def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
@@ -203,7 +203,7 @@ class UpdateTail(ContentTail):
     def beside(self) -> Mapping[str, WireType]:
         return {"form": OneOf((PLAIN, SPARSE)), "size": Whole()}
 
-    def most(self, group: CouncilSpec) -> int:
+    def most(self, group: ConsensusSpec) -> int:
         return group.update_bytes[1]
 
     def packed(self, message: Any) -> memoryview:
@@ -214,7 +214,7 @@ class UpdateTail(ContentTail):
         size = len(message.content)
         return PLAIN if tail_bytes == size else SPARSE, size
 
-    def admitted(self, parsed: ParsedMetadata, group: CouncilSpec) -> ParsedMetadata | Rejection:
+    def admitted(self, parsed: ParsedMetadata, group: ConsensusSpec) -> ParsedMetadata | Rejection:
         form, size = parsed.fields["form"], parsed.fields["size"]
         wrong = sized(parsed, *group.update_bytes, size)
         if isinstance(wrong, Rejection):

@@ -25,7 +25,7 @@ class Machine(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Craft:
+class Driver:
     """What the town cannot do itself.
 
     start       the machine of a peer whose disk held this
@@ -61,7 +61,7 @@ Fed = Event | Callable[[Machine], Event | None]
 
 
 @dataclass
-class Process:
+class SimulatedProcess:
     """One life of a peer's process."""
 
     machine: Machine

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedpeer.gossip.claims import Claim, State, claim_text
 from fedpeer.gossip.proofs import lane_text
 from fedpeer.gossip.reductions import FLOAT32
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
+from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing
 from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.reminders import own_signature
@@ -162,7 +162,7 @@ def _share(
     round, exchange = max(lane.place, to.ledger.groups[group].at, at)
     value_D = me.ledger.estimate_D(group) if value_D is None else value_D
     total = lane.taken_weight + weight
-    parcel = Parcel(
+    parcel = NumberedTransfer(
         seq=lane.taken + 1,
         round=round,
         exchange=exchange,

@@ -70,7 +70,7 @@ class _Edge:
         self.last = 0.0  # when the last one that keeps its order arrives
 
 
-class Links:
+class SimulatedLinks:
     def __init__(self, rules: LinkRules, seed: int, cuts: Sequence[Cut] = (), heal: float = math.inf) -> None:
         """
         Args:

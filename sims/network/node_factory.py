@@ -17,7 +17,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fedpeer.config.choice import Choice
-from fedpeer.config.contract import Held
+from fedpeer.config.contract import HeldContract
 from fedpeer.config.methods import method_of
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
@@ -58,7 +58,7 @@ from fedpeer.peer.wire.roster import Entry, Roster
 from fedpeer.peer.wire.signed_contract import SignedContract
 from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection
-from fedpeer.sims.network.driver import Craft, Machine
+from fedpeer.sims.network.driver import Driver, Machine
 from fedpeer.sims.network.lies import told, withheld
 from fedpeer.sims.peers import learners, secret_of
 from fedpeer.sims.world import World, plan_of
@@ -148,7 +148,7 @@ class NodeFactory:
         self,
         evaluated: Callable[[str, Evaluated], None] = lambda peer, event: None,
         fact: Callable[[str, Effect], object] = lambda peer, effect: None,
-    ) -> Craft:
+    ) -> Driver:
         """`evaluated` hears of every evaluation."""
 
         def work(peer: str, effect: Work) -> Worked:
@@ -171,7 +171,7 @@ class NodeFactory:
         def save(peer: str, persist: Persist) -> bytes:
             return disk_bytes(persist, self.setups[peer])
 
-        return Craft(
+        return Driver(
             start=self.node,
             save=save,
             encode=self._encode,
@@ -213,7 +213,7 @@ class NodeFactory:
         if recovered.snapshot is not None:
             held = held_of(unframe("snapshot", recovered.snapshot)[0])
         elif signed is not None:
-            held = Held(signed.number, signed.text, b"")
+            held = HeldContract(signed.number, signed.text, b"")
         world = self.world if held is None else self.later.get(held.text, self.world)
         if signed is not None or world is not self.world:
             before = self.setups[peer]

@@ -38,10 +38,10 @@ from fedpeer.peer.state.events import (
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.sims.network.agenda import Agenda
 from fedpeer.sims.network.disk import DiskRules, MemoryDisk
-from fedpeer.sims.network.driver import RETRY_TICKS, RETRY_TICKS_MAX, Craft, Fed, Machine, Process
+from fedpeer.sims.network.driver import RETRY_TICKS, RETRY_TICKS_MAX, Driver, Fed, Machine, SimulatedProcess
 from fedpeer.sims.network.faults import Act, Faults, Lying
 from fedpeer.sims.network.history import ROWS_MAX, Row
-from fedpeer.sims.network.links import Links
+from fedpeer.sims.network.links import SimulatedLinks
 
 #: Messages and results that wait for a peer that stands still or cannot save; a real one has as many requests open at
 #: most, and refuses more.
@@ -71,7 +71,7 @@ class Simulator:
     def __init__(
         self,
         peers: Sequence[str],
-        craft: Craft,
+        craft: Driver,
         faults: Faults | None = None,
         disk: DiskRules | None = None,
     ) -> None:
@@ -84,12 +84,12 @@ class Simulator:
         self.stepped: Callable[[str, Machine], None] = lambda peer, machine: None
         self.said: Callable[[str, Effect], None] = lambda peer, effect: None
         self._craft = craft
-        self._links = Links(self.faults.links, self.faults.seed, self.faults.cuts, self.faults.heal)
+        self._links = SimulatedLinks(self.faults.links, self.faults.seed, self.faults.cuts, self.faults.heal)
         self._rates = dict(self.faults.rates)
         self._disk_rules = disk or DiskRules()
         self._disks = {peer: self._empty_disk(peer) for peer in peers}
         self._backups: dict[str, list[MemoryDisk]] = {peer: [] for peer in peers}
-        self._alive: dict[str, Process] = {}
+        self._alive: dict[str, SimulatedProcess] = {}
         self._kill_after: dict[str, tuple[int, float]] = {}
         self._draws = Draws(self.faults.seed).numpy("crashes")
         for act in self.faults.acts:
@@ -123,7 +123,7 @@ class Simulator:
             if peer in self._alive or peer in self.stopped:
                 continue
             recovered = self._disks[peer].recover()
-            process = Process(self._craft.start(peer, recovered), self.now, self._rates.get(peer, 1.0))
+            process = SimulatedProcess(self._craft.start(peer, recovered), self.now, self._rates.get(peer, 1.0))
             self._alive[peer] = process
             self._note("start", peer)
             for remark in recovered.remarks:
@@ -221,24 +221,24 @@ class Simulator:
 
     # ---- events in
 
-    def _tick(self, peer: str, process: Process) -> None:
+    def _tick(self, peer: str, process: SimulatedProcess) -> None:
         if self._alive.get(peer) is not process:
             return
         if not any(isinstance(each, Tick) for each in process.inbox):
             self._give(peer, process, Tick(process.clock(self.now)))
         self.agenda.at(self.now + 1 / process.rate, partial(self._tick, peer, process))
 
-    def _remind(self, process: Process) -> None:
+    def _remind(self, process: SimulatedProcess) -> None:
         """It goes on, and its timer says how late it is."""
         if self.now >= process.paused_until:
             rest = [fed for fed in process.inbox if not isinstance(fed, Tick)]
             process.inbox = deque([Tick(process.clock(self.now)), *rest])
 
-    def _give(self, peer: str, process: Process, fed: Fed) -> None:
+    def _give(self, peer: str, process: SimulatedProcess, fed: Fed) -> None:
         process.inbox.append(fed)
         self._feed(peer, process)
 
-    def _feed(self, peer: str, process: Process) -> None:
+    def _feed(self, peer: str, process: SimulatedProcess) -> None:
         """Let the machine take what waits, one event at a time, while it can."""
         if process.feeding:
             return
@@ -252,7 +252,7 @@ class Simulator:
                 self._step(peer, process, event)
         process.feeding = False
 
-    def _step(self, peer: str, process: Process, event: Event) -> None:
+    def _step(self, peer: str, process: SimulatedProcess, event: Event) -> None:
         again, effects = process.outbox.again(process.machine.step(event))
         self.stepped(peer, process.machine)
         for send in again:
@@ -266,7 +266,7 @@ class Simulator:
 
     # ---- effects out
 
-    def _save(self, peer: str, process: Process) -> None:
+    def _save(self, peer: str, process: SimulatedProcess) -> None:
         if process.saving or self._alive.get(peer) is not process or not (batch := process.outbox.batch()):
             return
         disk = self._disks[peer]
@@ -282,7 +282,7 @@ class Simulator:
         ticks = disk.append(data) if batch[0].kind == "entry" else disk.snapshot(data[0])
         self.agenda.at(self.now + ticks, partial(self._saved, peer, process))
 
-    def _saved(self, peer: str, process: Process) -> None:
+    def _saved(self, peer: str, process: SimulatedProcess) -> None:
         if self._alive.get(peer) is not process:
             return
         self._disks[peer].finish()
@@ -295,7 +295,7 @@ class Simulator:
             self._save(peer, process)
             self._feed(peer, process)
 
-    def _carry_out(self, peer: str, process: Process, effects: Sequence[Effect]) -> None:
+    def _carry_out(self, peer: str, process: SimulatedProcess, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if self._alive.get(peer) is not process:
                 return
@@ -310,7 +310,7 @@ class Simulator:
             self.kill(peer)
             self.agenda.at(self._healed(ticks), partial(self.start, peer))
 
-    def _say(self, peer: str, process: Process, effect: Effect) -> None:
+    def _say(self, peer: str, process: SimulatedProcess, effect: Effect) -> None:
         match effect:
             case Send():
                 size = 0 if self._withholds(peer, effect) else self._post(peer, effect)
@@ -337,7 +337,7 @@ class Simulator:
                 pass  # a roster's file; the node itself goes by the roster already
         self._note("said", peer, type(effect).__name__)
 
-    def _worked(self, peer: str, process: Process, effect: Work) -> None:
+    def _worked(self, peer: str, process: SimulatedProcess, effect: Work) -> None:
         if self._alive.get(peer) is process:
             self._give(peer, process, self._craft.work(peer, effect))
 

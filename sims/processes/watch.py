@@ -15,7 +15,7 @@ WARNINGS_MAX = 5
 TELLING = {"went_on_without", "caught_up", "joined"}
 
 
-class JsonLines:
+class JsonLinesReader:
     """The lines that were added to a file since the last look; the file may not be there yet."""
 
     def __init__(self, path: Path) -> None:
@@ -51,7 +51,7 @@ class Watched:
         self.peer, self.state = peer, state
         self.rows: dict[int, dict[str, Any]] = {}
         self.listening = False
-        self._metrics, self._log = JsonLines(state / "metrics.jsonl"), JsonLines(state / "log.jsonl")
+        self._metrics, self._log = JsonLinesReader(state / "metrics.jsonl"), JsonLinesReader(state / "log.jsonl")
         self._warnings = 0
 
     @property

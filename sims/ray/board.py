@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fedpeer.sims.events import Event
 
 
-class Board:
+class ProgressQueue:
     """What runs tell, until the leader reads it; and whether they are to stop."""
 
     def __init__(self) -> None:

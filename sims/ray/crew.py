@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from fedpeer.algorithms.leaves import leaves
 from fedpeer.sims.ray.cluster import Cluster
-from fedpeer.sims.ray.shard import Parcel, Rows, Size, numpy_rows, packed, put_rows, restored, room, taken
-from fedpeer.sims.ray.shards import Call, Shards
+from fedpeer.sims.ray.shard import PackedRows, Rows, ShardSize, numpy_rows, packed, put_rows, restored, room, taken
+from fedpeer.sims.ray.shards import ShardCall, Shards
 from fedpeer.sims.vector.gossip_rounds import Columns, columns
 from fedpeer.sims.vector.hands import ROWS_AT_ONCE, Told
 from fedpeer.sims.vector.rounds import cut
@@ -53,7 +53,7 @@ def dealt(job: Job, shards: int) -> list[tuple[int, ...]]:
     return [tuple(sorted(peers)) for peers in found]
 
 
-def parcelled(blocks: Sequence[Columns], members: Mapping[str, int], shards: int) -> list[Parcel]:
+def parcelled(blocks: Sequence[Columns], members: Mapping[str, int], shards: int) -> list[PackedRows]:
     """The blocks in parcels, so small that all shards have some to average, and so large that they are not too many."""
     by_group: dict[str, list[tuple[int, int]]] = {}
     for group, start, stop in blocks:
@@ -62,7 +62,7 @@ def parcelled(blocks: Sequence[Columns], members: Mapping[str, int], shards: int
     for group, spans in by_group.items():
         scalars = max(stop - start for start, stop in spans) * members[group]
         size = max(1, min(len(spans) // (2 * shards), PARCEL_SCALARS // scalars))
-        found += [Parcel(group, tuple(spans[at : at + size])) for at in range(0, len(spans), size)]
+        found += [PackedRows(group, tuple(spans[at : at + size])) for at in range(0, len(spans), size)]
     return found
 
 
@@ -80,13 +80,13 @@ def opened(
     peers = dealt(job, cluster.shards(asked))
     told, data, inputs = ray.put(job), ray.put(packed(workspace)), cluster.hold(workspace.x_NF.numpy())
     sizes = {
-        name: transformed(getattr(workspace, name), torch.Tensor, lambda each: Size(tuple(each.shape), each.dtype))
+        name: transformed(getattr(workspace, name), torch.Tensor, lambda each: ShardSize(tuple(each.shape), each.dtype))
         for name in LEARNT
     }
     shards = Shards(cluster, [(told, data, inputs, each, sizes) for each in peers], replaced, stop)
     # Here too is room for all, which is taken when somebody asks for it.
     for name in LEARNT:
-        setattr(workspace, name, transformed(sizes[name], Size, lambda size: room(*size)))
+        setattr(workspace, name, transformed(sizes[name], ShardSize, lambda size: room(*size)))
     return stack.enter_context(RayWorkerPool(job, workspace, peers, columns(plan), shards))
 
 
@@ -184,7 +184,7 @@ class RayWorkerPool:
             size = math.ceil(len(part_of) / CALLS)
             for at in range(0, len(part_of), size or 1):
                 together = part_of[at : at + size]
-                calls.append(Call(shard, "do", ([task for _, task in together],), changes=changes))
+                calls.append(ShardCall(shard, "do", ([task for _, task in together],), changes=changes))
                 numbers.append([number for number, _ in together])
         results: list[Any] = [None] * len(tasks)
         for several, answers in zip(numbers, self.shards.answers(calls), strict=True):
@@ -212,7 +212,7 @@ class RayWorkerPool:
             members = self._members[parcel.group]
             rows = [given[number, shard] for shard in members]
             args = (parcel, self._mixing[parcel.group][1], list(members.values()), *rows)
-            calls.append(Call(number % len(self.shards), "mix", args, len(members)))
+            calls.append(ShardCall(number % len(self.shards), "mix", args, len(members)))
         mixed: dict[tuple[int, int], Any] = {}
         for number, (_, *rows) in enumerate(self.shards.run(calls)):
             for shard, reference in zip(self._members[self._parcels[number].group], rows, strict=True):
@@ -221,7 +221,7 @@ class RayWorkerPool:
         takes = []
         for shard, peers in enumerate(self._peers):
             parcels, rows = self._of(mixed, shard)
-            takes.append(Call(shard, "take", (source, [self._after[p] for p in peers], parcels, *rows), 2))
+            takes.append(ShardCall(shard, "take", (source, [self._after[p] for p in peers], parcels, *rows), 2))
         found = self.shards.run(takes)
         self._rows, self._side, self._kept = mixed, 1 - source, [kept for _, kept, _ in found]
         for shard, (peers, (_, _, states)) in enumerate(zip(self._peers, found, strict=True)):
@@ -230,7 +230,7 @@ class RayWorkerPool:
     def _given(self, side: int) -> dict[tuple[int, int], Any]:
         """References to each shard's rows of each parcel."""
         calls = [
-            Call(shard, "give", ([self._parcels[number] for number in numbers], side), len(numbers))
+            ShardCall(shard, "give", ([self._parcels[number] for number in numbers], side), len(numbers))
             for shard, numbers in enumerate(self._of_shard)
         ]
         return {
@@ -246,7 +246,7 @@ class RayWorkerPool:
         for number, parcel in enumerate(self._parcels):
             members = self._members[parcel.group]
             args = (parcel, list(members.values()), *(rows[number, shard] for shard in members))
-            calls.append(Call(number % len(self.shards), "spread", args))
+            calls.append(ShardCall(number % len(self.shards), "spread", args))
         found = {
             (parcel.group, *block): answer
             for parcel, answers in zip(self._parcels, self.shards.answers(calls), strict=True)
@@ -258,7 +258,7 @@ class RayWorkerPool:
         """(M,) the weights with which the members of a group begin an averaging."""
         members, found = self._members[group], np.zeros(len(peers))
         calls = [
-            Call(shard, "weigh", (group, [peers[m] for m in own.tolist()], [sides[m] for m in own.tolist()]))
+            ShardCall(shard, "weigh", (group, [peers[m] for m in own.tolist()], [sides[m] for m in own.tolist()]))
             for shard, own in members.items()
         ]
         for own, weights in zip(members.values(), self.shards.answers(calls), strict=True):
@@ -272,12 +272,12 @@ class RayWorkerPool:
         if what == "received" or what not in self._told or self._told[what][0] is not state:
             told = ray.put(numpy_rows(state))
             self._told[what] = state, told
-            self._each([Call(shard, "tell", (what, told), changes=True) for shard in range(len(self.shards))])
+            self._each([ShardCall(shard, "tell", (what, told), changes=True) for shard in range(len(self.shards))])
 
     def fetch(self, peers: Sequence[int]) -> None:
         """Have here what these clients have sent."""
         sent = leaves(self._states.sent)
-        calls = [Call(shard, "updates", (mine,)) for shard, mine in self._mine(peers)]
+        calls = [ShardCall(shard, "updates", (mine,)) for shard, mine in self._mine(peers)]
         for call, rows in zip(calls, self.shards.answers(calls), strict=True):
             for name, leaf in rows.items():
                 sent[name][list(call.args[0])] = tensor(leaf)
@@ -290,7 +290,7 @@ class RayWorkerPool:
             for at in range(0, len(mine), ROWS_AT_ONCE):
                 some = mine[at : at + ROWS_AT_ONCE]
                 args = (some, [of[peer][0] for peer in some], [of[peer][1] for peer in some])
-                calls.append(Call(shard, "settle", args, changes=True))
+                calls.append(ShardCall(shard, "settle", args, changes=True))
         self._each(calls)
 
     def _mine(self, peers: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
@@ -299,7 +299,7 @@ class RayWorkerPool:
         found = [(shard, tuple(p for p in held if p in some)) for shard, held in enumerate(self._peers)]
         return [(shard, mine) for shard, mine in found if mine]
 
-    def _each(self, calls: Sequence[Call]) -> list[list[Any]]:
+    def _each(self, calls: Sequence[ShardCall]) -> list[list[Any]]:
         """In the end of a round nobody stops any more."""
         return self.shards.run(calls, stoppable=False)
 
@@ -310,12 +310,12 @@ class RayWorkerPool:
         if not mixed:
             of = dict(zip(peers, sides, strict=True))
             mine = self._mine(peers)
-            calls = [Call(shard, "kept", (each, [of[p] for p in each]), 1) for shard, each in mine]
+            calls = [ShardCall(shard, "kept", (each, [of[p] for p in each]), 1) for shard, each in mine]
             for (shard, each), (_, states) in zip(mine, self._each(calls), strict=True):
                 patch = each, tuple(of[p] for p in each), states
                 self._patches[shard] = needed([*self._patches[shard], patch])
             if self._states.sent is None:  # equals
-                keeps = [Call(shard, "keep", (source,), 1) for shard in range(len(self.shards))]
+                keeps = [ShardCall(shard, "keep", (source,), 1) for shard in range(len(self.shards))]
                 self._kept, self._rows, self._side = [kept for _, kept in self._each(keeps)], {}, source
         self._settled()
 
@@ -348,16 +348,16 @@ class RayWorkerPool:
         self._gathered = False
         told = [("server", self._told["server"][1])] if "server" in self._told else []
         for shard in range(len(self.shards)):
-            self.shards.settled(shard, *(Call(shard, "tell", each) for each in told), self._restoring(shard))
+            self.shards.settled(shard, *(ShardCall(shard, "tell", each) for each in told), self._restoring(shard))
 
-    def _restoring(self, shard: int) -> Call:
+    def _restoring(self, shard: int) -> ShardCall:
         parcels, rows = self._of(self._rows, shard)
         patches = self._patches[shard]
         where = [(peers, sides) for peers, sides, _ in patches]
         states = [states for _, _, states in patches]
-        return Call(shard, "restore", (self._side, self._kept[shard], parcels, where, *rows, *states))
+        return ShardCall(shard, "restore", (self._side, self._kept[shard], parcels, where, *rows, *states))
 
-    def _of(self, rows: dict[tuple[int, int], Any], shard: int) -> tuple[list[Parcel], list[Any]]:
+    def _of(self, rows: dict[tuple[int, int], Any], shard: int) -> tuple[list[PackedRows], list[Any]]:
         """The parcels of a shard and its rows of them, where there are any."""
         numbers = [number for number in self._of_shard[shard] if (number, shard) in rows]
         return [self._parcels[number] for number in numbers], [rows[number, shard] for number in numbers]

@@ -33,7 +33,7 @@ Rows: TypeAlias = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
-class Parcel:
+class PackedRows:
     """Consecutive blocks of columns of a group, start..stop each."""
 
     group: str
@@ -44,7 +44,7 @@ class Parcel:
         return slice(self.blocks[0][0], self.blocks[-1][1])
 
 
-class Size(NamedTuple):
+class ShardSize(NamedTuple):
     """Of a tensor that a shard makes room for."""
 
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ def packed(workspace: Workspace) -> dict[str, Any]:
     return {name: transformed(getattr(workspace, name), Tensor, lambda tensor: tensor.numpy()) for name in fields}
 
 
-def taken(workspace: Workspace, peers: Sequence[int], side: int, parcel: Parcel, rows_MD: Array) -> None:
+def taken(workspace: Workspace, peers: Sequence[int], side: int, parcel: PackedRows, rows_MD: Array) -> None:
     """Put these peers' rows of a parcel into their places."""
     for (row, index_D), row_D in zip(_places(workspace, peers, parcel), tensor(rows_MD), strict=True):
         workspace.x[side][row].scatter_(0, index_D, row_D)
@@ -89,7 +89,7 @@ def _own(row_M: Tensor, peers: Sequence[int]) -> Array:
     return np.flatnonzero(np.isin(row_M.numpy(), peers))
 
 
-def _places(workspace: Workspace, peers: Sequence[int], parcel: Parcel) -> list[tuple[int, Tensor]]:
+def _places(workspace: Workspace, peers: Sequence[int], parcel: PackedRows) -> list[tuple[int, Tensor]]:
     """Of each of these peers in the group its row, and where the parcel's columns lie in it."""
     row_M, index = workspace.rows[parcel.group], workspace.index[parcel.group][..., parcel.span]
     return [(int(row_M[m]), index if index.dim() == 1 else index[m]) for m in _own(row_M, peers)]
@@ -130,7 +130,7 @@ class Shard:
         """Be these peers of this job; `sizes` are those of x and of all states. The process's number."""
         check_version(version)
         fields = transformed(dict(data), np.ndarray, tensor)
-        memory = {name: transformed(each, Size, lambda size: room(*size)) for name, each in sizes.items()}
+        memory = {name: transformed(each, ShardSize, lambda size: room(*size)) for name, each in sizes.items()}
         self._workspace = Workspace(x_NF=tensor(inputs), **memory, **fields)
         self._worker, self._peers = Worker(job, self._workspace, job.stepper()), peers
         return os.getpid()
@@ -141,7 +141,7 @@ class Shard:
 
     # --------------------------------------------------------------------------------------------- averaging of equals
 
-    def give(self, parcels: Sequence[Parcel], side: int) -> tuple[Array | None, ...]:
+    def give(self, parcels: Sequence[PackedRows], side: int) -> tuple[Array | None, ...]:
         """Own rows (m, D) of each parcel."""
         x_Pn, rows = self._workspace.x[side], []
         for parcel in parcels:
@@ -149,20 +149,22 @@ class Shard:
             rows.append(torch.stack([x_Pn[row].index_select(0, index_D) for row, index_D in places]).numpy())
         return None, *rows
 
-    def mix(self, parcel: Parcel, mixing: Mixing, members: Sequence[Array], *rows: Array) -> tuple[Array | None, ...]:
+    def mix(
+        self, parcel: PackedRows, mixing: Mixing, members: Sequence[Array], *rows: Array
+    ) -> tuple[Array | None, ...]:
         """All shards' rows of a parcel averaged, and given back to each: the vector engine's task on a small x."""
         small, width = self._assembled(parcel, members, rows), parcel.span.start
         for start, stop in parcel.blocks:
             mix(small, mixing, Mix(parcel.group, start - width, stop - width, 0))
         return None, *(small.x[1].numpy()[m] for m in members)
 
-    def spread(self, parcel: Parcel, members: Sequence[Array], *rows: Array) -> list[tuple[Array, float]]:
+    def spread(self, parcel: PackedRows, members: Sequence[Array], *rows: Array) -> list[tuple[Array, float]]:
         """How far the members are apart in each block of a parcel."""
         small, width = self._assembled(parcel, members, rows), parcel.span.start
         return [spread(small, Spread(parcel.group, a - width, b - width, 0)) for a, b in parcel.blocks]
 
     def take(
-        self, source: int, sides: Sequence[int], parcels: Sequence[Parcel], *rows: Array
+        self, source: int, sides: Sequence[int], parcels: Sequence[PackedRows], *rows: Array
     ) -> tuple[None, Rows, Rows]:
         """Put averaged rows onto the other side, carry over what is averaged with nobody; hand that out, and the states
         on these sides."""
@@ -211,7 +213,7 @@ class Shard:
         self,
         side: int,
         kept: Rows,
-        parcels: Sequence[Parcel],
+        parcels: Sequence[PackedRows],
         patches: Sequence[tuple[Sequence[int], Sequence[int]]],
         *rows: Any,
     ) -> None:
@@ -224,7 +226,7 @@ class Shard:
 
     # ------------------------------------------------------------------------------------------------------- its parts
 
-    def _assembled(self, parcel: Parcel, members: Sequence[Array], rows: Sequence[Array]) -> Workspace:
+    def _assembled(self, parcel: PackedRows, members: Sequence[Array], rows: Sequence[Array]) -> Workspace:
         """A workspace of two sides (M, D) that is the parcel alone."""
         count = sum(len(each) for each in members)
         given_MD = torch.empty((count, parcel.span.stop - parcel.span.start))

@@ -26,7 +26,7 @@ _DEAD = (RayActorError, OutOfMemoryError)
 
 
 @dataclass(frozen=True)
-class Call:
+class ShardCall:
     """A method of a shard with its arguments, which may be references; how many values it hands out beside its answer.
 
     changes   whether a new actor must do it too, until the next `settled`
@@ -51,9 +51,11 @@ class Shards:
     ) -> None:
         """`beginnings` are the arguments with which each shard begins."""
         self._cluster, self._replaced, self._stop = cluster, replaced, stop
-        self._beginnings = [Call(shard, "begin", (fedpeer.__version__, *args)) for shard, args in enumerate(beginnings)]
-        self._settled: list[tuple[Call, ...]] = [() for _ in beginnings]
-        self._since: list[list[Call]] = [[] for _ in beginnings]
+        self._beginnings = [
+            ShardCall(shard, "begin", (fedpeer.__version__, *args)) for shard, args in enumerate(beginnings)
+        ]
+        self._settled: list[tuple[ShardCall, ...]] = [() for _ in beginnings]
+        self._since: list[list[ShardCall]] = [[] for _ in beginnings]
         self._deaths = [0] * len(beginnings)
         self._actors: list[Any] = []
         self.process_ids: list[int] = [0] * len(beginnings)
@@ -74,11 +76,11 @@ class Shards:
     def __len__(self) -> int:
         return len(self._beginnings)
 
-    def answers(self, calls: Sequence[Call], *, stoppable: bool = True) -> list[Any]:
+    def answers(self, calls: Sequence[ShardCall], *, stoppable: bool = True) -> list[Any]:
         """What the methods return. Raises as `run` does."""
         return [self._get(first) for first, *_ in self.run(calls, stoppable=stoppable)]
 
-    def run(self, calls: Sequence[Call], *, stoppable: bool = True, late: str = "") -> list[list[Any]]:
+    def run(self, calls: Sequence[ShardCall], *, stoppable: bool = True, late: str = "") -> list[list[Any]]:
         """Make all calls, and wait until they are done: of each a reference to its answer, and to its values.
 
         `late` is said to the user if it takes long.
@@ -114,11 +116,11 @@ class Shards:
                     self._since[call.shard].append(call)
         return [references for _, references in sent]
 
-    def settled(self, shard: int, *calls: Call) -> None:
+    def settled(self, shard: int, *calls: ShardCall) -> None:
         """A round is over: from now on these calls make the shard what it is."""
         self._settled[shard], self._since[shard], self._deaths[shard] = calls, [], 0
 
-    def _send(self, call: Call) -> list[Any]:
+    def _send(self, call: ShardCall) -> list[Any]:
         method = getattr(self._actors[call.shard], call.method)
         found = method.options(num_returns=1 + call.values).remote(*call.args)
         return list(found) if call.values else [found]

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import fedpeer
 from fedpeer.config.choice import ChoiceError
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, RunBegun, RunLost
-from fedpeer.sims.ray.board import Board
+from fedpeer.sims.ray.board import ProgressQueue
 from fedpeer.sims.ray.cluster import Cluster
 from fedpeer.sims.ray.deaths import PATIENCE_SECONDS, reason_of, words_of
 from fedpeer.sims.ray.errand import Files, RemoteRun, Simulate, play
@@ -82,7 +82,7 @@ class Sweep:
 
     def __enter__(self) -> Self:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+        self._board = ray.remote(ProgressQueue).options(num_cpus=0, scheduling_strategy=here).remote()
         return self
 
     def __exit__(self, *_: object) -> None:

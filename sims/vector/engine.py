@@ -31,7 +31,7 @@ from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.vector.hands import Hands, LocalHands
-from fedpeer.sims.vector.pool import Pool
+from fedpeer.sims.vector.pool import WorkerPool
 from fedpeer.sims.vector.resident import given_back
 from fedpeer.sims.vector.rounds import Session, cut, slices
 from fedpeer.sims.vector.server_rounds import ServerRounds
@@ -252,7 +252,7 @@ class VectorEngine:
         self.workspace = self._handles.open()
         self._stack.enter_context(given_back(self.workspace))
         workers = max(1, min(self._workers, len(self._blocks)))
-        pool = self._stack.enter_context(Pool(job, self._handles, workers, self._replaced, self._stop))
+        pool = self._stack.enter_context(WorkerPool(job, self._handles, workers, self._replaced, self._stop))
         return LocalHands(Worker(job, self.workspace, stepper), pool, self._stop)
 
     def _begin(self, first_P: Sequence[int]) -> None:

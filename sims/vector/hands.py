@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves
-from fedpeer.sims.vector.pool import Pool, Stopped
+from fedpeer.sims.vector.pool import Stopped, WorkerPool
 from fedpeer.sims.vector.tasks import Mixing, Several, Task, Worker
 
 #: Messages by which a phase's tasks are handed out: enough for the workers to end together.
@@ -41,7 +41,7 @@ class Hands(Protocol):
         """Do all tasks, which are of one phase, each once as far as anyone can tell; results in their order.
 
         Raises:
-            Stopped, EngineError: as `Pool.run` does.
+            Stopped, EngineError: as `WorkerPool.run` does.
         """
 
     def tell_mixing(self, group: str, mixing: Mixing) -> None:
@@ -76,7 +76,7 @@ class LocalHands:
 
     halfway = True
 
-    def __init__(self, worker: Worker, pool: Pool | None, stop: threading.Event) -> None:
+    def __init__(self, worker: Worker, pool: WorkerPool | None, stop: threading.Event) -> None:
         self._worker, self._pool, self._stop = worker, pool, stop
 
     @property

@@ -61,7 +61,7 @@ class _Worker:
     task: int | None = None
 
 
-class Pool:
+class WorkerPool:
     """`workers` processes on one job. Use as a context manager, so that no process outlives the run."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Pool:
         self._needs_script = any(type(each).__module__ == "__main__" for each in job.module.modules())
         self._workers = [self._start(f"worker{number}") for number in range(1, workers + 1)]
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:

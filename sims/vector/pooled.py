@@ -20,7 +20,7 @@ from torch import Tensor
 from fedpeer.algorithms import evaluation
 from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
-from fedpeer.algorithms.servers.models import Model
+from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.sims.vector.engine import RoundTimes
 from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.vector.tasks import workbench
@@ -83,7 +83,7 @@ class PooledEngine:
             batches = Batches(self._x_TF, places, self._workspace.train.y_T[places])
             # Whatever is dropped out is drawn anew in each piece.
             key = self._job.draws.key(f"dropout {first}", "", number)
-            state, sent = self._training.train(state, Model(x_n), batches, [key])
+            state, sent = self._training.train(state, ServerModel(x_n), batches, [key])
             x_n = sent.model_n
         self._x_n, self._state, self.round = x_n, state, number
         return RoundTimes(time.perf_counter() - began, 0.0)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpeer.algorithms.mocha.dual import Task, gap_of, loss_of
+from fedpeer.algorithms.mocha.dual import DualTask, gap_of, loss_of
 from fedpeer.algorithms.mocha.linear import check
 from fedpeer.algorithms.mocha.losses import HINGE
 from fedpeer.algorithms.mocha.relations import needed
@@ -60,7 +60,7 @@ class PooledLinearEngine(PooledEngine):
         if job.layout.n > x_SF.shape[1]:  # the bias is the weight of a feature that is always 1
             x_SF = functional.pad(x_SF, (0, 1), value=1.0)
         labels_S = 2 * workspace.train.y_T.reshape(-1).to("cpu", torch.float64) - 1
-        self._task = Task(x_SF.contiguous(), labels_S, len(job.peers) / len(labels_S))
+        self._task = DualTask(x_SF.contiguous(), labels_S, len(job.peers) / len(labels_S))
         self._lam, self._passes = lam, passes
         self._alpha_S = torch.zeros_like(labels_S)
 

@@ -31,7 +31,7 @@ from fedpeer.learning.groups import averaging_among, averaging_of, plan_for
 from fedpeer.sims.memory import sample_weights, workspace_of
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine
 from fedpeer.sims.vector.sought import Indices, Sought, kinds, parted
-from fedpeer.sims.vector.workspace import Job, Part, Workspace
+from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World
 
 #: Told once: the federation with the groups that were found.
@@ -62,7 +62,7 @@ class SeekingEngine:
         self._sketch_PS = np.zeros((len(world.peers), self._sketch.size))
         self._groups: tuple[tuple[int, ...], ...] | None = None  # numbers of peers; None: not found yet
         self._spent_P2 = np.zeros((len(world.peers), 2), np.int64)  # messages and bytes of the round of the search
-        self._back: Part | None = None
+        self._back: WorkspacePart | None = None
         self.round, self.weights = 0, dict[str, NDArray[np.float64]]()
 
     def __enter__(self) -> Self:

@@ -17,7 +17,7 @@ from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.undecided import NOBODY_SHARES, NOTHING_TO_SHARE, seeking_of
 from fedpeer.learning.groups import averaging_among, plan_for
-from fedpeer.sims.vector.workspace import Part
+from fedpeer.sims.vector.workspace import WorkspacePart
 from fedpeer.sims.world import World
 from fedpeer.slicing.plan import Group
 from fedpeer.topology.overlay import Overlay
@@ -81,7 +81,9 @@ def _stacked(groups: Sequence[Group], peers: Sequence[str]) -> Indices:
     return np.concatenate([np.stack([group.indices[peer] for peer in peers]) for group in groups], axis=1)
 
 
-def parted(part: Part, share: float, draws: Draws, peers: Sequence[str]) -> tuple[Part, Part]:
+def parted(
+    part: WorkspacePart, share: float, draws: Draws, peers: Sequence[str]
+) -> tuple[WorkspacePart, WorkspacePart]:
     """What peers train on in the meantime, and the share of each one's examples that it keeps back: one or more of
     them, drawn from the stream (seed, peer, "kept back")."""
     sides: tuple[list[Indices], list[Indices]] = ([], [])
@@ -94,10 +96,10 @@ def parted(part: Part, share: float, draws: Draws, peers: Sequence[str]) -> tupl
     return train, back
 
 
-def _rows(part: Part, rows: Sequence[Indices]) -> Part:
+def _rows(part: WorkspacePart, rows: Sequence[Indices]) -> WorkspacePart:
     chosen = torch.from_numpy(np.concatenate(rows)).to(part.index_T.device)
     first_P1 = np.cumsum([0, *map(len, rows)])
-    return Part(part.index_T[chosen], part.y_T[chosen], tuple(int(first) for first in first_P1))
+    return WorkspacePart(part.index_T[chosen], part.y_T[chosen], tuple(int(first) for first in first_P1))
 
 
 def kinds(world: World) -> list[int]:

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedpeer.algorithms.batches import Batches, Examples, View
+from fedpeer.algorithms.batches import Batches, BatchView, Examples
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves, mapped, stacked, taken
 from fedpeer.algorithms.losses import LOSSES, Loss
@@ -196,7 +196,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkspacePart:
     """The training or the test examples of all peers: rows of x_NF and targets, peer after peer.
 
     index_T   (T,) int64 rows of the data set; y_T (T,) or (T, outputs) targets as the peer sees them
@@ -224,10 +224,10 @@ class Workspace:
 
     x: tuple[Tensor, Tensor]
     x_NF: Tensor
-    train: Part
-    test: Part
-    valid: Part
-    view: View | None
+    train: WorkspacePart
+    test: WorkspacePart
+    valid: WorkspacePart
+    view: BatchView | None
     index: Mapping[str, Tensor]
     rows: Mapping[str, Tensor]
     states: States | None = None
@@ -236,10 +236,10 @@ class Workspace:
     def to(self, device: str) -> Workspace:
         """The same on a device; x is there already."""
 
-        def moved(part: Part) -> Part:
-            return Part(part.index_T.to(device), part.y_T.to(device), part.first_P1)
+        def moved(part: WorkspacePart) -> WorkspacePart:
+            return WorkspacePart(part.index_T.to(device), part.y_T.to(device), part.first_P1)
 
-        view = self.view and View(*(t if t is None else t.to(device) for t in self.view.fields()))
+        view = self.view and BatchView(*(t if t is None else t.to(device) for t in self.view.fields()))
         columns = {name: value.to(device) for name, value in self.index.items()}
         return Workspace(
             self.x,
@@ -252,13 +252,13 @@ class Workspace:
             self.rows,
         )
 
-    def seen_by(self, peers: Sequence[int]) -> View | None:
+    def seen_by(self, peers: Sequence[int]) -> BatchView | None:
         """The view of a block of peers."""
         if self.view is None:
             return None
         return self.view.of(torch.as_tensor(peers, device=self.x_NF.device))
 
-    def examples(self, part: Part, peer: int) -> Examples:
+    def examples(self, part: WorkspacePart, peer: int) -> Examples:
         """One peer's part."""
         span = slice(part.first_P1[peer], part.first_P1[peer + 1])
         return Examples(self.x_NF, part.index_T[span], part.y_T[span])

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.algorithms.batches import Batches, View, order
+from fedpeer.algorithms.batches import Batches, BatchView, order
 from fedpeer.algorithms.draws import Draws
 from tests.algorithms.making import batches
 
@@ -34,9 +34,9 @@ def test_passes_peers_and_seeds_are_shuffled_each_their_own_way() -> None:
     assert len({tuple(each) for each in (sequence[:50], list(range(50)), *others)}) == 5
 
 
-def view() -> View:
+def view() -> BatchView:
     """Two peers, four features: permuted, then shifted and scaled."""
-    return View(
+    return BatchView(
         torch.tensor([[3, 2, 1, 0], [1, 0, 3, 2]]),
         torch.tensor([[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 1.0]]),
         torch.tensor([[1.0, 2.0, 4.0, 8.0], [1.0, 1.0, 1.0, 0.5]]),
@@ -69,8 +69,8 @@ def test_a_block_of_views_is_each_peers_own() -> None:
 @pytest.mark.parametrize("kept", [0, 1])
 def test_a_view_may_do_one_thing_only(kept: int) -> None:
     feature_map, shift, scale = view().fields()
-    one = View(feature_map) if kept == 0 else View(None, shift, scale)
-    rest = View(None, shift, scale) if kept == 0 else View(feature_map)
+    one = BatchView(feature_map) if kept == 0 else BatchView(None, shift, scale)
+    rest = BatchView(None, shift, scale) if kept == 0 else BatchView(feature_map)
     x = torch.randn(2, 3, 4)
     assert not torch.equal(one(x, 1), x)
     if kept == 0:

@@ -15,8 +15,8 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.leaves import leaves, taken
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.servers.models import Model
-from fedpeer.algorithms.servers.pfedvem import Confident, PFedVEM
+from fedpeer.algorithms.servers.models import ServerModel
+from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMUpdate
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import receive, share
@@ -76,7 +76,7 @@ def test_round_by_round_peers_learn_what_a_server_would_tell_them(protocol: Prot
     server = CLIENT.start_server(x_n)
     clients = CLIENT.start_client(x_n.expand(len(PEERS), -1), torch.tensor(SIZES))
     for round in range(3):
-        state, change = algorithm.train(state, Model(estimate_Pn), work(round), keys)
+        state, change = algorithm.train(state, ServerModel(estimate_Pn), work(round), keys)
         estimate_Pn = averaged(algorithm, state, change.model_n, protocol, round)
         clients, sent = CLIENT.train(clients, CLIENT.open(server, round + 1), work(round), keys)
         server = CLIENT.close(server, sent)
@@ -86,12 +86,12 @@ def test_round_by_round_peers_learn_what_a_server_would_tell_them(protocol: Prot
         for estimate_n in estimate_Pn:
             assert distance(estimate_n, server.model_n) <= 1e-6
         for one, other in zip(
-            algorithm.statistics(state, Model(estimate_Pn)).values(),
+            algorithm.statistics(state, ServerModel(estimate_Pn)).values(),
             CLIENT.statistics(clients, server).values(),
             strict=True,
         ):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=0)
-    alike = CLIENT.close(server, Confident(sent.model_n, torch.ones(len(PEERS)), torch.ones(len(PEERS))))
+    alike = CLIENT.close(server, PFedVEMUpdate(sent.model_n, torch.ones(len(PEERS)), torch.ones(len(PEERS))))
     assert distance(alike.model_n, server.model_n) > 1e-3, "weights that do not matter would show nothing"
 
 
@@ -99,9 +99,9 @@ def test_a_peer_alone_is_a_row_of_the_block() -> None:
     algorithm, block = EQUALS, work(0)
     x_Pn = starts(MODULE, len(PEERS))
     state, estimate_Pn = algorithm.start_client(x_Pn, COUNTS), x_Pn.roll(1, 0)
-    after, change = algorithm.train(state, Model(estimate_Pn), block, tuple(range(len(PEERS))))
+    after, change = algorithm.train(state, ServerModel(estimate_Pn), block, tuple(range(len(PEERS))))
     for p in range(len(PEERS)):
-        one, own = algorithm.train(taken(state, p), Model(estimate_Pn[p]), block.peer(p), (p,))
+        one, own = algorithm.train(taken(state, p), ServerModel(estimate_Pn[p]), block.peer(p), (p,))
         assert torch.equal(own.model_n, change.model_n[p])
         for name, leaf in leaves(one).items():
             assert torch.equal(leaf, leaves(after)[name][p]), name
@@ -114,9 +114,9 @@ def test_shares_that_get_lost_and_come_back_change_no_mean(seed: int) -> None:
     algorithm, draws = EQUALS, random.Random(seed)
     x_Pn = starts(MODULE, len(PEERS), seed=seed + 1)
     state, change = algorithm.train(
-        algorithm.start_client(x_Pn, COUNTS), Model(x_Pn), work(seed), tuple(range(len(PEERS)))
+        algorithm.start_client(x_Pn, COUNTS), ServerModel(x_Pn), work(seed), tuple(range(len(PEERS)))
     )
-    sent = Confident(change.model_n, state.examples, state.tau)
+    sent = PFedVEMUpdate(change.model_n, state.examples, state.tau)
     wanted_n = CLIENT.close(CLIENT.start_server(x_Pn[0]), sent).model_n
     for group in PLAN.groups:
         index_D = group.indices[PEERS[0]]

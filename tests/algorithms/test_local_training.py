@@ -13,7 +13,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.servers.models import Model
+from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.steppers import Way
 from fedpeer.algorithms.workbench import Workbench
 from tests.algorithms.making import CLOSE, batches, distance, in_torch, mlp, starts
@@ -43,7 +43,7 @@ WAYS: list[Way] = ["single sample", "stack", "mapped", "loop"]
 def test_nothing_passed_in_is_changed(way: Way) -> None:
     learner, block, x_Bn = training(way), batches(size=sizes(way)), starts(MODULE, 3)
     state = begun(learner, x_Bn)
-    state, change = learner.train(state, Model(x_Bn), block, (1, 2, 3))
+    state, change = learner.train(state, ServerModel(x_Bn), block, (1, 2, 3))
     held = [x_Bn, state.optimizer_k, change.model_n, block.x_NF, block.index, block.y]
     before = [each.clone() for each in held]
     later, again = learner.train(state, change, block, (1, 2, 3))
@@ -60,8 +60,8 @@ def test_one_peer_is_a_block_of_one(way: Way) -> None:
     assert alone.optimizer_k.shape == (learner.bench.stepper.state_size,)
     assert together.optimizer_k.shape == (1, learner.bench.stepper.state_size)
     for _ in range(2):
-        alone, one = learner.train(alone, Model(x_1n[0]), block.peer(0), (1,))
-        together, many = learner.train(together, Model(x_1n), block, (1,))
+        alone, one = learner.train(alone, ServerModel(x_1n[0]), block.peer(0), (1,))
+        together, many = learner.train(together, ServerModel(x_1n), block, (1,))
         assert torch.equal(one.model_n, many.model_n[0])
         assert torch.equal(alone.optimizer_k, together.optimizer_k[0])
 
@@ -78,7 +78,7 @@ def test_kept_state_is_one_uninterrupted_run_and_reset_state_is_none(way: Way) -
         learner = training(way, "keep" if keeping == "keep" else "reset")
         state, change = begun(learner, x_Bn), None
         for block in rounds():
-            state, change = learner.train(state, change or Model(x_Bn), block, (1, 2, 3))
+            state, change = learner.train(state, change or ServerModel(x_Bn), block, (1, 2, 3))
         assert change is not None
         ends[keeping] = change.model_n
     for p, x_n in enumerate(x_Bn):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedpeer.algorithms.batches import Batches, View
+from fedpeer.algorithms.batches import Batches, BatchView
 from fedpeer.algorithms.bayesian_training import training_of
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.correction import Correction
@@ -86,7 +86,7 @@ def test_a_sum_at_the_threshold_does_not_depend_on_the_order_of_its_terms() -> N
 def test_patterns_are_seen_as_the_peer_sees_them() -> None:
     x_Bn, block = starts(), rounds()
     order_F = torch.randperm(VISIBLE, generator=torch.Generator().manual_seed(3))
-    permuted = replace(block, view=View(order_F.expand(PEERS, -1)))
+    permuted = replace(block, view=BatchView(order_F.expand(PEERS, -1)))
     by_hand = replace(block, x_NF=block.x_NF[:, order_F])
     assert torch.equal(trained(x_Bn, permuted), trained(x_Bn, by_hand))
     assert not torch.equal(trained(x_Bn, permuted), trained(x_Bn, block))

@@ -16,7 +16,7 @@ from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.fedper import FedPer
 from fedpeer.algorithms.servers.fedrep import FedRep
 from fedpeer.algorithms.servers.ifca import Estimated, Ifca, Models
-from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.servers.perfedavg import PerFedAvg
 from fedpeer.algorithms.servers.pfedme import PFedMe
 from fedpeer.slicing.flat import FlatLayout
@@ -34,8 +34,8 @@ def test_ditto_keeps_its_own_beside_what_fedavg_sends() -> None:
     block, (server_n, *own) = batches(peers=2), starts(MODULE, 3)
     own_Bn, examples = torch.stack(own), torch.tensor([3, 4])
     alone = Ditto(bench_of("stack"), strength=0.0)
-    kept, sent = alone.train(Local(own_Bn, examples), Model(server_n), block, (1, 2))
-    _, wanted = FedAvg(bench_of("stack")).train(Local(own_Bn, examples), Model(server_n), block, (1, 2))
+    kept, sent = alone.train(Local(own_Bn, examples), ServerModel(server_n), block, (1, 2))
+    _, wanted = FedAvg(bench_of("stack")).train(Local(own_Bn, examples), ServerModel(server_n), block, (1, 2))
     assert torch.equal(sent.model_n, wanted.model_n)
     for p in range(2):
         assert distance(kept.model_n[p], in_torch(MODULE, own_Bn[p], [block.peer(p)], LOSS, sgd)) < CLOSE
@@ -44,7 +44,7 @@ def test_ditto_keeps_its_own_beside_what_fedavg_sends() -> None:
 def test_dittos_own_ends_between_its_loss_and_the_server() -> None:
     world, server_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
     kept, _ = Ditto(world.bench(), strength=0.8).train(
-        Local(-server_D, ONE), Model(server_D), world.batches(0, 600), (0,)
+        Local(-server_D, ONE), ServerModel(server_D), world.batches(0, 600), (0,)
     )
     torch.testing.assert_close(kept.model_n, world.near(0, server_D, 0.8), rtol=0, atol=1e-10)
 
@@ -52,7 +52,7 @@ def test_dittos_own_ends_between_its_loss_and_the_server() -> None:
 def test_pfedme_descends_on_the_moreau_envelope() -> None:
     world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
     algorithm = PFedMe(world.bench(), strength=2.0, lr=0.1, solving_steps=300)
-    kept, sent = algorithm.train(Local(-w_D, ONE), Model(w_D), world.batches(0, 3), (0,))
+    kept, sent = algorithm.train(Local(-w_D, ONE), ServerModel(w_D), world.batches(0, 3), (0,))
     local_D, theta_D = w_D, w_D
     for _ in range(3):
         theta_D = world.near(0, local_D, 2.0)
@@ -65,7 +65,7 @@ def test_pfedmes_server_goes_a_part_of_the_way() -> None:
     world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
     algorithm = PFedMe(world.bench(), strength=2.0, lr=0.1, server_rate=0.25)
     sent = Local(torch.tensor([[5.0, 1.0, 1.0], [1.0, 1.0, 3.0]], dtype=torch.float64), torch.tensor([1, 3]))
-    torch.testing.assert_close(algorithm.close(Model(w_D), sent).model_n, w_D.new_tensor([1.25, 1.0, 1.375]))
+    torch.testing.assert_close(algorithm.close(ServerModel(w_D), sent).model_n, w_D.new_tensor([1.25, 1.0, 1.375]))
 
 
 def test_fedper_sends_the_base_and_keeps_the_head() -> None:
@@ -132,7 +132,7 @@ def test_ifca_finds_the_cluster_and_moves_its_model_alone() -> None:
     assert [int(each.cluster) for each in sent] == [2, 2, 0, 0]
     fedavg = FedAvg(world.bench())
     for i, start in enumerate((2, 2, 0, 0)):
-        alone, _ = fedavg.train(trained[i], Model(models_CD[start]), world.batches(i, 4), (0,))
+        alone, _ = fedavg.train(trained[i], ServerModel(models_CD[start]), world.batches(i, 4), (0,))
         assert torch.equal(trained[i].model_n, alone.model_n)
     updates = Estimated(
         *(torch.stack(each) for each in zip(*((s.model_n, s.examples, s.cluster) for s in sent), strict=True))
@@ -147,8 +147,8 @@ def test_ifca_with_one_model_is_fedavg() -> None:
     block, x_Bn, examples = batches(), starts(MODULE, 3), torch.tensor([1, 2, 3])
     ifca, fedavg = Ifca(bench_of("stack"), clusters=1), FedAvg(bench_of("stack"))
     _, estimated = ifca.train(Local(x_Bn, examples), Models(x_Bn[:1]), block, (1, 2, 3))
-    _, trained = fedavg.train(Local(x_Bn, examples), Model(x_Bn[0]), block, (1, 2, 3))
-    found, wanted = ifca.close(Models(x_Bn[:1]), estimated), fedavg.close(Model(x_Bn[0]), trained)
+    _, trained = fedavg.train(Local(x_Bn, examples), ServerModel(x_Bn[0]), block, (1, 2, 3))
+    found, wanted = ifca.close(Models(x_Bn[:1]), estimated), fedavg.close(ServerModel(x_Bn[0]), trained)
     assert torch.equal(found.model_Cn[0], wanted.model_n)
 
 
@@ -168,13 +168,13 @@ def test_per_fedavg_on_quadratics_is_the_closed_meta_gradient(steps: int, meta_s
     """Seven batches are two threes; with fewer than three one is taken twice or more."""
     world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
     algorithm = PerFedAvg(world.bench(), alpha=0.2, beta=0.3)
-    kept, sent = algorithm.train(Local(-w_D, ONE), Model(w_D), world.batches(0, steps), (0,))
+    kept, sent = algorithm.train(Local(-w_D, ONE), ServerModel(w_D), world.batches(0, steps), (0,))
     meta_D, eye_DD = w_D, torch.eye(3, dtype=torch.float64)
     for _ in range(meta_steps):
         v_D = world.gradient(0, meta_D - 0.2 * world.gradient(0, meta_D))
         meta_D = meta_D - 0.3 * (eye_DD - 0.2 * world.H_CDD[0]) @ v_D
     torch.testing.assert_close(sent.model_n, meta_D, rtol=0, atol=1e-10)
-    adapted, _ = FedAvg(world.bench()).train(Local(w_D, ONE), Model(w_D), world.batches(0, steps), (0,))
+    adapted, _ = FedAvg(world.bench()).train(Local(w_D, ONE), ServerModel(w_D), world.batches(0, steps), (0,))
     assert torch.equal(kept.model_n, adapted.model_n)
 
 
@@ -192,7 +192,7 @@ def test_per_fedavg_descends_on_the_loss_after_a_step() -> None:
         return loss(x_n - 0.5 * torch.func.grad(loss)(x_n))
 
     algorithm = PerFedAvg(bench_of("loop", module), alpha=0.5, beta=1.0)
-    _, sent = algorithm.train(Local(x_n, ONE), Model(x_n), one.taking([0, 0, 0]), (0,))
+    _, sent = algorithm.train(Local(x_n, ONE), ServerModel(x_n), one.taking([0, 0, 0]), (0,))
     wanted_n = torch.func.grad(after_a_step)(x_n)
     assert distance(x_n - sent.model_n, wanted_n) < 1e-6
     assert distance(torch.func.grad(loss)(x_n), wanted_n) > 1e-2
@@ -211,7 +211,7 @@ def test_per_fedavg_takes_a_batch_of_its_own_for_each_of_its_three_gradients() -
         return of
 
     algorithm = PerFedAvg(bench_of("loop", module), alpha=alpha, beta=1.0, delta=1e-4)
-    _, sent = algorithm.train(Local(x_n, ONE), Model(x_n), one, (0,))
+    _, sent = algorithm.train(Local(x_n, ONE), ServerModel(x_n), one, (0,))
     ahead_n = x_n - alpha * torch.func.grad(loss(0))(x_n)
     v_n = torch.func.grad(loss(1))(ahead_n)
     hessian_v_n = torch.func.grad(lambda x_n: torch.func.grad(loss(2))(x_n) @ v_n)(x_n)

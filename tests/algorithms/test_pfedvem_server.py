@@ -20,8 +20,8 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.pfedvem import Head, Terms, confidence, free_energy, train_head
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.algorithms.servers import pfedvem
-from fedpeer.algorithms.servers.models import Model
-from fedpeer.algorithms.servers.pfedvem import Confident, Personal, PFedVEM
+from fedpeer.algorithms.servers.models import ServerModel
+from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMClient, PFedVEMUpdate
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.choice import bind, parse
 from fedpeer.data.bundled import digits
@@ -46,7 +46,7 @@ def bench_of(module: nn.Module, **settings: Any) -> Workbench:
     return Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", settings or MOMENTUM))
 
 
-def begun(algorithm: PFedVEM, module: nn.Module, seed: int = 1) -> tuple[Personal, Tensor]:
+def begun(algorithm: PFedVEM, module: nn.Module, seed: int = 1) -> tuple[PFedVEMClient, Tensor]:
     """A client that has been elsewhere, with a head of its own, and what the server holds now."""
     own_n, server_n = starts(module, 2, seed)
     client = algorithm.start_client(own_n, torch.tensor(24))
@@ -55,7 +55,7 @@ def begun(algorithm: PFedVEM, module: nn.Module, seed: int = 1) -> tuple[Persona
 
 
 def turn_in_torch(
-    module: nn.Module, client: Personal, server_n: Tensor, one: Batches, key: int, *, head_lr: float, epochs: int
+    module: nn.Module, client: PFedVEMClient, server_n: Tensor, one: Batches, key: int, *, head_lr: float, epochs: int
 ) -> tuple[Tensor, Tensor]:
     """(model, pi_D) of a turn: parameters of torch, losses through autograd, for a module whose last child is its head.
 
@@ -114,7 +114,7 @@ def test_a_turn_is_what_torch_makes_of_the_published_objectives(kind: str) -> No
 def test_bases_are_counted_by_examples_and_heads_by_confidence() -> None:
     algorithm, x_Kn = PFedVEM(bench_of(mlp())), starts(mlp(), 3)
     examples, tau = torch.tensor([10, 30, 60]), torch.tensor([8.0, 1.0, 1.0])
-    found_n = algorithm.close(algorithm.start_server(x_Kn[0]), Confident(x_Kn, examples, tau)).model_n
+    found_n = algorithm.close(algorithm.start_server(x_Kn[0]), PFedVEMUpdate(x_Kn, examples, tau)).model_n
     wide = x_Kn.double()
     wanted_n = torch.cat([(wide[:, :-15].T @ (examples / 100).double()), wide[:, -15:].T @ (tau / 10).double()])
     torch.testing.assert_close(found_n, wanted_n.float(), rtol=0, atol=1e-7)
@@ -129,7 +129,7 @@ def test_a_mean_that_is_proof_against_liars_is_taken_of_both() -> None:
         return values_KD.min(0).values
 
     algorithm, x_Kn = PFedVEM(replace(bench_of(mlp()), mean=least)), starts(mlp(), 3)
-    updates = Confident(x_Kn, torch.tensor([1, 2, 3]), torch.tensor([4.0, 5.0, 6.0]))
+    updates = PFedVEMUpdate(x_Kn, torch.tensor([1, 2, 3]), torch.tensor([4.0, 5.0, 6.0]))
     assert torch.equal(algorithm.close(algorithm.start_server(x_Kn[0]), updates).model_n, x_Kn.min(0).values)
     assert [weights_K.tolist() for _, weights_K in asked] == [[1, 2, 3], [4, 5, 6]]
 
@@ -214,7 +214,9 @@ def test_dropout_draws_from_the_rounds_key_too(monkeypatch: pytest.MonkeyPatch) 
     client, server_n = begun(algorithm, module)
     noise_KD = torch.randn((K, 21), generator=torch.Generator().manual_seed(1))
     monkeypatch.setattr(pfedvem, "drawn", lambda generator: lambda like_KD: noise_KD)
-    ends = [algorithm.train(client, Model(server_n), one, (key,))[0].model_n for key in (KEY, KEY, branch(KEY, 2))]
+    ends = [
+        algorithm.train(client, ServerModel(server_n), one, (key,))[0].model_n for key in (KEY, KEY, branch(KEY, 2))
+    ]
     assert torch.equal(ends[0], ends[1])
     assert not torch.equal(ends[0], ends[2])
 

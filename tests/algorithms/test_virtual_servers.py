@@ -24,8 +24,8 @@ from fedpeer.algorithms.leaves import leaves, stacked, taken
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.pfedbayes import Fitted, PFedBayes, _followed
-from fedpeer.algorithms.servers.virtual import Shared, Virtual
+from fedpeer.algorithms.servers.pfedbayes import PFedBayes, PFedBayesUpdate, _followed
+from fedpeer.algorithms.servers.virtual import Virtual, VirtualServer
 from fedpeer.algorithms.servers.virtual_sequential import SequentialVirtual
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.registry import lateral_mlp, lstm, mlp
@@ -409,7 +409,7 @@ def test_pfedbayes_trains_personally_on_each_batch_and_lets_the_global_copy_foll
 
 def test_pfedbayes_server_takes_means_of_means_and_of_deviations() -> None:
     algorithm = PFedBayes(bench_of("stack"), server_rate=0.5)
-    sent = Fitted(torch.tensor([[1.0], [3.0]]), torch.tensor([[0.1], [0.5]]), torch.tensor([1, 3]))
+    sent = PFedBayesUpdate(torch.tensor([[1.0], [3.0]]), torch.tensor([[0.1], [0.5]]), torch.tensor([1, 3]))
     begun = algorithm.start_server(torch.tensor([0.5]))
     after = algorithm.close(begun, sent)
     assert after.mu_n.item() == pytest.approx(0.5 * 0.5 + 0.5 * 2.5)
@@ -496,7 +496,7 @@ def test_sequences_of_tokens_are_learnt_together() -> None:
         trained, sent = algorithm.train(clients, server.posterior, work, [10 * round + p for p in range(3)])
         server = algorithm.close(server, sent)
         clients = algorithm.settle(clients, trained, server, torch.tensor([True] * 3))
-    assert isinstance(server, Shared)
+    assert isinstance(server, VirtualServer)
     right = bench.stepper.logits(server.posterior.mu_D[None], x_NT[None])[0].argmax(-1) == x_NT[:, -1]
     assert right.float().mean() > 0.9
     assert apart(product_of([taken(clients, p) for p in range(3)]), server.posterior) < 1e-5

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedpeer.cli.config import Source, load
+from fedpeer.cli.config import ConfigSource, load
 from fedpeer.cli.errors import LINES_MIN, report
 from fedpeer.cli.yaml_marks import parse
 from fedpeer.config.capacity import METADATA_BYTES_MAX, hello_bytes
@@ -50,7 +50,7 @@ simulation: {peers: 16}
 
 def loaded(text: str) -> Federation:
     data, marks = parse(text, "federation.yaml")
-    return load(Source(data, marks, {}, "federation.yaml"))
+    return load(ConfigSource(data, marks, {}, "federation.yaml"))
 
 
 def problems(text: str) -> list[tuple[str, str, str]]:
@@ -70,7 +70,7 @@ def test_the_documented_example_is_right() -> None:
 def test_the_report_names_line_setting_problem_and_way_out() -> None:
     data, marks = parse(THREE_MISTAKES, "federation.yaml")
     with pytest.raises(ConfigError) as caught:
-        load(Source(data, marks, {}, "federation.yaml"), ", so nothing was started")
+        load(ConfigSource(data, marks, {}, "federation.yaml"), ", so nothing was started")
     assert report(caught.value, width=120).splitlines() == [
         "federation.yaml has 3 problems, so nothing was started.",
         "",

@@ -114,10 +114,10 @@ def test_a_sweep_writes_its_page_and_goes_on_where_it_was(
     fedpeer: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = (
-        scale.Line("one-peer-exponential"),
-        scale.Line("ring", largest=10),
-        scale.Line("k-regular:4", loss=0.1),
-        scale.Line("one-peer-exponential", doubled=True, loss=0.3),
+        scale.ScaleRow("one-peer-exponential"),
+        scale.ScaleRow("ring", largest=10),
+        scale.ScaleRow("k-regular:4", loss=0.1),
+        scale.ScaleRow("one-peer-exponential", doubled=True, loss=0.3),
     )
     monkeypatch.setattr(scale, "LINES", lines)
     done = fedpeer("topology", "sweep", "--to", "out", "--most", "1000")

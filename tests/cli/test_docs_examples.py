@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.cli.config import Source, load
+from fedpeer.cli.config import ConfigSource, load
 from fedpeer.cli.yaml_marks import parse
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
@@ -31,7 +31,7 @@ def examples() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("name", "text"), examples())
 def test_example(name: str, text: str) -> None:
     data, marks = parse(text, name)
-    source = Source(data, marks, {}, name)
+    source = ConfigSource(data, marks, {}, name)
     if text.lstrip().startswith("# federation.yaml, for simulations"):
         Federation.model_validate(source.data)
     else:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import fedpeer
 from fedpeer.cli.asking import OPTIONS, asked, flag
-from fedpeer.cli.config import Source, load
+from fedpeer.cli.config import ConfigSource, load
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.config.rules import RULES
@@ -138,7 +138,7 @@ def test_a_federation_says_what_its_file_says(settings: dict[str, Any], method: 
     whole = {**settings, "learning": {"algorithm": method, **settings.get("learning", {})}}
     by_name = said(refused(lambda: Federation(**whole)))
     assert said(refused(lambda: Federation.model_validate(whole))) == by_name
-    for_peers = said(refused(lambda: load(Source(whole))))
+    for_peers = said(refused(lambda: load(ConfigSource(whole))))
     assert {each for each in for_peers if each[0] in EVERYWHERE} == by_name
 
 
@@ -187,7 +187,7 @@ def test_every_door_refuses_what_some_took(settings: dict[str, Any], place: str,
     engine = "network" if place in ("learning.mode", "gossip.wire") else "vector"
     for problems in (
         refused(lambda: Federation(**settings)),
-        refused(lambda: load(Source(settings))),
+        refused(lambda: load(ConfigSource(settings))),
         by_python(settings, [method], engine=engine),
         by_file(tmp_path, settings, [method], engine=engine),
     ):

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from fedpeer.cli import experiment_progress
-from fedpeer.cli.experiment_progress import Bar, Lines, Silence
+from fedpeer.cli.experiment_progress import Bar, ExperimentLines, ExperimentSilence
 from fedpeer.experiments import registry
 from fedpeer.experiments.events import Begun, CellDone, OfRun, Told
 from fedpeer.experiments.results import Measured
@@ -118,7 +118,7 @@ def test_mistakes(fedpeer: Fedpeer, arguments: list[str], words: list[str]) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_a_run_is_paused_goes_on_and_is_reported(fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupting(Silence):
+    class Interrupting(ExperimentSilence):
         def __call__(self, event: Told) -> None:
             match event:
                 case OfRun(event=RoundDone(method="fedavg", round=1)):
@@ -164,7 +164,7 @@ def test_a_run_is_paused_goes_on_and_is_reported(fedpeer: Fedpeer, monkeypatch: 
 def test_lines_tell_how_far_it_is() -> None:
     """Three runs are left; the one under way has taken 10 s for a quarter of its rounds."""
     now, lines = [0.0], list[str]()
-    display = Lines(lines.append, lambda: now[0])
+    display = ExperimentLines(lines.append, lambda: now[0])
     with display:
         for event in STORY:
             match event:
@@ -209,7 +209,7 @@ SPREAD: list[Told] = [
 
 def test_lines_count_what_is_under_way() -> None:
     now, lines = [0.0], list[str]()
-    display = Lines(lines.append, lambda: now[0])
+    display = ExperimentLines(lines.append, lambda: now[0])
     with display:
         for event in SPREAD:
             now[0] += 5.0

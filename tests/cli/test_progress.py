@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from fedpeer.cli.progress import Bars, Board, Lines, Silence, watcher
+from fedpeer.cli.progress import Bars, NoProgress, ProgressLines, ProgressTable, watcher
 from fedpeer.cli.units import apart, lasting
 from fedpeer.sims.events import (
     Event,
@@ -48,7 +48,7 @@ def events(seeds: tuple[int, ...] = (0,), first_round: int = 1) -> Iterator[Even
 def lines(told: Iterator[Event], seconds_each: float) -> list[str]:
     now = [0.0]
     written: list[str] = []
-    with Lines(written.append, lambda: now[0]) as display:
+    with ProgressLines(written.append, lambda: now[0]) as display:
         for event in told:
             now[0] += seconds_each
             display(event)
@@ -102,7 +102,7 @@ def together() -> Iterator[Event]:
 
 
 def test_of_several_at_once_the_counts_are_true_whoever_dies() -> None:
-    board, counts = Board(), []
+    board, counts = ProgressTable(), []
     for number, event in enumerate(together()):
         if number == 0:
             assert isinstance(event, SimulationStarted)
@@ -156,9 +156,9 @@ def test_a_bar_counts_the_runs_where_several_are_under_way() -> None:
 
 
 def test_the_display_suits_the_stream() -> None:
-    assert isinstance(watcher(Console(file=io.StringIO()), quiet=False), Lines)
+    assert isinstance(watcher(Console(file=io.StringIO()), quiet=False), ProgressLines)
     assert isinstance(watcher(Console(file=io.StringIO(), force_terminal=True), quiet=False), Bars)
-    assert isinstance(watcher(Console(file=io.StringIO(), force_terminal=True), quiet=True), Silence)
+    assert isinstance(watcher(Console(file=io.StringIO(), force_terminal=True), quiet=True), NoProgress)
 
 
 @pytest.mark.parametrize(

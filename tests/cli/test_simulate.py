@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from fedpeer.cli import running
-from fedpeer.cli.progress import Silence, Watcher
+from fedpeer.cli.progress import NoProgress, ProgressDisplay
 from fedpeer.sims.events import Event, RoundDone
 from tests.cli.conftest import Fedpeer
 
 SMALL = ["simulate", "--peers", "4", "--rounds", "3", "--steps", "20", "--network", "mlp:64+20+10", "--workers", "1"]
 
 
-class Interrupting(Silence):
+class Interrupting(NoProgress):
     """Presses Ctrl-C when a certain round is done."""
 
     def __init__(self, method: str, number: int, times: int = 1) -> None:
@@ -31,7 +31,7 @@ class Interrupting(Silence):
                 os.kill(os.getpid(), signal.SIGINT)
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, display: Watcher) -> None:
+def interrupt(monkeypatch: pytest.MonkeyPatch, display: ProgressDisplay) -> None:
     monkeypatch.setattr(running, "watcher", lambda console, quiet: display)
 
 

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from fedpeer.cli.status import screen
-from fedpeer.peer.runtime.dashboard.access import Listener
+from fedpeer.peer.runtime.dashboard.access import DashboardListener
 from fedpeer.peer.runtime.dashboard.server import Dashboard
 from fedpeer.peer.runtime.status import Status
 from fedpeer.peer.state.events import Note
@@ -33,7 +33,7 @@ class Running:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self.board = Dashboard(Listener("127.0.0.1", 0, TOKEN), self.peer.status.as_json, None)
+        self.board = Dashboard(DashboardListener("127.0.0.1", 0, TOKEN), self.peer.status.as_json, None)
         self._do(self.board.start)
         token = folder / "peer3.token"
         token.write_text(TOKEN)

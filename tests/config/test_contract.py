@@ -14,7 +14,7 @@ from fedpeer.config import contract as module
 from fedpeer.config.contract import (
     KEYS,
     NEW_FEDERATION,
-    Held,
+    HeldContract,
     Key,
     changed_by_hand,
     contract_of,
@@ -55,8 +55,8 @@ def federation(**changed: Any) -> Federation:
     return Federation.model_validate(data)
 
 
-def held(file: Federation, number: int = 0) -> Held:
-    return Held(number, text_of(contract_of(file), str(file.learning.algorithm)), named(file))
+def held(file: Federation, number: int = 0) -> HeldContract:
+    return HeldContract(number, text_of(contract_of(file), str(file.learning.algorithm)), named(file))
 
 
 def test_every_setting_has_a_row_that_says_whom_it_concerns() -> None:
@@ -205,7 +205,7 @@ def test_a_running_federation_keeps_the_defaults_that_it_began_with() -> None:
     file = federation()
     earlier = contract_of(file)
     earlier["gossip"]["deadline"] = 12.0
-    began = Held(0, text_of(earlier, "partial-averaging"), named(file))
+    began = HeldContract(0, text_of(earlier, "partial-averaging"), named(file))
     assert changed_by_hand(began, file) == []
     assert overlaid(began, federation(learning__rounds=31))["gossip"]["deadline"] == 12.0
     (only,) = changed_by_hand(began, federation(learning__rounds=31))
@@ -221,7 +221,7 @@ def test_what_a_file_named_and_names_no_more_is_as_in_any_new_file() -> None:
 
 def test_a_file_that_was_not_touched_is_right_whatever_is_in_force() -> None:
     later = held(federation(learning__rounds=60))
-    assert changed_by_hand(Held(2, later.text, named(federation())), federation()) == []
+    assert changed_by_hand(HeldContract(2, later.text, named(federation())), federation()) == []
 
 
 def test_paths_of_this_machine_are_not_in_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from fedpeer.data import store
 from fedpeer.data.dataset import DataError
-from fedpeer.data.store import OfficialFile, Source
+from fedpeer.data.store import DatasetSource, OfficialFile
 
 CONTENT = b"official content"
 
@@ -42,12 +42,12 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-def source(url: str | None, known_hash: str | None = None) -> Source:
+def source(url: str | None, known_hash: str | None = None) -> DatasetSource:
     file = OfficialFile(path="set/raw/a.gz", also=("set/a",), url=url, known_hash=known_hash)
-    return Source(name="aset", origin="o", licence="l", size="s", files=(file,), by_hand="ask its authors")
+    return DatasetSource(name="aset", origin="o", licence="l", size="s", files=(file,), by_hand="ask its authors")
 
 
-def fetch(source: Source) -> Path:
+def fetch(source: DatasetSource) -> Path:
     return store.fetch(source, source.files[0])
 
 

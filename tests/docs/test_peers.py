@@ -24,7 +24,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from fedpeer.config.peer_file import PeerFile
-from fedpeer.peer.runtime.dashboard.access import DashboardError, Door, listener
+from fedpeer.peer.runtime.dashboard.access import DashboardAddress, DashboardError, listener
 from fedpeer.peer.runtime.dashboard.ask import ask
 
 from .pages import PAGES, PEERS, REAL, ROOT, SCALING, commands
@@ -109,7 +109,7 @@ class Reader:
             time.sleep(LOOK_S)
         raise AssertionError(f"{config} in vain: {said}")
 
-    def _door(self, config: str) -> Door:
+    def _door(self, config: str) -> DashboardAddress:
         file = self.folder / config
         settings = PeerFile.model_validate(YAML(typ="safe").load(file)).dashboard
         assert settings is not None, "the page has a dashboard for each peer"

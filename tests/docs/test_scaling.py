@@ -32,7 +32,7 @@ from fedpeer.learning.bandwidth import sending
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.simulator import Simulator
-from fedpeer.sims.processes.watch import JsonLines
+from fedpeer.sims.processes.watch import JsonLinesReader
 from fedpeer.sims.world import World, build, plan_of
 from tests.docs.machines import Machines
 from tests.docs.test_pages import loaded
@@ -97,7 +97,7 @@ class Operator:
 
     def lines(self, peer: str, file: str) -> list[dict[str, Any]]:
         """What stands in a file of a peer's state folder."""
-        return JsonLines(self.machines.path(peer, f"/var/lib/fedpeer/{peer}/{peer}-state/{file}")).new()
+        return JsonLinesReader(self.machines.path(peer, f"/var/lib/fedpeer/{peer}/{peer}-state/{file}")).new()
 
     def done(self, peer: str) -> int:
         """The last round that it finished."""
@@ -239,7 +239,7 @@ def _left(operator: Operator, said: str) -> None:
 
 def _journal(operator: Operator, peer: str) -> list[dict[str, Any]]:
     """What the service said."""
-    return JsonLines(operator.machines.path(peer, f"/var/lib/{peer}.journal")).new()
+    return JsonLinesReader(operator.machines.path(peer, f"/var/lib/{peer}.journal")).new()
 
 
 # ------------------------------------------------------------------------------------------------ what it says of bytes

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedpeer.experiments.associative.demonstration import METHODS
-from fedpeer.experiments.associative.recall import Canvas, Cells, Memory, Pattern, Recall
+from fedpeer.experiments.associative.recall import Canvas, Cells, Pattern, Recall, RecallMemory
 from fedpeer.experiments.associative.shown import Scene, Shown
 from fedpeer.networks.associative import Associative
 
@@ -42,7 +42,7 @@ A, B, C = (
 STRANGE = pattern("A′", 0, (1, 0), "peer1")
 
 
-def learnt(patterns: Sequence[Pattern], averaged: int, seed: int) -> Memory:
+def learnt(patterns: Sequence[Pattern], averaged: int, seed: int) -> RecallMemory:
     """What the learning rule makes of these patterns, shown often."""
     torch.manual_seed(seed)
     network = Associative(50, HIDDEN, threshold=THRESHOLD)
@@ -50,7 +50,7 @@ def learnt(patterns: Sequence[Pattern], averaged: int, seed: int) -> Memory:
     wholes = torch.tensor(np.stack([each.whole.reshape(-1) for each in patterns])).float()
     for _ in range(30):
         network.learn_(tensors, wholes, 0.1)
-    return Memory(
+    return RecallMemory(
         hidden_HV=tensors["hidden.weight"],
         output_VH=tensors["output.weight"],
         averaged_H=np.arange(HIDDEN) < averaged,
@@ -84,7 +84,7 @@ def made_of_images() -> Recall:
     half = whole & (np.arange(8) < 4)[:, None]
     digit = Pattern(name="0′", half=half, whole=whole, otherwise=True, learnt_by=frozenset(PEERS[:1]))
     draws = torch.Generator().manual_seed(5)
-    memory = Memory(
+    memory = RecallMemory(
         hidden_HV=2 * torch.rand(HIDDEN, 240, generator=draws) - 1,
         output_VH=2 * torch.rand(240, HIDDEN, generator=draws) - 1,
         averaged_H=np.arange(HIDDEN) < AVERAGED,

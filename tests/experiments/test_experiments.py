@@ -23,11 +23,11 @@ from fedpeer.experiments import playing, runner
 from fedpeer.experiments.asking import asked, passes
 from fedpeer.experiments.claims import above, in_order, keeps, part_of, reaches
 from fedpeer.experiments.events import Begun, CellDone, OfRun
-from fedpeer.experiments.experiment import SEARCH_VALIDATION, Cell, Experiment, Size, SizeName
-from fedpeer.experiments.playing import Wanted
+from fedpeer.experiments.experiment import SEARCH_VALIDATION, Cell, Experiment, RunSize, SizeName
+from fedpeer.experiments.playing import WantedRun
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
-from fedpeer.experiments.results import COLUMNS, Measured, Results, Verdict, validation_score
-from fedpeer.experiments.runner import Asked, carry_out, digest_of, found
+from fedpeer.experiments.results import COLUMNS, ClaimVerdict, Measured, Results, validation_score
+from fedpeer.experiments.runner import ExperimentOptions, carry_out, digest_of, found
 from fedpeer.experiments.table import page, page_data
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
@@ -37,7 +37,7 @@ from fedpeer.sims.request import SimulationRequest
 SIMULATION = {"dataset": "digits", "split": "blocks:40,shuffle=true,test=50"}
 
 
-def request(method: str, size: Size, **learning: Any) -> SimulationRequest:
+def request(method: str, size: RunSize, **learning: Any) -> SimulationRequest:
     return asked(
         method,
         size,
@@ -47,7 +47,7 @@ def request(method: str, size: Size, **learning: Any) -> SimulationRequest:
     )
 
 
-def tiny(size: Size) -> tuple[Cell, ...]:
+def tiny(size: RunSize) -> tuple[Cell, ...]:
     rates = {f"lr={lr}": request("fedavg", size, optimizer=f"sgd,lr={lr}") for lr in (0.5, 0.1)}
     return (
         Cell(label="Local", variants={"": request("local", size)}, theirs={"PM": "90.0 ± 0.1"}),
@@ -55,10 +55,10 @@ def tiny(size: Size) -> tuple[Cell, ...]:
     )
 
 
-SIZES: Mapping[SizeName, Size] = {
-    "quick": Size(peers=3, rounds=2, seeds=1, minutes=1),
-    "default": Size(peers=3, rounds=2, seeds=2, minutes=1, searches=True, differs="All of it is small."),
-    "full": Size(peers=3, rounds=2, seeds=1, minutes=1),
+SIZES: Mapping[SizeName, RunSize] = {
+    "quick": RunSize(peers=3, rounds=2, seeds=1, minutes=1),
+    "default": RunSize(peers=3, rounds=2, seeds=2, minutes=1, searches=True, differs="All of it is small."),
+    "full": RunSize(peers=3, rounds=2, seeds=1, minutes=1),
 }
 TINY = Experiment(
     name="tiny",
@@ -77,8 +77,10 @@ TINY = Experiment(
 )
 
 
-def wanted(root: Path, size: SizeName = "default", **more: Any) -> Asked:
-    return Asked(experiment=TINY, size_name=size, root=root, workers=1, command="fedpeer experiment run tiny", **more)
+def wanted(root: Path, size: SizeName = "default", **more: Any) -> ExperimentOptions:
+    return ExperimentOptions(
+        experiment=TINY, size_name=size, root=root, workers=1, command="fedpeer experiment run tiny", **more
+    )
 
 
 class Lab:
@@ -217,10 +219,10 @@ class AllAtOnce:
 
     def __init__(self, lab: Lab, root: Path, last_first: bool) -> None:
         self.lab, self.root, self.last_first = lab, root, last_first
-        self.waiting: list[Wanted] = []
+        self.waiting: list[WantedRun] = []
         self.handed: list[list[str]] = []
 
-    def begin(self, wanted: Wanted) -> None:
+    def begin(self, wanted: WantedRun) -> None:
         self.waiting.append(wanted)
 
     def finished(self) -> dict[str, RunFolder]:
@@ -316,7 +318,7 @@ def test_claims_of_a_value_and_of_the_papers_numbers() -> None:
     lost = keeps("", ("A", "B"), "PM", (92.0, 51.1), within=1.0).check(here)
     assert (lost.held, lost.words) == (False, "2 of 2 judged; below by more: B -1.1")
     assert keeps("", ("C",), "PM", (1.0,), within=1.0).check(here).held is None
-    assert part_of("", "B", "A", "PM", most=0.55).check(here) == Verdict(True, "54.9 %")
+    assert part_of("", "B", "A", "PM", most=0.55).check(here) == ClaimVerdict(True, "54.9 %")
     assert not part_of("", "B", "A", "PM", most=0.54).check(here).held
     assert part_of("", "A", "B", "GM", most=1.0).check(here).held is None
 

@@ -19,12 +19,12 @@ from fedpeer.experiments.book import book
 from fedpeer.experiments.claims import falls, highest, leads, lowest
 from fedpeer.experiments.events import Begun
 from fedpeer.experiments.experiment import AtRound, Cell, Experiment, SizeName
-from fedpeer.experiments.figure import Figure, Scheme, World, labelled
+from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
 from fedpeer.experiments.figure_lines import lines_of
 from fedpeer.experiments.pictures import picture
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.experiments.results import Measured, Middle
-from fedpeer.experiments.runner import RESULTS, Asked, carry_out, found, played
+from fedpeer.experiments.runner import RESULTS, ExperimentOptions, carry_out, found, played
 from fedpeer.experiments.schemes import FIRST, level
 from fedpeer.experiments.table import page
 from fedpeer.runs.canvas import PALETTE
@@ -41,7 +41,7 @@ SMALL = Figure(
     schemes=lambda read: (Scheme("0", "local"), Scheme("100", "full-averaging")),
     settings=(1, 2, 4),
     setting="mini-batches",
-    world=lambda read: World(
+    world=lambda read: FigureWorld(
         dataset="digits", split="iid", peers=2, updates=3, rounds=4, read=AtRound(read), read_every=1
     ),
     few=(("0", "100"), (1, 4)),
@@ -89,8 +89,8 @@ def band(monkeypatch: pytest.MonkeyPatch) -> Band:
     return made
 
 
-def wanted(root: Path, size: SizeName = "full") -> Asked:
-    return Asked(
+def wanted(root: Path, size: SizeName = "full") -> ExperimentOptions:
+    return ExperimentOptions(
         experiment=SMALL.experiment(), size_name=size, root=root, workers=1, command="fedpeer experiment run fig0"
     )
 

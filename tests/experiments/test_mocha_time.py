@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fedpeer.algorithms.mocha.comparators import METHODS, NETWORKS
-from fedpeer.experiments.experiment import AtObjective, Size
-from fedpeer.experiments.figure import Scheme, World
+from fedpeer.experiments.experiment import AtObjective, RunSize
+from fedpeer.experiments.figure import FigureWorld, Scheme
 from fedpeer.experiments.mocha_time import TIME
 from fedpeer.experiments.moments import at_objective, read_at
 from fedpeer.experiments.registry import experiment
@@ -127,7 +127,7 @@ def test_of_real_runs_the_time_is_that_of_their_rounds(tmp_path: Path, monkeypat
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    world = World(
+    world = FigureWorld(
         dataset="python:two_classes:load",
         split="blocks:40,test=50",
         peers=6,
@@ -141,7 +141,7 @@ def test_of_real_runs_the_time_is_that_of_their_rounds(tmp_path: Path, monkeypat
     for scheme in TIME.schemes(10):
         if scheme.name in ("MOCHA", "CoCoA"):
             short = Scheme(scheme.name, scheme.method, network="linear", learning={"rounds": 12})
-            request = replace(world.request(short, Size(rounds=1, seeds=1, minutes=0)), workers=1)
+            request = replace(world.request(short, RunSize(rounds=1, seeds=1, minutes=0)), workers=1)
             run = RunFolder.create(tmp_path / "runs", name="test", settings=request.to_json(), environment={})
             simulate(prepare(request), run)
             [read] = read_at(run.rows(), AtObjective(0.7, 64))
@@ -155,5 +155,5 @@ def test_of_real_runs_the_time_is_that_of_their_rounds(tmp_path: Path, monkeypat
 
 
 def test_a_size_of_some_points_is_smaller() -> None:
-    some, whole = (TIME.cells(Size(rounds=1, seeds=1, minutes=0, few=few)) for few in (True, False))
+    some, whole = (TIME.cells(RunSize(rounds=1, seeds=1, minutes=0, few=few)) for few in (True, False))
     assert {cell.label for cell in some} < {cell.label for cell in whole}

@@ -10,7 +10,7 @@ import torch
 
 from fedpeer.algorithms.losses import completed
 from fedpeer.experiments.associative.demonstration import METHODS
-from fedpeer.experiments.associative.recall import Canvas, Cells, Memory, Recall, closeness
+from fedpeer.experiments.associative.recall import Canvas, Cells, Recall, RecallMemory, closeness
 
 from . import recalls
 from .recalls import STRANGE, A, B, C
@@ -82,7 +82,7 @@ def test_the_comparison_counts_cells_and_the_rule_judges(recall: Recall) -> None
 
 
 def test_who_only_repeats_what_is_given_just_passes(recall: Recall) -> None:
-    mirror = Memory(hidden_HV=torch.eye(50), output_VH=torch.eye(50), averaged_H=np.zeros(50, np.bool_))
+    mirror = RecallMemory(hidden_HV=torch.eye(50), output_VH=torch.eye(50), averaged_H=np.zeros(50, np.bool_))
     mirrors = replace(recall, memories={"local": {"peer2": mirror}})
     found = mirrors.ask("local", "peer2", A.half)
     assert np.array_equal(found.answer, A.half)

@@ -9,7 +9,7 @@ from fedpeer.config.choice import Choice, parse
 from fedpeer.experiments.experiment import Cell, SizeName
 from fedpeer.experiments.recurrent_figure import LSTM
 from fedpeer.experiments.registry import experiment
-from fedpeer.experiments.results import Claim, Measured
+from fedpeer.experiments.results import Measured, PaperClaim
 from fedpeer.networks.registry import lstm
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.slicing.models import ModelGraph
@@ -86,7 +86,7 @@ def test_the_small_size_is_part_of_the_others_and_something_is_claimed_of_it() -
     assert all(set(claim.needs) <= default.keys() for claim in LSTM.claims)
 
 
-def held(claim: Claim, **scores: float) -> bool | None:
+def held(claim: PaperClaim, **scores: float) -> bool | None:
     """Of made-up runs: `at0` is level 0."""
     examples = "400"
     made = {}

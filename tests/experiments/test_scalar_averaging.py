@@ -74,7 +74,7 @@ def play_lanes(graph: WideGraph, loss: float, rounds: int, seed: int) -> list[Ma
     held = [Mass.of(torch.tensor([each], dtype=torch.float64)) for each in values(members)]
     out: dict[tuple[int, int, int], Outgoing] = {}
     into: dict[tuple[int, int, int], Incoming] = {}
-    opened: list[tuple[tuple[int, int, int], transfers.Parcel]] = []
+    opened: list[tuple[tuple[int, int, int], transfers.NumberedTransfer]] = []
     for number in range(rounds):
         phase = number % len(graph.phases)
         edges = graph.phases[phase]
@@ -96,7 +96,7 @@ def play_lanes(graph: WideGraph, loss: float, rounds: int, seed: int) -> list[Ma
         come = [each for each, here in zip(opened, arrived, strict=True) if here]
         for edge, parcel in come:
             lane = into.get(edge, Incoming())
-            if transfers.judge(lane, parcel) is transfers.Verdict.TAKE:
+            if transfers.judge(lane, parcel) is transfers.TransferDecision.TAKE:
                 into[edge], mass = transfers.take(lane, parcel, form, 1)
                 held[edge[2]] = held[edge[2]] + mass
         back = draws.random(len(come), dtype=np.float32) >= loss

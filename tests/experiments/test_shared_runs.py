@@ -13,7 +13,7 @@ from fedpeer.experiments import playing
 from fedpeer.experiments.events import Begun
 from fedpeer.experiments.experiment import Experiment
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
-from fedpeer.experiments.runner import Asked, carry_out, digest_of, folder_of
+from fedpeer.experiments.runner import ExperimentOptions, carry_out, digest_of, folder_of
 from fedpeer.experiments.table import page
 from fedpeer.runs.disk import read_json, write_json
 from tests.experiments.test_figures import SMALL, Band
@@ -31,8 +31,8 @@ def band(monkeypatch: pytest.MonkeyPatch) -> Band:
     return made
 
 
-def wanted(each: Experiment, root: Path, *only: str) -> Asked:
-    return Asked(experiment=each, size_name="default", root=root, workers=1, only=only, command="a command")
+def wanted(each: Experiment, root: Path, *only: str) -> ExperimentOptions:
+    return ExperimentOptions(experiment=each, size_name="default", root=root, workers=1, only=only, command="a command")
 
 
 def test_what_another_has_finished_is_taken_and_the_rest_played(band: Band, tmp_path: Path) -> None:

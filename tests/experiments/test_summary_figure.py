@@ -10,13 +10,13 @@ import pytest
 
 from fedpeer.experiments import playing
 from fedpeer.experiments.events import Begun
-from fedpeer.experiments.experiment import Axes, Experiment, Place, Size, SizeName
+from fedpeer.experiments.experiment import Axes, Experiment, Place, RunSize, SizeName
 from fedpeer.experiments.figure_lines import lines_of
 from fedpeer.experiments.pictures import picture
 from fedpeer.experiments.registry import experiment
 from fedpeer.experiments.results import Measured
-from fedpeer.experiments.runner import Asked, carry_out, digest_of, folder_of, found, refresh
-from fedpeer.experiments.summary_figure import FIG7, GLOBAL, LOCAL, PARTIAL, TASKS, Task
+from fedpeer.experiments.runner import ExperimentOptions, carry_out, digest_of, folder_of, found, refresh
+from fedpeer.experiments.summary_figure import FIG7, GLOBAL, LOCAL, PARTIAL, TASKS, SummaryTask
 from fedpeer.experiments.table import page
 from fedpeer.runs.disk import read_json, write_json
 from tests.experiments.test_figures import SMALL, Band, accuracy
@@ -24,7 +24,7 @@ from tests.experiments.test_figures import SMALL, Band, accuracy
 SIZES: tuple[SizeName, ...] = ("quick", "default", "full")
 
 
-def lines(size: Size) -> Any:
+def lines(size: RunSize) -> Any:
     """Both lines of the small figure at four mini-batches, as the one task of a summary."""
     return tuple(
         replace(SMALL.cell(size, name, 4), label=f"digits; {name}", place=Place(name, 0)) for name in ("0", "100")
@@ -38,7 +38,7 @@ SUMMARY = Experiment(
     paper="Nobody, Nothing, 2026",
     data=("digits",),
     columns=("PM",),
-    sizes={"quick": Size(rounds=1, seeds=2, minutes=1), "default": Size(rounds=1, seeds=3, minutes=1)},
+    sizes={"quick": RunSize(rounds=1, seeds=2, minutes=1), "default": RunSize(rounds=1, seeds=3, minutes=1)},
     cells=lines,
     claims=(),
     figure=Axes(number="9", runs=5, lines="averaging", x="task", ticks=("digits",)),
@@ -54,8 +54,8 @@ def band(monkeypatch: pytest.MonkeyPatch) -> Band:
     return made
 
 
-def wanted(each: Experiment, root: Path, size: SizeName = "default", only: tuple[str, ...] = ()) -> Asked:
-    return Asked(experiment=each, size_name=size, root=root, workers=1, only=only, command="a command")
+def wanted(each: Experiment, root: Path, size: SizeName = "default", only: tuple[str, ...] = ()) -> ExperimentOptions:
+    return ExperimentOptions(experiment=each, size_name=size, root=root, workers=1, only=only, command="a command")
 
 
 def measured(label: str, score: float) -> Measured:
@@ -169,7 +169,7 @@ def lengths(svg: str) -> int:
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_partial_averaging_is_to_lead_on_each_task(task: Task) -> None:
+def test_partial_averaging_is_to_lead_on_each_task(task: SummaryTask) -> None:
     def held(alone: float, partly: float, whole: float) -> list[bool | None]:
         scores = {LOCAL: alone, PARTIAL: partly, GLOBAL: whole}
         made = {task.label(line): measured(task.label(line), score) for line, score in scores.items()}

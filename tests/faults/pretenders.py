@@ -10,12 +10,12 @@ from collections.abc import Collection
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.events import Send
 from fedpeer.peer.wire.messages import ConsensusMessage
-from fedpeer.sims.network.driver import Craft
+from fedpeer.sims.network.driver import Driver
 from fedpeer.sims.network.lies import Said
 from fedpeer.sims.network.simulator import Simulator
 
 
-def pretend(town: Simulator, craft: Craft, liars: dict[str, Collection[Said]], until: float) -> None:
+def pretend(town: Simulator, craft: Driver, liars: dict[str, Collection[Said]], until: float) -> None:
     """From now on these say so to everybody, in each group of theirs, at each tick until this one."""
     for peer, lies in liars.items():
         machine = town.machines().get(peer)

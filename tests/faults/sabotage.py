@@ -25,7 +25,7 @@ from fedpeer.peer.state.consensus_state import ConsensusState
 from fedpeer.peer.state.entries import ChamberEntry, ClientStateSaved, Entry, UpdateMade
 from fedpeer.peer.state.events import Effect, Event, Heard, Persist, Send
 from fedpeer.peer.state.node_state import NodeState
-from fedpeer.peer.state.reputation import Standing
+from fedpeer.peer.state.reputation import Reputation
 from fedpeer.peer.state.saving import Outbox
 from fedpeer.peer.wire.codec import decode
 from fedpeer.peer.wire.messages import Ack, Hello, Transfer
@@ -63,7 +63,7 @@ def take_out_of_order(patch: Patch) -> None:
 
 
 def debit_before_rounding(patch: Patch) -> None:
-    def debited(held: Mass, lanes: object, parcels: dict[str, transfers.Parcel], form: object) -> Mass:
+    def debited(held: Mass, lanes: object, parcels: dict[str, transfers.NumberedTransfer], form: object) -> Mass:
         given = sum(parcel.weight for parcel in parcels.values())
         return held.scaled(1 - given / float(held.weight))
 
@@ -101,7 +101,7 @@ def no_window(patch: Patch) -> None:
 
 
 def repeat_with_other_bytes(patch: Patch) -> None:
-    def changed(*, group: str, parcel: transfers.Parcel, **signed: Any) -> Transfer:
+    def changed(*, group: str, parcel: transfers.NumberedTransfer, **signed: Any) -> Transfer:
         said.append(id(parcel))
         other = parcel.payload + (said.count(id(parcel)) - 1) * 1e-3
         return Transfer(group=group, parcel=replace(parcel, payload=other.to(parcel.payload.dtype)), **signed)
@@ -129,7 +129,7 @@ def forget_the_update_that_was_sent(patch: Patch) -> None:
     """What training gave is not kept before it is sent."""
     write = NodeState.write
 
-    def forgetful(self: NodeState, entry: Entry) -> dict[str, transfers.Parcel]:
+    def forgetful(self: NodeState, entry: Entry) -> dict[str, transfers.NumberedTransfer]:
         return self.ledger.apply(entry) if isinstance(entry, UpdateMade) else write(self, entry)
 
     patch.setattr(NodeState, "write", forgetful)
@@ -152,7 +152,7 @@ def vote_without_a_memory(patch: Patch) -> None:
 
 
 def listen_to_everybody(patch: Patch) -> None:
-    patch.setattr(Standing, "listens", lambda self, now: True)
+    patch.setattr(Reputation, "listens", lambda self, now: True)
 
 
 def believe_any_hello(patch: Patch) -> None:

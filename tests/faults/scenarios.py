@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.peer.state.events import Asked, NewRoster
+from fedpeer.peer.state.events import NewRoster, OperatorCommand
 from fedpeer.sims.network.faults import Act, Faults, Kind, drawn
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.amended import AMENDED
@@ -206,7 +206,7 @@ def pausing(seed: int) -> None:
     town, peer = village.town, f"peer{1 + seed % 4}"
     village.run(CALM + float(draws.uniform(0, 60)))
     asked, round = town.now, village.node(peer).ledger.round
-    town.tell(peer, Asked("pause"))
+    town.tell(peer, OperatorCommand("pause"))
     assert village.run(asked + 5.0 / 0.025, lambda: peer in town.stopped), "a pause takes less than 5 s"
     assert town.stopped.pop(peer).code == 0
     village.run(town.now + float(draws.uniform(1, 200)))
@@ -248,7 +248,7 @@ def leaving(seed: int) -> None:
     village, draws = calm(seed)
     town, peer = village.town, f"peer{1 + seed % 4}"
     village.run(CALM + float(draws.uniform(0, 60)))
-    town.tell(peer, Asked("leave"))
+    town.tell(peer, OperatorCommand("leave"))
     assert village.run(town.now + 6.0 / 0.025, lambda: peer in town.stopped), "leaving takes 5 s, and saying so"
     left = village.ledgers()[peer]
     assert left.left
@@ -289,7 +289,7 @@ def leaving_slowly(seed: int) -> None:
     town.start()
     village.run(at)
     for peer in gone:
-        town.tell(peer, Asked("leave"))
+        town.tell(peer, OperatorCommand("leave"))
     assert village.run(at + 1000.0, lambda: all(peer in town.stopped for peer in gone)), village.phases()
     assert not village.notes("written_off")
     (group,) = village.groups

@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.peer.consensus.polls import Timing
-from fedpeer.peer.state.events import Asked, NewRoster
+from fedpeer.peer.consensus.polls import ElectionTiming
+from fedpeer.peer.state.events import NewRoster, OperatorCommand
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import NEVER, Act, Faults, drawn
@@ -174,7 +174,7 @@ def coordinator_leaves(seed: int) -> None:
     assert parliament.reach(3, 2 * CALM)
     victim = parliament.leading()
     assert victim is not None
-    town.tell(victim, Asked(("leave", "pause")[seed % 2]))
+    town.tell(victim, OperatorCommand(("leave", "pause")[seed % 2]))
     assert parliament.run(town.now + 300.0, lambda: victim in town.stopped)
     assert town.stopped.pop(victim).code == 0
     before = max(parliament.seen.models)
@@ -214,7 +214,7 @@ STARVATIONS = (
     (NEVER, 2.0, 80.0, 1.0),
 )
 #: Ticks, beside one training, until the round after a kill: three of the shortest leases.
-NEXT_ROUND = 3 * Timing().shortest
+NEXT_ROUND = 3 * ElectionTiming().shortest
 #: Standstills that may come in between: one in the election, one in the round. Saves one after the other: of the
 #: candidate's vote and the others', of an update, of the model and that it was accepted, by the coordinator and others.
 STANDSTILLS, SAVES = 2, 6

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.mocha import comparators, dual, omega, sdca
-from fedpeer.algorithms.mocha.dual import Problem, Task
+from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
 from fedpeer.algorithms.mocha.losses import HINGE
 from fedpeer.algorithms.mocha.sdca import Order, State
 from tests.reference import mocha as reference
@@ -32,26 +32,28 @@ def _columns(w_TF: Tensor) -> list[Any]:
     return list(w_TF.mT.tolist())
 
 
-def _problem(inputs: Case, make: Callable[[Tensor, Tensor], Task], coupling_TT: Tensor) -> tuple[Problem, State]:
+def _problem(
+    inputs: Case, make: Callable[[Tensor, Tensor], DualTask], coupling_TT: Tensor
+) -> tuple[DualProblem, State]:
     tasks = tuple(make(_tensor(x).mT, _tensor(y)) for x, y in zip(inputs["X"], inputs["Y"], strict=True))
     alphas = tuple(_tensor(alpha) for alpha in inputs["alpha"])
-    return Problem(HINGE, tasks, coupling_TT), State(alphas, dual.v_of(tasks, alphas))
+    return DualProblem(HINGE, tasks, coupling_TT), State(alphas, dual.v_of(tasks, alphas))
 
 
-def _in_order(problem: Problem, steps: Sequence[int] | None = None, passes: int = 1) -> list[Order]:
+def _in_order(problem: DualProblem, steps: Sequence[int] | None = None, passes: int = 1) -> list[Order]:
     points = [len(task.y_S) for task in problem.tasks]
     taken = steps or [passes * count for count in points]
     return [sdca.cyclic(np.arange(count), each) for count, each in zip(points, taken, strict=True)]
 
 
-def _optimum(problem: Problem, state: State) -> tuple[State, Case]:
+def _optimum(problem: DualProblem, state: State) -> tuple[State, Case]:
     draws = np.random.default_rng(0)
     best = reference.minimise(problem, state, gap_wanted=GAP, rounds_max=ROUNDS_MAX, passes=1, draws=draws)
     w_TF = dual.w_of(best.v_TF, problem.coupling_TT)
     return best, {"W": _columns(w_TF), "primal": dual.primal(problem, best.v_TF)}
 
 
-def _subproblems(problem: Problem, state: State, orders: Sequence[Order]) -> tuple[list[float], list[list[float]]]:
+def _subproblems(problem: DualProblem, state: State, orders: Sequence[Order]) -> tuple[list[float], list[list[float]]]:
     """G_t of every task after steps in that order, and delta alpha."""
     sigma_T = dual.sigma_prime(problem.coupling_TT).expand(len(problem.tasks))
     after = sdca.round_of(problem, state, sigma_T, orders)
@@ -63,7 +65,7 @@ def _subproblems(problem: Problem, state: State, orders: Sequence[Order]) -> tup
     return values, [(new - old).tolist() for new, old in zip(after.alphas, state.alphas, strict=True)]
 
 
-def _coordinates(problem: Problem, state: State, inputs: Case) -> Case:
+def _coordinates(problem: DualProblem, state: State, inputs: Case) -> Case:
     """What both conventions ask of single coordinates."""
     at, index = inputs["coordinate"]["task"], inputs["coordinate"]["index"]
     sigma, w_TF = dual.sigma_prime(problem.coupling_TT), dual.w_of(state.v_TF, problem.coupling_TT)
@@ -89,7 +91,7 @@ def _coordinates(problem: Problem, state: State, inputs: Case) -> Case:
 def paper_convention(inputs: Case) -> Case:
     """06a"""
     a_TT = omega.penalty(_tensor(inputs["Omega"]), inputs["lambda1"], inputs["lambda2"])
-    problem, state = _problem(inputs, Task.summed, omega.coupling_of_penalty(a_TT))
+    problem, state = _problem(inputs, DualTask.summed, omega.coupling_of_penalty(a_TT))
     coupling_TT = problem.coupling_TT
     sigma = dual.sigma_prime(coupling_TT)
     found = {"A": a_TT.tolist(), "M": coupling_TT.tolist(), "sigma_prime": sigma.item(), "V": _columns(state.v_TF)}
@@ -108,7 +110,7 @@ def paper_convention(inputs: Case) -> Case:
     return found | _rounds(problem, state, sigma.expand(len(problem.tasks)), inputs["dropped_round_steps"])
 
 
-def _rounds(problem: Problem, state: State, sigma_T: Tensor, dropped_steps: list[int]) -> Case:
+def _rounds(problem: DualProblem, state: State, sigma_T: Tensor, dropped_steps: list[int]) -> Case:
     whole = sdca.round_of(problem, state, sigma_T, _in_order(problem))
     dropped = sdca.round_of(problem, state, sigma_T, _in_order(problem, dropped_steps))
     best, optimum = _optimum(problem, state)
@@ -127,7 +129,7 @@ def _rounds(problem: Problem, state: State, sigma_T: Tensor, dropped_steps: list
 def trace_constrained(inputs: Case) -> Case:
     """06b; its dual is maximised, so its sign is turned."""
     sigma_TT = _tensor(inputs["Sigma"])
-    problem, state = _problem(inputs, Task.averaged, omega.coupling_of_covariance(sigma_TT, inputs["lam"] / 2))
+    problem, state = _problem(inputs, DualTask.averaged, omega.coupling_of_covariance(sigma_TT, inputs["lam"] / 2))
     best, optimum = _optimum(problem, state)
     w_TF = _tensor(inputs["W_for_sigma_update"]).mT
     updated_TT = omega.trace_constrained(w_TF, floor=0.0)

@@ -15,7 +15,7 @@ from fedpeer.algorithms.leaves import taken
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.pfedvem import Head, confidence, kl, kl_up_to_constants
-from fedpeer.algorithms.servers.pfedvem import Personal, PFedVEM
+from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMClient
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import inverse_softplus
 from tests.reference.metrics import final_and_best, scores
@@ -29,7 +29,9 @@ class Handed(PFedVEM):
 
     trained: tuple[Head, ...] = ()
 
-    def learn(self, begun: Personal, w_D: Tensor, tau: Tensor, batches: Batches, keys: Sequence[int]) -> Personal:
+    def learn(
+        self, begun: PFedVEMClient, w_D: Tensor, tau: Tensor, batches: Batches, keys: Sequence[int]
+    ) -> PFedVEMClient:
         head = self.trained[keys[0]]
         return replace(begun, model_n=self.joined(self.parted(begun.model_n)[0], head.mu_D), pi_D=head.pi_D)
 
@@ -63,7 +65,7 @@ def _two_rounds(inputs: Case, at: Sequence[Head]) -> dict[str, Tensor]:
     algorithm, found, none = Handed(bench, trained=tuple(at)), dict[str, Tensor](), torch.zeros(0, dtype=torch.int64)
     base_m = algorithm.parted(bench.layout.flatten(module))[0]
     server = algorithm.start_server(algorithm.joined(base_m, _tensor(inputs["w0"])))
-    clients = Personal(algorithm.joined(base_m, at[0].mu_D), torch.arange(1, 1 + len(at[0].mu_D)), at[0].pi_D)
+    clients = PFedVEMClient(algorithm.joined(base_m, at[0].mu_D), torch.arange(1, 1 + len(at[0].mu_D)), at[0].pi_D)
     for round in (1, 2):
         broadcast = algorithm.open(server, round)
         clients, sent = algorithm.train(clients, broadcast, Batches(base_m, none, none), (round,))

@@ -19,7 +19,7 @@ from torch.nn import functional
 from fedpeer.algorithms.leaves import stacked
 from fedpeer.algorithms.mocha import dual, omega, sdca
 from fedpeer.algorithms.servers import mocha
-from fedpeer.algorithms.servers.mocha import Mocha, Said
+from fedpeer.algorithms.servers.mocha import Mocha, MochaUpdate
 from tests.algorithms.mocha.playing import Tasks
 from tests.golden.compare import compare
 from tests.golden.mutating import FOLDER, name_of, needs_golden
@@ -154,7 +154,7 @@ def trace_constrained(inputs: Case) -> Case:
 def after(run: Run, w_TF: Tensor, **settings: Any) -> Tensor:
     """The coupling that a round closes with in which nobody moved and W was this one."""
     v_TF = torch.linalg.solve(run.server.coupling.matrix_TT, w_TF)
-    nothing = Said(torch.zeros_like(v_TF), torch.arange(len(v_TF)))
+    nothing = MochaUpdate(torch.zeros_like(v_TF), torch.arange(len(v_TF)))
     closed = run.made(inner=1, **settings).close(replace(run.server, v_TF=v_TF), nothing)
     return closed.coupling.matrix_TT
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.mocha import dual, losses, omega, sdca
-from fedpeer.algorithms.mocha.dual import Problem, Task
+from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
 from fedpeer.algorithms.mocha.sdca import Order, State
 from tests.golden.adapters_mocha import ADAPTERS
 from tests.golden.mutating import assert_red, name_of, needs_golden
@@ -43,21 +43,21 @@ def sigma_prime_of_the_others(coupling_TT: Tensor) -> Tensor:
     return SIGMAS(coupling_TT).amax(-1) - 1
 
 
-def sums_where_means_belong(x_SF: Tensor, y_S: Tensor) -> Task:
-    return Task.summed(x_SF, y_S)
+def sums_where_means_belong(x_SF: Tensor, y_S: Tensor) -> DualTask:
+    return DualTask.summed(x_SF, y_S)
 
 
-def backwards(loss: Any, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, order_H: Order) -> Any:
+def backwards(loss: Any, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float, order_H: Order) -> Any:
     return SOLVE(loss, task, alpha_S, w_F, curvature, order_H[::-1].copy())
 
 
-def from_the_next(problem: Problem, state: State, sigma_T: Tensor, orders: Sequence[Order]) -> State:
+def from_the_next(problem: DualProblem, state: State, sigma_T: Tensor, orders: Sequence[Order]) -> State:
     """What the nodes tell is added to the rows of others."""
     after = ROUND(problem, state, sigma_T, orders)
     return replace(after, v_TF=state.v_TF + (after.v_TF - state.v_TF).roll(1, 0))
 
 
-def delta_v_subtracted(problem: Problem, state: State, sigma_T: Tensor, orders: Sequence[Order]) -> State:
+def delta_v_subtracted(problem: DualProblem, state: State, sigma_T: Tensor, orders: Sequence[Order]) -> State:
     after = ROUND(problem, state, sigma_T, orders)
     return replace(after, v_TF=2 * state.v_TF - after.v_TF)
 
@@ -67,7 +67,7 @@ def conjugate_of_minus(alpha_S: Tensor, y_S: Tensor) -> Tensor:
     return y_S * alpha_S
 
 
-def no_step_beside(loss: Any, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float) -> Tensor:
+def no_step_beside(loss: Any, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float) -> Tensor:
     return alpha_S
 
 

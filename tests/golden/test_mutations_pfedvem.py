@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedpeer.algorithms.coordinated import weighted_mean
 from fedpeer.algorithms.pfedvem import Head, confidence, kl, kl_up_to_constants
-from fedpeer.algorithms.servers.models import Model
-from fedpeer.algorithms.servers.pfedvem import Confident, Personal, PFedVEM
+from fedpeer.algorithms.servers.models import ServerModel
+from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMClient, PFedVEMUpdate
 from fedpeer.networks.bayesian import inverse_softplus
 from tests.golden.adapters_pfedvem import ADAPTERS
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
@@ -50,13 +50,13 @@ def weights_of_the_next(values_JD: Tensor, weights_J: Tensor) -> Tensor:
 
 
 def confidence_after_training(
-    self: PFedVEM, client: Personal, broadcast: Model, *others: Any
-) -> tuple[Personal, Confident]:
+    self: PFedVEM, client: PFedVEMClient, broadcast: ServerModel, *others: Any
+) -> tuple[PFedVEMClient, PFedVEMUpdate]:
     kept, sent = TRAIN(self, client, broadcast, *others)
     return kept, replace(sent, tau=confidence(self.head_of(kept), self.parted(broadcast.model_n)[1]))
 
 
-def heads_counted_by_examples(self: PFedVEM, server: Model, updates: Confident) -> Model:
+def heads_counted_by_examples(self: PFedVEM, server: ServerModel, updates: PFedVEMUpdate) -> ServerModel:
     return CLOSE(self, server, replace(updates, tau=updates.examples))
 
 

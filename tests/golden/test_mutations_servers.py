@@ -15,8 +15,8 @@ from fedpeer.algorithms.coordinated import in_peer_order, weighted_mean
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.models import Local, Model
-from fedpeer.algorithms.servers.scaffold import Changes, Controlled, Scaffold
+from fedpeer.algorithms.servers.models import Local, ServerModel
+from fedpeer.algorithms.servers.scaffold import ControlledModel, Scaffold, ScaffoldUpdate
 from fedpeer.algorithms.steppers import Stepper
 from tests.golden.adapters_servers import ADAPTERS
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
@@ -27,11 +27,11 @@ STEM = "08_fedavg_fedprox_scaffold_quadratic"
 TRAIN, CLOSE, FEDAVG_CLOSE = Scaffold.train, Scaffold.close, FedAvg.close
 
 
-def all_clients_alike(self: FedAvg, server: Model, updates: Local) -> Model:
+def all_clients_alike(self: FedAvg, server: ServerModel, updates: Local) -> ServerModel:
     return FEDAVG_CLOSE(self, server, replace(updates, examples=torch.ones_like(updates.examples)))
 
 
-def last_client_first(self: FedAvg, server: Model, updates: Local) -> Model:
+def last_client_first(self: FedAvg, server: ServerModel, updates: Local) -> ServerModel:
     return FEDAVG_CLOSE(self, server, replace(updates, examples=updates.examples.flip(0)))
 
 
@@ -50,22 +50,24 @@ def drift_negated(
     return fresh_steps(stepper, start_n, batches, keys, replace(drift, shift_n=-drift.shift_n))
 
 
-def control_over_the_sampled(self: Scaffold, server: Controlled, updates: Changes) -> Controlled:
+def control_over_the_sampled(self: Scaffold, server: ControlledModel, updates: ScaffoldUpdate) -> ControlledModel:
     """The server's control variate moves by the mean of those who took part, and not by |S| / N of it."""
     return CLOSE(replace(self, bench=replace(self.bench, clients=len(updates.model_n))), server, updates)
 
 
-def weighted_like_fedavg(self: Scaffold, server: Controlled, updates: Changes) -> Controlled:
+def weighted_like_fedavg(self: Scaffold, server: ControlledModel, updates: ScaffoldUpdate) -> ControlledModel:
     def mean(values_KD: Tensor, alike_K: Tensor) -> Tensor:
         return weighted_mean(values_KD, torch.arange(1.0, 1.0 + len(values_KD)))
 
     return CLOSE(replace(self, bench=replace(self.bench, mean=mean)), server, updates)
 
 
-def without_the_servers_control(self: Scaffold, client: Controlled, *arguments: Any) -> tuple[Controlled, Changes]:
+def without_the_servers_control(
+    self: Scaffold, client: ControlledModel, *arguments: Any
+) -> tuple[ControlledModel, ScaffoldUpdate]:
     """The server's control variate is not taken off the client's."""
     kept, sent = TRAIN(self, client, *arguments)
-    server: Controlled = arguments[0]
+    server: ControlledModel = arguments[0]
     return replace(kept, control_n=kept.control_n + server.control_n), sent
 
 

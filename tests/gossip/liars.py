@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedpeer.gossip.claims import Claim
-from fedpeer.gossip.membership import Out, Say
+from fedpeer.gossip.membership import Out, SendProbe
 from tests.gossip.swim import World, a_claim
 
 #: dead, suspect: verdicts about the victim's newest statement, to everybody and to the victim itself on every tick.
@@ -80,7 +80,7 @@ class Liars(World):
             self.heard = [*self.heard[-KEPT:], said]
             claims += [self.heard[int(i)] for i in self.draws.integers(len(self.heard), size=4)]
         for peer in self.honest:
-            self.send(liar, Say(peer, "ping", self.now, peer, True, (said, *claims)))
+            self.send(liar, SendProbe(peer, "ping", self.now, peer, True, (said, *claims)))
 
     def take(self, peer: str, out: list[Out]) -> None:
         if self.lying and peer in self.false:
@@ -89,12 +89,17 @@ class Liars(World):
 
     def _changed(self, out: Iterable[Out]) -> Iterable[Out]:
         for each in out:
-            if isinstance(each, Say) and each.kind == "pong" and "silent" in self.lies:
+            if isinstance(each, SendProbe) and each.kind == "pong" and "silent" in self.lies:
                 continue
-            if isinstance(each, Say) and each.kind == "pong" and each.target != each.to and "denying" in self.lies:
+            if (
+                isinstance(each, SendProbe)
+                and each.kind == "pong"
+                and each.target != each.to
+                and "denying" in self.lies
+            ):
                 yield replace(each, heard=False)
                 continue
-            if isinstance(each, Say):
+            if isinstance(each, SendProbe):
                 self.heard = [*self.heard[-KEPT:], *each.claims] if "replaying" in self.lies else self.heard
             yield each
 

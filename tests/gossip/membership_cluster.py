@@ -17,7 +17,7 @@ import torch
 from fedpeer.gossip import incarnations, transfers
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import Form
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Verdict
+from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, TransferDecision
 from fedpeer.topology.graphs import GRAPHS, Builder
 from fedpeer.topology.overlay import overlay
 
@@ -31,7 +31,7 @@ class Letter:
 
     edge: Edge
     incarnations: tuple[int, int]
-    content: Parcel | int
+    content: NumberedTransfer | int
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Town:
         for near, lane in lanes.items():
             self.out[peer, near] = lane
 
-    def _post(self, source: str, target: str, content: Parcel | int) -> None:
+    def _post(self, source: str, target: str, content: NumberedTransfer | int) -> None:
         letter = Letter((source, target), (self.incarnation[source], self.known[source, target]), content)
         if letter.edge in self.weather.cut:
             return
@@ -146,12 +146,12 @@ class Town:
         else:
             self._judged(source, me, letter.content)
 
-    def _judged(self, source: str, me: str, parcel: Parcel) -> None:
+    def _judged(self, source: str, me: str, parcel: NumberedTransfer) -> None:
         lane = self.into[source, me]
         verdict = transfers.judge(lane, parcel)
         self.verdicts[verdict] += 1
-        if verdict is Verdict.TAKE:
+        if verdict is TransferDecision.TAKE:
             self.into[source, me], mass = transfers.take(lane, parcel, self.form, self.length)
             self.held[me] = self.held[me] + mass
-        if verdict in (Verdict.TAKE, Verdict.REPEATED):
+        if verdict in (TransferDecision.TAKE, TransferDecision.REPEATED):
             self._post(me, source, self.into[source, me].taken)

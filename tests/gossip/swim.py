@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpeer.gossip.awareness import Timing
-from fedpeer.gossip.membership import Advert, Change, Claim, Membership, OtherSelf, Out, Say, claim_text
+from fedpeer.gossip.awareness import ProbeTiming
+from fedpeer.gossip.membership import Advert, Claim, MemberChange, Membership, OtherSelf, Out, SendProbe, claim_text
 from fedpeer.rejection import Rejection
 
 FEDERATION = bytes(range(16))
@@ -72,7 +72,7 @@ class World:
     repeat: float = 0.0
     delay: int = 4
     again: float = 0.0
-    timing: Timing = field(default_factory=Timing)
+    timing: ProbeTiming = field(default_factory=ProbeTiming)
     slow: dict[str, int] = field(default_factory=dict)
     cut: Callable[[str, str], bool] = lambda a, b: False
 
@@ -84,11 +84,11 @@ class World:
         self.offset: dict[str, int] = {}
         self.lives: Counter[str] = Counter()
         self.paused: set[str] = set()
-        self.held_back: dict[str, list[tuple[str, Say]]] = {}
-        self.under_way: list[tuple[int, int, str, str, Say]] = []
+        self.held_back: dict[str, list[tuple[str, SendProbe]]] = {}
+        self.under_way: list[tuple[int, int, str, str, SendProbe]] = []
         self.sent: Counter[str] = Counter()
         self.last: dict[tuple[str, str], int] = {}
-        self.history: list[tuple[int, str, Change]] = []
+        self.history: list[tuple[int, str, MemberChange]] = []
         self.refusals: list[tuple[int, str, Rejection]] = []
         self.others: list[tuple[str, OtherSelf]] = []
         for peer in self.roster:
@@ -139,7 +139,7 @@ class World:
         for sender, say in self.held_back.pop(peer, []):
             self.deliver(sender, peer, say)
 
-    def deliver(self, sender: str, to: str, say: Say) -> None:
+    def deliver(self, sender: str, to: str, say: SendProbe) -> None:
         machine = self.peers.get(to)
         if machine is None:
             return
@@ -155,18 +155,18 @@ class World:
     def take(self, peer: str, out: list[Out]) -> None:
         for item in out:
             match item:
-                case Say():
+                case SendProbe():
                     self.sent[peer] += 1
                     for _ in range(1 + (self.draws.random() < self.repeat)):
                         self.send(peer, item)
-                case Change():
+                case MemberChange():
                     self.history.append((self.now, peer, item))
                 case Rejection():
                     self.refusals.append((self.now, peer, item))
                 case OtherSelf():
                     self.others.append((peer, item))
 
-    def send(self, sender: str, say: Say) -> None:
+    def send(self, sender: str, say: SendProbe) -> None:
         assert say.to != sender, "nobody talks to itself"
         assert len(say.claims) <= 8
         late = int(self.draws.integers(1, self.delay + 1)) + self.slow.get(sender, 0) + self.slow.get(say.to, 0)

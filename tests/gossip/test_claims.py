@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.gossip.awareness import HEALTH_MAX, UNANSWERED_FREE, Awareness, Timing, suspicion_wait
+from fedpeer.gossip.awareness import HEALTH_MAX, UNANSWERED_FREE, Awareness, ProbeTiming, suspicion_wait
 from fedpeer.gossip.claims import Advert, Claim, claim_bytes, claim_text, well_formed
 from fedpeer.gossip.credit import HALF_TICKS, MARKS_MAX, Credit
-from fedpeer.gossip.dissemination import CLAIMS_MAX, Held, Rumours
+from fedpeer.gossip.dissemination import CLAIMS_MAX, MemberRecord, MemberTable
 from fedpeer.gossip.round_trips import GROWTH_MAX, KEPT_MAX, KEPT_TICKS, RoundTrips
 from tests.gossip.swim import FEDERATION, a_claim, ids, verify
 
@@ -119,7 +119,7 @@ def test_health_stays_within_its_bounds() -> None:
 
 
 def test_a_suspicion_shrinks_with_the_logarithm_of_its_confirmations() -> None:
-    timing = Timing(suspicion_min=30, suspicion_max=60, confirmations=3)
+    timing = ProbeTiming(suspicion_min=30, suspicion_max=60, confirmations=3)
     assert suspicion_wait(timing, 1.0, 0, 10) == 60
     assert suspicion_wait(timing, 1.0, 1, 10) == pytest.approx(60 - 30 * math.log(2) / math.log(4))
     assert suspicion_wait(timing, 1.0, 3, 10) == suspicion_wait(timing, 1.0, 9, 10) == 30
@@ -162,10 +162,10 @@ def test_an_answer_counts_for_its_own_ping_and_from_whom_it_went_to() -> None:
 # -------------------------------------------------------------------------------------------------------------- table
 
 
-def rumours(peers: int) -> Rumours:
-    table = Rumours("peer001", FEDERATION, verify, confirmations=2)
+def rumours(peers: int) -> MemberTable:
+    table = MemberTable("peer001", FEDERATION, verify, confirmations=2)
     table.set_roster(ids(peers))
-    table.put(Held(a_claim("peer001", "alive", author="peer001")), urgent=True)
+    table.put(MemberRecord(a_claim("peer001", "alive", author="peer001")), urgent=True)
     return table
 
 

@@ -11,10 +11,10 @@ import msgpack
 import numpy as np
 import pytest
 
-from fedpeer.gossip.awareness import Timing, suspicion_wait
+from fedpeer.gossip.awareness import ProbeTiming, suspicion_wait
 from fedpeer.gossip.claims import claim_bytes
 from fedpeer.gossip.detector import RELAYS_MAX
-from fedpeer.gossip.membership import Change, Claim, Membership, OtherSelf, Out, Say, claim_text
+from fedpeer.gossip.membership import Claim, MemberChange, Membership, OtherSelf, Out, SendProbe, claim_text
 from fedpeer.rejection import Rejection
 from tests.gossip.swim import FEDERATION, a_claim, advert, ids, signature, verify
 
@@ -40,7 +40,7 @@ HIDDEN = 320
 def tell(peer: Membership, *claims: Claim, sender: str = "peer002") -> list[Out]:
     """What a ping with these claims brings, without the pong."""
     *out, pong = peer.heard_ping(sender, 7, claims)
-    assert isinstance(pong, Say)
+    assert isinstance(pong, SendProbe)
     assert (pong.to, pong.kind, pong.number, pong.target, pong.heard) == (sender, "pong", 7, "peer001", True)
     return out
 
@@ -114,9 +114,9 @@ def test_a_replay_is_nothing_new_and_an_old_death_is_stale() -> None:
     peer = machine()
     old = a_claim("peer003", "alive", author="peer003", version=1)
     death = a_claim("peer003", "dead", author="peer002", version=1)
-    assert tell(peer, old, death) == [Change("peer003", "unknown", "suspect", "peer002")]
+    assert tell(peer, old, death) == [MemberChange("peer003", "unknown", "suspect", "peer002")]
     new = a_claim("peer003", "alive", author="peer003", version=2)
-    assert tell(peer, new) == [Change("peer003", "suspect", "alive", "peer003")]
+    assert tell(peer, new) == [MemberChange("peer003", "suspect", "alive", "peer003")]
     before = view(peer)
     assert tell(peer, old) == []
     assert refusals(tell(peer, death)) == ["stale_incarnation"]  # R02
@@ -129,7 +129,7 @@ def test_what_the_sender_knows_badly_is_put_right_in_the_answer() -> None:
     new = a_claim("peer003", "alive", author="peer003", version=2)
     tell(peer, new)
     *_, pong = peer.heard_ping("peer002", 1, (a_claim("peer003", "alive", author="peer003", version=1),))
-    assert isinstance(pong, Say)
+    assert isinstance(pong, SendProbe)
     assert pong.claims[0] == new
 
 
@@ -142,7 +142,7 @@ def test_said_to_be_gone_a_peer_says_that_it_is_not(state: str) -> None:  # R01
     assert (peer.statement.version, peer.statement.state, peer.statement.advert) == (2, "alive", first.advert)
     assert verify("peer001", claim_text(FEDERATION, peer.statement), peer.statement.signature)
     *_, pong = peer.heard_ping("peer003", 1, (a_claim("peer001", state, author="peer003"),))
-    assert isinstance(pong, Say)
+    assert isinstance(pong, SendProbe)
     assert peer.statement in pong.claims
     assert peer.statement.version == 2, "once is enough"
 
@@ -214,7 +214,7 @@ def test_messages_fit_into_the_metadata_whatever_peers_advertise() -> None:
     full = 0
     for other in ids(40)[1:]:
         *_, pong = peer.heard_ping(other, 1, ())
-        assert isinstance(pong, Say)
+        assert isinstance(pong, SendProbe)
         packed = sum(len(msgpack.packb(astuple(claim))) for claim in pong.claims)
         assert packed <= sum(map(claim_bytes, pong.claims)) <= 3_500
         full = max(full, packed)
@@ -229,7 +229,7 @@ def test_who_is_put_out_of_the_roster_is_not_answered_any_more() -> None:
     peer.heard_ping_request("peer003", 2, "peer002", ())
     assert peer.set_roster(("peer001", "peer004")) == []
     for now in range(1, 100):
-        assert all(out.to == "peer004" for out in peer.tick(now) if isinstance(out, Say))
+        assert all(out.to == "peer004" for out in peer.tick(now) if isinstance(out, SendProbe))
 
 
 @pytest.mark.parametrize("verdict", ["suspect", "dead"])
@@ -240,22 +240,22 @@ def test_what_others_find_is_checked_and_confirmed_which_shortens_it(answers: bo
     peer.tick(0)
     tell(peer, *(a_claim(other, "alive", author=other) for other in ids(5)[1:]))
     (change,) = tell(peer, doubt := a_claim("peer003", verdict, author="peer002"))
-    assert change == Change("peer003", "alive", "suspect", "peer002")
+    assert change == MemberChange("peer003", "alive", "suspect", "peer002")
     ours = a_claim("peer003", "suspect", author="peer001")
     told: set[Claim] = set()
     dead_at = 0
     for now in range(1, 80):
         for out in peer.tick(now):
-            if not dead_at and isinstance(out, Say) and (out.to, out.kind) == ("peer003", "ping"):
+            if not dead_at and isinstance(out, SendProbe) and (out.to, out.kind) == ("peer003", "ping"):
                 assert out.claims[0] in (doubt, ours), "the suspect hears what it has to answer"
                 if answers:
                     peer.heard_pong("peer003", out.number, "peer003", True, ())
-            elif isinstance(out, Say):
+            elif isinstance(out, SendProbe):
                 told |= set(out.claims)
-            elif isinstance(out, Change) and (out.peer, out.after) == ("peer003", "dead"):
+            elif isinstance(out, MemberChange) and (out.peer, out.after) == ("peer003", "dead"):
                 dead_at = now
     assert (ours in told) is not answers
-    assert dead_at == (0 if answers else 1 + math.ceil(suspicion_wait(Timing(), 1.0, 1, 3)))
+    assert dead_at == (0 if answers else 1 + math.ceil(suspicion_wait(ProbeTiming(), 1.0, 1, 3)))
 
 
 def test_whoever_is_heard_is_not_dead_even_if_it_answers_no_ping() -> None:
@@ -266,7 +266,9 @@ def test_whoever_is_heard_is_not_dead_even_if_it_answers_no_ping() -> None:
     for now in range(1, 400):
         if now % 10 == 0:
             peer.heard("peer003")
-        assert all(out.after != "dead" for out in peer.tick(now) if isinstance(out, Change) and out.peer == "peer003")
+        assert all(
+            out.after != "dead" for out in peer.tick(now) if isinstance(out, MemberChange) and out.peer == "peer003"
+        )
     assert peer.standing("peer003") == "suspect"
 
 
@@ -290,7 +292,7 @@ def test_a_helper_that_vouches_for_the_dead_hides_no_death() -> None:
     vouched = 0
     for now in range(1, HIDDEN):
         for out in peer.tick(now):
-            if isinstance(out, Say) and out.to in ("peer003", "peer004") and out.kind != "pong":
+            if isinstance(out, SendProbe) and out.to in ("peer003", "peer004") and out.kind != "pong":
                 asked = out.kind == "ping-request"
                 vouched += asked
                 peer.heard_pong(out.to, out.number, out.target, out.to == "peer003" or not asked, ())
@@ -323,7 +325,9 @@ def test_a_flood_of_requests_keeps_a_bounded_number_of_pings_under_way() -> None
     peer.tick(0)
     pings = [item for n in range(500) for item in peer.heard_ping_request("peer002", n, "peer003", ())]
     assert len(pings) == RELAYS_MAX
-    nacks = [item for now in range(1, 9) for item in peer.tick(now) if isinstance(item, Say) and item.kind == "pong"]
+    nacks = [
+        item for now in range(1, 9) for item in peer.tick(now) if isinstance(item, SendProbe) and item.kind == "pong"
+    ]
     assert [(nack.to, nack.number, nack.target, nack.heard) for nack in nacks] == [
         ("peer002", n, "peer003", False) for n in range(RELAYS_MAX)
     ]
@@ -332,9 +336,9 @@ def test_a_flood_of_requests_keeps_a_bounded_number_of_pings_under_way() -> None
 def test_a_helper_passes_an_answer_on_and_only_the_targets_own() -> None:
     peer = machine()
     (ping,) = peer.heard_ping_request("peer002", 77, "peer003", ())
-    assert isinstance(ping, Say)
+    assert isinstance(ping, SendProbe)
     assert (ping.to, ping.kind) == ("peer003", "ping")
     assert peer.heard_pong("peer004", ping.number, "peer003", True, ()) == []
     (answer,) = peer.heard_pong("peer003", ping.number, "peer003", True, ())
-    assert isinstance(answer, Say)
+    assert isinstance(answer, SendProbe)
     assert (answer.to, answer.number, answer.target, answer.heard) == ("peer002", 77, "peer003", True)

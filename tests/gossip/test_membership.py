@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpeer.gossip.awareness import Awareness, Timing
+from fedpeer.gossip.awareness import Awareness, ProbeTiming
 from fedpeer.gossip.claims import State
 from fedpeer.gossip.detector import Detector
-from fedpeer.gossip.membership import Change, Membership
+from fedpeer.gossip.membership import MemberChange, Membership
 from fedpeer.gossip.round_trips import RoundTrips
 from tests.gossip.swim import (
     World,
@@ -67,11 +67,13 @@ def test_nobody_is_buried_alive_at_ten_percent_loss_over_many_seeds(count: int) 
         assert burials(world) == [], f"replay with seed={seed}"
 
 
-def suspicions_at_thirty_percent(seeds: int, *, timing: Timing | None = None, count: int = 5) -> tuple[int, list[int]]:
+def suspicions_at_thirty_percent(
+    seeds: int, *, timing: ProbeTiming | None = None, count: int = 5
+) -> tuple[int, list[int]]:
     """(how often somebody had to defend itself, how long burials of the living lasted) in 2,000 ticks a seed."""
     defended, lasted = 0, []
     for seed in range(seeds):
-        world = settled(count, seed, loss=0.3, timing=timing or Timing())
+        world = settled(count, seed, loss=0.3, timing=timing or ProbeTiming())
         world.run(2_000)
         defended += sum(refusal.code == "refuted" for _, _, refusal in world.refusals)
         lasted += burials(world)
@@ -98,7 +100,7 @@ def test_without_the_stretch_the_test_above_is_red(monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_with_a_short_suspicion_the_living_are_buried_and_dig_themselves_out() -> None:
     """The sabotage of the tests above, and the proof that false deaths are taken back: without it there are none."""
-    _, lasted = suspicions_at_thirty_percent(2, timing=Timing(suspicion_min=1, suspicion_max=1))
+    _, lasted = suspicions_at_thirty_percent(2, timing=ProbeTiming(suspicion_min=1, suspicion_max=1))
     assert len(lasted) > 10
     assert max(lasted) <= REFUTED
 
@@ -155,7 +157,7 @@ def test_a_peer_paused_for_half_a_minute_comes_back_and_blames_nobody(seed: int)
 
 def test_a_machine_that_counts_a_pause_blames_others() -> None:
     """The sabotage of the test above."""
-    world = settled(8, seed=0, timing=Timing(pause=1_000_000))
+    world = settled(8, seed=0, timing=ProbeTiming(pause=1_000_000))
     finds = world.peers["peer003"]._detector
 
     def asking() -> bool:
@@ -334,7 +336,7 @@ def test_a_newcomer_to_the_roster_and_one_who_is_put_out() -> None:
     world.kill("peer001")
     for machine in world.peers.values():
         (change,) = machine.set_roster(world.roster)
-        assert change == Change("peer001", "alive", "unknown", "roster")
+        assert change == MemberChange("peer001", "alive", "unknown", "roster")
         assert machine.standing("peer900") == "unknown"
     world.start("peer900")
     assert world.run(100, world.all_alive)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpeer.gossip import transfers
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.noise_phase import Veil, give_made_up, shown
+from fedpeer.gossip.noise_phase import NoisePhase, give_made_up, shown
 from fedpeer.gossip.push_sum import receive, share
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Outgoing
@@ -37,7 +37,7 @@ class Veiled(Town):
 
     def __init__(self, seed: int, form: Form, *, pushes: int = 2, peers: int | None = None) -> None:
         super().__init__(seed, form, peers=peers)
-        self.veil = {peer: Veil(pushes) for peer in self.peers}
+        self.veil = {peer: NoisePhase(pushes) for peer in self.peers}
 
     def _give(self, peer: str) -> None:
         veil = self.veil[peer]
@@ -81,7 +81,7 @@ def test_noise_is_under_way_like_any_mass_and_averages_away(form: str) -> None:
     some.integers(0, 999), some.integers(0, 5), some.integers(1, 5), some.sampled_from([torch.float64, torch.float32])
 )
 def test_a_push_takes_exactly_what_it_sends(seed: int, pushes: int, copies: int, wire: torch.dtype) -> None:
-    held, veil = Mass.of(normal(6, seed=seed), 1.5), Veil(pushes)
+    held, veil = Mass.of(normal(6, seed=seed), 1.5), NoisePhase(pushes)
     made_up = {str(k): SCALE * normal(6, seed=seed + 1 + k) for k in range(copies)}
     kept, after, sent = push(held, veil, 1 / (copies + 1), made_up, wire=wire)
     total = kept
@@ -100,7 +100,7 @@ def test_a_push_takes_exactly_what_it_sends(seed: int, pushes: int, copies: int,
 @pytest.mark.parametrize("form", FORMS)
 def test_on_a_lane_a_push_is_the_same(form: str) -> None:
     """Bit for bit, whatever the form: made-up shares travel whole."""
-    held, veil = Mass.of(normal(40)), Veil(3)
+    held, veil = Mass.of(normal(40)), NoisePhase(3)
     made_up = {"b": SCALE * normal(40, seed=1), "c": SCALE * normal(40, seed=2)}
     lanes = {"b": Outgoing(), "c": Outgoing()}
     draws = np.random.default_rng(0)
@@ -118,31 +118,31 @@ def test_on_a_lane_a_push_is_the_same(form: str) -> None:
 
 
 def test_an_estimate_is_shown_when_the_phase_is_over() -> None:
-    held, veil = Mass.of(normal(3)), Veil(2)
+    held, veil = Mass.of(normal(3)), NoisePhase(2)
     for number, peer in enumerate(["b", "b", "c"]):
         assert shown(held, veil) is None
         held, veil, _ = push(held, veil, 0.1, {peer: normal(3, seed=number)})
     found = shown(held, veil)
     assert found is not None
     assert torch.equal(found, held.estimate_D)
-    assert shown(Mass.of(normal(3)), Veil(0)) is not None, "who asks for no phase has none"
+    assert shown(Mass.of(normal(3)), NoisePhase(0)) is not None, "who asks for no phase has none"
 
 
 def test_a_phase_ends_with_the_last_neighbour() -> None:
-    veil = Veil(4).after(["b"])
+    veil = NoisePhase(4).after(["b"])
     assert not veil.among(["b", "c", "d"]).lifted
     assert veil.among(["b", "c", "d"]).wanted == 3
     assert veil.among(["b"]).lifted, "nobody else is there to be told"
     assert veil.among(["c"]).after(["c"]).lifted, "b was told before it went away"
-    assert Veil(2).among([]).lifted
+    assert NoisePhase(2).among([]).lifted
 
 
 def test_nobody_gives_more_than_is_held() -> None:
     with pytest.raises(AssertionError, match="more than is held"):
-        push(Mass.of(normal(2)), Veil(2), 0.6, {"b": normal(2), "c": normal(2)})
+        push(Mass.of(normal(2)), NoisePhase(2), 0.6, {"b": normal(2), "c": normal(2)})
     with pytest.raises(AssertionError, match="more than is held"):
         give_made_up(
-            Mass.of(normal(2)), Veil(2), {"b": Outgoing(), "c": Outgoing()}, 0.6, float64(), (1, 0),
+            Mass.of(normal(2)), NoisePhase(2), {"b": Outgoing(), "c": Outgoing()}, 0.6, float64(), (1, 0),
             np.random.default_rng(0), {"b": normal(2), "c": normal(2)},
         )  # fmt: skip
 
@@ -160,7 +160,7 @@ def test_what_is_sent_says_nothing_of_the_value(kind: str, wire: torch.dtype) ->
     """10,000 values, each with noise of its own; a true share would say all, and the first true one says what theory
     says: that of v among p pieces of noise."""
     value_D = {"normal": normal(DRAWS), "coin": normal(DRAWS).sign(), "far": 3 + normal(DRAWS)}[kind]
-    held, veil = Mass.of(value_D), Veil(PUSHES)
+    held, veil = Mass.of(value_D), NoisePhase(PUSHES)
     for number in range(PUSHES):
         made_up = {str(number): SCALE * normal(DRAWS, seed=number + 1)}
         held, veil, sent = push(held, veil, FRACTION, made_up, wire=wire)
@@ -190,7 +190,7 @@ def test_only_all_who_were_told_together_find_the_value(pushes: int, tau: float)
     rng, trials, leaks = np.random.default_rng(1), 1_000, 0
     for _ in range(trials):
         held = begun = Mass.of(torch.from_numpy(rng.standard_normal(1)))
-        veil, seen = Veil(pushes), dict[str, Mass]()
+        veil, seen = NoisePhase(pushes), dict[str, Mass]()
         corrupted = {str(k) for k in range(6) if rng.random() < tau}
         while not veil.lifted:
             near = str(rng.choice([k for k in range(6) if str(k) not in veil.told]))

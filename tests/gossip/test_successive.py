@@ -82,6 +82,6 @@ def test_after_a_change_plain_float32_has_another_name_and_the_old_one_means_wha
     assert take(Incoming(), old, later(ALL["float32"], ALL["int8"]), 2)[0].reference_D is not None
 
 
-def _given(held: Mass, lane: Outgoing, form: Form) -> tuple[Mass, Outgoing, list[transfers.Parcel]]:
+def _given(held: Mass, lane: Outgoing, form: Form) -> tuple[Mass, Outgoing, list[transfers.NumberedTransfer]]:
     kept, lanes, parcels = transfers.give(held, {"b": lane}, 0.2, form, (1, 0), np.random.default_rng(0))
     return kept, lanes["b"], list(parcels.values())

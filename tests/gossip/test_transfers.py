@@ -12,7 +12,7 @@ from fedpeer.gossip import incarnations, transfers
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import share
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel, Receipt, Verdict
+from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, Receipt, TransferDecision
 from fedpeer.topology.prediction import predicted_rounds
 from tests.gossip.membership_cluster import Edge, Town, Weather
 
@@ -50,7 +50,13 @@ def weathered(seed: int) -> None:
     held = sum((town.held[p] for p in town.peers[1:]), town.held[town.peers[0]])
     torch.testing.assert_close(held.value_D, begun.value_D, atol=1e-6, rtol=0)
     assert float(held.weight) == pytest.approx(len(town.peers), rel=1e-12)
-    assert not set(town.verdicts) & {Verdict.REUSED, Verdict.JUMP, Verdict.STALE, "ack unknown", "stale_incarnation"}
+    assert not set(town.verdicts) & {
+        TransferDecision.REUSED,
+        TransferDecision.JUMP,
+        TransferDecision.STALE,
+        "ack unknown",
+        "stale_incarnation",
+    }
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -124,9 +130,9 @@ class Forgetful(Town):
         """Whether the peer finds its loss by comparing, or is told that it used a number again."""
         losses = [self.meet(peer, near) for near in self.near[peer]]
         assert all(theirs.theirs == mine.mine and not mine.theirs and not theirs.mine for mine, theirs in losses)
-        return any(mine.mine for mine, _ in losses) or self.verdicts[Verdict.REUSED] > 0
+        return any(mine.mine for mine, _ in losses) or self.verdicts[TransferDecision.REUSED] > 0
 
-    def meet(self, peer: str, near: str) -> tuple[incarnations.Loss, incarnations.Loss]:
+    def meet(self, peer: str, near: str) -> tuple[incarnations.MemoryLoss, incarnations.MemoryLoss]:
         """What the two find when they compare: (the peer, its neighbour)."""
         mine = self.out[peer, near], self.into[near, peer]
         theirs = self.out[near, peer], self.into[peer, near]
@@ -254,13 +260,13 @@ def test_a_maker_that_made_other_transfers_under_old_numbers_is_betrayed_by_the_
     mass, lanes, parcels = give(held, lanes)
     taken, _ = transfers.take(Incoming(), parcels["b"], float64(), 2)
     _, again, _ = give(mass, {"b": Outgoing()})
-    assert incarnations.meet(lanes["b"], Incoming(), incarnations.memory(Outgoing(), taken)) == incarnations.Loss(
+    assert incarnations.meet(lanes["b"], Incoming(), incarnations.memory(Outgoing(), taken)) == incarnations.MemoryLoss(
         mine=False, theirs=False
     )
-    assert incarnations.meet(again["b"], Incoming(), incarnations.memory(Outgoing(), taken)) == incarnations.Loss(
+    assert incarnations.meet(again["b"], Incoming(), incarnations.memory(Outgoing(), taken)) == incarnations.MemoryLoss(
         mine=True, theirs=False
     )
-    assert incarnations.meet(Outgoing(), taken, incarnations.memory(again["b"], Incoming())) == incarnations.Loss(
+    assert incarnations.meet(Outgoing(), taken, incarnations.memory(again["b"], Incoming())) == incarnations.MemoryLoss(
         mine=False, theirs=True
     )
 
@@ -270,7 +276,7 @@ def test_a_maker_that_made_other_transfers_under_old_numbers_is_betrayed_by_the_
 
 def give(
     held: Mass, lanes: dict[str, Outgoing], form: Form | None = None, at: tuple[int, int] = (1, 0)
-) -> tuple[Mass, dict[str, Outgoing], dict[str, Parcel]]:
+) -> tuple[Mass, dict[str, Outgoing], dict[str, NumberedTransfer]]:
     return transfers.give(held, lanes, 0.2, form or float64(), at, np.random.default_rng(0))
 
 
@@ -343,7 +349,7 @@ def test_who_has_much_under_way_waits_for_answers() -> None:
 
 
 def test_the_verdict_on_every_number() -> None:
-    held, lane, made = Mass.of(torch.ones(2)), Outgoing(), list[Parcel]()
+    held, lane, made = Mass.of(torch.ones(2)), Outgoing(), list[NumberedTransfer]()
     for round in range(6):
         held, lanes, parcels = give(held, {"b": lane}, at=(round, 0))
         lane, _ = transfers.acknowledged(lanes["b"], round + 1, float64())
@@ -352,16 +358,21 @@ def test_the_verdict_on_every_number() -> None:
     for parcel in made[:3]:
         into, _ = transfers.take(into, parcel, float64(), 2)
     found = [transfers.judge(into, parcel) for parcel in made]
-    assert found == [*[Verdict.REPEATED] * 3, Verdict.TAKE, Verdict.EARLY, Verdict.JUMP]
-    assert transfers.judge(into, replace(made[3], round=1)) is Verdict.STALE
-    assert transfers.judge(into, replace(made[3], seq=2**63 - 1)) is Verdict.JUMP
+    assert found == [
+        *[TransferDecision.REPEATED] * 3,
+        TransferDecision.TAKE,
+        TransferDecision.EARLY,
+        TransferDecision.JUMP,
+    ]
+    assert transfers.judge(into, replace(made[3], round=1)) is TransferDecision.STALE
+    assert transfers.judge(into, replace(made[3], seq=2**63 - 1)) is TransferDecision.JUMP
     others = [
         replace(made[2], weight=0.1),
         replace(made[2], round=9),
         replace(made[2], exchange=9),
         replace(made[1], payload=made[1].payload + 1),
     ]
-    assert {transfers.judge(into, other) for other in others} == {Verdict.REUSED}
+    assert {transfers.judge(into, other) for other in others} == {TransferDecision.REUSED}
     for wrong in (made[2], made[4]):
         with pytest.raises(AssertionError, match="once and in order"):
             transfers.take(into, wrong, float64(), 2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedpeer.gossip import transfers
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import float64
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
+from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing
 from fedpeer.gossip.weight_limits import WeightLimits
 from tests.gossip.test_transfers import Forgetful
 
@@ -50,9 +50,9 @@ class Limited(Forgetful):
             super()._give(peer)
         self.near[peer] = kept
 
-    def _judged(self, source: str, me: str, parcel: Parcel) -> None:
+    def _judged(self, source: str, me: str, parcel: NumberedTransfer) -> None:
         lane = self.into[source, me]
-        if transfers.judge(lane, parcel) is transfers.Verdict.TAKE:
+        if transfers.judge(lane, parcel) is transfers.TransferDecision.TAKE:
             held = float(self.held[me].weight)
             before = self.before.get((me, source), 0.0)
             found = self.limits.refusal(self.out[me, source], lane, held, parcel.weight, before)

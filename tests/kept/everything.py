@@ -11,16 +11,20 @@ import torch
 from fedpeer.algorithms.draws import Draws
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import FORMS
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
+from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing
 from fedpeer.peer.state import entries
 from fedpeer.peer.state.consensus_state import ConsensusState, PendingUpdate
 from fedpeer.peer.state.durable_state import DurableState, GroupState, Rules
 from fedpeer.peer.state.journal import entry_bytes, snapshot_bytes
-from fedpeer.peer.wire.ballots import Certificate, Decree, HardState, VoterSet
+from fedpeer.peer.wire.ballots import Certificate, HardState, Proposal, VoterSet
 from fedpeer.peer.wire.ballots import CommitState as Bounds
 
-PARCEL = Parcel(seq=3, round=5, exchange=1, weight=0.25, form="float32", payload=torch.tensor([1.5, -0.0, 2e-40]))
-SPARSE = Parcel(seq=4, round=6, exchange=0, weight=0.5, form="top-k", payload=torch.tensor([7, 9], dtype=torch.uint8))
+PARCEL = NumberedTransfer(
+    seq=3, round=5, exchange=1, weight=0.25, form="float32", payload=torch.tensor([1.5, -0.0, 2e-40])
+)
+SPARSE = NumberedTransfer(
+    seq=4, round=6, exchange=0, weight=0.5, form="top-k", payload=torch.tensor([7, 9], dtype=torch.uint8)
+)
 DIGEST, SIGNATURE = bytes(range(32)), bytes(range(64))
 OWNER = {"peer": "ann", "federation": "00ff", "contract": "abcd"}
 
@@ -84,7 +88,7 @@ def ledger() -> DurableState:
     )
     chamber = ConsensusState(
         client=b"client",
-        holding=Bounds(2, Decree(6, 9, 2, DIGEST), Certificate(Decree(5, 8, 1, DIGEST), (("ann", SIGNATURE),))),
+        holding=Bounds(2, Proposal(6, 9, 2, DIGEST), Certificate(Proposal(5, 8, 1, DIGEST), (("ann", SIGNATURE),))),
         electorates={2: VoterSet(2, frozenset({"ann", "bob"}), frozenset({"ann", "bob", "cas"}))},
         stand=HardState(6, "bob"),
         models={DIGEST: b"content"},

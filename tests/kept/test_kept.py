@@ -12,7 +12,7 @@ import pytest
 from fedpeer.cli.asking import asked_again
 from fedpeer.cli.peer_config import load_peer
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
-from fedpeer.gossip.transfers import Incoming, Outgoing, Parcel
+from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing
 from fedpeer.peer.runtime.prepared import prepare
 from fedpeer.peer.runtime.store import Store
 from fedpeer.peer.state import tags
@@ -57,7 +57,7 @@ def test_the_tags_of_entries_stay_and_each_kind_has_one() -> None:
 
 def test_each_field_that_is_kept_has_a_stored_name() -> None:
     rows = [*tags.ENTRIES.values(), tags.PARCEL, tags.OUTGOING, tags.INCOMING]
-    assert {row.made for row in rows} == {*get_args(Entry), Parcel, Outgoing, Incoming}
+    assert {row.made for row in rows} == {*get_args(Entry), NumberedTransfer, Outgoing, Incoming}
     for row in rows:
         assert set(row.names) == {each.name for each in dataclass_fields(row.made)}
         assert len(set(row.names.values())) == len(row.names)

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from fedpeer.cli.peer_config import load_peer
-from fedpeer.peer.runtime.dashboard.access import DashboardError, Door, listener
+from fedpeer.peer.runtime.dashboard.access import DashboardAddress, DashboardError, listener
 from fedpeer.peer.runtime.dashboard.ask import ask
 from fedpeer.sims.processes.settling import free_ports
 from fedpeer.version import __version__
@@ -95,7 +95,7 @@ class Federation:
         return [(line["what"], line["fields"]["peer"]) for line in self.log(peer) if line["what"] in SPEAKING]
 
     @cached_property
-    def doors(self) -> dict[str, Door]:
+    def doors(self) -> dict[str, DashboardAddress]:
         """Of the dashboards."""
         files = {peer: load_peer(self.file(peer)).file for peer in PEERS}
         return {

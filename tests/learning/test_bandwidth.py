@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
-from fedpeer.gossip.transfers import Parcel
+from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.wire.codec import encode
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Ack, Transfer
@@ -23,7 +23,9 @@ def test_what_is_computed_is_what_the_encoder_makes(one: str, other: str, times:
     envelope = Envelope(
         federation=bytes(16), sender=one, recipient=other, incarnation=1, to_incarnation=1, version=NEWEST
     )
-    parcel = Parcel(seq=54 * times, round=round, exchange=1, weight=0.2, form="float32", payload=torch.zeros(100))
+    parcel = NumberedTransfer(
+        seq=54 * times, round=round, exchange=1, weight=0.2, form="float32", payload=torch.zeros(100)
+    )
     transfer = Transfer(group="everyone", parcel=parcel, total=11.2 * times, signature=bytes(64))
     ack = Ack(group="everyone", taken=54 * times, round=round, total=11.2 * times, signature=bytes(64))
     head, tail = encode(envelope, transfer)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpeer.sims.processes.watch import JsonLines
+from fedpeer.sims.processes.watch import JsonLinesReader
 from tests.net.hosts import Hosts
 
 FEDPEER = [sys.executable, "-m", "fedpeer"]
@@ -54,8 +54,8 @@ class Peer:
     lines: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._metrics = JsonLines(self.state / "metrics.jsonl")
-        self._log = JsonLines(self.state / "log.jsonl")
+        self._metrics = JsonLinesReader(self.state / "metrics.jsonl")
+        self._log = JsonLinesReader(self.state / "log.jsonl")
 
     @property
     def folder(self) -> Path:

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from fedpeer.gossip.transfers import Parcel
+from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.runtime.authority import open_authority
 from fedpeer.peer.runtime.certificates import peer_certificate, pem
 from fedpeer.peer.runtime.server import CONTENT_TYPE, ROUTE
@@ -104,7 +104,7 @@ def next_transfers(peer: Peer, to: str) -> list[Transfer]:
     """What this peer, which does not run, would say next on its lane: what is open there, and one more."""
     holding = ledger_in(peer.file).groups["everyone"]
     lane, (round, exchange) = holding.out[to], holding.at
-    share = Parcel(
+    share = NumberedTransfer(
         seq=lane.made + 1,
         round=round,
         exchange=exchange,

@@ -7,24 +7,24 @@ import torch
 from fedpeer.gossip.claims import Advert, Claim
 from fedpeer.gossip.proofs import LaneProof, LifeProof
 from fedpeer.gossip.reductions import FORMS, Form
-from fedpeer.gossip.transfers import Parcel
+from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.wire import consensus_wire
 from fedpeer.peer.wire.ballots import (
     Accept,
     Certificate,
     Commit,
-    Decree,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
     Progress,
+    Proposal,
     Propose,
     VoteReply,
     VoteRequest,
 )
 from fedpeer.peer.wire.ballots import Message as Said
 from fedpeer.peer.wire.codec import encode
-from fedpeer.peer.wire.message_policy import CouncilSpec, GroupSpec, MessagePolicy
+from fedpeer.peer.wire.message_policy import ConsensusSpec, GroupSpec, MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import (
     Ack,
@@ -84,8 +84,8 @@ GATE = MessagePolicy(
         },
     },
     councils={
-        "all": CouncilSpec(members=MEMBERS, update_bytes=(20, UPDATE_BYTES), model_bytes=(30, MODEL_BYTES)),
-        "closed": CouncilSpec(members=frozenset({"bob", "cas"}), update_bytes=(0, 40), model_bytes=(0, 40)),
+        "all": ConsensusSpec(members=MEMBERS, update_bytes=(20, UPDATE_BYTES), model_bytes=(30, MODEL_BYTES)),
+        "closed": ConsensusSpec(members=frozenset({"bob", "cas"}), update_bytes=(0, 40), model_bytes=(0, 40)),
     },
 )
 ENVELOPE = Envelope(federation=FEDERATION, sender="ann", recipient="bob", incarnation=2, to_incarnation=3)
@@ -136,12 +136,12 @@ HELLO = Hello(
 )
 TRANSFER = Transfer(
     group="all",
-    parcel=Parcel(seq=1, round=12, exchange=3, weight=0.2, form="float32", payload=_VALUE_D),
+    parcel=NumberedTransfer(seq=1, round=12, exchange=3, weight=0.2, form="float32", payload=_VALUE_D),
     total=0.7,
     signature=b"t" * 64,
 )
 
-_DECREE = Decree(term=5, round=12, roster=2, digest=b"m" * 32)
+_DECREE = Proposal(term=5, round=12, roster=2, digest=b"m" * 32)
 _SIGNED = (("ann", b"a" * 64), ("cas", b"c" * 64), ("dot", b"d" * 64))
 #: One of everything that is said in an election and about a decree.
 SAYINGS: tuple[Said, ...] = (
@@ -169,15 +169,18 @@ MESSAGES: dict[str, Message] = {
     "contract": Contract(text=b'{"seed":0}'),
     "transfer": TRANSFER,
     "transfer-float64": Transfer(
-        group="wide", parcel=Parcel(seq=2, round=12, exchange=3, weight=4.0, form="float64", payload=_VALUE_D.double())
+        group="wide",
+        parcel=NumberedTransfer(seq=2, round=12, exchange=3, weight=4.0, form="float64", payload=_VALUE_D.double()),
     ),
     "transfer-bfloat16": Transfer(
         group="half",
-        parcel=Parcel(seq=2, round=12, exchange=3, weight=5e-324, form="bfloat16", payload=_VALUE_D.bfloat16()),
+        parcel=NumberedTransfer(
+            seq=2, round=12, exchange=3, weight=5e-324, form="bfloat16", payload=_VALUE_D.bfloat16()
+        ),
     ),
     "transfer-int8": Transfer(
         group="bytes",
-        parcel=Parcel(
+        parcel=NumberedTransfer(
             seq=2,
             round=12,
             exchange=3,
@@ -188,7 +191,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "transfer-top-k": Transfer(
         group="few",
-        parcel=Parcel(
+        parcel=NumberedTransfer(
             seq=2,
             round=12,
             exchange=3,

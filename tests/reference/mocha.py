@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.mocha.comparators import batch_slope, cocoa_turn, minibatch_sdca_turn
-from fedpeer.algorithms.mocha.dual import Problem, gap, loss_of, regulariser, sigma_primes, w_of
+from fedpeer.algorithms.mocha.dual import DualProblem, gap, loss_of, regulariser, sigma_primes, w_of
 from fedpeer.algorithms.mocha.sdca import Order, State, reshuffled, round_of
 
 
 def cocoa_round(
-    problem: Problem, state: State, sigma_T: Tensor, permutations: Sequence[Order], theta: float
+    problem: DualProblem, state: State, sigma_T: Tensor, permutations: Sequence[Order], theta: float
 ) -> tuple[State, list[int]]:
     """One round of CoCoA: (the state after it, each node's steps). Arguments as `sdca.round_of`."""
     w_TF = w_of(state.v_TF, problem.coupling_TT)
@@ -30,7 +30,7 @@ def cocoa_round(
     return State(alphas, state.v_TF + torch.stack(deltas_F)), list(steps)
 
 
-def minibatch_sdca_round(problem: Problem, state: State, batches: Sequence[Order], beta: float) -> State:
+def minibatch_sdca_round(problem: DualProblem, state: State, batches: Sequence[Order], beta: float) -> State:
     """One round of minibatch SDCA: every example of the batches at the stale W, and beta / |all batches| of the change.
 
     batches: different examples of each task. beta: 1 is always safe, up to the size of all batches for examples that
@@ -43,7 +43,7 @@ def minibatch_sdca_round(problem: Problem, state: State, batches: Sequence[Order
     return State(alphas, state.v_TF + torch.stack(deltas_F))
 
 
-def minibatch_sgd_round(problem: Problem, w_TF: Tensor, batches: Sequence[Order], step: float) -> Tensor:
+def minibatch_sgd_round(problem: DualProblem, w_TF: Tensor, batches: Sequence[Order], step: float) -> Tensor:
     """One step of minibatch SGD on P itself: W - step (subgradient of the losses as the batches tell it + M^-1 W).
 
     step: beta / h in round h, as for strongly convex objectives. The regulariser counts in full, lambda included.
@@ -56,7 +56,7 @@ def minibatch_sgd_round(problem: Problem, w_TF: Tensor, batches: Sequence[Order]
 
 
 def minimise(
-    problem: Problem, start: State, *, gap_wanted: float, rounds_max: int, passes: int, draws: np.random.Generator
+    problem: DualProblem, start: State, *, gap_wanted: float, rounds_max: int, passes: int, draws: np.random.Generator
 ) -> State:
     """Rounds of some passes over fresh permutations until the duality gap is at most `gap_wanted`.
 
@@ -77,7 +77,7 @@ def precision_of(sigma_TT: Tensor) -> Tensor:
     return torch.cholesky_inverse(torch.linalg.cholesky(sigma_TT))
 
 
-def primal_of_w(problem: Problem, w_TF: Tensor) -> float:
+def primal_of_w(problem: DualProblem, w_TF: Tensor) -> float:
     """P(W) for any W."""
     losses = (loss_of(problem.loss, task, w_F) for task, w_F in zip(problem.tasks, w_TF, strict=True))
     return sum(losses) + regulariser(w_TF, problem.coupling_TT).item()

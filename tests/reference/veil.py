@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.noise_phase import Veil
+from fedpeer.gossip.noise_phase import NoisePhase
 
 
 def push(
-    held: Mass, veil: Veil, fraction: float, made_up: Mapping[str, Tensor], *, wire: torch.dtype = torch.float64
-) -> tuple[Mass, Veil, dict[str, Mass]]:
+    held: Mass, veil: NoisePhase, fraction: float, made_up: Mapping[str, Tensor], *, wire: torch.dtype = torch.float64
+) -> tuple[Mass, NoisePhase, dict[str, Mass]]:
     """A made-up share to each of these neighbours, of the weight of a true one: (kept, veil, shares by peer).
 
     Args:

@@ -12,7 +12,7 @@ import torch
 from sklearn.svm import LinearSVC
 
 from fedpeer.algorithms.coordinated import AlgorithmError
-from fedpeer.algorithms.mocha.dual import Task
+from fedpeer.algorithms.mocha.dual import DualTask
 from fedpeer.algorithms.mocha.losses import HINGE
 from fedpeer.algorithms.mocha.sdca import reshuffled, solve
 from fedpeer.config.choice import Choice, parse
@@ -102,7 +102,7 @@ def test_a_stop_leaves_the_state_before_the_round_and_a_checkpoint_goes_on() -> 
 def test_a_round_is_its_passes_in_an_order_of_its_own() -> None:
     made = binary()
     x_SF, y_S = (torch.from_numpy(each).double() for each in seen(made))
-    task = Task(torch.cat([x_SF, torch.ones(240, 1)], dim=1), 2 * y_S - 1, 6 / 240)
+    task = DualTask(torch.cat([x_SF, torch.ones(240, 1)], dim=1), 2 * y_S - 1, 6 / 240)
     alpha_S = torch.zeros(240, dtype=torch.float64)
     with linear(made, f"global,lam={LAM},passes=0.5") as running:
         for round in (1, 2):

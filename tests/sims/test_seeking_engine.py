@@ -40,7 +40,7 @@ from fedpeer.sims.memory import job_of
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.vector.seeking import SeekingEngine
 from fedpeer.sims.vector.sought import kinds, parted, sought_in
-from fedpeer.sims.vector.workspace import Part
+from fedpeer.sims.vector.workspace import WorkspacePart
 from tests.sims.worlds import engine, federation, same_bits, world
 
 ALGORITHM = parse("partial-averaging")
@@ -196,7 +196,7 @@ def test_a_trial_is_the_members_mean_in_place_of_their_own() -> None:
 
 
 def test_kept_back_examples_are_some_of_each_peers_own() -> None:
-    part = Part(torch.arange(10, 25), torch.arange(100, 115), (0, 2, 5, 15))
+    part = WorkspacePart(torch.arange(10, 25), torch.arange(100, 115), (0, 2, 5, 15))
     train, back = parted(part, 0.3, Draws(0), ("a", "b", "c"))
     assert (train.first_P1, back.first_P1) == ((0, 1, 3, 10), (0, 1, 2, 5))
     for peer, own in enumerate(((10, 12), (12, 15), (15, 25))):

@@ -27,7 +27,7 @@ from fedpeer.sims.record import begin
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import simulate
 from fedpeer.sims.vector import resident
-from fedpeer.sims.vector.workspace import Handle, Part, Workspace, on_disk
+from fedpeer.sims.vector.workspace import Handle, Workspace, WorkspacePart, on_disk
 from tests.sims.test_served_engine import drawn, played
 from tests.sims.worlds import engine, federation, same_bits, world
 
@@ -76,7 +76,7 @@ def test_pages_that_are_given_back_are_gone_from_the_process_and_whole_in_the_fi
 ) -> None:
     monkeypatch.setattr(resident, "RESIDENT_MAX", 2**20)
     monkeypatch.setattr(resident, "EVERY_SECONDS", 0.001)
-    nothing = Part(torch.zeros(0, dtype=torch.int64), torch.zeros(0), (0,))
+    nothing = WorkspacePart(torch.zeros(0, dtype=torch.int64), torch.zeros(0), (0,))
     x = torch.zeros(64, 2**18, device="meta")
     plain = Workspace((x, x), torch.ones(3, 2), nothing, nothing, nothing, None, {}, {})
     memory = on_disk(plain, tmp_path).open()

@@ -27,7 +27,7 @@ class DashboardError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class DashboardAddress:
     """Where a dashboard is and what opens it; `certificate`: the one it shows, if it is an https address."""
 
     url: str
@@ -41,7 +41,7 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class DashboardListener:
     """Where a dashboard listens. Beyond this machine's loopback there is always a certificate with its key."""
 
     host: str
@@ -51,11 +51,13 @@ class Listener:
     key: Path | None = None
 
     @property
-    def door(self) -> Door:
+    def door(self) -> DashboardAddress:
         """How somebody on this machine gets in."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         scheme = "https" if self.certificate else "http"
-        return Door(f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}", self.token, self.certificate)
+        return DashboardAddress(
+            f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}", self.token, self.certificate
+        )
 
     def context(self) -> ssl.SSLContext | None:
         """TLS for the listener; None without a certificate.
@@ -79,7 +81,7 @@ class Listener:
         return context
 
 
-def listener(settings: DashboardSettings, folder: Path) -> Listener:
+def listener(settings: DashboardSettings, folder: Path) -> DashboardListener:
     """The listener that a peer file's `dashboard:` describes; relative names are of files under `folder`.
 
     Raises:
@@ -93,7 +95,7 @@ def listener(settings: DashboardSettings, folder: Path) -> Listener:
             "dashboard.key (ECDSA P-256, which browsers take). "
             f"Or listen on 127.0.0.1:{port} and reach it through ssh -L {port}:127.0.0.1:{port}."
         )
-    return Listener(host, port, read_token(folder / settings.token_file), certificate, key)
+    return DashboardListener(host, port, read_token(folder / settings.token_file), certificate, key)
 
 
 def read_token(file: Path) -> str:

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import IO, Any
 
-from fedpeer.peer.runtime.dashboard.access import DashboardError, Door
+from fedpeer.peer.runtime.dashboard.access import DashboardAddress, DashboardError
 
 #: Seconds for an answer: a peer that is there answers within milliseconds, over a slow link within a second or two.
 PATIENCE_S = 5.0
@@ -29,7 +29,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def ask(door: Door) -> dict[str, Any]:
+def ask(door: DashboardAddress) -> dict[str, Any]:
     """The status of the peer behind a door.
 
     Raises:

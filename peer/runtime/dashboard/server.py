@@ -24,7 +24,7 @@ from typing import Any
 
 from aiohttp import web
 
-from fedpeer.peer.runtime.dashboard.access import DashboardError, Listener, cookie_of, same
+from fedpeer.peer.runtime.dashboard.access import DashboardError, DashboardListener, cookie_of, same
 from fedpeer.peer.runtime.dashboard.pages import Handler, from_loopback, hardened, text_file
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import not_now
@@ -62,7 +62,7 @@ class Dashboard:
 
     def __init__(
         self,
-        listener: Listener,
+        listener: DashboardListener,
         status: Callable[[], Mapping[str, Any]],
         metrics: Callable[[], tuple[bytes, str]] | None,
         every_s: float = EVERY_S,

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.mocha.dual import Problem, Task
-from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, Loss, smoothed_hinge
+from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
+from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss, smoothed_hinge
 from fedpeer.algorithms.mocha.omega import coupling_of_covariance
 from fedpeer.algorithms.mocha.sdca import State
 
@@ -20,9 +20,9 @@ def normal(draws: np.random.Generator, *shape: int) -> Tensor:
 
 def tasks_of(
     draws: np.random.Generator, sizes: tuple[int, ...], features: int, *, mean: bool = False
-) -> tuple[Task, ...]:
+) -> tuple[DualTask, ...]:
     """Labels of -1 and 1 that a noisy plane gives, different for each task."""
-    make = Task.averaged if mean else Task.summed
+    make = DualTask.averaged if mean else DualTask.summed
     tasks = []
     for size in sizes:
         x_SF = normal(draws, size, features)
@@ -39,13 +39,13 @@ def covariance(draws: np.random.Generator, tasks: int) -> Tensor:
 
 
 def problem_of(
-    loss: Loss, draws: np.random.Generator, sizes: tuple[int, ...] = (9, 5, 7), features: int = 4, lam: float = 1.0
-) -> Problem:
+    loss: DualLoss, draws: np.random.Generator, sizes: tuple[int, ...] = (9, 5, 7), features: int = 4, lam: float = 1.0
+) -> DualProblem:
     coupling_TT = coupling_of_covariance(covariance(draws, len(sizes)), lam / 2)
-    return Problem(loss, tasks_of(draws, sizes, features), coupling_TT)
+    return DualProblem(loss, tasks_of(draws, sizes, features), coupling_TT)
 
 
-def feasible(problem: Problem, draws: np.random.Generator) -> State:
+def feasible(problem: DualProblem, draws: np.random.Generator) -> State:
     """Any dual variables between the bounds, and their V."""
     alphas = tuple(task.y_S * torch.from_numpy(draws.random(len(task.y_S))) for task in problem.tasks)
     v_TF = torch.stack([task.v_F(alpha_S) for task, alpha_S in zip(problem.tasks, alphas, strict=True)])

@@ -16,7 +16,7 @@ from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import stacked
 from fedpeer.algorithms.losses import LOSSES
-from fedpeer.algorithms.mocha.dual import Problem, Task
+from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
 from fedpeer.algorithms.mocha.sdca import State
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.workbench import Workbench
@@ -113,11 +113,11 @@ class Play:
     def w_TF(self) -> Tensor:
         return torch.stack([self.algorithm.personal_model(client) for client in self.clients])
 
-    def problem(self) -> Problem:
+    def problem(self) -> DualProblem:
         """The W step as it stands, for the functions that see everything."""
         algorithm: Any = self.algorithm
         made = tuple(algorithm.task(self.tasks.batches(t)) for t in range(len(self.clients)))
-        return Problem(algorithm.local_loss, made, self.server.coupling.matrix_TT)
+        return DualProblem(algorithm.local_loss, made, self.server.coupling.matrix_TT)
 
     @property
     def state(self) -> State:
@@ -126,7 +126,7 @@ class Play:
         return State(tuple(alphas), self.server.v_TF)
 
 
-def features_of(tasks: Tasks, make: Any = Task.averaged) -> tuple[Task, ...]:
+def features_of(tasks: Tasks, make: Any = DualTask.averaged) -> tuple[DualTask, ...]:
     """The tasks as they are meant: x and a one, labels -1 and 1."""
     rows = []
     for x_SF, y_S in zip(tasks.xs, tasks.ys, strict=True):

@@ -11,10 +11,10 @@ import torch
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves, stacked, taken
 from fedpeer.algorithms.mocha import comparators, dual, omega
-from fedpeer.algorithms.mocha.dual import Problem
+from fedpeer.algorithms.mocha.dual import DualProblem
 from fedpeer.algorithms.mocha.sdca import Order, State
 from fedpeer.algorithms.servers.mocha import Mocha
-from fedpeer.algorithms.servers.mocha_comparators import Cocoa, MinibatchSdca, MinibatchSgd, Slope
+from fedpeer.algorithms.servers.mocha_comparators import Cocoa, MinibatchSdca, MinibatchSgd, SlopeUpdate
 from tests.algorithms.mocha.playing import Play, Tasks, features_of
 from tests.reference import mocha as reference
 from tests.reference.mocha import minimise
@@ -24,9 +24,9 @@ TASKS = Tasks.drawn(1)
 RELATED: dict[str, Any] = {"omega": "mean-regularised", "lam": 0.4, "ridge": 0.1}
 
 
-def problem_of(loss: Any) -> Problem:
+def problem_of(loss: Any) -> DualProblem:
     a_TT = omega.penalty(omega.mean_regularised(3), 0.2, 0.1)
-    return Problem(loss, features_of(TASKS), omega.coupling_of_penalty(a_TT))
+    return DualProblem(loss, features_of(TASKS), omega.coupling_of_penalty(a_TT))
 
 
 def orders_of(play: Play, round: int) -> list[Order]:
@@ -99,7 +99,7 @@ def test_sgd_learns_relations_too_and_takes_no_lies_about_numbers() -> None:
     assert algorithm.relations(play.server) is not None
     slope_KF = torch.ones(2, 5, dtype=torch.float64)
     lied, silent = (
-        algorithm.close(play.server, Slope(rows_KF, torch.tensor([-2, 3])))
+        algorithm.close(play.server, SlopeUpdate(rows_KF, torch.tensor([-2, 3])))
         for rows_KF in (slope_KF, torch.zeros_like(slope_KF))
     )
     assert torch.equal(lied.w_TF, silent.w_TF)

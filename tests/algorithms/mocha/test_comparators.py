@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.algorithms.mocha import comparators, dual
-from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, Loss
+from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss
 from fedpeer.algorithms.mocha.sdca import State, cyclic, solve
 from tests.algorithms.mocha.making import LOSSES, feasible, normal, problem_of
 from tests.reference import mocha as reference
@@ -27,7 +27,7 @@ def test_the_time_of_a_round_is_that_of_the_papers_model() -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-def test_every_node_of_cocoa_reaches_the_theta_that_is_asked_for(loss: Loss) -> None:
+def test_every_node_of_cocoa_reaches_the_theta_that_is_asked_for(loss: DualLoss) -> None:
     draws = np.random.default_rng(1)
     problem = problem_of(loss, draws, (20, 4, 35))
     state, sigma_T = feasible(problem, draws), dual.sigma_primes(problem.coupling_TT)
@@ -56,7 +56,7 @@ def test_a_theta_out_of_reach_ends_after_the_most_steps() -> None:
 
 @given(seed=SEEDS, loss=st.sampled_from(LOSSES))
 @settings(max_examples=40, deadline=None)
-def test_minibatch_sdca_with_beta_one_never_raises_the_dual(seed: int, loss: Loss) -> None:
+def test_minibatch_sdca_with_beta_one_never_raises_the_dual(seed: int, loss: DualLoss) -> None:
     """One of the steps, whichever, lowers it; so does their mean, by convexity."""
     draws = np.random.default_rng(seed)
     problem = problem_of(loss, draws)
@@ -79,7 +79,7 @@ def test_one_example_alone_with_beta_one_is_one_exact_step() -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-def test_a_whole_batch_of_sgd_is_a_step_down_the_gradient(loss: Loss) -> None:
+def test_a_whole_batch_of_sgd_is_a_step_down_the_gradient(loss: DualLoss) -> None:
     draws = np.random.default_rng(5)
     problem = problem_of(loss, draws)
     w_TF = normal(draws, 3, 4).requires_grad_()

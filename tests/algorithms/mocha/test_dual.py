@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.algorithms.mocha import dual, sdca
-from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, Loss
+from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, DualLoss
 from tests.algorithms.mocha.making import LOSSES, covariance, feasible, normal, problem_of
 from tests.reference import mocha as reference
 
@@ -19,7 +19,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @given(seed=SEEDS)
 @settings(max_examples=30, deadline=None)
-def test_the_gap_is_primal_plus_dual_and_never_negative(loss: Loss, seed: int) -> None:
+def test_the_gap_is_primal_plus_dual_and_never_negative(loss: DualLoss, seed: int) -> None:
     draws = np.random.default_rng(seed)
     problem = problem_of(loss, draws)
     state = feasible(problem, draws)
@@ -88,7 +88,7 @@ def test_theta_is_zero_at_the_optimum_and_one_for_a_dropped_node() -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-def test_the_bound_of_theta_is_above_theta_and_comes_down_to_it(loss: Loss) -> None:
+def test_the_bound_of_theta_is_above_theta_and_comes_down_to_it(loss: DualLoss) -> None:
     draws = np.random.default_rng(4)
     problem = problem_of(loss, draws, (12,))
     (task,), (alpha_S,) = problem.tasks, feasible(problem, draws).alphas

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpeer.algorithms.mocha.losses import SQUARED, Loss, coordinate
+from fedpeer.algorithms.mocha.losses import SQUARED, DualLoss, coordinate
 from tests.algorithms.mocha.making import LOSSES
 
 SIGNS = st.sampled_from([-1.0, 1.0])
@@ -22,7 +22,7 @@ def one(number: float) -> torch.Tensor:
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @given(y=SIGNS, z=MARGINS)
 @settings(deadline=None)  # the first example compiles
-def test_the_conjugate_meets_the_loss_where_alpha_is_minus_the_slope(loss: Loss, y: float, z: float) -> None:
+def test_the_conjugate_meets_the_loss_where_alpha_is_minus_the_slope(loss: DualLoss, y: float, z: float) -> None:
     """Fenchel and Young: loss(z) + conjugate(-alpha) + alpha z is 0 for alpha = -slope(z)..."""
     alpha_S = -loss.slope(one(z), one(y))
     total = loss.value(one(z), one(y)) + loss.conjugate(alpha_S, one(y)) + alpha_S * z
@@ -32,13 +32,13 @@ def test_the_conjugate_meets_the_loss_where_alpha_is_minus_the_slope(loss: Loss,
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @given(y=SIGNS, z=MARGINS, b=st.floats(0, 1))
 @settings(deadline=None)  # the first example compiles
-def test_and_is_never_below_zero_elsewhere(loss: Loss, y: float, z: float, b: float) -> None:
+def test_and_is_never_below_zero_elsewhere(loss: DualLoss, y: float, z: float, b: float) -> None:
     total = loss.value(one(z), one(y)) + loss.conjugate(one(y * b), one(y)) + y * b * z
     assert total.item() > -1e-12
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-def test_slopes_are_those_of_finite_differences(loss: Loss) -> None:
+def test_slopes_are_those_of_finite_differences(loss: DualLoss) -> None:
     z_S = torch.linspace(-3, 3, 41, dtype=torch.float64) + 0.011  # off the corners
     for y in (-1.0, 1.0):
         y_S = torch.full_like(z_S, y)
@@ -57,7 +57,7 @@ def test_values_by_hand() -> None:
 
 @pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss is not SQUARED], ids=lambda loss: loss.name)
 @pytest.mark.parametrize("b", [-1e-9, 1 + 1e-9])
-def test_dual_variables_out_of_bounds_cost_infinitely_much(loss: Loss, b: float) -> None:
+def test_dual_variables_out_of_bounds_cost_infinitely_much(loss: DualLoss, b: float) -> None:
     assert torch.isinf(loss.conjugate(one(-b), one(-1.0))).item()
 
 
@@ -65,7 +65,7 @@ def test_dual_variables_out_of_bounds_cost_infinitely_much(loss: Loss, b: float)
 @given(y=SIGNS, b=st.floats(0, 1), score=MARGINS, curvature=st.one_of(st.just(0.0), st.floats(1e-3, 1e3)))
 @settings(deadline=None)  # the first example compiles
 def test_no_other_alpha_is_better_than_that_of_a_coordinate_step(
-    loss: Loss, y: float, b: float, score: float, curvature: float
+    loss: DualLoss, y: float, b: float, score: float, curvature: float
 ) -> None:
     alpha = y * b
     found = coordinate(loss.code, loss.smoothing, alpha, y, score, curvature)

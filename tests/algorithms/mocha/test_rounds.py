@@ -15,9 +15,9 @@ from torch.func import functional_call
 
 from fedpeer.algorithms.leaves import leaves, rebuilt, stacked, taken
 from fedpeer.algorithms.mocha import dual, omega
-from fedpeer.algorithms.mocha.dual import Problem, Task
+from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
 from fedpeer.algorithms.mocha.sdca import State, cyclic, round_of
-from fedpeer.algorithms.servers.mocha import LossName, Mocha, Said
+from fedpeer.algorithms.servers.mocha import LossName, Mocha, MochaUpdate
 from tests.algorithms.mocha.making import covariance
 from tests.algorithms.mocha.playing import Play, Tasks, features_of
 from tests.reference.mocha import minimise
@@ -26,7 +26,7 @@ TASKS = Tasks.drawn(1)
 LOSSES: list[LossName] = ["hinge", "smoothed-hinge", "logistic", "squared"]
 
 
-def optimum(problem: Problem, gap_wanted: float = 1e-10) -> Tensor:
+def optimum(problem: DualProblem, gap_wanted: float = 1e-10) -> Tensor:
     """W of the best dual variables, by the functions that see everything."""
     draws = np.random.default_rng(0)
     best = minimise(problem, State.zero(problem.tasks), gap_wanted=gap_wanted, rounds_max=5000, passes=5, draws=draws)
@@ -40,10 +40,10 @@ def test_rounds_are_those_of_the_functions(loss: LossName, average: Any, sigma: 
     """With related tasks, each its own sigma', and orders that the functions are given too: a pass and a half."""
     algorithm = Mocha(TASKS.bench, omega="fixed", loss=loss, average=average, sigma=sigma, passes=1.5, shuffle=False)
     play = Play(algorithm, TASKS)
-    made = features_of(TASKS, Task.averaged if average == "mean" else Task.summed)
+    made = features_of(TASKS, DualTask.averaged if average == "mean" else DualTask.summed)
     coupling_TT = omega.coupling_of_covariance(covariance(np.random.default_rng(2), 3), 0.2)
     play.server = replace(play.server, coupling=replace(play.server.coupling, matrix_TT=coupling_TT))
-    problem = Problem(algorithm.local_loss, made, coupling_TT)
+    problem = DualProblem(algorithm.local_loss, made, coupling_TT)
     state, sigma_T = State.zero(made), dual.sigma_primes(problem.coupling_TT)
     if sigma == "paper":
         sigma_T = dual.sigma_prime(problem.coupling_TT).expand(3)
@@ -202,7 +202,7 @@ def test_local_is_each_task_alone_and_global_all_examples_as_one() -> None:
     made = features_of(TASKS)
     local = closed(Mocha(TASKS.bench, omega="local", lam=0.3, passes=6), 1e-9)
     for task, w_F in zip(made, local.w_TF, strict=True):
-        alone = Problem(local.problem().loss, (task,), torch.ones(1, 1, dtype=torch.float64) / 0.3)
+        alone = DualProblem(local.problem().loss, (task,), torch.ones(1, 1, dtype=torch.float64) / 0.3)
         torch.testing.assert_close(w_F, optimum(alone)[0], rtol=0, atol=1e-4)
     together = closed(Mocha(TASKS.bench, omega="global", lam=0.3, loss="squared", passes=6), 1e-13)
     x_SF, y_S = torch.cat([task.x_SF for task in made]), torch.cat([task.y_S for task in made])
@@ -265,6 +265,6 @@ def test_a_client_that_was_never_asked_has_its_initial_model_and_types_stay() ->
 
 def test_the_number_of_no_task_is_a_lie_and_moves_nothing() -> None:
     play = Play(Mocha(TASKS.bench), TASKS).rounds(1)
-    told = Said(torch.ones(3, 5, dtype=torch.float64), torch.tensor([-1, 3, 1]))
+    told = MochaUpdate(torch.ones(3, 5, dtype=torch.float64), torch.tensor([-1, 3, 1]))
     moved_TF = play.algorithm.close(play.server, told).v_TF - play.server.v_TF
     assert torch.equal(moved_TF.abs().sum(-1) > 0, torch.tensor([False, True, False]))

@@ -16,8 +16,8 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from fedpeer.algorithms.mocha import dual, omega, sdca
-from fedpeer.algorithms.mocha.dual import Problem, Task
-from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, Loss, coordinate, smoothed_hinge
+from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
+from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss, coordinate, smoothed_hinge
 from fedpeer.algorithms.mocha.sdca import State, cyclic, round_of, solve
 from tests.algorithms.mocha.making import LOSSES, feasible, normal, problem_of, tasks_of
 from tests.reference import mocha as reference
@@ -26,7 +26,9 @@ from tests.reference.mocha import minimise
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def slowly(loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: float, order: Sequence[int]) -> Tensor:
+def slowly(
+    loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float, order: Sequence[int]
+) -> Tensor:
     """The definition: before each step everything is computed again from the dual variables."""
     now_S = alpha_S.clone()
     for i in order:
@@ -40,7 +42,7 @@ def slowly(loss: Loss, task: Task, alpha_S: Tensor, w_F: Tensor, curvature: floa
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @pytest.mark.parametrize("ratio", [0, 2], ids=["by-features", "by-gram"])
 def test_both_ways_to_take_the_steps_are_the_definition(
-    loss: Loss, ratio: int, monkeypatch: pytest.MonkeyPatch
+    loss: DualLoss, ratio: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sdca, "EXAMPLES_BY_GRAM", ratio)
     draws = np.random.default_rng(5)
@@ -56,23 +58,23 @@ def test_both_ways_to_take_the_steps_are_the_definition(
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-def test_the_gap_closes_to_a_millionth_under_a_fixed_omega(loss: Loss) -> None:
+def test_the_gap_closes_to_a_millionth_under_a_fixed_omega(loss: DualLoss) -> None:
     """With the paper's coupling, where tasks are drawn to their mean."""
     draws = np.random.default_rng(6)
     coupling_TT = omega.coupling_of_penalty(omega.penalty(omega.mean_regularised(4), 2.0, 0.5))
-    problem = Problem(loss, tasks_of(draws, (12, 6, 9, 15), 5), coupling_TT)
+    problem = DualProblem(loss, tasks_of(draws, (12, 6, 9, 15), 5), coupling_TT)
     state = optimum(problem, 1e-6)
     assert 0 <= dual.gap(problem, state.alphas, state.v_TF) <= 1e-6
     assert dual.primal(problem, state.v_TF) == pytest.approx(-dual.dual(problem, state.alphas), abs=1e-6)
 
 
-def optimum(problem: Problem, gap_wanted: float = 1e-10) -> State:
+def optimum(problem: DualProblem, gap_wanted: float = 1e-10) -> State:
     draws = np.random.default_rng(0)
     start = State.zero(problem.tasks)
     return minimise(problem, start, gap_wanted=gap_wanted, rounds_max=5000, passes=5, draws=draws)
 
 
-def best_w(problem: Problem) -> Tensor:
+def best_w(problem: DualProblem) -> Tensor:
     return dual.w_of(optimum(problem, 1e-11).v_TF, problem.coupling_TT)
 
 
@@ -97,7 +99,7 @@ def test_unrelated_tasks_are_what_others_solve_one_by_one(tasks: int) -> None:
     machine = LinearSVC(loss="hinge", dual=True, C=1.0, fit_intercept=False, tol=1e-9, max_iter=1_000_000)
     regression = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10, max_iter=10_000)
     for loss, other in ((HINGE, machine), (LOGISTIC, regression)):
-        found_TF = best_w(Problem(loss, made, coupling_TT))
+        found_TF = best_w(DualProblem(loss, made, coupling_TT))
         for task, w_F in zip(made, found_TF, strict=True):
             wanted_F = torch.from_numpy(other.fit(task.x_SF.numpy(), task.y_S.numpy()).coef_[0])
             torch.testing.assert_close(w_F, wanted_F, atol=2e-5, rtol=0)
@@ -118,7 +120,9 @@ def test_a_general_minimiser_finds_no_lower_primal() -> None:
 @pytest.mark.slow
 @given(seed=SEEDS, loss=st.sampled_from(LOSSES), whole=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_the_dual_never_rises_whatever_the_budgets_and_whoever_is_dropped(seed: int, loss: Loss, whole: bool) -> None:
+def test_the_dual_never_rises_whatever_the_budgets_and_whoever_is_dropped(
+    seed: int, loss: DualLoss, whole: bool
+) -> None:
     draws = np.random.default_rng(seed)
     problem = problem_of(loss, draws)
     state = feasible(problem, draws)
@@ -135,7 +139,7 @@ def test_the_dual_never_rises_whatever_the_budgets_and_whoever_is_dropped(seed: 
         state = after
 
 
-def after_rounds(problem: Problem, dropping_T: list[float], rounds: int) -> Tensor:
+def after_rounds(problem: DualProblem, dropping_T: list[float], rounds: int) -> Tensor:
     draws, state = np.random.default_rng(10), State.zero(problem.tasks)
     points_T = np.array([len(task.y_S) for task in problem.tasks])
     for _ in range(rounds):

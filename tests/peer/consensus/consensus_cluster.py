@@ -18,18 +18,18 @@ from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.wire.ballots import (
     Accept,
-    Apply,
+    ApplyModel,
     Certificate,
     CommitState,
-    Decree,
     Fetch,
     HardState,
     LeaderChanged,
     Message,
     Out,
-    Persist,
-    Say,
+    PersistConsensus,
+    Proposal,
     Scope,
+    SendConsensus,
     VoteReply,
     VoterSet,
 )
@@ -136,7 +136,7 @@ class ConsensusCluster:
         self.doomed: tuple[str, int] | None = None
         self.history: list[Saved] = []
         self.turns: list[tuple[int, str, LeaderChanged]] = []
-        self.applied: list[tuple[int, str, Decree]] = []
+        self.applied: list[tuple[int, str, Proposal]] = []
         self.refused: Counter[str] = Counter()
         self.rash: list[tuple[int, str, Message]] = []  # said before it was durable
         self.now = self._order = self._models = 0
@@ -227,19 +227,19 @@ class ConsensusCluster:
 
     def _do(self, peer: str, output: Out) -> None:
         match output:
-            case Persist(HardState() as stand):
+            case PersistConsensus(HardState() as stand):
                 self.disks[peer].stand = stand
                 self.history.append(Saved(self.now, peer, stand))
-            case Persist(CommitState() as holding):
+            case PersistConsensus(CommitState() as holding):
                 self.disks[peer].holding = holding
                 self.history.append(Saved(self.now, peer, holding))
-            case Say(to, message):
+            case SendConsensus(to, message):
                 if not self._is_durable(peer, to, message):
                     self.rash.append((self.now, peer, message))
                 self._post(peer, to, message)
             case Fetch(holder, digest):
                 self._post(peer, holder, Wanted(digest, found=False))
-            case Apply(decree):
+            case ApplyModel(decree):
                 self.applied.append((self.now, peer, decree))
             case LeaderChanged():
                 self.turns.append((self.now, peer, output))
@@ -333,7 +333,7 @@ def doubles(history: Iterable[Saved]) -> list[tuple[str, int]]:
 
 def unsupported(history: Iterable[Saved], electorates: Mapping[int, VoterSet]) -> list[int]:
     """Rounds that somebody applied before a majority had accepted that very decree, durably."""
-    accepted: dict[Decree, set[str]] = {}
+    accepted: dict[Proposal, set[str]] = {}
     last: dict[str, Certificate | None] = {}
     found = []
     for saved in history:

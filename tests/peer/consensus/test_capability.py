@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpeer.peer.consensus.capability import Capability
-from fedpeer.peer.consensus.polls import Timing
+from fedpeer.peer.consensus.polls import ElectionTiming
 
 USUAL = Capability(examples=500)
 
@@ -38,7 +38,7 @@ def test_an_accelerator_stands_before_all_without_one(one: Capability, other: Ca
 
 def test_what_tells_peers_apart_is_more_than_chance() -> None:
     """Of two whose memory and bandwidth are far apart the better one is first, whatever both draw, nearly always."""
-    timing, rng = Timing(), np.random.default_rng(1)
+    timing, rng = ElectionTiming(), np.random.default_rng(1)
     strong = replace(USUAL, memory=2**37, bandwidth=10_000.0)
     weak = replace(USUAL, memory=2**30, bandwidth=1.0)
     strongs, weaks = (

@@ -12,22 +12,22 @@ from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
 from fedpeer.peer.wire.ballots import (
     Accept,
-    Apply,
+    ApplyModel,
     Certificate,
     Commit,
     CommitState,
-    Decree,
+    CountUpdate,
     Fetch,
     HardState,
     Heartbeat,
     LeaderCertificate,
     Message,
     Out,
-    Persist,
+    PersistConsensus,
     Progress,
+    Proposal,
     Propose,
-    Say,
-    Take,
+    SendConsensus,
     VoteReply,
     VoteRequest,
     VoterSet,
@@ -141,7 +141,7 @@ def test_a_coordinator_killed_after_any_output_never_forks_a_round(count: int) -
 
 
 class WithoutMajority(RoundCommit):
-    def _carried(self, decree: Decree, by: Iterable[str]) -> bool:
+    def _carried(self, decree: Proposal, by: Iterable[str]) -> bool:
         return True
 
 
@@ -156,7 +156,7 @@ class Rash(RoundCommit):
     """Speaks before it saves."""
 
     def heard(self, sender: str, message: Message) -> list[Out]:
-        return sorted(super().heard(sender, message), key=lambda output: isinstance(output, Persist))
+        return sorted(super().heard(sender, message), key=lambda output: isinstance(output, PersistConsensus))
 
 
 def findings(kind: type[RoundCommit]) -> set[str]:
@@ -257,11 +257,11 @@ def mandate(candidate: str, term: int) -> LeaderCertificate:
     return LeaderCertificate(term, candidate, 1, tuple(votes))
 
 
-def certificate(decree: Decree, *who: str) -> Certificate:
+def certificate(decree: Proposal, *who: str) -> Certificate:
     return Certificate(decree, tuple((each, signature(each, acceptance_text(SCOPE, each, decree))) for each in who))
 
 
-FIRST = certificate(Decree(4, 1, 1, X), A, B)
+FIRST = certificate(Proposal(4, 1, 1, X), A, B)
 
 
 def follower(holding: CommitState | None = None) -> RoundCommit:
@@ -279,7 +279,7 @@ def coordinator() -> RoundCommit:
     while not decrees.election.leading:
         out = decrees.tick(now := now + 1, ())
         for said in out:
-            if isinstance(said, Say) and isinstance(said.message, VoteRequest):
+            if isinstance(said, SendConsensus) and isinstance(said.message, VoteRequest):
                 pre = said.message.pre
                 text = vote_text(SCOPE, A, 5, 1, B)
                 decrees.heard(A, VoteReply(5, pre, True, b"" if pre else signature(A, text)))
@@ -294,21 +294,21 @@ def first_refusal(out: list[Out]) -> str | None:
 @pytest.mark.parametrize(
     ("sender", "message", "code"),
     [
-        (A, Propose(Decree(4, 2, 1, Y)), "stale_term"),
+        (A, Propose(Proposal(4, 2, 1, Y)), "stale_term"),
         (A, Heartbeat(mandate(A, 4), Progress()), "stale_term"),
-        (A, Propose(Decree(5 + TERM_JUMP_MAX + 1, 2, 1, Y)), "term_jump"),
-        (A, Commit(certificate(Decree(5 + TERM_JUMP_MAX + 1, 2, 1, Y), A, B)), "term_jump"),
-        (B, Propose(Decree(5, 2, 1, Y)), "two_coordinators"),
+        (A, Propose(Proposal(5 + TERM_JUMP_MAX + 1, 2, 1, Y)), "term_jump"),
+        (A, Commit(certificate(Proposal(5 + TERM_JUMP_MAX + 1, 2, 1, Y), A, B)), "term_jump"),
+        (B, Propose(Proposal(5, 2, 1, Y)), "two_coordinators"),
         (B, Heartbeat(mandate(B, 5), Progress()), "two_coordinators"),
-        (A, Propose(Decree(5, 1, 1, Y)), "already_applied"),
-        (A, Propose(Decree(5, 3, 1, Y)), "round_gap"),
-        (A, Propose(Decree(5, 2, 7, Y)), "round_gap"),
-        (A, Commit(certificate(Decree(5, 3, 1, bytes(32)), A, B)), "round_gap"),
-        (A, Commit(certificate(Decree(5, 2, 7, Y), A, B)), "round_gap"),
-        (A, Commit(certificate(Decree(5, 1, 1, Y), A, B)), "digest_mismatch"),
-        (A, Commit(certificate(Decree(5, 2, 1, Y), A)), "bad_signature"),
-        (A, Commit(certificate(Decree(5, 2, 1, Y), A, "stranger")), "bad_signature"),
-        (A, Commit(replace(certificate(Decree(5, 2, 1, Y), A, B), decree=Decree(5, 2, 1, X))), "bad_signature"),
+        (A, Propose(Proposal(5, 1, 1, Y)), "already_applied"),
+        (A, Propose(Proposal(5, 3, 1, Y)), "round_gap"),
+        (A, Propose(Proposal(5, 2, 7, Y)), "round_gap"),
+        (A, Commit(certificate(Proposal(5, 3, 1, bytes(32)), A, B)), "round_gap"),
+        (A, Commit(certificate(Proposal(5, 2, 7, Y), A, B)), "round_gap"),
+        (A, Commit(certificate(Proposal(5, 1, 1, Y), A, B)), "digest_mismatch"),
+        (A, Commit(certificate(Proposal(5, 2, 1, Y), A)), "bad_signature"),
+        (A, Commit(certificate(Proposal(5, 2, 1, Y), A, "stranger")), "bad_signature"),
+        (A, Commit(replace(certificate(Proposal(5, 2, 1, Y), A, B), decree=Proposal(5, 2, 1, X))), "bad_signature"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name_and_changes_nothing(sender: str, message: Message, code: str) -> None:
@@ -317,42 +317,44 @@ def test_what_cannot_be_is_refused_by_name_and_changes_nothing(sender: str, mess
     out = decrees.heard(sender, message)
     assert first_refusal(out) == code
     assert (decrees.holding, decrees.election.stand) == before
-    assert not any(isinstance(output, Persist | Apply) for output in out)
+    assert not any(isinstance(output, PersistConsensus | ApplyModel) for output in out)
 
 
 def test_another_decree_in_the_same_term_is_refused_and_in_a_later_one_it_counts() -> None:
     decrees = follower()
-    out = decrees.heard(A, Propose(Decree(5, 2, 1, Y)))
-    assert out[0] == Persist(CommitState(1, Decree(5, 2, 1, Y), FIRST))
-    assert out[1] == Say(A, Accept(5, 2, signature(C, acceptance_text(SCOPE, C, Decree(5, 2, 1, Y)))))
-    assert decrees.heard(A, Propose(Decree(5, 2, 1, Y))) == out[1:], "said again, saved once"
-    for message in (Propose(Decree(5, 2, 1, X)), Commit(certificate(Decree(5, 2, 1, X), A, B))):
+    out = decrees.heard(A, Propose(Proposal(5, 2, 1, Y)))
+    assert out[0] == PersistConsensus(CommitState(1, Proposal(5, 2, 1, Y), FIRST))
+    assert out[1] == SendConsensus(A, Accept(5, 2, signature(C, acceptance_text(SCOPE, C, Proposal(5, 2, 1, Y)))))
+    assert decrees.heard(A, Propose(Proposal(5, 2, 1, Y))) == out[1:], "said again, saved once"
+    for message in (Propose(Proposal(5, 2, 1, X)), Commit(certificate(Proposal(5, 2, 1, X), A, B))):
         assert first_refusal(decrees.heard(A, message)) == "digest_mismatch"
     decrees.heard(B, Heartbeat(mandate(B, 6), Progress(1, 1, 4)))
-    assert decrees.heard(B, Propose(Decree(6, 2, 1, X)))[0] == Persist(CommitState(1, Decree(6, 2, 1, X), FIRST))
+    assert decrees.heard(B, Propose(Proposal(6, 2, 1, X)))[0] == PersistConsensus(
+        CommitState(1, Proposal(6, 2, 1, X), FIRST)
+    )
 
 
 def test_who_proposes_a_round_that_is_over_is_handed_the_certificate() -> None:
-    assert follower().heard(A, Propose(Decree(5, 1, 1, X)))[1:] == [Say(A, Commit(FIRST))]
+    assert follower().heard(A, Propose(Proposal(5, 1, 1, X)))[1:] == [SendConsensus(A, Commit(FIRST))]
 
 
 def test_nothing_is_accepted_or_applied_before_its_model_is_durable() -> None:
     new = bytes([3]) * 32
     decrees = follower()
-    assert decrees.heard(A, Propose(Decree(5, 2, 1, new))) == [Fetch(A, new)]
+    assert decrees.heard(A, Propose(Proposal(5, 2, 1, new))) == [Fetch(A, new)]
     accepted = decrees.holds(new)
-    assert accepted[0] == Persist(CommitState(1, Decree(5, 2, 1, new), FIRST))
+    assert accepted[0] == PersistConsensus(CommitState(1, Proposal(5, 2, 1, new), FIRST))
     decrees = follower()
-    proof = certificate(Decree(5, 2, 1, new), A, B)
+    proof = certificate(Proposal(5, 2, 1, new), A, B)
     assert decrees.heard(B, Commit(proof)) == [Fetch(B, new)]
-    assert decrees.holds(new) == [Persist(CommitState(1, None, proof)), Apply(proof.decree)]
+    assert decrees.holds(new) == [PersistConsensus(CommitState(1, None, proof)), ApplyModel(proof.decree)]
     assert decrees.heard(B, Commit(proof)) == [], "once"
 
 
 def test_acceptances_count_once_for_their_own_term_and_with_their_own_signature() -> None:
     decrees = coordinator()
     decrees.propose(Y)
-    decree = Decree(5, 2, 1, Y)
+    decree = Proposal(5, 2, 1, Y)
     good = signature(A, acceptance_text(SCOPE, A, decree))
     assert (
         first_refusal(decrees.heard(A, Accept(5, 2, signature(A, acceptance_text(SCOPE, A, FIRST.decree)))))
@@ -361,13 +363,13 @@ def test_acceptances_count_once_for_their_own_term_and_with_their_own_signature(
     assert first_refusal(decrees.heard("stranger", Accept(5, 2, good))) == "unknown_peer"
     assert decrees.heard(A, Accept(4, 2, good)) == []
     out = decrees.heard(A, Accept(5, 2, good))
-    assert out[:2] == [Persist(CommitState(1, None, certificate(decree, A, B))), Apply(decree)]
-    assert out[2:] == [Say(peer, Commit(certificate(decree, A, B))) for peer in (A, C)]
+    assert out[:2] == [PersistConsensus(CommitState(1, None, certificate(decree, A, B))), ApplyModel(decree)]
+    assert out[2:] == [SendConsensus(peer, Commit(certificate(decree, A, B))) for peer in (A, C)]
 
 
 def test_updates_count_once_for_the_round_under_way() -> None:
     decrees = coordinator()
-    assert decrees.heard_update(A, 5, 2, X) == [Take(A, 2, X)]
+    assert decrees.heard_update(A, 5, 2, X) == [CountUpdate(A, 2, X)]
     assert decrees.heard_update(A, 5, 2, X) == []
     for term, round_, digest, code in [
         (5, 2, Y, "second_update"),
@@ -382,18 +384,18 @@ def test_updates_count_once_for_the_round_under_way() -> None:
 
 
 def test_a_new_coordinator_proposes_again_what_it_accepted_before_anything_else() -> None:
-    unfinished = Decree(4, 2, 1, Y)
+    unfinished = Proposal(4, 2, 1, Y)
     decrees = machine(B, [ALL], Disk(CommitState(1, unfinished, FIRST), HardState(4, A)), np.random.default_rng(0))
     now, out = 0, list[Out]()
     while not decrees.election.leading:
         for said in decrees.tick(now := now + 1, ()):
-            if isinstance(said, Say) and isinstance(said.message, VoteRequest):
+            if isinstance(said, SendConsensus) and isinstance(said.message, VoteRequest):
                 pre = said.message.pre
                 answer = VoteReply(5, pre, True, b"" if pre else signature(A, vote_text(SCOPE, A, 5, 1, B)))
                 out = decrees.heard(A, answer)
                 break
-    assert Persist(CommitState(1, replace(unfinished, term=5), FIRST)) in out
-    assert [o.message for o in out if isinstance(o, Say) and isinstance(o.message, Propose)] == [
+    assert PersistConsensus(CommitState(1, replace(unfinished, term=5), FIRST)) in out
+    assert [o.message for o in out if isinstance(o, SendConsensus) and isinstance(o.message, Propose)] == [
         Propose(replace(unfinished, term=5))
     ] * 2
     assert not decrees.gathering

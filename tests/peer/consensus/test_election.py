@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.peer.consensus.election import RAISE_MAX, TERM_JUMP_MAX, Election
-from fedpeer.peer.consensus.polls import Timing
+from fedpeer.peer.consensus.polls import ElectionTiming
 from fedpeer.peer.wire.ballots import (
     CommitState,
-    Decree,
     HardState,
     Heartbeat,
     HeartbeatReply,
@@ -22,10 +21,11 @@ from fedpeer.peer.wire.ballots import (
     LeaderChanged,
     Message,
     Out,
-    Persist,
+    PersistConsensus,
     Progress,
-    Say,
+    Proposal,
     Scope,
+    SendConsensus,
     VoteReply,
     VoteRequest,
     VoterSet,
@@ -37,7 +37,7 @@ from tests.gossip.swim import ids, signature
 from tests.peer.consensus.consensus_cluster import SCOPE, ConsensusCluster, Disk, Lie, bereaved, effects, judge, machine
 
 A, B, C, D, E = ids(5)
-TIMING = Timing()
+TIMING = ElectionTiming()
 
 
 def electorate(*voters: str, number: int = 1) -> VoterSet:
@@ -59,7 +59,7 @@ def mandate(candidate: str, term: int, votes: Iterable[str], roster: int = 1) ->
 
 
 def said(out: Iterable[Out]) -> list[object]:
-    return [output.message for output in out if isinstance(output, Say)]
+    return [output.message for output in out if isinstance(output, SendConsensus)]
 
 
 def refused(out: Iterable[Out]) -> list[str]:
@@ -139,7 +139,7 @@ def test_a_capable_peer_coordinates_first_but_need_not() -> None:
 def test_a_vote_is_durable_before_it_is_said_and_there_is_one_a_term() -> None:
     election = voter()
     out = election.heard_canvass(A, canvass(4))
-    assert out[0] == Persist(HardState(4, A))
+    assert out[0] == PersistConsensus(HardState(4, A))
     (answer,) = said(out[1:])
     assert answer == VoteReply(4, False, True, signature(B, vote_text(SCOPE, B, 4, 1, A)))
     assert said(election.heard_canvass(C, canvass(4))) == [VoteReply(4, False, False, b"")]
@@ -158,14 +158,14 @@ def test_who_is_behind_gets_no_vote_and_raises_no_term() -> None:
         election = voter()
         election.progress = mine
         out = election.heard_canvass(A, canvass(4, progress=theirs))
-        assert (Persist(HardState(4, A)) in out) is granted
+        assert (PersistConsensus(HardState(4, A)) in out) is granted
         assert election.stand == (HardState(4, A) if granted else HardState(3))
         assert [m.granted for m in said(out) if isinstance(m, VoteReply)] == [granted]
 
 
 def test_a_promise_changes_nothing_that_survives() -> None:
     election = voter()
-    assert election.heard_canvass(A, canvass(4, pre=True)) == [Say(A, VoteReply(4, True, True, b""))]
+    assert election.heard_canvass(A, canvass(4, pre=True)) == [SendConsensus(A, VoteReply(4, True, True, b""))]
     assert election.stand == HardState(3)
 
 
@@ -173,7 +173,7 @@ def test_who_has_heard_the_coordinator_lately_promises_and_votes_nothing() -> No
     election = voter()
     election.heard_lead(A, mandate(A, 4, (A, B, C)))
     for pre in (True, False):
-        assert election.heard_canvass(C, canvass(5, pre=pre)) == [Say(C, VoteReply(4, pre, False, b""))]
+        assert election.heard_canvass(C, canvass(5, pre=pre)) == [SendConsensus(C, VoteReply(4, pre, False, b""))]
     for now in range(TIMING.shortest + 1, 2 * TIMING.shortest + 2):
         election.tick(now, ())
     assert said(election.heard_canvass(C, canvass(5))) == [
@@ -441,11 +441,11 @@ def test_no_term_far_ahead_is_believed_by_one_peers_word() -> None:
         out = election.heard_canvass(A, canvass(3 + RAISE_MAX + 1, pre=pre))
         assert said(out) == [VoteReply(3, pre, False, b"")]
         assert election.stand == HardState(3)
-    assert voter().heard_lead(A, mandate(A, 3 + RAISE_MAX + 1, (A, B, C)))[0] == Persist(
+    assert voter().heard_lead(A, mandate(A, 3 + RAISE_MAX + 1, (A, B, C)))[0] == PersistConsensus(
         HardState(3 + RAISE_MAX + 1, A)
     ), "it is proven"
     election = voter()
-    assert election.decreed(3 + RAISE_MAX + 1) == [Persist(HardState(3 + RAISE_MAX + 1, ""))], (
+    assert election.decreed(3 + RAISE_MAX + 1) == [PersistConsensus(HardState(3 + RAISE_MAX + 1, ""))], (
         "a majority has accepted its decree"
     )
 
@@ -473,7 +473,7 @@ def test_who_voted_for_nobody_that_won_goes_by_the_coordinator_of_an_earlier_ter
     election = voter()
     election.heard_canvass(E, canvass(6))
     assert election.stand == HardState(6, E)
-    assert election.heard_lead(A, mandate(A, 4, (A, B, C))) == [Say(A, HeartbeatReply(6, Progress()))]
+    assert election.heard_lead(A, mandate(A, 4, (A, B, C))) == [SendConsensus(A, HeartbeatReply(6, Progress()))]
     assert (election.coordinator, election.followed) == (None, (A, 4))
     assert refused(election.heard_lead(D, mandate(A, 4, (A, B, C)))) == ["stale_term"]
     assert refused(election.heard_lead(D, mandate(D, 5, (D, E)))) == ["stale_term"]
@@ -669,7 +669,7 @@ def test_a_vote_for_somebody_else_in_a_term_that_is_under_way_is_named() -> None
     assert said(out) == [canvass(4, pre=True)] * 4
     election.heard_answer(C, VoteReply(4, True, True, b""))
     out = election.heard_answer(D, VoteReply(4, True, True, b""))
-    assert out[0] == Persist(HardState(4, B))
+    assert out[0] == PersistConsensus(HardState(4, B))
     assert refused(election.heard_answer(C, VoteReply(4, False, True, bytes(64)))) == ["bad_signature"]
     vote = signature(C, vote_text(SCOPE, C, 4, 1, B))
     assert election.heard_answer(C, VoteReply(4, False, True, vote)) == []
@@ -695,7 +695,9 @@ def test_majorities_of_neighbouring_electorates_meet(numbers: set[int], other: i
 def test_no_two_statements_share_a_text() -> None:
     scopes = [SCOPE, Scope(SCOPE.federation, "else"), Scope(bytes(16), SCOPE.group)]
     votes = [(a, term, roster, c) for a in (A, B) for term in (1, 2) for roster in (1, 2) for c in (A, B)]
-    decrees = [Decree(t, r, n, d) for t in (1, 2) for r in (1, 2) for n in (1, 2) for d in (bytes(32), bytes([1] * 32))]
+    decrees = [
+        Proposal(t, r, n, d) for t in (1, 2) for r in (1, 2) for n in (1, 2) for d in (bytes(32), bytes([1] * 32))
+    ]
     texts = [vote_text(scope, *vote) for scope in scopes for vote in votes]
     texts += [acceptance_text(scope, author, decree) for scope in scopes for author in (A, B) for decree in decrees]
     assert len(set(texts)) == len(texts)
@@ -704,5 +706,9 @@ def test_no_two_statements_share_a_text() -> None:
 def test_a_heartbeat_is_answered_and_known_mandates_are_not_verified_again() -> None:
     election = voter()
     first = election.heard_lead(A, mandate(A, 4, (A, B, C)))
-    assert first == [Persist(HardState(4, A)), LeaderChanged(4, A), Say(A, HeartbeatReply(4, Progress()))]
-    assert election.heard_lead(A, LeaderCertificate(4, A, 1, ())) == [Say(A, HeartbeatReply(4, Progress()))]
+    assert first == [
+        PersistConsensus(HardState(4, A)),
+        LeaderChanged(4, A),
+        SendConsensus(A, HeartbeatReply(4, Progress())),
+    ]
+    assert election.heard_lead(A, LeaderCertificate(4, A, 1, ())) == [SendConsensus(A, HeartbeatReply(4, Progress()))]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fedpeer.peer.consensus import round_consensus
-from fedpeer.peer.consensus.polls import Timing
-from fedpeer.peer.consensus.retries import AGAIN_MAX, Asked
+from fedpeer.peer.consensus.polls import ElectionTiming
+from fedpeer.peer.consensus.retries import AGAIN_MAX, RetryTimer
 from fedpeer.peer.consensus.round_results import concluded
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
@@ -243,7 +243,7 @@ def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -
     assert victim is not None
     town.kill(victim)
     training = parliament.residents.craft().work_ticks("peer1", TrainClient(1, b"", b"", ()))
-    bound = 3 * Timing().shortest + training
+    bound = 3 * ElectionTiming().shortest + training
     assert parliament.run(town.now + bound, lambda: max(parliament.seen.models) > before), "no round without it"
     again = parliament.run(town.now + bound, lambda: max(parliament.seen.models) > before + 2)
     assert again, "nor do later rounds wait for it"
@@ -315,7 +315,7 @@ def test_a_model_that_is_not_what_was_decreed_is_refused(content: bytes, code: s
     sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
     digest = bytes(32) if code == "digest_mismatch" else content_digest(content)
     before = node.ledger.chambers[EVERYONE].models
-    node.councils[EVERYONE]._wanted[digest] = Asked()
+    node.councils[EVERYONE]._wanted[digest] = RetryTimer()
     found = read(node, sender, ModelReply(group=EVERYONE, digest=digest, content=content))
     assert isinstance(found, Rejection)
     assert found.code == code
@@ -490,7 +490,7 @@ def test_a_hello_of_who_has_not_heard_from_this_process_proves_nothing() -> None
 
 
 def test_what_is_not_answered_is_said_again_more_and_more_seldom() -> None:
-    asked = Asked()
+    asked = RetryTimer()
     said = [tick for tick in range(2000) if asked.due("one", tick)]
     gaps = np.diff(said)
     assert said[0] == 0

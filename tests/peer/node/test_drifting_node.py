@@ -14,9 +14,9 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import FLOAT32, NOTHING, int8
 from fedpeer.gossip.transfers import (
     Incoming,
+    NumberedTransfer,
     Outgoing,
-    Parcel,
-    Verdict,
+    TransferDecision,
     acknowledged,
     give,
     give_nothing,
@@ -59,13 +59,13 @@ def test_nothing_is_a_transfer_that_moves_nothing(form: Any) -> None:
     assert second["b"].nothing
     assert (second["b"].seq, second["b"].weight, second["b"].payload.numel()) == (2, 0.0, 0)
     into, _ = take(Incoming(), first["b"], form, 600)
-    assert judge(into, second["b"]) is Verdict.TAKE
+    assert judge(into, second["b"]) is TransferDecision.TAKE
     after, mass = take(into, second["b"], form, 600)
     assert float(mass.weight) == float(mass.value_D.abs().sum()) == 0.0
     assert after.reference_D is into.reference_D
     assert after.taken_weight == into.taken_weight
-    assert judge(after, second["b"]) is Verdict.REPEATED
-    assert judge(after, replace(second["b"], exchange=2)) is Verdict.REUSED
+    assert judge(after, second["b"]) is TransferDecision.REPEATED
+    assert judge(after, replace(second["b"], exchange=2)) is TransferDecision.REUSED
     lane, _ = acknowledged(lanes["b"], 2, form)
     assert (lane.acked, lane.open) == (2, ())
     assert lane.acked_weight == after.taken_weight
@@ -148,9 +148,9 @@ def test_nothing_is_taken_only_where_averages_go_by_drift_and_only_as_nothing(
         "form": "nothing",
         "payload": torch.empty(0, dtype=torch.uint8),
     }
-    frame = framed(Transfer(group="all", parcel=Parcel(**{**said, **change})), ENVELOPE)
+    frame = framed(Transfer(group="all", parcel=NumberedTransfer(**{**said, **change})), ENVELOPE)
     assert refusal_of(frame, gate) == code
-    whole = message_of(framed(Transfer(group="all", parcel=Parcel(**said)), ENVELOPE), NOTHINGS)  # type: ignore[arg-type]
+    whole = message_of(framed(Transfer(group="all", parcel=NumberedTransfer(**said)), ENVELOPE), NOTHINGS)  # type: ignore[arg-type]
     assert isinstance(whole, Transfer)
     assert whole.parcel.nothing
 

@@ -12,7 +12,7 @@ from fedpeer.algorithms.confident_peers import Trusting
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves
-from fedpeer.algorithms.servers.models import Model
+from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.config.choice import parse
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.reductions import FLOAT32
@@ -51,7 +51,7 @@ def two_rounds(one: Keeper) -> tuple[Tensor, Tensor, Trusting]:
         estimate_n = x_n if round == 1 else x_n / 2
         before = one.algorithm.start_client(estimate_n, torch.tensor(one.examples)) if state is None else state
         batches, keys = one.learner.batches(round), [one.learner.key(round)]
-        state, sent = one.algorithm.train(before, Model(estimate_n), batches, keys)
+        state, sent = one.algorithm.train(before, ServerModel(estimate_n), batches, keys)
         x_n, s_k = one.train(round, estimate_n, s_k, fresh=round == 1)
         assert torch.equal(x_n, sent.model_n)
     assert isinstance(state, Trusting)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.peer.node.lifecycle import JOIN_S
-from fedpeer.peer.state.events import Asked, Note
+from fedpeer.peer.state.events import Note, OperatorCommand
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules, partition
@@ -62,7 +62,7 @@ def test_who_leaves_alone_says_that_nobody_took_it() -> None:
     village.run(CALM)
     town.kill("peer2")
     asked = town.now
-    town.tell("peer1", Asked("leave"))
+    town.tell("peer1", OperatorCommand("leave"))
     assert village.run(asked + PATIENCE + FAREWELL + 1, lambda: "peer1" in town.stopped)
     assert town.stopped["peer1"].text == "left; what nobody took is written off"
     assert [peer for _, peer in village.notes("written_off", since=asked + PATIENCE - 1)] == ["peer1"]
@@ -75,7 +75,7 @@ def test_who_finds_takers_goes_before_its_time_and_says_so() -> None:
     town.start()
     village.run(CALM)
     asked = town.now
-    town.tell("peer1", Asked("leave"))
+    town.tell("peer1", OperatorCommand("leave"))
     assert village.run(asked + PATIENCE / 4, lambda: "peer1" in town.stopped)
     assert town.stopped["peer1"].text == "left; what was held is handed over"
     (group,) = village.groups
@@ -96,7 +96,7 @@ def test_who_leaves_and_is_not_heard_loses_no_more_than_its_own() -> None:
         return holding.weight + sum(parcel.weight for lane in holding.out.values() for parcel in lane.open)
 
     before = own()
-    town.tell("peer1", Asked("leave"))
+    town.tell("peer1", OperatorCommand("leave"))
     assert village.run(town.now + PATIENCE + FAREWELL + 1, lambda: "peer1" in town.stopped)
     heard = [row for row in town.rows if row[0] > CALM and row[1:] == ("heard", "peer1", "Transfer", "peer2")]
     assert heard, "the other one gave"

@@ -13,9 +13,9 @@ import torch
 
 from fedpeer.gossip.claims import claim_text
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
-from fedpeer.gossip.transfers import Parcel
+from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.state.events import Asked, Enrol, Heard, Persist, RejectEffect, Stop
+from fedpeer.peer.state.events import Enrol, Heard, OperatorCommand, Persist, RejectEffect, Stop
 from fedpeer.peer.state.journal import snapshot_bytes
 from fedpeer.peer.state.node_state import YOUNG_TICKS
 from fedpeer.peer.wire import codec
@@ -50,7 +50,7 @@ def given(village: PeerCluster, node: Node, other: str, **changed: Any) -> Trans
     lane = node.ledger.groups[group].into[other]
     good = Transfer(
         group=group,
-        parcel=Parcel(
+        parcel=NumberedTransfer(
             seq=lane.taken + 1 + changed.pop("ahead", 0),
             round=lane.place[0],
             exchange=lane.place[1],
@@ -202,7 +202,7 @@ def test_what_is_read_from_the_disk_is_what_was_in_memory(seed: int) -> None:
     nodes = village.nodes()
     assert len(nodes) == 4
     for peer in nodes:
-        village.town.tell(peer, Asked("pause"))
+        village.town.tell(peer, OperatorCommand("pause"))
     village.run(village.town.now + 100.0)
     assert set(village.town.stopped) == set(nodes)
     for peer, node in nodes.items():

@@ -17,7 +17,7 @@ from fedpeer.learning.groups import averaging_among
 from fedpeer.peer.node.rounds import _noise, among_the_living
 from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import Acked, Entry, LocalTrained, Met, Opened, Reborn, Returned
-from fedpeer.peer.state.events import Asked, Heard, Send
+from fedpeer.peer.state.events import Heard, OperatorCommand, Send
 from fedpeer.peer.state.journal import entry_bytes, ledger_of, snapshot_bytes
 from fedpeer.peer.wire.messages import Value, ValueRequest
 from fedpeer.sims.network.faults import Faults
@@ -82,7 +82,7 @@ def test_who_leaves_tells_noise_before_it_hands_over_what_it_holds() -> None:
     village = running(150.0, watched=True)
     town, (group,) = village.town, village.groups
     village.run(town.now + 200.0, lambda: village.node("peer3").rounds.training)
-    town.tell("peer3", Asked("leave"))
+    town.tell("peer3", OperatorCommand("leave"))
     before = len(village.told)
     assert village.run(town.now + 300.0, lambda: "peer3" in town.stopped)
     handed = [s for s in village.told[before:] if s.sender == "peer3"]

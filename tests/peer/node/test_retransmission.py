@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fedpeer.peer.node.retransmission import Repeats
+from fedpeer.peer.node.retransmission import Retransmissions
 
 
 def test_what_is_missed_is_not_waited_for_as_long_as_on_a_link_that_carries_nothing() -> None:
     """A later number has come over the link: the earlier one is due after the usual wait, however often it was said."""
     one, other = ("peer2", "everyone", 1), ("peer3", "everyone", 1)
-    repeats = Repeats()
+    repeats = Retransmissions()
     for key in (one, other):
         for now in (0, 16, 48):
             repeats.sent(key, now)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedpeer.gossip.transfers import Parcel
+from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.node import dispatch
 from fedpeer.peer.node.atomic_step import Steps
 from fedpeer.peer.node.node import Moment, Node
@@ -48,7 +48,9 @@ def share(village: PeerCluster, node: Node, other: str) -> Transfer:
     lane = node.ledger.groups[group].into[other]
     round, exchange = lane.place
     payload = 0.25 * node.ledger.estimate_D(group).float()
-    parcel = Parcel(seq=lane.taken + 1, round=round, exchange=exchange, weight=0.25, form="float32", payload=payload)
+    parcel = NumberedTransfer(
+        seq=lane.taken + 1, round=round, exchange=exchange, weight=0.25, form="float32", payload=payload
+    )
     return Transfer(group=group, parcel=parcel)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.mocha.linear import number_of
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.models import Local, Model
+from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.rejection import Rejection
 
 #: What no number of a server reaches.
@@ -36,11 +36,11 @@ class Everything(FedAvg):
     positive = ("precision",)
     numbered = "number"
 
-    def train(self, client: Local, broadcast: Model, batches: Batches, keys: Sequence[int]) -> tuple[Local, Any]:
+    def train(self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]) -> tuple[Local, Any]:
         kept, sent = super().train(client, broadcast, batches, keys)
         precision = torch.ones_like(sent.examples, dtype=torch.float32)
         return kept, Sent(sent.model_n, sent.examples, precision, number_of(batches))
 
-    def server_fault(self, server: Model) -> Rejection | None:
+    def server_fault(self, server: ServerModel) -> Rejection | None:
         far = float(server.model_n.abs().max()) > FAR
         return Rejection("bad_task_matrix", "the tasks cannot be related so") if far else None

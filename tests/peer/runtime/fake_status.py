@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from fedpeer.peer.runtime.dashboard.access import Listener
+from fedpeer.peer.runtime.dashboard.access import DashboardListener
 from fedpeer.peer.runtime.dashboard.server import Dashboard
 from fedpeer.peer.runtime.logs import Log
 from fedpeer.peer.runtime.metrics import Metrics
-from fedpeer.peer.runtime.status import About, CouncilView, GroupView, PeerState, PeerView, State, Status, View
+from fedpeer.peer.runtime.status import About, ConsensusView, GroupView, NodeView, PeerState, PeerView, State, Status
 from fedpeer.peer.state.events import Evaluated, Note, RejectEffect
 from fedpeer.rejection import Rejection
 from fedpeer.version import __version__
@@ -102,7 +102,7 @@ class FakePeer:
         reached = self.skill[id] * (1 - 0.9 * math.exp(-self.number / self.pace[id])) + self.draws.normal(0, 0.004)
         return float(reached) if self.status.about.score_name == "accuracy" else float(4 * (1 - reached))
 
-    def view(self, scores: dict[str, float]) -> View:
+    def view(self, scores: dict[str, float]) -> NodeView:
         states: dict[str, PeerState] = dict.fromkeys(self.ids, "alive")
         if self.number > 15 and len(self.ids) > 3:
             states[self.ids[1]], states[self.ids[-1]] = "suspect", "dead"
@@ -117,15 +117,15 @@ class FakePeer:
             for n, id in enumerate(self.ids, 1)
         )  # fmt: skip
         state: State = "finished" if self.number >= ROUNDS else "averaging"
-        return View(
+        return NodeView(
             state=state, round=self.number, incarnation=1, life=2, roster=3, peers=peers, groups=self.groups(),
             lag_ms_p99=3.1, councils=(self.council(),) if self.served else (),
         )  # fmt: skip
 
-    def council(self) -> CouncilView:
+    def council(self) -> ConsensusView:
         """They coordinate in turns; from round 60 on half of them are away, and nobody does."""
         paused = self.number >= 60
-        return CouncilView(
+        return ConsensusView(
             id="everyone", members=self.ids,
             coordinator=None if paused else self.ids[self.number // 20 % len(self.ids)],
             term=1 + self.number // 20, round=self.number, counted=self.ids[:-1], voters=self.ids,
@@ -159,7 +159,7 @@ async def serve(peers: int, port: int) -> None:
     peer = FakePeer(peers)
     for _ in range(40):
         peer.round()
-    board = Dashboard(Listener("127.0.0.1", port, TOKEN), peer.status.as_json, Metrics(peer.status.as_json))
+    board = Dashboard(DashboardListener("127.0.0.1", port, TOKEN), peer.status.as_json, Metrics(peer.status.as_json))
     await board.start()
     print(board.listener.door.login, flush=True)
     while peer.number < ROUNDS:

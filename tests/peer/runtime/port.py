@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from fedpeer.peer.runtime.buffers import Lease, Pool
+from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import bind
 from fedpeer.peer.runtime.server import Host, PeerServer
@@ -37,7 +37,7 @@ class Port:
     refusals: list[tuple[str, str, str]] = field(default_factory=list)
     mistakes: list[tuple[str, str]] = field(default_factory=list)
     told: asyncio.Condition = field(default_factory=asyncio.Condition)
-    pool: Pool = field(default_factory=Pool)
+    pool: BufferPool = field(default_factory=BufferPool)
     number: int = 0
     scheme: str = "http"
 

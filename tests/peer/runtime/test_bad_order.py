@@ -26,7 +26,7 @@ from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.gossip.reductions import FORMS, Zstd
 from fedpeer.gossip.transfers import WINDOW
 from fedpeer.peer.node.channels import hear_transfer
-from fedpeer.peer.state.reputation import Standing
+from fedpeer.peer.state.reputation import Reputation
 from fedpeer.peer.wire.messages import Ack, Contract, Message, Pong, RejectMessage, RosterNews, ValueRequest
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import Roster, sign, to_bytes
@@ -93,7 +93,7 @@ def absurd(bob: Bob) -> None:
 def out_of_reach(bob: Bob) -> None:
     """It costs nothing: somebody else may have moved the one who sends it."""
     says(lambda bob: bob.next(tail=numbers(*[10.0] * bob.party().length)), "out_of_reach")(bob)
-    assert bob.peer.inside(lambda: bob.peer.life.standing.get("ann", Standing()).recent) == ()
+    assert bob.peer.inside(lambda: bob.peer.life.standing.get("ann", Reputation()).recent) == ()
 
 
 def another_plan(bob: Bob) -> None:

@@ -20,7 +20,7 @@ from fedpeer.algorithms.leaves import leaves, rebuilt
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.pupil import Pupil
-from fedpeer.peer.runtime.process import Process
+from fedpeer.peer.runtime.process import PeerProcess
 from fedpeer.peer.runtime.view import view_of
 from fedpeer.peer.state.events import Tick
 from fedpeer.peer.state.voters import EVERYONE
@@ -28,11 +28,11 @@ from fedpeer.peer.wire.ballots import (
     Accept,
     Certificate,
     Commit,
-    Decree,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
     Progress,
+    Proposal,
     Propose,
     VoteReply,
     VoteRequest,
@@ -89,10 +89,10 @@ class Councillor(Bob):
             Heartbeat(LeaderCertificate(term, candidate, number, tuple(sorted(votes.items()))), Progress())
         )
 
-    def decree(self, term: int, round: int, digest: bytes) -> Decree:
-        return Decree(term, round, self.people.roster.number, digest)
+    def decree(self, term: int, round: int, digest: bytes) -> Proposal:
+        return Proposal(term, round, self.people.roster.number, digest)
 
-    def commit(self, decree: Decree, *, signed: Decree | None = None) -> ConsensusMessage:
+    def commit(self, decree: Proposal, *, signed: Proposal | None = None) -> ConsensusMessage:
         """That this is in force by three of five; `signed`: that they accepted another one."""
         scope = self.council.decrees.election.scope
         by = {who: self.signed_by(who, acceptance_text(scope, who, signed or decree)) for who in OTHERS}
@@ -374,7 +374,7 @@ def council(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Councillor]:
     """bob, elected, in round 1."""
     standing = pytest.MonkeyPatch()
 
-    async def still(process: Process) -> None:
+    async def still(process: PeerProcess) -> None:
         """Time goes on until he has met the others."""
         life = process._node.life
         while not all(life.others[peer].knows_us for peer in OTHERS):
@@ -382,7 +382,7 @@ def council(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Councillor]:
             await asyncio.sleep(0.02)
         await asyncio.sleep(3600.0)
 
-    standing.setattr(Process, "_tick", still)
+    standing.setattr(PeerProcess, "_tick", still)
     federation = worlds.federation(
         network="mlp:64+3+10",
         learning__algorithm="python:tests.peer.runtime.everything:Everything",

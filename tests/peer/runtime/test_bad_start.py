@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from fedpeer.cli.main import run
-from fedpeer.peer.runtime.dashboard.access import Door, read_token
+from fedpeer.peer.runtime.dashboard.access import DashboardAddress, read_token
 from fedpeer.peer.runtime.dashboard.ask import ask
 from fedpeer.peer.runtime.listener import bind
 from tests.docs.pages import ROOT, blocks
@@ -178,13 +178,13 @@ def fill(path: Path) -> None:
             pass
 
 
-def with_dashboard(file: Path) -> Door:
+def with_dashboard(file: Path) -> DashboardAddress:
     """Give the peer a dashboard on a free port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     token = file.parent / "keys" / "peer1.token"
     change(file, dashboard={"listen": f"127.0.0.1:{port}", "token_file": str(token)})
-    return Door(f"http://127.0.0.1:{port}", read_token(token))
+    return DashboardAddress(f"http://127.0.0.1:{port}", read_token(token))
 
 
 @pytest.mark.parametrize("how", [pytest.param("full", id="D06-full"), pytest.param("read-only", id="D06-read-only")])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.peer.runtime.buffers import Lease, Pool
+from fedpeer.peer.runtime.buffers import BufferPool, Lease
 
 MOST = 3
 
@@ -21,7 +21,7 @@ def address(lease: Lease) -> int:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["x", "y"]), st.integers(1, 64), st.booleans())))
 def test_nobody_writes_into_what_another_holds(steps: list[tuple[str, str, int, bool]]) -> None:
     """Each holder fills its buffer with a mark of its own, and finds it there until it gives the buffer back."""
-    pool, held = Pool(), list[tuple[str, str, Lease, int]]()
+    pool, held = BufferPool(), list[tuple[str, str, Lease, int]]()
     for mark, (peer, lane, length, give_back) in enumerate(steps):
         lent = Counter((peer, lane) for peer, lane, _, _ in held)
         lease = pool.lease(peer, lane, length, most=MOST, kept=True)
@@ -36,7 +36,7 @@ def test_nobody_writes_into_what_another_holds(steps: list[tuple[str, str, int, 
 
 
 def test_the_same_memory_serves_one_message_after_another() -> None:
-    pool = Pool()
+    pool = BufferPool()
     seen = set()
     for _ in range(5):
         lease = pool.lease("a", "x", 1_000_000, most=MOST, kept=True)
@@ -48,7 +48,7 @@ def test_the_same_memory_serves_one_message_after_another() -> None:
 
 
 def test_a_buffer_serves_what_is_shorter_and_makes_way_for_what_is_longer() -> None:
-    pool = Pool()
+    pool = BufferPool()
     for length, kept in ((1000, 1000), (10, 1000), (2000, 2000)):
         lease = pool.lease("a", "x", length, most=MOST, kept=True)
         assert lease is not None
@@ -58,7 +58,7 @@ def test_a_buffer_serves_what_is_shorter_and_makes_way_for_what_is_longer() -> N
 
 
 def test_what_is_not_to_be_kept_is_not() -> None:
-    pool = Pool()
+    pool = BufferPool()
     lease = pool.lease("a", "RosterNews", 1000, most=1, kept=False)
     assert lease is not None
     assert pool.lease("a", "RosterNews", 1000, most=1, kept=False) is None
@@ -67,7 +67,7 @@ def test_what_is_not_to_be_kept_is_not() -> None:
 
 
 def test_a_buffer_is_given_back_once() -> None:
-    lease = Pool().lease("a", "x", 1, most=1, kept=True)
+    lease = BufferPool().lease("a", "x", 1, most=1, kept=True)
     assert lease is not None
     lease.release()
     with pytest.raises(AssertionError, match="once"):
@@ -75,7 +75,7 @@ def test_a_buffer_is_given_back_once() -> None:
 
 
 def test_a_peer_that_is_gone_takes_its_buffers_along() -> None:
-    pool = Pool()
+    pool = BufferPool()
     lent, rests = (pool.lease("a", "x", 10, most=2, kept=True) for _ in range(2))
     assert lent is not None
     assert rests is not None

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedpeer.gossip.transfers import Parcel
-from fedpeer.peer.runtime.client import BULK_BYTES, LinkDown, Links, Outcome, Taken
+from fedpeer.gossip.transfers import NumberedTransfer
+from fedpeer.peer.runtime.client import BULK_BYTES, DeliveryReceipt, LinkDown, Outcome, PeerLinks
 from fedpeer.peer.runtime.identity import client_context, put_out, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import ListenError, bind
-from fedpeer.peer.wire.ballots import Certificate, Commit, Decree, HeartbeatReply, Progress
+from fedpeer.peer.wire.ballots import Certificate, Commit, HeartbeatReply, Progress, Proposal
 from fedpeer.peer.wire.codec import encode
 from fedpeer.peer.wire.messages import Ack, ConsensusMessage, Message, RejectMessage, RosterNews, Transfer
 from fedpeer.peer.wire.roster import expel, to_bytes
@@ -54,22 +54,22 @@ class Reports:
 @asynccontextmanager
 async def links_of_ann(
     limits: Limits | None = None, tls: ssl.SSLContext | None = None
-) -> AsyncIterator[tuple[Links, Reports]]:
+) -> AsyncIterator[tuple[PeerLinks, Reports]]:
     reports = Reports()
-    links = Links(lambda peer: tls, reports, limits)
+    links = PeerLinks(lambda peer: tls, reports, limits)
     try:
         yield links, reports
     finally:
         await links.close()
 
 
-def send(links: Links, url: str, message: Message) -> None:
+def send(links: PeerLinks, url: str, message: Message) -> None:
     links.send("bob", url, *encode(ENVELOPE, message))
 
 
 def big(length: int, seq: int = 1) -> Transfer:
     payload = torch.arange(length, dtype=torch.float32)
-    parcel = Parcel(seq=seq, round=1, exchange=1, weight=0.5, form="float32", payload=payload)
+    parcel = NumberedTransfer(seq=seq, round=1, exchange=1, weight=0.5, form="float32", payload=payload)
     return Transfer(group="all", parcel=parcel)
 
 
@@ -130,9 +130,9 @@ async def test_every_kind_of_message_arrives_and_is_reported(secure: bool, tmp_p
         for message in MESSAGES.values():
             send(links, port.url, message)
         outcomes = await reports.first(len(MESSAGES))
-    assert [type(outcome) for outcome in outcomes] == [Taken] * len(MESSAGES)
+    assert [type(outcome) for outcome in outcomes] == [DeliveryReceipt] * len(MESSAGES)
     sizes = [len(framed(message)) for message in MESSAGES.values()]
-    assert [outcome.bytes for outcome in outcomes if isinstance(outcome, Taken)] == sizes
+    assert [outcome.bytes for outcome in outcomes if isinstance(outcome, DeliveryReceipt)] == sizes
     assert [framed(message) for _, _, message in port.delivered] == [framed(message) for message in MESSAGES.values()]
 
 
@@ -140,7 +140,7 @@ async def test_a_large_tensor_arrives_whole() -> None:
     port = with_length(2_000_003)
     async with serving(port), links_of_ann() as (links, reports):
         send(links, port.url, big(2_000_003))
-        assert isinstance((await reports.first(1))[0], Taken)
+        assert isinstance((await reports.first(1))[0], DeliveryReceipt)
     got = port.delivered[0][2]
     assert isinstance(got, Transfer)
     assert torch.equal(got.parcel.payload, big(2_000_003).parcel.payload)
@@ -163,18 +163,18 @@ async def test_small_messages_overtake_bulk() -> None:
         send(links, url, big(5_000_000))
         for taken in range(5):
             send(links, url, Ack(group="all", taken=taken, round=1))
-        assert [type(outcome) for outcome in await reports.first(5)] == [Taken] * 5
+        assert [type(outcome) for outcome in await reports.first(5)] == [DeliveryReceipt] * 5
 
 
 async def test_a_ballot_does_not_wait_behind_a_model_however_many_signatures_it_has() -> None:
     roll = tuple((f"peer{number:03}", bytes(64)) for number in range(100))
-    ballot = ConsensusMessage(group="all", said=Commit(Certificate(Decree(2, 3, 1, b"m" * 32), roll)))
+    ballot = ConsensusMessage(group="all", said=Commit(Certificate(Proposal(2, 3, 1, b"m" * 32), roll)))
     head, tail = encode(ENVELOPE, ballot)
     assert BULK_BYTES < len(tail) < 10_000
     async with somebody(small_only) as url, links_of_ann() as (links, reports):
         send(links, url, big(5_000_000))
         links.send("bob", url, head, tail, urgent=True)
-        assert [type(outcome) for outcome in await reports.first(1)] == [Taken]
+        assert [type(outcome) for outcome in await reports.first(1)] == [DeliveryReceipt]
 
 
 async def test_a_heartbeat_goes_before_all_that_waits() -> None:
@@ -184,7 +184,7 @@ async def test_a_heartbeat_goes_before_all_that_waits() -> None:
         for taken in range(60):
             send(links, url, Ack(group="all", taken=1000 + taken, round=1))
         links.send("bob", url, head, tail, urgent=True)
-        outcomes = [each for each in await reports.first(61) if isinstance(each, Taken)]
+        outcomes = [each for each in await reports.first(61) if isinstance(each, DeliveryReceipt)]
     assert len(outcomes) == 61
     assert outcomes[0].bytes == len(head) + len(tail)
 
@@ -220,7 +220,7 @@ async def test_nobody_there_is_reported_and_tried_again_after_a_rest() -> None:
         async with serving(port):
             for count in itertools.count(3):
                 send(links, port.url, MESSAGES["ack"])
-                if isinstance((await reports.first(count))[-1], Taken):
+                if isinstance((await reports.first(count))[-1], DeliveryReceipt):
                     break
     assert len(port.delivered) == 1
 
@@ -238,7 +238,7 @@ async def test_a_peer_that_speaks_is_answered_at_once_and_not_after_the_rest() -
             assert isinstance((await reports.first(2))[-1], LinkDown), "it rests"
             links.heard("bob")
             send(links, port.url, MESSAGES["fetch"])
-            assert isinstance((await reports.first(3))[-1], Taken)
+            assert isinstance((await reports.first(3))[-1], DeliveryReceipt)
 
 
 async def test_who_speaks_and_cannot_be_reached_is_tried_again_once_in_a_rest() -> None:

@@ -20,7 +20,13 @@ from cryptography.x509.oid import NameOID
 
 from fedpeer.config.peer_file import DashboardSettings
 from fedpeer.peer.runtime.dashboard import server
-from fedpeer.peer.runtime.dashboard.access import DashboardError, Door, Listener, listener, read_token
+from fedpeer.peer.runtime.dashboard.access import (
+    DashboardAddress,
+    DashboardError,
+    DashboardListener,
+    listener,
+    read_token,
+)
 from fedpeer.peer.runtime.dashboard.ask import ask
 from fedpeer.peer.runtime.dashboard.server import Dashboard
 from fedpeer.peer.runtime.limits import Limits
@@ -40,7 +46,7 @@ async def running(
 ) -> AsyncIterator[Dashboard]:
     """A dashboard on a free port of loopback."""
     status = (peer or FakePeer()).status.as_json
-    board = Dashboard(Listener("127.0.0.1", 0, TOKEN, **more), status, Metrics(status), every_s, limits)
+    board = Dashboard(DashboardListener("127.0.0.1", 0, TOKEN, **more), status, Metrics(status), every_s, limits)
     await board.start()
     try:
         yield board
@@ -103,7 +109,7 @@ async def test_a_cookie_outlives_a_restart_and_opens_no_other_peer() -> None:
     async with running() as board, visitor(board) as session:
         async with session.get("/", params={"token": TOKEN}) as answer:
             assert answer.status == 200
-        other = Dashboard(Listener("127.0.0.1", 0, "f" * 32), FakePeer().status.as_json, None)
+        other = Dashboard(DashboardListener("127.0.0.1", 0, "f" * 32), FakePeer().status.as_json, None)
         await other.start()
         try:
             async with session.get(f"{other.listener.door.url}/status.json") as answer:
@@ -112,7 +118,7 @@ async def test_a_cookie_outlives_a_restart_and_opens_no_other_peer() -> None:
             await other.stop()
         port = board.listener.port
         await board.stop()
-        again = Dashboard(Listener("127.0.0.1", port, TOKEN), FakePeer().status.as_json, None)
+        again = Dashboard(DashboardListener("127.0.0.1", port, TOKEN), FakePeer().status.as_json, None)
         await again.start()
         try:
             async with session.get("/status.json") as answer:
@@ -266,9 +272,9 @@ def test_a_key_that_every_user_can_read_is_no_key(tmp_path: Path) -> None:
     crt, key = certificate(tmp_path)
     key.chmod(0o644)
     with pytest.raises(DashboardError, match=r"chmod 600 .*board\.key"):
-        Listener("0.0.0.0", 0, TOKEN, crt, key).context()
+        DashboardListener("0.0.0.0", 0, TOKEN, crt, key).context()
     key.chmod(0o640)  # of a group for such keys
-    assert Listener("0.0.0.0", 0, TOKEN, crt, key).context() is not None
+    assert DashboardListener("0.0.0.0", 0, TOKEN, crt, key).context() is not None
 
 
 def token_file(folder: Path, text: str = TOKEN, mode: int = 0o600) -> Path:
@@ -286,7 +292,7 @@ def test_beyond_loopback_it_needs_a_certificate(tmp_path: Path) -> None:
         listener(open_to_all, tmp_path)
     settings = {**open_to_all.model_dump(), "certificate": "board.crt", "key": "board.key"}
     found = listener(DashboardSettings(**settings), tmp_path)
-    assert found.door == Door("https://127.0.0.1:7503", TOKEN, tmp_path / "board.crt")
+    assert found.door == DashboardAddress("https://127.0.0.1:7503", TOKEN, tmp_path / "board.crt")
     assert (
         listener(DashboardSettings(listen="[::1]:7503", token_file="peer3.token"), tmp_path).door.url
         == "http://[::1]:7503"
@@ -303,7 +309,7 @@ async def test_with_tls_the_certificate_is_known_by_itself_and_the_cookie_stays_
         status = await asyncio.to_thread(ask, door)
         assert status["peer"] == "peer3"
         with pytest.raises(DashboardError, match="CERTIFICATE_VERIFY_FAILED"):
-            await asyncio.to_thread(ask, Door(door.url, TOKEN, stranger))
+            await asyncio.to_thread(ask, DashboardAddress(door.url, TOKEN, stranger))
         asked: dict[str, Any] = {"params": {"token": TOKEN}, "allow_redirects": False, "ssl": False}
         async with visitor(board, Host="ward3.example") as session, session.get("/", **asked) as answer:
             assert "Secure" in answer.headers["Set-Cookie"]
@@ -312,7 +318,7 @@ async def test_with_tls_the_certificate_is_known_by_itself_and_the_cookie_stays_
 def test_an_unusable_certificate_is_named(tmp_path: Path) -> None:
     file, _ = certificate(tmp_path)
     with pytest.raises(DashboardError, match="belong together"):
-        Listener("127.0.0.1", 0, TOKEN, file, tmp_path / "missing.key").context()
+        DashboardListener("127.0.0.1", 0, TOKEN, file, tmp_path / "missing.key").context()
 
 
 @pytest.mark.parametrize(
@@ -343,7 +349,7 @@ async def test_asking_says_what_is_wrong() -> None:
     async with running() as board:
         door = board.listener.door
         with pytest.raises(DashboardError, match="does not take this token"):
-            await asyncio.to_thread(ask, Door(door.url, "f" * 32))
+            await asyncio.to_thread(ask, DashboardAddress(door.url, "f" * 32))
     with pytest.raises(DashboardError, match="No peer answers"):
         await asyncio.to_thread(ask, door)
 
@@ -359,7 +365,7 @@ async def test_an_answer_that_is_no_status_is_refused(body: bytes) -> None:
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as other:
         port = other.sockets[0].getsockname()[1]
         with pytest.raises(DashboardError, match="not with a status"):
-            await asyncio.to_thread(ask, Door(f"http://127.0.0.1:{port}", TOKEN))
+            await asyncio.to_thread(ask, DashboardAddress(f"http://127.0.0.1:{port}", TOKEN))
 
 
 @pytest.mark.asyncio
@@ -372,7 +378,7 @@ async def test_the_token_is_not_carried_on_to_another_address() -> None:
     async with await asyncio.start_server(elsewhere, "127.0.0.1", 0) as other:
         port = other.sockets[0].getsockname()[1]
         with pytest.raises(DashboardError, match="answers 302"):
-            await asyncio.to_thread(ask, Door(f"http://127.0.0.1:{port}", TOKEN))
+            await asyncio.to_thread(ask, DashboardAddress(f"http://127.0.0.1:{port}", TOKEN))
 
 
 @pytest.mark.asyncio

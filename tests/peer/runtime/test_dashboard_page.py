@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.peer.runtime.dashboard.access import Listener
+from fedpeer.peer.runtime.dashboard.access import DashboardListener
 from fedpeer.peer.runtime.dashboard.server import Dashboard
 from fedpeer.peer.state.events import Note, RejectEffect
 from fedpeer.rejection import Rejection
@@ -28,7 +28,7 @@ EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='ow
 @asynccontextmanager
 async def shown(peer: FakePeer, folder: Path, width: int = 1400) -> AsyncIterator[tuple[Page, Dashboard]]:
     """The page of this peer in a browser, logged in, and drawn."""
-    board = Dashboard(Listener("127.0.0.1", 0, TOKEN), peer.status.as_json, None, every_s=0.05)
+    board = Dashboard(DashboardListener("127.0.0.1", 0, TOKEN), peer.status.as_json, None, every_s=0.05)
     await board.start()
     try:
         async with chromium(folder) as page:
@@ -187,7 +187,7 @@ async def test_before_the_first_round_the_page_says_what_is_missing(tmp_path: Pa
 
 @pytest.mark.slow
 async def test_the_page_that_asks_for_the_token_leads_in(tmp_path: Path) -> None:
-    board = Dashboard(Listener("127.0.0.1", 0, TOKEN), learned(4).status.as_json, None)
+    board = Dashboard(DashboardListener("127.0.0.1", 0, TOKEN), learned(4).status.as_json, None)
     await board.start()
     try:
         async with chromium(tmp_path) as page:

@@ -35,7 +35,7 @@ from fedpeer.peer.runtime.invitation import (
     Denied,
     Invitation,
     Token,
-    Wrong,
+    WrongSecrets,
     read_admission,
 )
 from fedpeer.peer.runtime.invitation_files import make_federation, new_folder, seat, write_peer
@@ -166,7 +166,7 @@ def test_guessing_does_not_end_an_invitation(authority: Authority) -> None:
 
 
 def test_answers_to_wrong_secrets_are_kept_back_for_longer_and_longer() -> None:
-    wrong = Wrong()
+    wrong = WrongSecrets()
     one = [wrong.once_more("10.0.0.1") for _ in range(8)]
     assert one == [DELAY_S * 2**n if DELAY_S * 2**n < DELAY_MAX_S else DELAY_MAX_S for n in range(8)]
     assert wrong.once_more("10.0.0.2") == DELAY_S, "each address has its own"

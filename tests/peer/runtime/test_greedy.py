@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedpeer.peer.node.channels import WAITING_BYTES
-from fedpeer.peer.state.reputation import Standing
+from fedpeer.peer.state.reputation import Reputation
 from tests.peer.runtime.bob import Bob, bob_at
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_who_has_no_room_says_so_and_charges_nobody(fresh: Bob, weight: float) -
     fresh.peer.inside(lambda: holding(9.9))
     with fresh.refuses("no_room"):
         assert fresh.say(fresh.next(weight=weight)) is None
-    assert fresh.peer.inside(lambda: life.standing.get("ann", Standing()).recent) == ()
+    assert fresh.peer.inside(lambda: life.standing.get("ann", Reputation()).recent) == ()
     fresh.peer.inside(lambda: holding(7.0))
     taken = fresh.taken()
     assert fresh.say(fresh.next(weight=weight)) is None

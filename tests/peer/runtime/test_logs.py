@@ -15,10 +15,10 @@ from fedpeer.peer.runtime.logs import (
     LINES_MAX,
     TEXT_MAX,
     WINDOW_S,
-    JsonLines,
-    Line,
+    JsonLinesLog,
     Log,
     LogFile,
+    LogLine,
     Terminal,
     for_stream,
     line_of,
@@ -33,7 +33,7 @@ class Told:
     """A log whose lines are kept and whose clock stands still unless it is moved."""
 
     def __init__(self, level: str = "info") -> None:
-        self.now, self.lines = 100.0, list[Line]()
+        self.now, self.lines = 100.0, list[LogLine]()
         self.log = Log([self.lines.append], level, lambda: self.now, lambda: self.now)  # type: ignore[arg-type]
 
     def note(self, text: str, what: str = "started", level: str = "info") -> None:
@@ -108,7 +108,7 @@ def test_nothing_that_a_terminal_obeys_gets_through(text: str) -> None:
     assert printable(line.text) == line.text
 
 
-def terminal(line: Line, width: int = 80, colour: bool = False) -> str:
+def terminal(line: LogLine, width: int = 80, colour: bool = False) -> str:
     screen = io.StringIO()
     system = "standard" if colour else None
     Terminal("peer3", Console(file=screen, force_terminal=colour, width=width, color_system=system))(line)  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def terminal(line: Line, width: int = 80, colour: bool = False) -> str:
 
 
 def test_a_person_reads_time_level_peer_and_sentence() -> None:
-    line = Line(t=0.0, level="warning", what="late", text="round 20 went on without [peer2] :bug:", more=1200)
+    line = LogLine(t=0.0, level="warning", what="late", text="round 20 went on without [peer2] :bug:", more=1200)
     shown = terminal(line)
     assert shown.endswith("warning peer3  round 20 went on without [peer2] :bug: (and 1,200 more like it)\n")
     assert shown[2] == shown[5] == ":"
@@ -126,8 +126,8 @@ def test_a_person_reads_time_level_peer_and_sentence() -> None:
 def test_elsewhere_lines_are_json() -> None:
     stream = io.StringIO()
     sink = for_stream("peer3", stream)
-    assert isinstance(sink, JsonLines)
-    sink(Line(t=1.23456, level="info", what="round", text='a "quote"\u2028', fields={"loss": float("nan")}))
+    assert isinstance(sink, JsonLinesLog)
+    sink(LogLine(t=1.23456, level="info", what="round", text='a "quote"\u2028', fields={"loss": float("nan")}))
     assert stream.getvalue().count("\n") == 1
     assert json.loads(stream.getvalue()) == {
         "peer": "peer3", "t": 1.235, "level": "info", "what": "round", "text": 'a "quote"\u2028',
@@ -151,7 +151,7 @@ def test_the_file_goes_on_and_is_bounded(tmp_path: Path) -> None:
     for half in (texts[:90], texts[90:]):
         file = LogFile(path, bytes_max=4000)
         for text in half:
-            file(Line(t=0.0, level="info", what="round", text=text))
+            file(LogLine(t=0.0, level="info", what="round", text=text))
         file.close()
     old = path.with_name("log.jsonl.1")
     assert path.stat().st_size <= 4000
@@ -163,7 +163,7 @@ def test_the_file_goes_on_and_is_bounded(tmp_path: Path) -> None:
 
 def test_a_line_is_on_disk_when_it_is_told(tmp_path: Path) -> None:
     file = LogFile(tmp_path / "log.jsonl")
-    file(Line(t=0.0, level="info", what="round", text="kill me now"))
+    file(LogLine(t=0.0, level="info", what="round", text="kill me now"))
     assert lines(tmp_path / "log.jsonl") == ["kill me now"]
     file.close()
 
@@ -171,9 +171,9 @@ def test_a_line_is_on_disk_when_it_is_told(tmp_path: Path) -> None:
 def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     file = LogFile(folder / "log.jsonl")
-    file(Line(t=0.0, level="info", what="round", text="no folder yet"))
+    file(LogLine(t=0.0, level="info", what="round", text="no folder yet"))
     assert file.lost == 1
     folder.mkdir()
-    file(Line(t=0.0, level="info", what="round", text="there again"))
+    file(LogLine(t=0.0, level="info", what="round", text="there again"))
     file.close()
     assert (file.lost, lines(folder / "log.jsonl")) == (1, ["there again"])

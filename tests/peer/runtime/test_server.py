@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedpeer.gossip.transfers import WINDOW, Parcel
+from fedpeer.gossip.transfers import WINDOW, NumberedTransfer
 from fedpeer.peer.runtime.identity import client_context, peer_of, put_out, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import ListenError, bind
 from fedpeer.peer.runtime.server import HASHED_AT_ONCE_BYTES
 from fedpeer.peer.runtime.transient import NoAddressError, PortInUseError
 from fedpeer.peer.wire import codec
-from fedpeer.peer.wire.message_policy import CouncilSpec
+from fedpeer.peer.wire.message_policy import ConsensusSpec
 from fedpeer.peer.wire.message_spec import ParsedMetadata
 from fedpeer.peer.wire.messages import Message, ModelReply, RejectMessage, RosterNews, Transfer
 from fedpeer.peer.wire.rejections import REJECTIONS
@@ -58,7 +58,7 @@ async def test_a_large_tensor_in_many_pieces_lies_in_its_lease() -> None:
     length = 1_000_003
     port = Port(gate=replace(GATE, groups={"all": spec(length=length)}), keep=True)
     value_D = torch.arange(length, dtype=torch.float32)
-    parcel = Parcel(seq=1, round=1, exchange=1, weight=0.5, form="float32", payload=value_D)
+    parcel = NumberedTransfer(seq=1, round=1, exchange=1, weight=0.5, form="float32", payload=value_D)
     said = request(framed(Transfer(group="all", parcel=parcel)))
     async with serving(port), connected(port) as (reader, writer):
         for start in range(0, len(said), 100_001):
@@ -75,7 +75,7 @@ async def test_a_large_tensor_in_many_pieces_lies_in_its_lease() -> None:
 
 async def test_a_large_model_is_hashed_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     content = bytes(range(256)) * (HASHED_AT_ONCE_BYTES // 256 + 1)
-    council = CouncilSpec(members=GATE.councils["all"].members, update_bytes=(0, 8), model_bytes=(0, len(content)))
+    council = ConsensusSpec(members=GATE.councils["all"].members, update_bytes=(0, 8), model_bytes=(0, len(content)))
     port = Port(gate=replace(GATE, councils={"all": council}))
     threads, finish = list[threading.Thread](), codec.finish
 

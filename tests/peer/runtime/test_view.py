@@ -9,7 +9,7 @@ import pytest
 
 from fedpeer.config.choice import parse
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.runtime.status import COUNTED, View
+from fedpeer.peer.runtime.status import COUNTED, NodeView
 from fedpeer.peer.runtime.view import audit, view_of
 from fedpeer.peer.state.events import Note
 from fedpeer.sims.network.driver import Machine
@@ -35,12 +35,12 @@ def node(machine: Machine) -> Node:
     return machine
 
 
-def scored(view: View) -> bool:
+def scored(view: NodeView) -> bool:
     return all(peer.score is not None for peer in view.peers)
 
 
 def test_a_run_is_seen_from_its_beginning_to_its_end() -> None:
-    here, seen = town(), list[View]()
+    here, seen = town(), list[NodeView]()
     here.stepped = lambda peer, machine: (
         seen.append(view_of(node(machine), {"peer2": 0.5})) if peer == "peer1" else None
     )

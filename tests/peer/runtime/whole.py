@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 import pytest
 
 from fedpeer.peer.runtime import process
-from fedpeer.peer.runtime.buffers import Pool
+from fedpeer.peer.runtime.buffers import BufferPool
 from fedpeer.peer.runtime.limits import Limits
-from fedpeer.peer.runtime.logs import Line, LogFile
+from fedpeer.peer.runtime.logs import LogFile, LogLine
 from fedpeer.peer.runtime.prepared import Prepared
-from fedpeer.peer.runtime.process import Process
+from fedpeer.peer.runtime.process import PeerProcess
 from fedpeer.peer.runtime.server import Host, PeerServer
 from fedpeer.peer.state.durable_state import DurableState
-from fedpeer.peer.state.events import Asked
+from fedpeer.peer.state.events import OperatorCommand
 from fedpeer.peer.state.journal import snapshot_bytes
 from fedpeer.peer.state.node_state import NodeState
 
@@ -38,10 +38,10 @@ T = TypeVar("T")
 class Whole:
     """One running peer, and its server once it listens."""
 
-    process: Process
+    process: PeerProcess
     loop: asyncio.AbstractEventLoop
     server: PeerServer = field(init=False)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[LogLine] = field(default_factory=list)
     told: threading.Condition = field(default_factory=threading.Condition)
 
     @property
@@ -66,16 +66,16 @@ class Whole:
 
         return self.wait(settled())
 
-    def hear(self, line: Line) -> None:
+    def hear(self, line: LogLine) -> None:
         """A sink of its log."""
         with self.told:
             self.lines.append(line)
             self.told.notify_all()
 
-    def line(self, what: str, since: int = 0) -> Line:
+    def line(self, what: str, since: int = 0) -> LogLine:
         """The first line of this name in the log, from the line number `since` on; waits for it."""
 
-        def found() -> Line | None:
+        def found() -> LogLine | None:
             return next((line for line in self.lines[since:] if line.what == what), None)
 
         with self.told:
@@ -114,7 +114,7 @@ def whole(prepared: Prepared, also: Callable[[AsyncExitStack], Awaitable[object]
         async with AsyncExitStack() as stack:
             if also is not None:
                 await also(stack)
-            running = Whole(Process(prepared, quiet=True), asyncio.get_running_loop())
+            running = Whole(PeerProcess(prepared, quiet=True), asyncio.get_running_loop())
             _overhear(listening, running)
             made.put(running)
             await running.process.run()
@@ -129,7 +129,7 @@ def whole(prepared: Prepared, also: Callable[[AsyncExitStack], Awaitable[object]
             yield running
         finally:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended by itself
-                running.loop.call_soon_threadsafe(running.process.feed, Asked("pause"))
+                running.loop.call_soon_threadsafe(running.process.feed, OperatorCommand("pause"))
     finally:
         listening.undo()
         thread.join(PATIENCE)
@@ -140,11 +140,11 @@ def _overhear(listening: pytest.MonkeyPatch, running: Whole) -> None:
     """Keep the server that it is about to make, and every line that it will write into its log file."""
 
     class Overheard(LogFile):
-        def __call__(self, line: Line) -> None:
+        def __call__(self, line: LogLine) -> None:
             super().__call__(line)
             running.hear(line)
 
-    def kept(host: Host, pool: Pool, limits: Limits) -> PeerServer:
+    def kept(host: Host, pool: BufferPool, limits: Limits) -> PeerServer:
         running.server = PeerServer(host, pool, limits)
         return running.server
 

@@ -21,7 +21,7 @@ from fedpeer.peer.state.entries import (
     VotingAllowed,
 )
 from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
-from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, Decree, HardState, VoterSet
+from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, HardState, Proposal, VoterSet
 from fedpeer.peer.wire.tails import content_digest
 
 GROUP = "everyone"
@@ -45,7 +45,7 @@ def plain(made: DurableState) -> tuple[object, ...]:
 
 
 DIGESTS = [content_digest(bytes([number])) for number in range(9)]
-DECREES = st.builds(Decree, st.integers(1, 9), st.integers(1, 9), st.just(1), st.sampled_from(DIGESTS))
+DECREES = st.builds(Proposal, st.integers(1, 9), st.integers(1, 9), st.just(1), st.sampled_from(DIGESTS))
 CERTIFICATES = st.builds(Certificate, DECREES, st.just((("ann", bytes(64)), ("ben", bytes(64)))))
 HOLDINGS = st.builds(CommitState, st.just(1), st.none() | DECREES, st.none() | CERTIFICATES)
 ENTRIES: st.SearchStrategy[ChamberEntry] = st.one_of(
@@ -83,13 +83,13 @@ def test_a_holding_is_an_entry_and_back(holding: CommitState) -> None:
 
 
 def test_models_are_kept_as_long_as_they_are_needed() -> None:
-    accepted, applied = Decree(1, 2, 1, DIGESTS[0]), Certificate(Decree(1, 1, 1, DIGESTS[1]), ())
+    accepted, applied = Proposal(1, 2, 1, DIGESTS[0]), Certificate(Proposal(1, 1, 1, DIGESTS[1]), ())
     found = chamber().changed(bound(GROUP, CommitState(1, accepted, applied)))
     for number, digest in enumerate(DIGESTS):
         found = found.changed(ModelStored(group=GROUP, digest=digest, content=bytes([number])))
         assert found.models.keys() >= {*DIGESTS[: min(number + 1, 2)]}
     assert list(found.models) == [*DIGESTS[:2], *DIGESTS[-MODELS_MAX:]]
-    found = found.changed(bound(GROUP, CommitState(1, None, Certificate(Decree(1, 3, 1, DIGESTS[8]), ()))))
+    found = found.changed(bound(GROUP, CommitState(1, None, Certificate(Proposal(1, 3, 1, DIGESTS[8]), ()))))
     assert list(found.models) == DIGESTS[-MODELS_MAX:]
 
 

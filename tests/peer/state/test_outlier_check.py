@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpeer.peer.state.outlier_check import FACTOR, LENGTHS, RISE, STEPS, Reach, length_of
+from fedpeer.peer.state.outlier_check import FACTOR, LENGTHS, RISE, STEPS, OutlierCheck, length_of
 
 D = 10
 
@@ -20,7 +20,7 @@ def toward(length: float) -> torch.Tensor:
     return vector_D
 
 
-def furthest(reach: Reach, estimate_D: torch.Tensor) -> torch.Tensor:
+def furthest(reach: OutlierCheck, estimate_D: torch.Tensor) -> torch.Tensor:
     """The furthest value that is taken, in the direction in which that is furthest."""
     length = float(estimate_D.norm())
     most = toward(min(reach.far, length + reach.near(length)) * (1 - 1e-12))
@@ -40,7 +40,7 @@ def pulled(rounds: int, *, honest: int = 0, restart_every: int = 0) -> tuple[lis
     Training pulls back toward where the honest began, by a step that is as long as it was at first, or as far as that
     is: however far the liar pulls, the measure is not drawn along.
     """
-    reach, estimate_D, lengths = Reach(start=START), toward(START), []
+    reach, estimate_D, lengths = OutlierCheck(start=START), toward(START), []
     for round in range(1, rounds + 1):
         back_D = estimate_D - toward(START)
         trained_D = estimate_D - back_D * 0.9 + toward(STEP)
@@ -50,7 +50,7 @@ def pulled(rounds: int, *, honest: int = 0, restart_every: int = 0) -> tuple[lis
         lengths.append(float(estimate_D.norm()))
         if restart_every and round % restart_every == 0:  # what is on the disk is all that there is
             kept = {name: getattr(reach, name) for name in ("start", "first", "steps", "path", "away", "round")}
-            reach = Reach(**kept)
+            reach = OutlierCheck(**kept)
     return lengths, reach.far
 
 
@@ -79,7 +79,7 @@ def test_after_honest_training_a_liar_pulls_an_average_by_what_training_moved_of
 
 
 def test_no_step_counts_for_much_more_than_those_before() -> None:
-    reach = Reach(start=1.0)
+    reach = OutlierCheck(start=1.0)
     for round in range(1, 31):
         reach = reach.after(0.5 if round <= 10 else 0.05, round)
     for round in range(31, 131):
@@ -94,7 +94,7 @@ def test_no_step_counts_for_much_more_than_those_before() -> None:
 
 
 def test_before_the_first_training_what_it_came_in_with_counts() -> None:
-    reach = Reach(start=START)
+    reach = OutlierCheck(start=START)
     assert reach.refusal(toward(2 * START), toward(START)) is None
     found = reach.refusal(toward(FACTOR * START * 1.1), toward(START))
     assert found is not None
@@ -112,7 +112,7 @@ def test_an_honest_neighbour_is_taken_when_steps_become_longer(seed: int, heavie
     draws = np.random.default_rng(seed)
     one_D = torch.from_numpy(draws.normal(size=D))
     one_D *= START / float(one_D.norm())
-    reach, mean_D = Reach(start=START), one_D
+    reach, mean_D = OutlierCheck(start=START), one_D
     for round in range(1, 301):
         pace = {
             "warm-up": min(1.0, round / 100),
@@ -143,7 +143,7 @@ def test_an_honest_neighbour_is_taken_whatever_its_data_and_wherever_this_peer_w
     draws = np.random.default_rng(seed)
     one_D = torch.from_numpy(draws.normal(size=D))
     one_D *= start / float(one_D.norm())
-    other_D, reach = one_D.clone(), Reach(start=start)
+    other_D, reach = one_D.clone(), OutlierCheck(start=start)
     length = start * float(draws.uniform(0.01, 1.0))
     for round in range(1, together + 1):
         step_D = torch.from_numpy(draws.normal(size=D))
@@ -162,7 +162,7 @@ def test_an_honest_neighbour_is_taken_whatever_its_data_and_wherever_this_peer_w
 
 
 def test_steps_count_no_more_than_the_first_and_the_last_ten() -> None:
-    reach = Reach(start=1.0)
+    reach = OutlierCheck(start=1.0)
     for round, step in enumerate([0.5, *[9.0] * 20], start=1):
         reach = reach.after(step, round)
     assert reach.first == 0.5

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.peer.state.reputation import Standing
+from fedpeer.peer.state.reputation import Reputation
 from fedpeer.peer.wire.rejections import REJECTIONS
 
 TICK_S = 0.025
@@ -17,8 +17,8 @@ HOUR = 60 * MINUTE
 SUSPICIOUS, HARMLESS, FATAL = "not_finite", "early", "bad_signature"
 
 
-def after(codes: list[tuple[str, int]], standing: Standing | None = None, tick_s: float = TICK_S) -> Standing:
-    standing = standing or Standing()
+def after(codes: list[tuple[str, int]], standing: Reputation | None = None, tick_s: float = TICK_S) -> Reputation:
+    standing = standing or Reputation()
     for code, now in codes:
         standing = standing.after(code, now, tick_s)
     return standing
@@ -51,7 +51,7 @@ def test_only_the_last_minute_counts() -> None:
 
 
 def test_pauses_double_up_to_an_hour_and_begin_anew_after_an_hour_of_peace() -> None:
-    standing, now, lengths = Standing(), 0, []
+    standing, now, lengths = Reputation(), 0, []
     for _ in range(9):
         standing = after([(SUSPICIOUS, now)] * 10, standing)
         lengths.append(standing.paused_until - now)
@@ -70,7 +70,7 @@ def test_seconds_become_ticks_by_the_length_of_a_tick() -> None:
 
 @pytest.mark.parametrize("code", [code for code, row in REJECTIONS.items() if row.kind in "ho"])
 def test_what_an_honest_peer_can_cause_costs_nothing(code: str) -> None:
-    assert after([(code, 0)] * 100) == Standing()
+    assert after([(code, 0)] * 100) == Reputation()
 
 
 def test_what_no_honest_peer_can_send_closes_the_edge_for_good() -> None:
@@ -82,7 +82,7 @@ def test_what_no_honest_peer_can_send_closes_the_edge_for_good() -> None:
 @given(st.lists(st.tuples(st.sampled_from([SUSPICIOUS, HARMLESS]), st.integers(0, MINUTE // 2)), max_size=60))
 def test_a_bounded_memory_counts_as_a_list_of_everything_would(steps: list[tuple[str, int]]) -> None:
     times = list(itertools.accumulate(gap for _, gap in steps))
-    standing, seen, until = Standing(), [], 0  # the slow twin: all suspicious ticks since the last pause
+    standing, seen, until = Reputation(), [], 0  # the slow twin: all suspicious ticks since the last pause
     pauses = 0
     for (code, _), now in zip(steps, times, strict=True):
         standing = standing.after(code, now, TICK_S)

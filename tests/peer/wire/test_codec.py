@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedpeer.config.capacity import METADATA_BYTES_MAX, NAME_LETTERS_MAX
 from fedpeer.gossip.claims import Advert, Claim
 from fedpeer.gossip.reductions import FORMS, Zstd, all_finite
-from fedpeer.gossip.transfers import Parcel
+from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.wire.codec import (
     ANSWER_BYTES_MAX,
     HEAD_BYTES,
@@ -191,7 +191,7 @@ HELLOS = st.builds(
     capabilities=st.lists(st.just("proofs"), max_size=2).map(tuple),
 )
 PARCELS = st.builds(
-    Parcel,
+    NumberedTransfer,
     seq=st.integers(1, NUMBER_MAX),
     round=COUNTS,
     exchange=COUNTS,
@@ -320,7 +320,9 @@ def test_no_form_lets_nan_or_infinity_in(name: str, dtype: torch.dtype, bad: flo
     payload = torch.ones(LENGTH, dtype=dtype)
     payload[3] = bad
     form = str(dtype).removeprefix("torch.")
-    message = Transfer(group=name, parcel=Parcel(seq=1, round=1, exchange=1, weight=1.0, form=form, payload=payload))
+    message = Transfer(
+        group=name, parcel=NumberedTransfer(seq=1, round=1, exchange=1, weight=1.0, form=form, payload=payload)
+    )
     assert refusal_of(framed(message)) == "not_finite"
 
 
@@ -495,7 +497,7 @@ def checked(frame: bytes) -> bool:
         return False
     assert isinstance(decode(framed(found[1], found[0]), GATE), tuple), "what is taken can be said again"
     match found[1]:
-        case Transfer(parcel=Parcel(payload=tensor)) | Value(value_D=tensor) if tensor.is_floating_point():
+        case Transfer(parcel=NumberedTransfer(payload=tensor)) | Value(value_D=tensor) if tensor.is_floating_point():
             assert bool(torch.isfinite(tensor).all())
     return True
 

@@ -23,19 +23,19 @@ from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
 from fedpeer.peer.wire.ballots import (
     Accept,
-    Apply,
+    ApplyModel,
     Certificate,
     Commit,
     CommitState,
-    Decree,
     HardState,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
-    Persist,
+    PersistConsensus,
     Progress,
+    Proposal,
     Propose,
-    Say,
+    SendConsensus,
     VoteReply,
     VoteRequest,
     VoterSet,
@@ -44,7 +44,7 @@ from fedpeer.peer.wire.ballots import (
 )
 from fedpeer.peer.wire.codec import HEAD_BYTES, decode, frame_bytes_max
 from fedpeer.peer.wire.consensus_wire import SIGNATURES_BYTES
-from fedpeer.peer.wire.message_policy import CouncilSpec
+from fedpeer.peer.wire.message_policy import ConsensusSpec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import KINDS, ConsensusMessage, Message, ModelReply, ModelRequest, Update
 from fedpeer.peer.wire.rejections import REJECTIONS
@@ -78,7 +78,7 @@ NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_si
 SIGNED = st.binary(min_size=64, max_size=64)
 ROLLS = st.dictionaries(NAMES, SIGNED, min_size=1, max_size=5).map(lambda each: tuple(sorted(each.items())))
 PROGRESS = st.builds(Progress, SOME, SOME, SOME)
-DECREES = st.builds(Decree, TERMS, TERMS, TERMS, st.binary(min_size=32, max_size=32))
+DECREES = st.builds(Proposal, TERMS, TERMS, TERMS, st.binary(min_size=32, max_size=32))
 SAYINGS = st.one_of(
     st.builds(VoteRequest, TERMS, st.booleans(), TERMS, PROGRESS),
     st.builds(VoteReply, SOME, st.just(False), st.just(True), SIGNED),
@@ -147,7 +147,7 @@ def test_as_many_voters_as_there_may_be_with_the_longest_names_fit() -> None:
 
 
 def test_the_longest_frame_follows_from_the_councils_of_both() -> None:
-    spec = CouncilSpec(members=frozenset({"ann", "bob"}), update_bytes=(1, 3 << 20), model_bytes=(1, 2 << 20))
+    spec = ConsensusSpec(members=frozenset({"ann", "bob"}), update_bytes=(1, 3 << 20), model_bytes=(1, 2 << 20))
     start = HEAD_BYTES + METADATA_BYTES_MAX
     assert frame_bytes_max(replace(GATE, councils={"all": spec})) == start + (3 << 20)
     heavy = replace(spec, model_bytes=(1, 5 << 20))
@@ -306,12 +306,12 @@ def mandate(candidate: str, term: int, *voters: str) -> LeaderCertificate:
     return LeaderCertificate(term, candidate, 1, tuple(votes))
 
 
-def certificate(decree: Decree, *who: str) -> Certificate:
+def certificate(decree: Proposal, *who: str) -> Certificate:
     signatures = ((each, signature(each, acceptance_text(SCOPE, each, decree))) for each in who)
     return Certificate(decree, tuple(signatures))
 
 
-FIRST = certificate(Decree(4, 1, 1, X), A, B, C)
+FIRST = certificate(Proposal(4, 1, 1, X), A, B, C)
 
 
 def follower() -> RoundCommit:
@@ -329,7 +329,11 @@ def coordinator() -> RoundCommit:
     while not decrees.election.leading:
         now += 1
         for said in decrees.tick(now, ()):
-            if isinstance(said, Say) and isinstance(said.message, VoteRequest) and not decrees.election.leading:
+            if (
+                isinstance(said, SendConsensus)
+                and isinstance(said.message, VoteRequest)
+                and not decrees.election.leading
+            ):
                 pre, vote = said.message.pre, vote_text(SCOPE, said.to, 5, 1, E)
                 decrees.heard(said.to, VoteReply(5, pre, True, b"" if pre else signature(said.to, vote)))
     decrees.heard_update(A, 5, 2, X)
@@ -368,28 +372,28 @@ def trained(term: int, round: int, content: bytes) -> Update:
     return Update(group="everyone", term=term, round=round, digest=content_digest(content), content=content)
 
 
-SECOND = certificate(Decree(5, 2, 1, Y), A, B, C)
+SECOND = certificate(Proposal(5, 2, 1, Y), A, B, C)
 FAR = 5 + TERM_JUMP_MAX + 1
 WRONG = (
     Wrong("R04", "double_vote", follower, D, said(Heartbeat(mandate(D, 5, C, D, E), Progress()))),
     Wrong("R05-lead", "two_coordinators", follower, B, said(Heartbeat(mandate(B, 5, B, C, D), Progress()))),
-    Wrong("R05-propose", "two_coordinators", follower, B, said(Propose(Decree(5, 2, 1, Y)))),
+    Wrong("R05-propose", "two_coordinators", follower, B, said(Propose(Proposal(5, 2, 1, Y)))),
     Wrong("R06-lead", "stale_term", follower, B, said(Heartbeat(mandate(B, 4, B, C, D), Progress()))),
-    Wrong("R06-propose", "stale_term", follower, A, said(Propose(Decree(4, 2, 1, Y)))),
+    Wrong("R06-propose", "stale_term", follower, A, said(Propose(Proposal(4, 2, 1, Y)))),
     Wrong("R06-update", "stale_term", coordinator, B, trained(4, 2, b"new")),
     Wrong("R06-update-to-another", "stale_term", follower, B, trained(5, 2, b"new")),
     Wrong("R07-lead", "term_jump", follower, B, said(Heartbeat(mandate(B, FAR, B, C, D), Progress()))),
     Wrong("R07-canvass", "term_jump", follower, B, said(VoteRequest(FAR, True, 1, Progress()))),
     Wrong("R07-answer", "term_jump", follower, B, said(VoteReply(FAR, False, False, b""))),
     Wrong("R07-follow", "term_jump", follower, B, said(HeartbeatReply(FAR, Progress()))),
-    Wrong("R07-propose", "term_jump", follower, A, said(Propose(Decree(FAR, 2, 1, Y)))),
-    Wrong("R07-commit", "term_jump", follower, A, said(Commit(certificate(Decree(FAR, 2, 1, Y), A, B, C)))),
-    Wrong("R08", "already_applied", follower, A, said(Propose(Decree(5, 1, 1, Y)))),
-    Wrong("R09-propose", "round_gap", follower, A, said(Propose(Decree(5, 3, 1, Y)))),
-    Wrong("R09-roster", "round_gap", follower, A, said(Propose(Decree(5, 2, 7, Y)))),
-    Wrong("R09-commit", "round_gap", follower, A, said(Commit(certificate(Decree(5, 3, 1, b"z" * 32), A, B, C)))),
+    Wrong("R07-propose", "term_jump", follower, A, said(Propose(Proposal(FAR, 2, 1, Y)))),
+    Wrong("R07-commit", "term_jump", follower, A, said(Commit(certificate(Proposal(FAR, 2, 1, Y), A, B, C)))),
+    Wrong("R08", "already_applied", follower, A, said(Propose(Proposal(5, 1, 1, Y)))),
+    Wrong("R09-propose", "round_gap", follower, A, said(Propose(Proposal(5, 3, 1, Y)))),
+    Wrong("R09-roster", "round_gap", follower, A, said(Propose(Proposal(5, 2, 7, Y)))),
+    Wrong("R09-commit", "round_gap", follower, A, said(Commit(certificate(Proposal(5, 3, 1, b"z" * 32), A, B, C)))),
     Wrong("R09-update", "round_gap", coordinator, B, trained(5, 3, b"new")),
-    Wrong("R10-commit", "digest_mismatch", follower, A, said(Commit(certificate(Decree(5, 1, 1, Y), A, B, C)))),
+    Wrong("R10-commit", "digest_mismatch", follower, A, said(Commit(certificate(Proposal(5, 1, 1, Y), A, B, C)))),
     Wrong("R11-before", "round_closed", coordinator, B, trained(5, 1, b"new")),
     Wrong("R11-proposed", "round_closed", proposing, B, trained(5, 2, b"new")),
     Wrong("R12", "second_update", coordinator, A, trained(5, 2, b"new")),
@@ -397,14 +401,14 @@ WRONG = (
     Wrong(
         "E07-vote", "bad_signature", follower, B, said(Heartbeat(replace(mandate(B, 6, B, C, D), term=7), Progress()))
     ),
-    Wrong("E07-decree", "bad_signature", follower, A, said(Commit(replace(SECOND, decree=Decree(5, 2, 1, X))))),
+    Wrong("E07-decree", "bad_signature", follower, A, said(Commit(replace(SECOND, decree=Proposal(5, 2, 1, X))))),
     Wrong("E07-acceptance", "bad_signature", proposing, B, said(Accept(5, 2, bytes(64)))),
 )  # fmt: skip
 
 
 def heard(decrees: RoundCommit, sender: str, message: Message) -> list[str]:
     """The refusals of a message that comes as bytes."""
-    spec = CouncilSpec(members=ALL.members, update_bytes=(0, 64), model_bytes=(0, 64))
+    spec = ConsensusSpec(members=ALL.members, update_bytes=(0, 64), model_bytes=(0, 64))
     gate = replace(GATE, me=E, other=sender, peers=ALL.members, groups={}, councils={"everyone": spec})
     envelope = Envelope(federation=FEDERATION, sender=sender, recipient=E, incarnation=2, to_incarnation=3)
     found = decode(framed(message, envelope), gate)
@@ -415,7 +419,7 @@ def heard(decrees: RoundCommit, sender: str, message: Message) -> list[str]:
     else:
         assert isinstance(told, ConsensusMessage)
         out = decrees.heard(sender, told.said)
-    assert not any(isinstance(each, Persist | Apply) for each in out)
+    assert not any(isinstance(each, PersistConsensus | ApplyModel) for each in out)
     return [each.code for each in out if isinstance(each, Rejection)]
 
 
@@ -434,6 +438,6 @@ def test_the_good_messages_of_which_the_wrong_ones_are_variants_are_taken() -> N
 
     assert taken(follower(), A, Heartbeat(mandate(A, 5, A, B, C), Progress()))
     assert taken(follower(), B, Heartbeat(mandate(B, 6, B, C, D), Progress()))
-    assert taken(follower(), A, Propose(Decree(5, 2, 1, Y)))
+    assert taken(follower(), A, Propose(Proposal(5, 2, 1, Y)))
     assert taken(follower(), A, Commit(SECOND))
     assert heard(coordinator(), B, trained(5, 2, b"new")) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.gossip.transfers import Verdict
+from fedpeer.gossip.transfers import TransferDecision
 from fedpeer.peer.wire.rejections import REJECTIONS, RejectionCode
 from tests.peer.hostile import HOSTILE
 
@@ -96,4 +96,4 @@ def test_codes_named_elsewhere_are_in_the_table() -> None:
     assert len(found) > 20
     assert found <= set(REJECTIONS)
     assert {case.code for case in HOSTILE} <= set(REJECTIONS)
-    assert {verdict.value for verdict in Verdict} - {"take"} <= set(REJECTIONS)
+    assert {verdict.value for verdict in TransferDecision} - {"take"} <= set(REJECTIONS)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedpeer.gossip.transfers import Incoming, Parcel
+from fedpeer.gossip.transfers import Incoming, NumberedTransfer
 from fedpeer.peer.node.handshake import say_hello
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.events import Heard, NewRoster, RejectEffect, Send
@@ -47,7 +47,7 @@ def share(village: PeerCluster, node: Node, weight: float, ahead: int = 0, excha
     """What the other one gives next, as heavy as this."""
     (group,) = village.groups
     lane = node.ledger.groups[group].into.get(OTHER, Incoming())
-    parcel = Parcel(
+    parcel = NumberedTransfer(
         seq=lane.taken + 1 + ahead,
         round=lane.place[0],
         exchange=lane.place[1] if exchange is None else exchange,

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedpeer.gossip.transfers import Parcel
+from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.state.events import Effect, Event, Heard, Persist, Send, Tick, Train, Trained, Work
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.wire.messages import Ack, Transfer
 from fedpeer.rejection import Rejection
-from fedpeer.sims.network.driver import Craft, Machine
+from fedpeer.sims.network.driver import Driver, Machine
 
 #: Coins that each peer begins with.
 COINS = 1000
@@ -91,7 +91,7 @@ class Bank:
 
 def _transfer(seq: int, amount: int) -> Transfer:
     payload = torch.tensor([amount])
-    return Transfer(group="", parcel=Parcel(seq=seq, round=0, exchange=0, weight=1, form="", payload=payload))
+    return Transfer(group="", parcel=NumberedTransfer(seq=seq, round=0, exchange=0, weight=1, form="", payload=payload))
 
 
 def recovered(me: str, peers: Sequence[str], kept: Recovered, hasty: bool = False) -> Bank:
@@ -104,7 +104,7 @@ def recovered(me: str, peers: Sequence[str], kept: Recovered, hasty: bool = Fals
 
 def encode(sender: str, send: Send) -> bytes:
     match send.message:
-        case Transfer(parcel=Parcel(seq=seq, payload=payload)):
+        case Transfer(parcel=NumberedTransfer(seq=seq, payload=payload)):
             return struct.pack("<cQq", b"T", seq, int(payload))
         case Ack(taken=taken):
             return struct.pack("<cQ", b"A", taken)
@@ -133,7 +133,7 @@ def fact(peer: str, effect: Effect) -> object:
     return None
 
 
-def craft(peers: Sequence[str], hasty: bool = False) -> Craft:
+def craft(peers: Sequence[str], hasty: bool = False) -> Driver:
     lives = Counter[str]()
 
     def start(peer: str, kept: Recovered) -> Bank:
@@ -142,7 +142,7 @@ def craft(peers: Sequence[str], hasty: bool = False) -> Craft:
         bank.life = lives[peer]
         return bank
 
-    return Craft(
+    return Driver(
         start=start,
         save=lambda peer, persist: json.dumps(persist.content).encode(),
         encode=encode,

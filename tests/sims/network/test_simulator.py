@@ -6,7 +6,7 @@ import pytest
 import torch
 from _pytest.mark.structures import ParameterSet
 
-from fedpeer.peer.state.events import Asked, Effect, Event, Note, Persist, Send, Stop, Tick, Train, Trained
+from fedpeer.peer.state.events import Effect, Event, Note, OperatorCommand, Persist, Send, Stop, Tick, Train, Trained
 from fedpeer.peer.wire.messages import Ack
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.disk import DiskRules
@@ -245,11 +245,11 @@ def test_what_is_refused_is_counted_and_answered() -> None:
         **vars(craft),
         "start": lambda peer, kept: machines[peer],
         "encode": lambda sender, send: b"nonsense",
-        "answered": lambda sender, machine, receiver, data: Asked("pause") if data == b"refused" else None,
+        "answered": lambda sender, machine, receiver, data: OperatorCommand("pause") if data == b"refused" else None,
     })  # fmt: skip
     town = Simulator(peers, craft)
     town.start()
     town.run(5.0)
     assert judges.refused(town.rows) == {"not_fedpeer": 1}
     assert [e for e in machines["p2"].heard if not isinstance(e, Tick)] == [Rejection("not_fedpeer", sender="p1")]
-    assert [e for e in machines["p1"].heard if not isinstance(e, Tick)] == [Asked("pause")]
+    assert [e for e in machines["p1"].heard if not isinstance(e, Tick)] == [OperatorCommand("pause")]

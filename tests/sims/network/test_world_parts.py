@@ -16,7 +16,7 @@ from fedpeer.sims.network.agenda import Agenda
 from fedpeer.sims.network.disk import DiskRules, MemoryDisk
 from fedpeer.sims.network.faults import Faults, Lying, asked, drawn, parsed
 from fedpeer.sims.network.lies import LIES
-from fedpeer.sims.network.links import Cut, LinkRules, Links, partition
+from fedpeer.sims.network.links import Cut, LinkRules, SimulatedLinks, partition
 from fedpeer.sims.network.timeline import Timeline
 from tests.reference import judges
 
@@ -44,7 +44,7 @@ def test_things_happen_in_their_order_and_ties_as_planned() -> None:
 
 
 def counted(rules: LinkRules, seed: int = 1, **more: object) -> list[list[float]]:
-    links = Links(rules, seed, **more)  # type: ignore[arg-type]
+    links = SimulatedLinks(rules, seed, **more)  # type: ignore[arg-type]
     return [links.arrivals("a", "b", 100, float(tick)) for tick in range(MANY)]
 
 
@@ -74,7 +74,7 @@ def test_messages_keep_their_order_unless_they_may_be_overtaken(reorder: float) 
 
 
 def test_a_narrow_link_queues_what_it_cannot_carry() -> None:
-    links = Links(LinkRules(delay=1.0, bytes_per_tick=50.0), seed=0)
+    links = SimulatedLinks(LinkRules(delay=1.0, bytes_per_tick=50.0), seed=0)
     assert [links.arrivals("a", "b", 100, 0.0) for _ in range(3)] == [[3.0], [5.0], [7.0]]
     assert links.arrivals("b", "a", 100, 0.0) == [3.0], "the way back is another link"
     assert links.arrivals("a", "b", 100, 10.0) == [13.0]
@@ -82,14 +82,14 @@ def test_a_narrow_link_queues_what_it_cannot_carry() -> None:
 
 def test_each_edge_has_a_stream_of_its_own() -> None:
     rules = LinkRules(jitter=1.0, loss=0.3, repeat=0.3, reorder=0.5)
-    alone, busy = Links(rules, 5), Links(rules, 5)
+    alone, busy = SimulatedLinks(rules, 5), SimulatedLinks(rules, 5)
     for tick in range(200):
         busy.arrivals("b", "a", 10, float(tick))
         assert alone.arrivals("a", "b", 10, float(tick)) == busy.arrivals("a", "b", 10, float(tick))
 
 
 def test_a_cut_stops_one_direction_and_what_is_under_way() -> None:
-    links = Links(LinkRules(delay=2.0), 0, [Cut(begin=10, end=20, senders=("a",), receivers=("b", "c"))])
+    links = SimulatedLinks(LinkRules(delay=2.0), 0, [Cut(begin=10, end=20, senders=("a",), receivers=("b", "c"))])
     assert links.arrivals("a", "b", 1, 7.0) == [9.0]
     assert links.arrivals("a", "b", 1, 9.0) == []
     assert links.arrivals("a", "b", 1, 15.0) == []
@@ -99,14 +99,14 @@ def test_a_cut_stops_one_direction_and_what_is_under_way() -> None:
 
 
 def test_a_partition_of_three_sides_cuts_all_six_ways() -> None:
-    links = Links(LinkRules(), 0, partition(0, 10, ("a",), ("b",), ("c", "d")))
+    links = SimulatedLinks(LinkRules(), 0, partition(0, 10, ("a",), ("b",), ("c", "d")))
     open_ways = {(s, r) for s in PEERS for r in PEERS if s != r and not links.cut(s, r, 5.0)}
     assert open_ways == {("c", "d"), ("d", "c")}
 
 
 def test_healed_links_deliver_everything_once_and_in_order() -> None:
     rules = LinkRules(jitter=3.0, loss=0.3, repeat=0.3, reorder=0.5)
-    links = Links(rules, 3, [Cut(begin=0, end=1e9, senders=PEERS, receivers=PEERS)], heal=100.0)
+    links = SimulatedLinks(rules, 3, [Cut(begin=0, end=1e9, senders=PEERS, receivers=PEERS)], heal=100.0)
     found = [links.arrivals("a", "b", 1, 100.0 + tick) for tick in range(2000)]
     assert all(len(times) == 1 for times in found)
     assert [times[0] for times in found] == sorted(times[0] for times in found)

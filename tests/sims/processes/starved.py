@@ -28,11 +28,11 @@ from typing import Any
 from unittest import mock
 
 from fedpeer.config.choice import parse
-from fedpeer.peer.consensus.polls import Timing
+from fedpeer.peer.consensus.polls import ElectionTiming
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.settling import settle
-from fedpeer.sims.processes.watch import JsonLines
+from fedpeer.sims.processes.watch import JsonLinesReader
 from tests.sims import worlds
 
 #: Seconds of a tick, and peers.
@@ -75,8 +75,8 @@ class Logs:
     lines: list[Line] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._files = {peer: JsonLines(folder / "log.jsonl") for peer, folder in self.folders.items()}
-        self._rows = {peer: JsonLines(folder / "metrics.jsonl") for peer, folder in self.folders.items()}
+        self._files = {peer: JsonLinesReader(folder / "log.jsonl") for peer, folder in self.folders.items()}
+        self._rows = {peer: JsonLinesReader(folder / "metrics.jsonl") for peer, folder in self.folders.items()}
         self.rounds = dict.fromkeys(self.folders, 0)
 
     def look(self) -> None:
@@ -122,7 +122,7 @@ class Kill:
 
     @property
     def bound(self) -> float:
-        return LEASES * Timing().shortest * TICK_S + self.training
+        return LEASES * ElectionTiming().shortest * TICK_S + self.training
 
     @property
     def in_time(self) -> bool:
@@ -180,7 +180,7 @@ class Found:
 
     def table(self) -> str:
         """Return all of it as text."""
-        shortest = Timing().shortest * TICK_S
+        shortest = ElectionTiming().shortest * TICK_S
         heads = ("kill", "detected", "by all", "elected", "known", "closed", "round", "training", "bound", "")
         rows = [
             (str(number), *map(_seconds, (k.detected, k.all_detected, k.elected, k.all_elected, k.closed, k.round)),

@@ -14,7 +14,7 @@ import pytest
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.crew import _end
 from fedpeer.sims.processes.settling import HOST, free_ports
-from fedpeer.sims.processes.watch import WARNINGS_MAX, JsonLines, Watched
+from fedpeer.sims.processes.watch import WARNINGS_MAX, JsonLinesReader, Watched
 from fedpeer.sims.vector.pool import EngineError
 
 
@@ -29,7 +29,7 @@ def append(path: Path, text: str) -> None:
 
 def test_lines_are_given_once_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    lines = JsonLines(path)
+    lines = JsonLinesReader(path)
     assert lines.new() == []
     append(path, '{"a": 1}\n{"a"')
     assert lines.new() == [{"a": 1}]

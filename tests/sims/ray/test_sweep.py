@@ -14,13 +14,13 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from fedpeer.cli.progress import Board
+from fedpeer.cli.progress import ProgressTable
 from fedpeer.config.choice import ChoiceError, parse
 from fedpeer.config.settings import EngineName
 from fedpeer.data.dataset import DataError
 from fedpeer.experiments.asking import asked as asked_for
 from fedpeer.experiments.events import Begun, OfRun, Told
-from fedpeer.experiments.experiment import Cell, Size
+from fedpeer.experiments.experiment import Cell, RunSize
 from fedpeer.experiments.runner import carry_out, found
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.runs.disk import read_json
@@ -99,7 +99,7 @@ def processes_of(name: str) -> list[psutil.Process]:
 def test_a_run_whose_process_is_killed_is_played_again_and_all_is_as_here(
     machines: Machines, held: Path, expected: dict[str, Any], tmp_path: Path
 ) -> None:
-    board, lost, counted = Board(), list[RunLost](), list[tuple[int, int, int]]()
+    board, lost, counted = ProgressTable(), list[RunLost](), list[tuple[int, int, int]]()
 
     def tell(event: Event) -> None:
         if not board.tallies:
@@ -148,7 +148,7 @@ def test_a_simulation_that_was_stopped_goes_on_in_the_middle_of_its_runs(
     assert max(first.values()) > 1, "not from the start"
 
 
-def line(method: str, size: Size) -> SimulationRequest:
+def line(method: str, size: RunSize) -> SimulationRequest:
     """Of an experiment: a run that the held network can keep waiting in its last rounds."""
     return asked_for(
         method,
