@@ -19,6 +19,7 @@ from fedpeer.peer.wire.tails import Shape
 from fedpeer.peer.wire.versions import OLDEST
 from fedpeer.peer.wire.wire_types import (
     COUNT_MAX,
+    NUMBER_MAX,
     Array,
     EmptyPlace,
     Flag,
@@ -60,7 +61,8 @@ def words(wire_type: WireType) -> str:
         return NAMED[wire_type][0]
     match wire_type:
         case Whole(least, most):
-            return f"{'count' if most == COUNT_MAX else 'number'} ≥ {least}"
+            name = {COUNT_MAX: "count", NUMBER_MAX: "number"}.get(most)
+            return f"{least} to {most}" if name is None else f"{name} ≥ {least}"
         case Real(anything=anything):
             return "float64" if anything else "float64, finite"
         case Text(most, least):

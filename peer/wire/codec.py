@@ -204,11 +204,8 @@ def tail_bytes_max(policy: MessagePolicy) -> int:
         "council": councils,
         "council or group": [*councils, *groups],
     }
-    return max(tail.most(each) for what, tail in _TAILS for each in shared[what])
-
-
-#: Tails that there are, in messages about what.
-_TAILS = [(kind.spec.about, kind.spec.tail) for kind in KINDS.values() if kind.spec.tail is not NO_TAIL]
+    specs = (kind.spec for kind in KINDS.values())
+    return max(spec.tail.most(each) for spec in specs if spec.tail is not NO_TAIL for each in shared[spec.about])
 
 
 def _parsed(head: FrameHead, metadata: Bytes) -> ParsedMetadata:

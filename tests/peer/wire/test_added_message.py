@@ -1,0 +1,130 @@
+"""A kind of message that is added: its declaration and its case in the dispatch are all that is written.
+
+Codec, admission, limits, examples, fuzzing and the tables of docs/wire.md take it up from the declaration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pytest
+
+from fedpeer.peer.node.dispatch import Dispatch
+from fedpeer.peer.state.events import Heard
+from fedpeer.peer.wire.codec import decode, frame_bytes_max
+from fedpeer.peer.wire.message_spec import Envelope, MessageSpec, Name
+from fedpeer.peer.wire.messages import KINDS, Group
+from fedpeer.peer.wire.rejections import REJECTIONS
+from fedpeer.peer.wire.tails import TextTail
+from fedpeer.peer.wire.wire_types import EmptyPlace, Whole
+from fedpeer.rejection import Rejection
+from tests.docs.test_pages import loaded
+from tests.faults.fuzz import spoilt
+from tests.peer.examples import frame, hostile_frames
+from tests.peer.frames import GATE, framed
+from tests.peer.node.test_node import met
+
+ROOT = Path(__file__).parents[3]
+REPORT_BYTES_MAX = 2_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """How busy the sender is, with a report for a person."""
+
+    spec: ClassVar = MessageSpec(
+        number=17, since=2, heard="met", about="group", tail=TextTail("a report", REPORT_BYTES_MAX)
+    )
+
+    group: Group
+    percent: Annotated[int, Whole(0, 100)]
+    model: Name
+    text: Annotated[bytes, EmptyPlace()]
+
+
+ADDED: Any = LoadReport
+
+
+@pytest.fixture(autouse=True)
+def added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, LoadReport.spec.number, LoadReport)
+
+
+def code_of(data: bytes) -> str:
+    found = decode(data, GATE)
+    return found.code if isinstance(found, Rejection) else "taken"
+
+
+def test_the_codec_reads_and_writes_it() -> None:
+    for seed in range(50):
+        data = frame(ADDED, 2, np.random.default_rng(seed))
+        found = decode(data, GATE)
+        assert not isinstance(found, Rejection), found
+        assert isinstance(found[1], ADDED)
+        assert framed(found[1], found[0]) == data
+    assert code_of(frame(ADDED, 1, np.random.default_rng(0))) == "unknown_kind", "version 1 has none"
+
+
+def test_what_is_wrong_with_it_is_refused_by_name() -> None:
+    draws = np.random.default_rng(0)
+    cases = list(hostile_frames(ADDED, 2, draws))
+    assert len(cases) > 30
+    assert {what: code_of(data) for what, data, code in cases} == {what: code for what, _, code in cases}
+    assert code_of(frame(ADDED, 2, draws, group="nobody-knows")) == "unknown_group"
+    assert code_of(frame(ADDED, 2, draws, group="closed")) == "group_not_shared"
+
+
+def test_its_tail_is_a_limit() -> None:
+    assert frame_bytes_max(GATE) > REPORT_BYTES_MAX
+    message: Any = LoadReport(group="all", percent=1, model="a", text=bytes(REPORT_BYTES_MAX + 1))
+    with pytest.raises(AssertionError, match="2000001"):
+        framed(message)
+
+
+def test_whatever_becomes_of_its_bytes_is_a_message_or_a_refusal() -> None:
+    draws = np.random.default_rng(1)
+    for _ in range(500):
+        code = code_of(spoilt(bytearray(frame(ADDED, 2, draws)), draws))
+        assert code == "taken" or code in REJECTIONS
+
+
+def test_the_page_of_the_wire_has_it() -> None:
+    tables = loaded(ROOT / "docs" / "wire_tables.py")
+    row = (
+        "| LoadReport | 17 | wire 2 only; group; percent: 0 to 100; model: name; text: empty bytes | a report, at most "
+    )
+    assert row in tables.kinds()
+    assert "| LoadReport | group | met | members | - |" in tables.handling()
+
+
+def test_a_node_hears_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its case in the dispatch, here beside those that there are."""
+    known, reports = Dispatch._dispatch, []
+
+    def dispatched(self: Dispatch, peer: str, message: Any) -> None:
+        match message:
+            case LoadReport():
+                reports.append((peer, message.percent))
+            case _:
+                known(self, peer, message)
+
+    monkeypatch.setattr(Dispatch, "_dispatch", dispatched)
+    cluster, node, other = met()
+    own = node.ledger.incarnation
+    message: Any = LoadReport(group=cluster.groups[0], percent=70, model="everyone", text=b"busy")
+    envelope = Envelope(
+        federation=node.life.circle.roster.federation_id,
+        sender=other,
+        recipient=node.life.me,
+        incarnation=1,
+        to_incarnation=own,
+    )
+    found = decode(framed(message, envelope), node.gate(other))
+    assert not isinstance(found, Rejection), found
+    for incarnation in (2, 1):  # "met": of an incarnation that is not known nothing is heard
+        node.step(Heard(other, incarnation, own, found[1]))
+    assert reports == [(other, 70)]
+    assert found[0] == envelope
