@@ -13,7 +13,6 @@ from pydantic import ModelWrapValidatorHandler, ValidationError, ValidationInfo,
 
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.reading import UNCHECKED, typed
-from fedpeer.config.rules import Combination, problems_of
 from fedpeer.config.settings import FederationSettings
 
 
@@ -29,6 +28,8 @@ class Federation(FederationSettings):
     def _by_the_rules(cls, found: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if info.context is UNCHECKED or isinstance(found, cls):
             return handler(found)
+        from fedpeer.config.rules import Combination, problems_of  # late: what is stored needs no registries
+
         try:
             made = handler(found)
             problems = problems_of(Combination.of(made))

@@ -394,7 +394,7 @@ RULES: tuple[Rule, ...] = (
         lambda asked: _when(asked.gossip.exchanges is None and asked.gossip.tolerance is None),
     ),
     Rule(
-        "a coordinator and values that travel otherwise than as they are",
+        "a coordinator and a wire encoding other than float32",
         ("gossip.wire", "gossip.protocol"),
         "to a coordinator, and from it, values travel as they are; write {put[gossip.wire=float32]}, or "
         "{put[gossip.protocol=push-sum]}",
@@ -407,31 +407,31 @@ RULES: tuple[Rule, ...] = (
         _topology,
     ),
     Rule(
-        "a phase of noise with push-pull",
+        "a noise phase with push-pull",
         ("gossip.privacy", "gossip.protocol"),
         "with push-pull whom a peer meets is drawn anew each time; write {put[gossip.protocol=push-sum]} or exact",
         lambda asked: _when(_noisy(asked) and asked.gossip.protocol == "push-pull"),
     ),
     Rule(
-        "a phase of noise with a coordinator",
+        "a noise phase with a coordinator",
         ("gossip.privacy", "gossip.protocol"),
         "a coordinator is sent all values, and neighbours none; write {put[gossip.protocol=push-sum]} or exact",
         lambda asked: _when(_noisy(asked) and asked.gossip.protocol == "coordinator"),
     ),
     Rule(
-        "a phase of noise in asynchronous averages",
+        "a noise phase in asynchronous averaging",
         ("gossip.privacy", "learning.mode"),
         "asynchronous peers have no beginning of an average; write {put[learning.mode=synchronous]}",
         lambda asked: _when(_noisy(asked) and asked.learning.mode == "asynchronous"),
     ),
     Rule(
-        "a phase of noise and values of which only the largest changes are sent",
+        "a noise phase and sparse values (top-k)",
         ("gossip.privacy", "gossip.wire"),
         "top-k sends what is news to a neighbour, and noise is no news; write another {name[gossip.wire]}",
         lambda asked: _when(_noisy(asked) and asked.gossip.wire[0].name == "top-k"),
     ),
     Rule(
-        "a phase of noise where all that is sent goes to a server",
+        "a noise phase where everything that is sent goes to a server",
         ("gossip.privacy", "learning.algorithm"),
         "{methods} has a server, which is not sent noise; write {put[gossip.privacy=none]}, and "
         "{name[learning.privacy]} for what updates are to hide",
@@ -441,19 +441,19 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        "averages where something has moved, with a coordinator",
+        "event-triggered averaging with a coordinator",
         ("gossip.drift", "gossip.protocol"),
         "a coordinator takes the mean of all members, moved or not; write {put[gossip.protocol=push-sum]} or exact",
         lambda asked: _when(asked.gossip.drift is not None and asked.gossip.protocol == "coordinator"),
     ),
     Rule(
-        "averages where something has moved, with a phase of noise",
+        "event-triggered averaging with a noise phase",
         ("gossip.drift", "gossip.privacy"),
         "a quiet peer sends no noise, and its first true share would be bare; write {put[gossip.privacy=none]}",
         lambda asked: _when(asked.gossip.drift is not None and _noisy(asked)),
     ),
     Rule(
-        "averages where something has moved, in one exchange",
+        "event-triggered averaging in one exchange",
         ("gossip.drift", "gossip.exchanges", "gossip.protocol"),
         "a peer that is woken gives back in a later exchange; write {put[gossip.exchanges=2]} or more",
         lambda asked: _when(
@@ -480,13 +480,13 @@ RULES: tuple[Rule, ...] = (
         lambda asked: _when(asked.gossip.deadline < asked.gossip.tick, tick=asked.gossip.tick),
     ),
     Rule(
-        "asynchronous averages with weights by samples",
+        "asynchronous averaging with weights by samples",
         ("learning.mode", "learning.weights"),
         "asynchronous averages as it learns and keeps no weights by samples; write {put[learning.weights=uniform]}",
         lambda asked: _when(asked.learning.mode == "asynchronous" and asked.learning.weights == "samples"),
     ),
     Rule(
-        "asynchronous averages by another protocol than push-sum",
+        "asynchronous averaging by another protocol than push-sum",
         ("learning.mode", "gossip.protocol"),
         "asynchronous goes by push-sum, and {name[gossip.protocol]} is {protocol}; write "
         "{put[gossip.protocol=push-sum]}, or {put[learning.mode=synchronous]}",
@@ -503,20 +503,20 @@ RULES: tuple[Rule, ...] = (
         lambda asked: _when(asked.learning.mode == "asynchronous" and _served(asked), methods=_named(_served(asked))),
     ),
     Rule(
-        "asynchronous peers and averages by weights of their own",
+        "asynchronous peers and averaging by weights of the algorithm's own",
         ("learning.mode", "learning.algorithm"),
         "{methods} begins each averaging anew, by weights of its own; write {put[learning.mode=synchronous]}, or "
         "choose other algorithms",
         lambda asked: _when(asked.learning.mode == "asynchronous" and _keeping(asked), methods=_named(_keeping(asked))),
     ),
     Rule(
-        "more liars than those who take part in a round can stand",
+        "more Byzantine clients than the rule tolerates among those that take part",
         ("learning.aggregation", "learning.participation", "simulation.peers"),
         "{why}",
         _liars,
     ),
     Rule(
-        "noise that is right in a sum, under a rule of aggregation that takes none",
+        "noise for a sum of updates under a rule of aggregation that takes no sum",
         ("learning.privacy", "learning.aggregation"),
         "the clients' noise adds up in a sum, and {rule} takes none; write where=client, or "
         "{put[learning.aggregation=mean]}",
@@ -535,7 +535,7 @@ RULES: tuple[Rule, ...] = (
         for setting, what, plain, way_out in (
             ("aggregation", "a rule of aggregation", "mean", "write {put[learning.aggregation=mean]}"),
             ("privacy", "noise on updates", "none", "write {put[learning.privacy=none]}"),
-            ("farthest", "updates that are left out", "None", "leave {name[learning.farthest]} out"),
+            ("farthest", "a bound on updates", "None", "leave {name[learning.farthest]} out"),
         )
     ),
     Rule(
@@ -577,7 +577,7 @@ RULES: tuple[Rule, ...] = (
         _namesakes,
     ),
     Rule(
-        "members to be found by averages where something has moved",
+        "members to be found, and event-triggered averaging",
         ("partial_models.*.members", "gossip.drift"),
         "quiet peers do not show how they disagree; leave out {name[gossip.drift]}",
         lambda asked: _members(asked, lambda _: asked.gossip.drift is not None),
@@ -613,35 +613,35 @@ RULES: tuple[Rule, ...] = (
         for setting, what in (("address", "the address of a cluster"), ("shards", "shards"))
     ),
     Rule(
-        "asynchronous peers as products of matrices",
+        "asynchronous peers without messages",
         ("learning.mode", "engine"),
         "the {engine} engine does not play {put[learning.mode=asynchronous]}; use {put[engine=network]}",
         lambda asked: _when(asked.learning.mode != "synchronous"),
         ("vector", "ray"),
     ),
     Rule(
-        "wire encodings as products of matrices",
+        "wire encodings without messages",
         ("gossip.wire", "engine"),
         "the {engine} engine does not play {name[gossip.wire]} = {wire}; use {put[engine=network]}",
         lambda asked: _when(_wire(asked) != "float32", wire=_wire(asked)),
         ("vector", "ray"),
     ),
     Rule(
-        "a phase of noise in shards",
+        "a noise phase on shards of Ray",
         ("gossip.privacy", "engine"),
         "the ray engine does not play {name[gossip.privacy]}; use {put[engine=vector]}",
         lambda asked: _when(_noisy(asked)),
         ("ray",),
     ),
     Rule(
-        "averages where something has moved, in shards",
+        "event-triggered averaging on shards of Ray",
         ("gossip.drift", "engine"),
         "the ray engine does not play {name[gossip.drift]}; use {put[engine=vector]}",
         lambda asked: _when(asked.gossip.drift is not None),
         ("ray",),
     ),
     Rule(
-        "an accelerator and processes of Ray",
+        "an accelerator and Ray",
         ("device", "engine"),
         "the ray engine trains on CPUs; leave out the device {device}",
         lambda asked: _when(asked.device not in ("auto", "cpu"), device=asked.device),

@@ -23,7 +23,8 @@ from fedpeer.config.contract import NEW_FEDERATION
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import DataSettings, PeerFile
 from fedpeer.config.registries import OPTIMIZERS, registry
-from fedpeer.config.settings import PartialModelSettings
+from fedpeer.config.rules import PEERS, RULES, SPREAD
+from fedpeer.config.settings import PartialModelSettings, RunOptions
 from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS
@@ -34,6 +35,8 @@ from fedpeer.sims.network.faults import FAULTS
 from fedpeer.topology.graphs import GRAPHS
 
 PAGE = Path(__file__).parent / "configuration.md"
+#: Who plays the peers, where it is no engine's own name.
+ENGINES = {PEERS: "real peers", SPREAD: "whole runs on Ray"}
 MARK = "<!-- What follows is written by docs/reference.py. -->\n"
 
 CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
@@ -64,12 +67,26 @@ def reference() -> str:
     lines += [
         f"| `{name}` | {', '.join(f'`{each}`' for each in known.split())} |" for name, known in OPTIMIZERS.items()
     ]
+    lines += ["", "## What does not go together", *combinations()]
     lines += ["", "## What `fedpeer update` changes in a running federation", "", "| key | may change | how |"]
     lines += ["| --- | --- | --- |"]
     lines += [f"| `{path}` | {'yes' if key.changes else 'no'} | {key.takes} |" for path, key in CONTRACT.items()]
     lines += ["", f"For what may not: {NEW_FEDERATION}."]
     lines += ["", "## Every key of a peer's own file", *keys(PeerFile, "", "At the top of a peer's file")]
     return "\n".join(lines) + "\n"
+
+
+def combinations() -> Iterator[str]:
+    """Yield the table of the rule book: what does not go together, the settings, and for which engines."""
+    yield from (
+        "",
+        "A file, the command line, Python and every engine refuse these with the same sentence and the way out.",
+    )
+    yield from ("Where no engine is named, the rule holds for all of them and for real peers.", "")
+    yield from ("| what does not go together | settings | where |", "| --- | --- | --- |")
+    for rule in RULES:
+        settings = ", ".join(f"`{'--' if name in RunOptions.model_fields else ''}{name}`" for name in rule.settings)
+        yield f"| {rule.name} | {settings} | {', '.join(ENGINES.get(each, each) for each in rule.engines)} |"
 
 
 def keys(model: type[BaseModel], prefix: str, top: str = "At the top") -> Iterator[str]:

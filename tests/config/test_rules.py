@@ -105,44 +105,40 @@ NOISY = {"privacy": "noise"}
 BREAKING: dict[str, dict[str, Any]] = {
     "a tolerance and a number of exchanges": {"gossip": {"tolerance": 1e-3, "exchanges": 4}},
     "neither a tolerance nor a number of exchanges": {"gossip": {"tolerance": None}},
-    "a coordinator and values that travel otherwise than as they are": {
-        "gossip": {"protocol": "coordinator", "wire": "int8"}
-    },
+    "a coordinator and a wire encoding other than float32": {"gossip": {"protocol": "coordinator", "wire": "int8"}},
     "a topology that the peers cannot form": {"gossip": {"topology": "k-regular:9"}, "simulation": {"peers": 9}},
-    "a phase of noise with push-pull": {"gossip": {**NOISY, "protocol": "push-pull"}},
-    "a phase of noise with a coordinator": {"gossip": {**NOISY, "protocol": "coordinator"}},
-    "a phase of noise in asynchronous averages": {"gossip": NOISY, "learning": {"mode": "asynchronous"}},
-    "a phase of noise and values of which only the largest changes are sent": {
-        "gossip": {**NOISY, "wire": "top-k:0.1"}
-    },
-    "a phase of noise where all that is sent goes to a server": {"gossip": NOISY, "methods": ["local", "fedavg"]},
-    "averages where something has moved, with a coordinator": {"gossip": {"drift": 0.1, "protocol": "coordinator"}},
-    "averages where something has moved, with a phase of noise": {"gossip": {"drift": 0.1, **NOISY}},
-    "averages where something has moved, in one exchange": {"gossip": {"drift": 0.1, "exchanges": 1}},
+    "a noise phase with push-pull": {"gossip": {**NOISY, "protocol": "push-pull"}},
+    "a noise phase with a coordinator": {"gossip": {**NOISY, "protocol": "coordinator"}},
+    "a noise phase in asynchronous averaging": {"gossip": NOISY, "learning": {"mode": "asynchronous"}},
+    "a noise phase and sparse values (top-k)": {"gossip": {**NOISY, "wire": "top-k:0.1"}},
+    "a noise phase where everything that is sent goes to a server": {"gossip": NOISY, "methods": ["local", "fedavg"]},
+    "event-triggered averaging with a coordinator": {"gossip": {"drift": 0.1, "protocol": "coordinator"}},
+    "event-triggered averaging with a noise phase": {"gossip": {"drift": 0.1, **NOISY}},
+    "event-triggered averaging in one exchange": {"gossip": {"drift": 0.1, "exchanges": 1}},
     "passes beside a number of updates": {"learning": {"passes": 2}},
     "a deadline shorter than a tick": {"gossip": {"deadline": 0.01}},
-    "asynchronous averages with weights by samples": {"learning": {"mode": "asynchronous", "weights": "samples"}},
-    "asynchronous averages by another protocol than push-sum": {
+    "asynchronous averaging with weights by samples": {"learning": {"mode": "asynchronous", "weights": "samples"}},
+    "asynchronous averaging by another protocol than push-sum": {
         "learning": {"mode": "asynchronous"},
         "gossip": {"protocol": "exact"},
     },
     "asynchronous peers and a server": {"learning": {"mode": "asynchronous"}, "methods": ["fedavg"]},
-    "asynchronous peers and averages by weights of their own": {
+    "asynchronous peers and averaging by weights of the algorithm's own": {
         "learning": {"mode": "asynchronous"},
         "methods": ["pfedvem-gossip"],
     },
-    "more liars than those who take part in a round can stand": {
+    "more Byzantine clients than the rule tolerates among those that take part": {
         "learning": {"aggregation": "krum:2"},
         "methods": ["fedavg"],
         "simulation": {"peers": 6},
     },
-    "noise that is right in a sum, under a rule of aggregation that takes none": {
+    "noise for a sum of updates under a rule of aggregation that takes no sum": {
         "learning": {"aggregation": "median", "privacy": "gaussian"},
         "methods": ["fedavg"],
     },
     "a rule of aggregation without a server": {"learning": {"aggregation": "median"}},
     "noise on updates without a server": {"learning": {"privacy": "gaussian"}},
-    "updates that are left out without a server": {"learning": {"farthest": 3.0}},
+    "a bound on updates without a server": {"learning": {"farthest": 3.0}},
     "partial models that contradict one another, the network or the peers": {
         "partial_models": {"a": {"depends_on": ["b"]}}
     },
@@ -155,7 +151,7 @@ BREAKING: dict[str, dict[str, Any]] = {
         "partial_models": {"everyone": {}, "kin": {"members": "alike"}}
     },
     "groups that are found, and a model of their name": {"partial_models": {**KIN, "kin1": {}}},
-    "members to be found by averages where something has moved": {"partial_models": KIN, "gossip": {"drift": 0.1}},
+    "members to be found, and event-triggered averaging": {"partial_models": KIN, "gossip": {"drift": 0.1}},
     "members to be found, and edges of one's own": {
         "partial_models": KIN,
         "gossip": {"topology": "edges:peer1-peer2"},
@@ -164,11 +160,11 @@ BREAKING: dict[str, dict[str, Any]] = {
     "faults without a network": {"faults": "7", "engine": "processes"},
     "the address of a cluster without Ray": {"address": "auto", "engine": "network"},
     "shards without Ray": {"shards": 2, "engine": "vector"},
-    "asynchronous peers as products of matrices": {"learning": {"mode": "asynchronous"}, "engine": "vector"},
-    "wire encodings as products of matrices": {"gossip": {"wire": "int8"}, "engine": "vector"},
-    "a phase of noise in shards": {"gossip": NOISY, "engine": "ray"},
-    "averages where something has moved, in shards": {"gossip": {"drift": 0.1}, "engine": "ray"},
-    "an accelerator and processes of Ray": {"device": "cuda", "engine": "ray", "several": True},
+    "asynchronous peers without messages": {"learning": {"mode": "asynchronous"}, "engine": "vector"},
+    "wire encodings without messages": {"gossip": {"wire": "int8"}, "engine": "vector"},
+    "a noise phase on shards of Ray": {"gossip": NOISY, "engine": "ray"},
+    "event-triggered averaging on shards of Ray": {"gossip": {"drift": 0.1}, "engine": "ray"},
+    "an accelerator and Ray": {"device": "cuda", "engine": "ray", "several": True},
     "an accelerator and peers in virtual time": {"device": "cuda", "engine": "network"},
     "members to be found by whole peers": {"partial_models": KIN, "engine": "network"},
     "members to be found by real peers": {"partial_models": KIN, "engine": PEERS},
