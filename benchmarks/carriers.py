@@ -41,6 +41,7 @@ from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_policy import GroupSpec, MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Message, Transfer
+from fedpeer.rejection import Rejection, RejectionError
 
 #: "cold" is "moved", but with no buffer kept from before.
 Job = Literal["moved", "merged", "saved", "cold"]
@@ -167,17 +168,17 @@ def _serve_fedpeer(tell: Callable[[int], None], job: Job, length: int, folder: P
         arrived.finish(message.parcel.payload, checked=True)
         lease.release()
 
-    def refused(code: str, sender: str, text: str) -> None:
-        raise RuntimeError(f"{code}: {text}")
+    def rejected(rejection: Rejection) -> None:
+        raise RejectionError(rejection)
 
     async def serve() -> None:
         host = Host(
             identify=lambda der: "a",
             listens=lambda peer: True,
-            gate=lambda peer: _gate("b", length),
+            policy=lambda peer: _policy("b", length),
             deliver=deliver,
             broken=lambda error, sender: None,
-            refused=refused,
+            rejected=rejected,
         )
         pool = BufferPool()
         if job != "cold":
@@ -194,7 +195,7 @@ def _serve_fedpeer(tell: Callable[[int], None], job: Job, length: int, folder: P
     asyncio.run(serve())
 
 
-def _gate(me: str, length: int) -> MessagePolicy:
+def _policy(me: str, length: int) -> MessagePolicy:
     both = frozenset("ab")
     spec = GroupSpec(length=length, forms={"float32": FLOAT32}, members=both, neighbours=both, weight_max=2.0)
     return MessagePolicy(federation=FEDERATION, me=me, incarnation=1, other=None, peers=both, groups={GROUP: spec})

@@ -172,11 +172,11 @@ class Node:
         known = (said.advert.life, said.advert.nonce)
         return (said,) if any((advert.life, advert.nonce) < known for advert in own) else ()
 
-    def gate(self, other: str | None) -> MessagePolicy:
+    def policy(self, other: str | None) -> MessagePolicy:
         """What a message from this other peer (None: not known without certificates) is held against now."""
-        if other not in self.life.gates:
-            self.life.gates[other] = policy_of(self.life, other)
-        return self.life.gates[other]
+        if other not in self.life.policies:
+            self.life.policies[other] = policy_of(self.life, other)
+        return self.life.policies[other]
 
     def moment(self) -> Moment:
         """All that must survive, as it is now; later steps do not change it."""

@@ -18,6 +18,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from fedpeer.peer.runtime.handshakes import Handshakes
 from fedpeer.peer.runtime.identity import accept_tls
@@ -37,9 +38,6 @@ OUT_OF_HANDLES_S = 1.0
 #: the one before, up to two minutes, and where a third of all packets is lost that is soon reached.
 _LOSS_OPTIONS = {16: 1, 44: 1000}  # TCP_THIN_LINEAR_TIMEOUTS, TCP_RTO_MAX_MS
 _OUT_OF_HANDLES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-
-#: The code of a refusal, whom it concerns ("": a stranger), and what exactly was wrong.
-Refused = Callable[[str, str, str], None]
 
 
 class ListenError(Exception):
@@ -127,7 +125,7 @@ class Listener:
         self,
         speak: Callable[[], asyncio.Protocol],
         owner: Callable[[asyncio.BaseTransport], str | Rejection],
-        refused: Refused,
+        rejected: Callable[[Rejection], None],
         tls: ssl.SSLContext | None,
         limits: Limits,
         *,
@@ -135,7 +133,7 @@ class Listener:
         expects: Callable[[str], bool] = lambda address: False,
         idle: Callable[[asyncio.BaseTransport], bool] = lambda transport: True,
     ) -> None:
-        self._speak, self._owner, self._refused, self._tls, self._limits = speak, owner, refused, tls, limits
+        self._speak, self._owner, self._rejected, self._tls, self._limits = speak, owner, rejected, tls, limits
         self._departs, self._expects, self._idle = departs, expects, idle
         per_address, kept_s = limits.handshakes_per_address, limits.handshake_kept_s
         self._members = Handshakes(limits.handshakes, per_address, kept_s)
@@ -156,7 +154,7 @@ class Listener:
                     connection, address = await loop.sock_accept(listening)
                 except OSError as error:
                     if error.errno in _OUT_OF_HANDLES:
-                        self._refused("out_of_handles", "", str(error))
+                        self._rejected(Rejection("out_of_handles", str(error)))
                         await asyncio.sleep(OUT_OF_HANDLES_S)
                     continue  # else one connection ended while it was accepted
                 self._take(connection, str(address[0]))
@@ -197,11 +195,12 @@ class Listener:
     def _given_up(self, connection: socket.socket, address: str) -> None:
         connection.close()
         if not self._over:
-            self._refused("too_many_requests", "", f"a handshake from {address} that took long gave way to another")
+            why = f"a handshake from {address} that took long gave way to another"
+            self._rejected(Rejection("too_many_requests", why))
 
     def _turn_away(self, connection: socket.socket, why: str) -> None:
         connection.close()
-        self._refused("too_many_requests", "", why)
+        self._rejected(Rejection("too_many_requests", why))
 
     async def _greet(self, connection: socket.socket, address: str) -> None:
         """The handshake, after which aiohttp has the connection; one that fails is told, with the reason."""
@@ -213,10 +212,10 @@ class Listener:
                 transport = await accept_tls(connection, self._speak, self._tls, limits.handshake_s, limits.goodbye_s)
         except OSError as error:  # all that ssl raises, too
             if error.errno in _OUT_OF_HANDLES:
-                self._refused("out_of_handles", "", str(error))
+                self._rejected(Rejection("out_of_handles", str(error)))
                 return
             why = tls_reason(error) or str(error) or "the connection ended in the middle of the handshake"
-            self._refused("handshake_cut" if was_cut(error) else "tls_refused", "", f"{address}: {why}")
+            self._rejected(Rejection("handshake_cut" if was_cut(error) else "tls_refused", f"{address}: {why}"))
             return
         self._admit(transport, address)
 
@@ -238,7 +237,7 @@ class Listener:
             most, count = counts.most_common(1)[0]
             if count <= counts[owner]:
                 transport.abort()
-                self._refused("too_many_requests", owner, f"{len(self._open)} open connections")
+                self._rejected(Rejection("too_many_requests", f"{len(self._open)} open connections", owner))
                 return
             self._end_oldest_of(most)
         self._open[transport] = owner
@@ -254,7 +253,7 @@ class Listener:
         else:
             self._sent_away.add(transport)
             transport.abort()
-            self._refused(why.code, "", f"{address}: {why.text}")
+            self._rejected(replace(why, text=f"{address}: {why.text}"))
 
     def _end_oldest_of(self, owner: str) -> None:
         theirs = [each for each, whose in self._open.items() if whose == owner]

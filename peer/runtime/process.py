@@ -272,9 +272,9 @@ class PeerProcess:
                 farewell=self._farewell,
                 expects=self._members.expects,
                 listens=self._listens,
-                gate=self._gate,
+                policy=self._policy,
                 deliver=self._deliver,
-                refused=self._refused_at_door,
+                rejected=self._rejected,
                 broken=self._broken,
             ),
             BufferPool(),
@@ -438,8 +438,8 @@ class PeerProcess:
     def _listens(self, peer: str) -> bool:
         return peer == AUTHORITY or self._node.life.listens(peer)
 
-    def _gate(self, other: str | None) -> MessagePolicy:
-        return self._node.gate(other)
+    def _policy(self, other: str | None) -> MessagePolicy:
+        return self._node.policy(other)
 
     def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
         if later := self._node.outlived(sender, message):
@@ -459,10 +459,10 @@ class PeerProcess:
         """Our own program failed on a message: where, and once for each place how it came there."""
         self._say(self._mistakes.of(error, sender))
 
-    def _refused_at_door(self, code: str, sender: str, text: str) -> None:
-        self._say(RejectEffect(Rejection(code, text, sender)))
-        if sender:
-            self.feed(Rejection(code, sender=sender))
+    def _rejected(self, rejection: Rejection) -> None:
+        self._say(RejectEffect(rejection))
+        if rejection.sender:
+            self.feed(rejection)
 
     # ----------------------------------------------------------------------------------------------------- effects out
 

@@ -17,7 +17,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from aiohttp import StreamReader, web
@@ -62,10 +62,10 @@ class Host:
 
     identify    which peer showed this certificate (DER); asked for each request, so that who is put out is out
     listens     whether this peer's messages are taken at all (see `reputation.py`)
-    gate        what may come from this peer; None, without TLS: from whoever the envelope names
+    policy        what may come from this peer; None, without TLS: from whoever the envelope names
     deliver     take a message; its tensors lie in the lease, which is to be released when they are no longer needed;
                 or raise an AnsweredRejectionError, since an answer by another way might not reach who sent it
-    refused     count a refusal: code, sender ("" for a stranger), what exactly was wrong
+    rejected    count a rejection; its sender is "" for a stranger
     broken      told of a mistake of our own while a message of this sender is handled, which is then refused
     farewell    the roster by which whoever showed this certificate was put out; None: it never belonged
     expects     whether a member may come from this address
@@ -73,9 +73,9 @@ class Host:
 
     identify: Callable[[bytes | None], str | Rejection]
     listens: Callable[[str], bool]
-    gate: Callable[[str | None], MessagePolicy]
+    policy: Callable[[str | None], MessagePolicy]
     deliver: Callable[[str, Envelope, Message, Lease], None]
-    refused: Callable[[str, str, str], None]
+    rejected: Callable[[Rejection], None]
     broken: Callable[[Exception, str], None]
     farewell: Callable[[bytes | None], RosterNews | None] = lambda certificate: None
     expects: Callable[[str], bool] = lambda address: False
@@ -135,7 +135,7 @@ class PeerServer:
         self._listener = Listener(
             speak,
             self._owner,
-            self._host.refused,
+            self._host.rejected,
             tls,
             self._limits,
             departs=lambda transport: self._host.farewell(_certificate(transport)) is not None,
@@ -186,11 +186,11 @@ class PeerServer:
             raise _rejected("too_many_requests", "more a second than one core answers")
         if request.transport is not None and request.get_extra_info("ssl_object") is not None:
             self._enter(visit, self._identified(_certificate(request.transport)))
-        gate = host.gate(visit.sender or None)
-        length = _checked(request, gate)
+        policy = host.policy(visit.sender or None)
+        length = _checked(request, policy)
         try:
             async with pace(self._limits) as moved:
-                await self._read(visit, _Body(request.content, moved), length, gate)
+                await self._read(visit, _Body(request.content, moved), length, policy)
         except TimeoutError:
             raise _rejected("body_too_slow", f"{length} bytes announced") from None
 
@@ -218,21 +218,21 @@ class PeerServer:
         self._at_once[sender] += 1
         visit.entered = True
 
-    async def _read(self, visit: _Visit, body: _Body, length: int, gate: MessagePolicy) -> None:
+    async def _read(self, visit: _Visit, body: _Body, length: int, policy: MessagePolicy) -> None:
         head = _good(codec.parse_head(await body.exactly(min(codec.HEAD_BYTES, length)), length))
         visit.version = head.version
-        opening = _good(codec.parse_metadata(head, await body.exactly(head.metadata_bytes), gate))
-        envelope = opening.envelope
+        parsed = _good(codec.parse_metadata(head, await body.exactly(head.metadata_bytes), policy))
+        envelope = parsed.envelope
         visit.incarnation = envelope.incarnation
         if not visit.sender:
             self._enter(visit, envelope.sender)
-        lease = self._lease(visit.sender, opening)
+        lease = self._lease(visit.sender, parsed)
         try:
             await body.into(lease.view)
-            if opening.spec.tail.hashed and length > HASHED_AT_ONCE_BYTES:
-                found = await asyncio.to_thread(codec.finish, opening, lease.view)
+            if parsed.spec.tail.hashed and length > HASHED_AT_ONCE_BYTES:
+                found = await asyncio.to_thread(codec.finish, parsed, lease.view)
             else:
-                found = codec.finish(opening, lease.view)
+                found = codec.finish(parsed, lease.view)
             if isinstance(found, Rejection):
                 raise RejectionError(found)
             self._host.deliver(visit.sender, envelope, found, lease)
@@ -240,34 +240,34 @@ class PeerServer:
             lease.release()
             raise
 
-    def _lease(self, sender: str, opening: ParsedMetadata) -> Lease:
+    def _lease(self, sender: str, parsed: ParsedMetadata) -> Lease:
         """A buffer for the tail. Those of transfers are kept: they come again and again, all of one length."""
-        limits, length = self._limits, opening.tail_bytes
-        if opening.spec.buffers == "kept":
-            lease = self._pool.lease(sender, opening.group, length, most=WINDOW + 1, kept=True)
+        limits, length = self._limits, parsed.tail_bytes
+        if parsed.spec.buffers == "kept":
+            lease = self._pool.lease(sender, parsed.group, length, most=WINDOW + 1, kept=True)
         elif length:
-            lane = f"{opening.kind.__name__} {opening.group}"
-            most = limits.ballots_waiting if opening.spec.buffers == "several" else limits.large_waiting
+            lane = f"{parsed.kind.__name__} {parsed.group}"
+            most = limits.ballots_waiting if parsed.spec.buffers == "several" else limits.large_waiting
             lease = self._pool.lease(sender, lane, length, most=most, kept=False)
         else:
             lease = self._pool.lease(sender, "", 0, most=limits.small_waiting, kept=False)
         if lease is None:
-            raise _rejected("too_many_requests", "earlier ones are not dealt with yet", opening.group)
+            raise _rejected("too_many_requests", "earlier ones are not dealt with yet", parsed.group)
         return lease
 
     def _refusal(self, visit: _Visit, error: RejectionError) -> web.Response:
         """Count, and answer with a frame that the other side can read as it reads any other."""
         why = error.rejection
         answer = error.answer if isinstance(error, AnsweredRejectionError) else codec.rejection_message(why)
-        self._host.refused(why.code, visit.sender, why.text)
-        gate = self._host.gate(visit.sender or None)
+        self._host.rejected(replace(why, sender=visit.sender))
+        policy = self._host.policy(visit.sender or None)
         envelope = Envelope(
-            federation=gate.federation,
-            sender=gate.me,
+            federation=policy.federation,
+            sender=policy.me,
             recipient=visit.sender or "stranger",
-            incarnation=gate.incarnation,
+            incarnation=policy.incarnation,
             to_incarnation=visit.incarnation,
-            version=visit.version or gate.version,
+            version=visit.version or policy.version,
         )
         head, tail = codec.encode(envelope, answer)
         response = web.Response(status=_STATUS.get(why.code, 400), body=head + bytes(tail), content_type=CONTENT_TYPE)
@@ -282,7 +282,7 @@ def _certificate(transport: asyncio.BaseTransport) -> bytes | None:
     return None if tls is None else tls.getpeercert(binary_form=True)
 
 
-def _checked(request: web.BaseRequest, gate: MessagePolicy) -> int:
+def _checked(request: web.BaseRequest, policy: MessagePolicy) -> int:
     """The length of the body, from a request that is what peers send."""
     asked = request.method, request.raw_path, request.headers.get("Content-Type")
     if asked != ("POST", ROUTE, CONTENT_TYPE):
@@ -290,7 +290,7 @@ def _checked(request: web.BaseRequest, gate: MessagePolicy) -> int:
     for name in _UNWANTED:
         if name in request.headers:
             raise _rejected("unknown_route", f"{name}: {request.headers[name]}")
-    length, most = request.content_length, codec.frame_bytes_max(gate)
+    length, most = request.content_length, codec.frame_bytes_max(policy)
     if length is None:
         raise _rejected("body_too_large", "a body without Content-Length may be of any length")
     if length > most:
@@ -357,7 +357,7 @@ class _Speaker(web.RequestHandler):
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         if isinstance(exc, HttpProcessingError):
-            self._host.refused("unknown_route", "", f"not an HTTP request: {message}")
+            self._host.rejected(Rejection("unknown_route", f"not an HTTP request: {message}"))
         elif exc is not None:  # a mistake of ours: whoever runs the loop decides what becomes of the process
             self._loop.call_exception_handler({"message": "a request could not be handled", "exception": exc})
         answer = web.Response(status=status)

@@ -54,7 +54,7 @@ class Visitors:
         listener = Listener(
             speak,
             _address,
-            lambda code, sender, text: None,  # nobody is told: it is no peer, and nothing is asked of it
+            lambda rejection: None,  # nobody is told: it is no peer, and nothing is asked of it
             tls,
             self._limits,
             expects=lambda address: True,

@@ -155,7 +155,7 @@ class NodeState:
     reachable: dict[tuple[str, str], bool] = field(default_factory=dict)
     expectable: dict[tuple[str, str], bool] = field(default_factory=dict)
     living: dict[str, Averaging] = field(default_factory=dict)
-    gates: dict[str | None, MessagePolicy] = field(default_factory=dict)
+    policies: dict[str | None, MessagePolicy] = field(default_factory=dict)
     averages: dict[str, Tensor] = field(default_factory=dict)  # of each group, as its last averaging left it
     score: float | None = None
     courses: dict[str, AlgorithmSpec] = field(default_factory=dict)  # of the councils, by group
@@ -343,7 +343,7 @@ class NodeState:
         self.reachable.clear()
         self.expectable.clear()
         self.living.clear()
-        self.gates.clear()
+        self.policies.clear()
 
     def _available(self, peer: str, group: str) -> bool:
         return self.agrees(peer, group) and self.membership.standing(peer) not in ("dead", "left")

@@ -57,13 +57,8 @@ CONTRACT_BYTES_MAX = 1 << 16
 
 # ------------------------------------------------------------------------------------------------------ types of fields
 
-_NAME, _GROUP, _NUMBER, _FIRST, _COUNT = (
-    Text(NAME_LETTERS_MAX),
-    Text(GROUP_LETTERS_MAX),
-    Whole(),
-    Whole(1),
-    Whole(most=COUNT_MAX),
-)
+_NAME, _GROUP = Text(NAME_LETTERS_MAX), Text(GROUP_LETTERS_MAX)
+_NUMBER, _FIRST, _COUNT = Whole(), Whole(1), Whole(most=COUNT_MAX)
 #: A sentence for the other side's log.
 SENTENCE = Text(TEXT_LETTERS_MAX, least=0)
 _AMOUNT, _DIGEST, _SIGNATURE = Real(0), Octets(32), Octets(64)
@@ -355,8 +350,8 @@ class Update:
     digest    (32 bytes) BLAKE2b-256 of `content`, which was held against it
     content   the tail: the update's leaves in the order of the algorithm's template, little-endian, one directly after
               the other. Between them and this message zeros may have travelled for less (`sparse_words.py`).
-    fault     what is wrong with the numbers in it, as the gate found. It is a message all the same: who gathers for
-              the round no longer waits for its sender.
+    fault     what is wrong with the numbers in it. It is a message all the same: who gathers for the round no longer
+              waits for its sender.
     """
 
     spec: ClassVar = MessageSpec(

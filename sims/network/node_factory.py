@@ -242,11 +242,11 @@ class NodeFactory:
 
     def _decode(self, receiver: str, machine: Machine, sender: str, data: bytes) -> Heard | tuple[Rejection, bytes]:
         assert isinstance(machine, Node)
-        gate = machine.gate(sender)
-        found = self._beyond(receiver, data) or codec.decode(data, gate)
+        policy = machine.policy(sender)
+        found = self._beyond(receiver, data) or codec.decode(data, policy)
         if isinstance(found, Rejection):
             met = machine.ledger.met.get(sender, 0)
-            answer = Send(sender, codec.rejection_message(found), machine.ledger.incarnation, met, gate.version)
+            answer = Send(sender, codec.rejection_message(found), machine.ledger.incarnation, met, policy.version)
             return Rejection(found.code, sender=sender), self._encode(receiver, answer)
         envelope, message = found
         return Heard(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)

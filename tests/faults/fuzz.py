@@ -12,7 +12,7 @@ from fedpeer.peer.wire.codec import decode
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
 from tests.peer.examples import SPOKEN, frame
-from tests.peer.frames import GATE, MESSAGES, framed
+from tests.peer.frames import MESSAGES, POLICY, framed
 
 #: Messages of one seed.
 EACH = 1000
@@ -25,7 +25,7 @@ def fuzzed(seed: int) -> None:
     frames += [frame(kind, version, draws) for version, kind in SPOKEN]
     for _ in range(EACH):
         data = spoilt(bytearray(frames[draws.integers(len(frames))]), draws)
-        found = decode(data, GATE)
+        found = decode(data, POLICY)
         assert not isinstance(found, Rejection) or found.code in REJECTIONS, f"{found} for {data.hex()}"
 
 

@@ -1,6 +1,6 @@
 """Members that lie about terms: whole peers that do their part, and say more than that at each tick.
 
-What they say goes the way of all messages: as bytes, through the codec and the gate of whoever hears it.
+What they say goes the way of all messages: as bytes, through the codec and the policy of whoever hears it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from fedpeer.peer.wire.codec import decode
 from fedpeer.peer.wire.messages import Ack, Hello, Transfer
 from fedpeer.rejection import Rejection
 from tests.faults import liars, scenarios, sessions
-from tests.peer.frames import GATE, PARTY
+from tests.peer.frames import PARTY, POLICY
 from tests.peer.hostile import HOSTILE
 
 Patch = pytest.MonkeyPatch
@@ -182,7 +182,7 @@ def not_finite(_: int) -> None:
     """S06: numbers that are none are refused by that name."""
     for bad in HOSTILE:
         if bad.id.startswith("S06"):
-            found = decode(bad.build(PARTY), GATE)
+            found = decode(bad.build(PARTY), POLICY)
             assert isinstance(found, Rejection), bad.id
             assert found.code == bad.code, bad.id
 

@@ -63,7 +63,7 @@ def spec(**changed: object) -> GroupSpec:
 
 
 #: bob hears ann.
-GATE = MessagePolicy(
+POLICY = MessagePolicy(
     federation=FEDERATION,
     me="bob",
     incarnation=3,

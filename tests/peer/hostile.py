@@ -152,7 +152,7 @@ def repeated_key(party: Party) -> bytes:
 NAN, INFINITY = math.nan, math.inf
 ARRAY32, MAP32 = b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff"
 
-#: What bytes and the gate alone can tell.
+#: What bytes and the policy alone can tell.
 HOSTILE = (
     Hostile("T03", "sender_mismatch", lambda p: ack(p, sender=p.third)),
     Hostile("E01", "not_fedpeer", lambda p: ack(p, magic=b"HTTP")),

@@ -73,23 +73,23 @@ def sat(peers: int = 3, round: int = 2, **settings: object) -> ServerCluster:
 
 
 def told(node: Node, sender: str, message: Message) -> list[Effect]:
-    """It comes as bytes, and passes the gate."""
+    """It comes as bytes, and passes the policy."""
     heard = read(node, sender, message)
     assert not isinstance(heard, Rejection), heard
     return node.step(Heard(sender, node.ledger.met[sender], node.ledger.incarnation, heard))
 
 
 def read(node: Node, sender: str, message: Message) -> Message | Rejection:
-    """What the gate makes of it."""
-    gate = node.gate(sender)
+    """What the policy makes of it."""
+    policy = node.policy(sender)
     envelope = Envelope(
-        federation=gate.federation,
+        federation=policy.federation,
         sender=sender,
         recipient=node.life.me,
         incarnation=node.ledger.met[sender],
         to_incarnation=node.ledger.incarnation,
     )
-    found = decode(framed(message, envelope), gate)
+    found = decode(framed(message, envelope), policy)
     return found if isinstance(found, Rejection) else found[1]
 
 

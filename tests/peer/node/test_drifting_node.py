@@ -34,7 +34,7 @@ from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.config.refusals import refusals
 from tests.faults.drifting import DRIFT, FAST, Drifting, drifting_world
-from tests.peer.frames import ENVELOPE, GATE, LENGTH, PLAIN, framed, spec
+from tests.peer.frames import ENVELOPE, LENGTH, PLAIN, POLICY, framed, spec
 from tests.peer.wire.test_codec import message_of, refusal_of
 
 LANES = {"b": Outgoing(), "c": Outgoing()}
@@ -123,13 +123,13 @@ def test_who_sleeps_and_who_wakes() -> None:
     assert not _awake(replace(asleep, awake=True), 0, 0.1), "waking is for one averaging"
 
 
-NOTHINGS = replace(GATE, groups={"all": spec(forms=PLAIN | {NOTHING.name: NOTHING})})
+NOTHINGS = replace(POLICY, groups={"all": spec(forms=PLAIN | {NOTHING.name: NOTHING})})
 
 
 @pytest.mark.parametrize(
-    ("change", "gate", "code"),
+    ("change", "policy", "code"),
     [
-        ({}, GATE, "wrong_dtype"),
+        ({}, POLICY, "wrong_dtype"),
         ({"weight": 0.1}, NOTHINGS, "bad_weight"),
         ({"weight": float("nan")}, NOTHINGS, "bad_weight"),
         ({"payload": torch.zeros(1, dtype=torch.uint8)}, NOTHINGS, "wrong_shape"),
@@ -138,7 +138,7 @@ NOTHINGS = replace(GATE, groups={"all": spec(forms=PLAIN | {NOTHING.name: NOTHIN
     ids=["not by drift", "some weight", "no number", "a tail", "numbers without weight"],
 )
 def test_nothing_is_taken_only_where_averages_go_by_drift_and_only_as_nothing(
-    change: dict[str, Any], gate: MessagePolicy, code: str
+    change: dict[str, Any], policy: MessagePolicy, code: str
 ) -> None:
     said = {
         "seq": 1,
@@ -149,7 +149,7 @@ def test_nothing_is_taken_only_where_averages_go_by_drift_and_only_as_nothing(
         "payload": torch.empty(0, dtype=torch.uint8),
     }
     frame = framed(Transfer(group="all", parcel=NumberedTransfer(**{**said, **change})), ENVELOPE)
-    assert refusal_of(frame, gate) == code
+    assert refusal_of(frame, policy) == code
     whole = message_of(framed(Transfer(group="all", parcel=NumberedTransfer(**said)), ENVELOPE), NOTHINGS)  # type: ignore[arg-type]
     assert isinstance(whole, Transfer)
     assert whole.parcel.nothing

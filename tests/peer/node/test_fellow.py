@@ -123,7 +123,7 @@ def test_only_members_speak_in_a_council(guild: GroupCluster) -> None:
             to_incarnation=1,
         )
         data = b"".join(codec.encode(envelope, ModelRequest(group=group, digest=bytes(32))))
-        found = codec.decode(data, receiver.gate("peer3"))
+        found = codec.decode(data, receiver.policy("peer3"))
         assert isinstance(found, Rejection)
         assert found.code == code
 

@@ -186,7 +186,7 @@ def test_who_is_no_neighbour_gives_nothing(running: tuple[PeerCluster, Node, str
         to_incarnation=1,
     )
     frame = b"".join(map(bytes, codec.encode(envelope, given(village, node, other))))
-    found = codec.decode(frame, node.gate(stranger))
+    found = codec.decode(frame, node.policy(stranger))
     assert isinstance(found, Rejection)
     assert found.code == "not_a_neighbour"
 

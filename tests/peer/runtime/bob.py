@@ -276,17 +276,17 @@ def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] =
 
     with whole(prepare(file, federation or equals), listen) as peer:
         bob = kind(peer, people, keys, ears)
-        gate = bob.peer.inside(lambda: peer.process._node.gate("ann"))
+        policy = bob.peer.inside(lambda: peer.process._node.policy("ann"))
         for other, ear in ears.items():
-            ear.gate = _gate_of(other, gate)
+            ear.policy = _policy_of(other, policy)
             with bob.tells(other, lambda message: isinstance(message, Hello)):
                 assert bob.say(bob.hello(other), other) is None
-        groups = peer.inside(lambda: peer.process._node.gate("dan")).groups
+        groups = peer.inside(lambda: peer.process._node.policy("dan")).groups
         assert federation or groups["all"].neighbours == {"ann", "cas"}
         yield bob
 
 
-def _gate_of(other: str, gate: MessagePolicy) -> MessagePolicy:
+def _policy_of(other: str, policy: MessagePolicy) -> MessagePolicy:
     """Of one of the others, who takes anything from bob."""
-    groups = {id: replace(spec, neighbours=spec.members) for id, spec in gate.groups.items()}
-    return replace(gate, me=other, incarnation=INCARNATIONS[other], groups=groups)
+    groups = {id: replace(spec, neighbours=spec.members) for id, spec in policy.groups.items()}
+    return replace(policy, me=other, incarnation=INCARNATIONS[other], groups=groups)

@@ -23,13 +23,13 @@ from fedpeer.peer.runtime.server import Host, PeerServer
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Message
 from fedpeer.peer.wire.roster import from_bytes
-from tests.peer.frames import GATE, spec
+from tests.peer.frames import POLICY, spec
 
 
 async def serve(folder: Path, length: int) -> None:
     said: Counter[str] = Counter()
     roster = from_bytes((folder / "roster.json").read_bytes())
-    gate = replace(GATE, groups={"all": spec(length=length)})
+    policy = replace(POLICY, groups={"all": spec(length=length)})
 
     def deliver(sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
         said["taken"] += 1
@@ -38,9 +38,9 @@ async def serve(folder: Path, length: int) -> None:
     host = Host(
         identify=lambda der: peer_of(der, roster),
         listens=lambda peer: True,
-        gate=lambda peer: replace(gate, other=peer),
+        policy=lambda peer: replace(policy, other=peer),
         deliver=deliver,
-        refused=lambda code, sender, text: said.update([code]),
+        rejected=lambda rejection: said.update([rejection.code]),
         broken=lambda error, sender: said.update(["broken"]),
     )
     key = load_pem_private_key((folder / "bob.key").read_bytes(), None)

@@ -18,7 +18,7 @@ from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Message, RejectMessage, RosterNews
 from fedpeer.rejection import Rejection
-from tests.peer.frames import GATE
+from tests.peer.frames import POLICY
 
 #: Seconds after which a test hangs; everything here takes milliseconds.
 PATIENCE = 10.0
@@ -28,7 +28,7 @@ PATIENCE = 10.0
 class Port:
     """What the server told its host so far. With `keep`, leases are the test's to release."""
 
-    gate: MessagePolicy = field(default_factory=lambda: replace(GATE, other=None))
+    policy: MessagePolicy = field(default_factory=lambda: replace(POLICY, other=None))
     owner: str | Rejection = "ann"
     listens: bool = True
     keep: bool = False
@@ -61,8 +61,8 @@ class Port:
             lease.release()
         self._tell()
 
-    def refused(self, code: str, sender: str, text: str) -> None:
-        self.refusals.append((code, sender, text))
+    def rejected(self, rejection: Rejection) -> None:
+        self.refusals.append((rejection.code, rejection.sender, rejection.text))
         self._tell()
 
     def _tell(self) -> None:
@@ -84,9 +84,9 @@ async def serving(
     host = Host(
         identify=lambda der: port.owner,
         listens=lambda peer: port.listens,
-        gate=lambda peer: replace(port.gate, other=peer),
+        policy=lambda peer: replace(port.policy, other=peer),
         deliver=port.deliver,
-        refused=port.refused,
+        rejected=port.rejected,
         broken=lambda error, sender: port.mistakes.append((sender, str(error))),
     )
     server = PeerServer(host, port.pool, limits)

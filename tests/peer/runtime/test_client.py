@@ -24,7 +24,7 @@ from fedpeer.peer.wire.codec import encode
 from fedpeer.peer.wire.messages import Ack, ConsensusMessage, Message, RejectMessage, RosterNews, Transfer
 from fedpeer.peer.wire.roster import expel, to_bytes
 from fedpeer.rejection import Rejection
-from tests.peer.frames import ENVELOPE, GATE, MESSAGES, framed, spec
+from tests.peer.frames import ENVELOPE, MESSAGES, POLICY, framed, spec
 from tests.peer.runtime.people import People
 from tests.peer.runtime.port import PATIENCE, Port, serving
 
@@ -74,7 +74,7 @@ def big(length: int, seq: int = 1) -> Transfer:
 
 
 def with_length(length: int) -> Port:
-    return Port(gate=replace(GATE, groups={"all": spec(length=length)}))
+    return Port(policy=replace(POLICY, groups={"all": spec(length=length)}))
 
 
 @asynccontextmanager

@@ -41,7 +41,7 @@ from fedpeer.peer.runtime.invitation import (
 from fedpeer.peer.runtime.invitation_files import make_federation, new_folder, seat, write_peer
 from fedpeer.peer.wire.roster import expel
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, sign_contract
-from tests.peer.frames import GATE
+from tests.peer.frames import POLICY
 from tests.peer.runtime.port import Port, serving
 
 ADDRESS = "https://127.0.0.1:7405"
@@ -401,8 +401,8 @@ def test_a_new_roster_is_brought_to_the_peers_that_answer(authority: Authority) 
     one = load_identity("peer1", keys / "peer1.crt", keys / "peer1.key", keys / "federation-ca.crt", authority.roster)
 
     async def work() -> tuple[dict[str, str], Port]:
-        gate = replace(GATE, federation=authority.roster.federation_id, me="peer1", peers=frozenset({"authority"}))
-        port = Port(gate=gate, owner="authority")
+        policy = replace(POLICY, federation=authority.roster.federation_id, me="peer1", peers=frozenset({"authority"}))
+        port = Port(policy=policy, owner="authority")
         async with serving(port, tls=server_context(one)):
             entries = tuple(
                 replace(each, address=port.url) if each.id == "peer1" else each for each in authority.roster.entries

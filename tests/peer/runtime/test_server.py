@@ -27,7 +27,7 @@ from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import expel, to_bytes
 from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
-from tests.peer.frames import ENVELOPE, GATE, MESSAGES, PARTY, framed, spec
+from tests.peer.frames import ENVELOPE, MESSAGES, PARTY, POLICY, framed, spec
 from tests.peer.hostile import HOSTILE, Hostile, transfer
 from tests.peer.runtime.people import People
 from tests.peer.runtime.port import PATIENCE, Port, answer, ask, connected, request, serving
@@ -56,7 +56,7 @@ async def test_a_message_of_each_kind_arrives_as_it_was_sent(name: str) -> None:
 
 async def test_a_large_tensor_in_many_pieces_lies_in_its_lease() -> None:
     length = 1_000_003
-    port = Port(gate=replace(GATE, groups={"all": spec(length=length)}), keep=True)
+    port = Port(policy=replace(POLICY, groups={"all": spec(length=length)}), keep=True)
     value_D = torch.arange(length, dtype=torch.float32)
     parcel = NumberedTransfer(seq=1, round=1, exchange=1, weight=0.5, form="float32", payload=value_D)
     said = request(framed(Transfer(group="all", parcel=parcel)))
@@ -75,14 +75,14 @@ async def test_a_large_tensor_in_many_pieces_lies_in_its_lease() -> None:
 
 async def test_a_large_model_is_hashed_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     content = bytes(range(256)) * (HASHED_AT_ONCE_BYTES // 256 + 1)
-    council = ConsensusSpec(members=GATE.councils["all"].members, update_bytes=(0, 8), model_bytes=(0, len(content)))
-    port = Port(gate=replace(GATE, councils={"all": council}))
+    council = ConsensusSpec(members=POLICY.councils["all"].members, update_bytes=(0, 8), model_bytes=(0, len(content)))
+    port = Port(policy=replace(POLICY, councils={"all": council}))
     threads, finish = list[threading.Thread](), codec.finish
 
-    def noted(opening: ParsedMetadata, tail: memoryview) -> Message | Rejection:
-        if opening.kind is ModelReply:
+    def noted(parsed: ParsedMetadata, tail: memoryview) -> Message | Rejection:
+        if parsed.kind is ModelReply:
             threads.append(threading.current_thread())
-        return finish(opening, tail)
+        return finish(parsed, tail)
 
     monkeypatch.setattr(codec, "finish", noted)
     model = ModelReply(group="all", digest=content_digest(content), content=content)
@@ -170,7 +170,7 @@ async def test_a_bad_request_is_refused_before_its_body_is_read(said: bytes, cod
 
 
 async def test_what_the_groups_allow_bounds_the_body() -> None:
-    most = codec.frame_bytes_max(replace(GATE, other=None))
+    most = codec.frame_bytes_max(replace(POLICY, other=None))
     port = Port()
     async with serving(port):
         assert (await ask(port, request(b"", content_length=str(most + 1)))).code == "body_too_large"

@@ -24,7 +24,7 @@ from fedpeer.rejection import Rejection
 from tests.docs.test_pages import loaded
 from tests.faults.fuzz import spoilt
 from tests.peer.examples import frame, hostile_frames
-from tests.peer.frames import GATE, framed
+from tests.peer.frames import POLICY, framed
 from tests.peer.node.test_node import met
 
 ROOT = Path(__file__).parents[3]
@@ -54,14 +54,14 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def code_of(data: bytes) -> str:
-    found = decode(data, GATE)
+    found = decode(data, POLICY)
     return found.code if isinstance(found, Rejection) else "taken"
 
 
 def test_the_codec_reads_and_writes_it() -> None:
     for seed in range(50):
         data = frame(ADDED, 2, np.random.default_rng(seed))
-        found = decode(data, GATE)
+        found = decode(data, POLICY)
         assert not isinstance(found, Rejection), found
         assert isinstance(found[1], ADDED)
         assert framed(found[1], found[0]) == data
@@ -78,7 +78,7 @@ def test_what_is_wrong_with_it_is_refused_by_name() -> None:
 
 
 def test_its_tail_is_a_limit() -> None:
-    assert frame_bytes_max(GATE) > REPORT_BYTES_MAX
+    assert frame_bytes_max(POLICY) > REPORT_BYTES_MAX
     message: Any = LoadReport(group="all", percent=1, model="a", text=bytes(REPORT_BYTES_MAX + 1))
     with pytest.raises(AssertionError, match="2000001"):
         framed(message)
@@ -122,7 +122,7 @@ def test_a_node_hears_it(monkeypatch: pytest.MonkeyPatch) -> None:
         incarnation=1,
         to_incarnation=own,
     )
-    found = decode(framed(message, envelope), node.gate(other))
+    found = decode(framed(message, envelope), node.policy(other))
     assert not isinstance(found, Rejection), found
     for incarnation in (2, 1):  # "met": of an incarnation that is not known nothing is heard
         node.step(Heard(other, incarnation, own, found[1]))

@@ -55,7 +55,7 @@ from fedpeer.rejection import Rejection
 from tests.peer import hostile
 from tests.peer.examples import SPOKEN
 from tests.peer.examples import frame as example
-from tests.peer.frames import CLAIMS, ENVELOPE, GATE, HELLO, LENGTH, MESSAGES, PARTY, PLAIN, TRANSFER, framed, spec
+from tests.peer.frames import CLAIMS, ENVELOPE, HELLO, LENGTH, MESSAGES, PARTY, PLAIN, POLICY, TRANSFER, framed, spec
 from tests.peer.hostile import HOSTILE, REFUSED, ROSTER_NEWS, VALUE, Hostile, ack, craft, numbers, packed, transfer
 
 #: Of each version of the wire, one frame a line in hexadecimal. They never change: peers of that version send them.
@@ -68,13 +68,13 @@ GOLDEN = {
 }
 
 
-def refusal_of(frame: bytes, gate: MessagePolicy = GATE) -> str:
-    found = decode(frame, gate)
+def refusal_of(frame: bytes, policy: MessagePolicy = POLICY) -> str:
+    found = decode(frame, policy)
     return found.code if isinstance(found, Rejection) else f"taken: {found[1]}"
 
 
-def message_of(frame: bytes, gate: MessagePolicy = GATE) -> Message:
-    found = decode(frame, gate)
+def message_of(frame: bytes, policy: MessagePolicy = POLICY) -> Message:
+    found = decode(frame, policy)
     assert not isinstance(found, Rejection), found
     return found[1]
 
@@ -92,7 +92,7 @@ EVERY_FRAME = [(version, name) for version in VERSIONS for name in GOLDEN[versio
 @pytest.mark.parametrize(("version", "name"), EVERY_FRAME)
 def test_what_is_encoded_is_what_is_decoded(version: int, name: str) -> None:
     frame = framed(MESSAGES[name], in_version(version))
-    found = decode(frame, GATE)
+    found = decode(frame, POLICY)
     assert not isinstance(found, Rejection), found
     envelope, message = found
     assert envelope == in_version(version)
@@ -142,16 +142,16 @@ def test_a_tensor_is_neither_copied_when_sent_nor_when_received() -> None:
     received = bytearray(tail)
     found = parse_head(head[:HEAD_BYTES])
     assert isinstance(found, FrameHead)
-    opening = parse_metadata(found, head[HEAD_BYTES:], GATE)
-    assert isinstance(opening, ParsedMetadata)
-    message = finish(opening, memoryview(received))
+    parsed = parse_metadata(found, head[HEAD_BYTES:], POLICY)
+    assert isinstance(parsed, ParsedMetadata)
+    message = finish(parsed, memoryview(received))
     assert isinstance(message, Transfer)
     assert message.parcel.payload.data_ptr() == np.frombuffer(received, np.uint8).ctypes.data
 
 
 def test_a_decoded_frame_shares_no_memory_with_it() -> None:
     frame = bytearray(framed(MESSAGES["value"]))
-    found = decode(frame, GATE)
+    found = decode(frame, POLICY)
     assert not isinstance(found, Rejection)
     message = found[1]
     assert isinstance(message, Value)
@@ -210,7 +210,7 @@ TRANSFERS = st.builds(Transfer, group=st.just("all"), parcel=PARCELS)
 def test_any_message_comes_back_as_it_was(message: Message, incarnation: int) -> None:
     envelope = replace(ENVELOPE, incarnation=incarnation)
     frame = framed(message, envelope)
-    found = decode(frame, GATE)
+    found = decode(frame, POLICY)
     assert not isinstance(found, Rejection), found
     assert found[0] == envelope
     if isinstance(message, Hello):
@@ -248,7 +248,7 @@ def test_a_message_of_membership_leaves_out_the_claims_that_find_no_room() -> No
 
 
 @pytest.mark.parametrize("case", HOSTILE, ids=lambda case: case.id)
-def test_what_bytes_and_gate_can_tell_is_refused_by_name(case: Hostile) -> None:
+def test_what_bytes_and_policy_can_tell_is_refused_by_name(case: Hostile) -> None:
     assert refusal_of(case.build(PARTY)) == case.code
     assert case.id.split("-")[0] in REJECTIONS[case.code].ids or case.id in ELSEWHERE
 
@@ -263,7 +263,7 @@ def test_the_good_frame_of_which_the_hostile_ones_are_variants_is_taken() -> Non
 
 
 def test_what_is_wrong_names_the_transfer() -> None:
-    found = decode(transfer(PARTY, weight=0.0, seq=9), GATE)
+    found = decode(transfer(PARTY, weight=0.0, seq=9), POLICY)
     assert isinstance(found, Rejection)
     answer = rejection_message(found)
     assert (answer.code, answer.group, answer.seq) == ("bad_weight", "all", 9)
@@ -271,7 +271,7 @@ def test_what_is_wrong_names_the_transfer() -> None:
 
 
 def test_without_certificates_the_envelope_says_who_speaks_and_the_roster_who_may() -> None:
-    plain = replace(GATE, other=None)
+    plain = replace(POLICY, other=None)
     assert isinstance(message_of(ack(PARTY), plain), Ack)
     assert refusal_of(ack(PARTY, sender="cas"), plain).startswith("taken: Ack(group='all', taken=1, round=1,")
     assert refusal_of(ack(PARTY, sender="eve"), plain) == "unknown_peer"
@@ -326,18 +326,18 @@ def test_no_form_lets_nan_or_infinity_in(name: str, dtype: torch.dtype, bad: flo
     assert refusal_of(framed(message)) == "not_finite"
 
 
-def zstd_gate(length: int) -> MessagePolicy:
+def zstd_policy(length: int) -> MessagePolicy:
     form = Zstd(FORMS["float32"](), 1)
-    return replace(GATE, groups={"all": spec(length=length, forms=PLAIN | {form.name: form})})
+    return replace(POLICY, groups={"all": spec(length=length, forms=PLAIN | {form.name: form})})
 
 
 def test_a_compressed_bomb_is_refused_before_it_grows() -> None:
     zeros = bytes(64 << 20)
     bomb = bytes(Zstd(FORMS["float32"](), 1).pack(torch.zeros(len(zeros) // 4), np.random.default_rng(0)).numpy())
     frame = transfer(replace(PARTY, length=1000), form="float32/zstd", shape=[len(bomb)], tail=bomb)
-    assert refusal_of(frame, zstd_gate(1000)) in ("tail_length_wrong", "wrong_shape")
+    assert refusal_of(frame, zstd_policy(1000)) in ("tail_length_wrong", "wrong_shape")
     tracemalloc.start()
-    refusal_of(frame, zstd_gate(1000))
+    refusal_of(frame, zstd_policy(1000))
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
 
@@ -347,9 +347,9 @@ def test_a_compressed_bomb_is_refused_before_it_grows() -> None:
 )
 def test_no_refusal_takes_memory(case: Hostile) -> None:
     frame = case.build(PARTY)
-    decode(frame, GATE)
+    decode(frame, POLICY)
     tracemalloc.start()
-    decode(frame, GATE)
+    decode(frame, POLICY)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
@@ -373,21 +373,21 @@ def test_lengths_are_refused_before_anything_is_read_and_however_they_arrive() -
     assert found.code == "tail_length_wrong"
     head = parse_head(good[:HEAD_BYTES], len(good))
     assert isinstance(head, FrameHead)
-    opening = parse_metadata(head, good[HEAD_BYTES : HEAD_BYTES + head.metadata_bytes], GATE)
-    assert isinstance(opening, ParsedMetadata)
+    parsed = parse_metadata(head, good[HEAD_BYTES : HEAD_BYTES + head.metadata_bytes], POLICY)
+    assert isinstance(parsed, ParsedMetadata)
     for tail, code in ((bytes(4 * LENGTH + 1), "trailing_bytes"), (bytes(4 * LENGTH - 1), "tail_length_wrong")):
-        end = finish(opening, memoryview(tail))
+        end = finish(parsed, memoryview(tail))
         assert isinstance(end, Rejection)
         assert end.code == code
 
 
 def test_the_longest_frame_follows_from_what_is_shared() -> None:
     texts = HEAD_BYTES + METADATA_BYTES_MAX + ROSTER_BYTES_MAX
-    assert frame_bytes_max(GATE) == texts, "small groups: the roster is the longest"
+    assert frame_bytes_max(POLICY) == texts, "small groups: the roster is the longest"
     large = {"all": spec(length=1 << 20), "closed": spec(length=1 << 24, members=frozenset({"bob", "cas"}))}
-    assert frame_bytes_max(replace(GATE, groups=large)) == HEAD_BYTES + METADATA_BYTES_MAX + (4 << 20)
+    assert frame_bytes_max(replace(POLICY, groups=large)) == HEAD_BYTES + METADATA_BYTES_MAX + (4 << 20)
     wide = {"all": spec(length=1 << 20, forms=PLAIN | {"float64": FORMS["float64"]()})}
-    assert frame_bytes_max(replace(GATE, groups=wide)) == HEAD_BYTES + METADATA_BYTES_MAX + (8 << 20)
+    assert frame_bytes_max(replace(POLICY, groups=wide)) == HEAD_BYTES + METADATA_BYTES_MAX + (8 << 20)
 
 
 def test_texts_are_bounded() -> None:
@@ -490,12 +490,12 @@ def test_the_quick_check_for_finite_numbers_says_what_the_slow_one_says(dtype: t
 
 def checked(frame: bytes) -> bool:
     """Whether it is taken; anything but a valid message or a named refusal raises."""
-    found = decode(frame, GATE)
+    found = decode(frame, POLICY)
     if isinstance(found, Rejection):
         assert found.code in REJECTIONS
         assert decode_answer(framed(rejection_message(found))) is not None, "every refusal can be answered"
         return False
-    assert isinstance(decode(framed(found[1], found[0]), GATE), tuple), "what is taken can be said again"
+    assert isinstance(decode(framed(found[1], found[0]), POLICY), tuple), "what is taken can be said again"
     match found[1]:
         case Transfer(parcel=NumberedTransfer(payload=tensor)) | Value(value_D=tensor) if tensor.is_floating_point():
             assert bool(torch.isfinite(tensor).all())

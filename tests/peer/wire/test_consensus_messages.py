@@ -1,7 +1,7 @@
 """Messages of coordinated rounds: what they look like as bytes, what is refused of them, and by whose memory.
 
-Ids are those of the table of bad inputs. What bytes and gate can tell is refused by the decoder; the rest (R04 to R12)
-by the machine of decrees, to which each message comes through the decoder.
+Ids are those of the table of bad inputs. What bytes and policy can tell is refused by the decoder; the rest (R04 to
+R12) by the machine of decrees, to which each message comes through the decoder.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from fedpeer.peer.wire.wire_types import NUMBER_MAX
 from fedpeer.rejection import Rejection
 from tests.gossip.swim import ids, signature
 from tests.peer.consensus.consensus_cluster import SCOPE, Disk, machine
-from tests.peer.frames import ENVELOPE, FEDERATION, GATE, MESSAGES, MODEL_BYTES, PARTY, UPDATE_BYTES, framed
+from tests.peer.frames import ENVELOPE, FEDERATION, MESSAGES, MODEL_BYTES, PARTY, POLICY, UPDATE_BYTES, framed
 from tests.peer.hostile import ACK, Hostile, Party, craft
 
 #: A frame put together by hand is one of the first version.
@@ -66,7 +66,7 @@ CONTENT = bytes(range(1, UPDATE_BYTES + 1))
 
 
 def message_of(frame: bytes) -> Message:
-    found = decode(frame, GATE)
+    found = decode(frame, POLICY)
     assert not isinstance(found, Rejection), found
     return found[1]
 
@@ -149,18 +149,18 @@ def test_as_many_voters_as_there_may_be_with_the_longest_names_fit() -> None:
 def test_the_longest_frame_follows_from_the_councils_of_both() -> None:
     spec = ConsensusSpec(members=frozenset({"ann", "bob"}), update_bytes=(1, 3 << 20), model_bytes=(1, 2 << 20))
     start = HEAD_BYTES + METADATA_BYTES_MAX
-    assert frame_bytes_max(replace(GATE, councils={"all": spec})) == start + (3 << 20)
+    assert frame_bytes_max(replace(POLICY, councils={"all": spec})) == start + (3 << 20)
     heavy = replace(spec, model_bytes=(1, 5 << 20))
-    assert frame_bytes_max(replace(GATE, councils={"all": heavy})) == start + (5 << 20)
+    assert frame_bytes_max(replace(POLICY, councils={"all": heavy})) == start + (5 << 20)
     elsewhere = replace(spec, members=frozenset({"bob", "cas"}))
-    assert frame_bytes_max(replace(GATE, councils={"all": elsewhere})) < start + (2 << 20)
+    assert frame_bytes_max(replace(POLICY, councils={"all": elsewhere})) < start + (2 << 20)
 
 
 # ------------------------------------------------------------------------------------------------------- what does not
 
 
 def refusal_of(frame: bytes) -> str:
-    found = decode(frame, GATE)
+    found = decode(frame, POLICY)
     return found.code if isinstance(found, Rejection) else f"taken: {found[1]}"
 
 
@@ -251,7 +251,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("case", HOSTILE, ids=lambda case: case.id)
-def test_what_bytes_and_gate_can_tell_is_refused_by_name(case: Hostile) -> None:
+def test_what_bytes_and_policy_can_tell_is_refused_by_name(case: Hostile) -> None:
     frame = case.build(PARTY)
     tracemalloc.start()
     assert refusal_of(frame) == case.code
@@ -274,8 +274,8 @@ def test_the_good_frames_of_which_the_hostile_ones_are_variants_are_taken() -> N
 
 
 def test_an_update_is_acknowledged_in_its_council_whether_or_not_a_group_has_its_name() -> None:
-    gate, acknowledged = replace(GATE, groups={}), MESSAGES["ack"]
-    found = decode(framed(acknowledged), gate)
+    policy, acknowledged = replace(POLICY, groups={}), MESSAGES["ack"]
+    found = decode(framed(acknowledged), policy)
     assert not isinstance(found, Rejection)
     assert found[1] == acknowledged
     for group, tail, code in [
@@ -283,13 +283,13 @@ def test_an_update_is_acknowledged_in_its_council_whether_or_not_a_group_has_its
         ("closed", b"", "group_not_shared"),
         ("wide", b"", "unknown_group"),
     ]:
-        wrong = decode(craft(PARTY, ACK, [group, 5, 12], tail), gate)
+        wrong = decode(craft(PARTY, ACK, [group, 5, 12], tail), policy)
         assert isinstance(wrong, Rejection)
         assert wrong.code == code
 
 
 def test_where_equals_average_there_is_no_council() -> None:
-    found = decode(framed(MESSAGES["wanted"]), replace(GATE, councils={}))
+    found = decode(framed(MESSAGES["wanted"]), replace(POLICY, councils={}))
     assert isinstance(found, Rejection)
     assert found.code == "unknown_group"
 
@@ -409,9 +409,9 @@ WRONG = (
 def heard(decrees: RoundCommit, sender: str, message: Message) -> list[str]:
     """The refusals of a message that comes as bytes."""
     spec = ConsensusSpec(members=ALL.members, update_bytes=(0, 64), model_bytes=(0, 64))
-    gate = replace(GATE, me=E, other=sender, peers=ALL.members, groups={}, councils={"everyone": spec})
+    policy = replace(POLICY, me=E, other=sender, peers=ALL.members, groups={}, councils={"everyone": spec})
     envelope = Envelope(federation=FEDERATION, sender=sender, recipient=E, incarnation=2, to_incarnation=3)
-    found = decode(framed(message, envelope), gate)
+    found = decode(framed(message, envelope), policy)
     assert not isinstance(found, Rejection), found
     told = found[1]
     if isinstance(told, Update):

@@ -14,7 +14,7 @@ from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection
 from tests.peer.examples import SPOKEN, frame, hostile_frames
-from tests.peer.frames import GATE, PARTY, framed
+from tests.peer.frames import PARTY, POLICY, framed
 from tests.peer.hostile import craft
 
 #: Draws of each kind.
@@ -24,13 +24,13 @@ NEWEST_OF_EACH = [pytest.param(kind, id=kind.__name__) for version, kind in SPOK
 
 
 def taken(data: bytes) -> tuple[Envelope, Message]:
-    found = decode(data, GATE)
+    found = decode(data, POLICY)
     assert not isinstance(found, Rejection), found
     return found
 
 
 def code_of(data: bytes) -> str:
-    found = decode(data, GATE)
+    found = decode(data, POLICY)
     return found.code if isinstance(found, Rejection) else "taken"
 
 
@@ -82,7 +82,7 @@ def test_its_group_is_known_and_of_both(kind: type[Message]) -> None:
 def test_its_tail_has_the_length_that_is_declared(kind: type[Message]) -> None:
     data = frame(kind, NEWEST, np.random.default_rng(0))
     _, message = taken(data)
-    spec = {"nothing": None, "council": GATE.councils.get("all")}.get(kind.spec.about, GATE.groups["all"])
+    spec = {"nothing": None, "council": POLICY.councils.get("all")}.get(kind.spec.about, POLICY.groups["all"])
     head = data[: len(data) - len(kind.spec.tail.packed(message))]
     longer = bytes(kind.spec.tail.most(spec) + 1)
     wrong = head[:12] + len(longer).to_bytes(8, "little") + head[20:] + longer

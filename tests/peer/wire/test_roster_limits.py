@@ -110,10 +110,10 @@ def test_a_share_that_is_heavier_than_a_smaller_federation_is_not_refused_at_the
     roster = node.life.circle.roster
     envelope = Envelope(federation=roster.federation_id, sender=OTHER, recipient=ONE, incarnation=1, to_incarnation=1)
     frame = b"".join(codec.encode(envelope, heavy))
-    assert not isinstance(codec.decode(frame, node.gate(OTHER)), Rejection)
+    assert not isinstance(codec.decode(frame, node.policy(OTHER)), Rejection)
     assert kinds(refusals(node, heavy)) == {"h"}
     meets_again(village, node, made=heavy.parcel.seq - 1)
-    found = codec.decode(frame, node.gate(OTHER))
+    found = codec.decode(frame, node.policy(OTHER))
     assert isinstance(found, Rejection)
     assert found.code == "bad_weight"
 
