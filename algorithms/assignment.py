@@ -106,7 +106,7 @@ class CountSketch:
         return sketch_PS
 
 
-def told(sketch_PS: Floats) -> NDArray[np.float16]:
+def normalised_sketches(sketch_PS: Floats) -> NDArray[np.float16]:
     """(..., S) sketches as they are sent: of length 1, since only directions are compared."""
     norm_P1 = np.linalg.norm(sketch_PS, axis=-1, keepdims=True)
     return (sketch_PS / np.where(norm_P1 > 0, norm_P1, 1.0)).astype(np.float16)
@@ -177,7 +177,7 @@ def below(merges: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
-def cut(gains: Sequence[Gain]) -> int:
+def merges_taken(gains: Sequence[Gain]) -> int:
     """How many merges are taken, the most alike first.
 
     The more the gains of those taken add up to, the better; and more merges are taken as long as what they lose

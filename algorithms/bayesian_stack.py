@@ -30,7 +30,7 @@ _LEAST = torch.finfo(torch.float32).tiny
 
 
 @torch.no_grad()
-def train(
+def train_bayesian_stack(
     layers: tuple[Layer, ...],
     loss: Loss,
     mu_n: Tensor,

@@ -32,7 +32,7 @@ from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.own_rule import check_gradients
 from fedpeer.algorithms.workbench import Workbench
-from fedpeer.networks.bayesian import Estimator, bayesian, drawn, inverse_softplus, sampled, split
+from fedpeer.networks.bayesian import Estimator, bayesian, drawn_noise, inverse_softplus, sampled, split_parameters
 from fedpeer.networks.registry import NetworkError
 from fedpeer.slicing.flat import FlatLayout
 
@@ -118,10 +118,10 @@ class _Stack:
         noise = _generators(keys)
         if mu_n.dim() == 2 and len(mu_n) == 1:  # matrix products of one client are quicker without the dimension
             one = mu_n[0], rho_n[0], reference[0], strength[0], batches.peer(0)
-            bayesian_stack.train(self.layers, self.loss, *one, self.lr, self.samples, noise)
+            bayesian_stack.train_bayesian_stack(self.layers, self.loss, *one, self.lr, self.samples, noise)
         else:
             work = mu_n, rho_n, reference, strength, batches
-            bayesian_stack.train(self.layers, self.loss, *work, self.lr, self.samples, noise)
+            bayesian_stack.train_bayesian_stack(self.layers, self.loss, *work, self.lr, self.samples, noise)
         return Posterior(mu_n, rho_n)
 
 
@@ -133,7 +133,7 @@ class _Loop:
             self._module = bayesian(bench.module, estimator=estimator, sigma=1.0).train()
         except NetworkError as problem:
             raise AlgorithmError(str(problem)) from problem
-        self._mu, self._rho = split(dict(self._module.named_parameters()))
+        self._mu, self._rho = split_parameters(dict(self._module.named_parameters()))
         if not list(self._mu) == list(self._rho) == [each.name for each in bench.layout.tensors]:
             raise AlgorithmError("the network uses one tensor in several places, which have no common distribution")
         if not all(parameter.requires_grad for parameter in self._module.parameters()):
@@ -182,7 +182,7 @@ class _Loop:
             views = self._layout.unflatten(x_n)
             for name, parameter in tensors.items():
                 parameter.data = views[name]
-        parameters, noise = list(self._module.parameters()), drawn(generator)
+        parameters, noise = list(self._module.parameters()), drawn_noise(generator)
         optimizer = self._optimizer.build(parameters)
         for step in range(batches.steps):
             optimizer.zero_grad()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.contract import Algorithm, Sharing
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.leaves import stacked
+from fedpeer.algorithms.leaves import stack_states
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.registry import taking_part
 from fedpeer.rejection import Rejection
@@ -124,7 +124,7 @@ def where(counted: Tensor, new: Tensor, old: Tensor) -> Tensor:
 def in_peer_order(updates: Mapping[str, Update]) -> Update:
     """The updates of single clients by peer, however they arrived, as one (K, ...) in the order of the peers' ids."""
     assert updates, "a round that nobody took part in has no result"
-    return stacked([updates[peer] for peer in sorted(updates)])
+    return stack_states([updates[peer] for peer in sorted(updates)])
 
 
 def weighted_mean(values_KD: Tensor, weights_K: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class Gaussian:
         return Gaussian(self.chi_D, self.xi_D.clamp_min(least))
 
 
-def stacked(factors: Sequence[Gaussian]) -> Gaussian:
+def stack_gaussians(factors: Sequence[Gaussian]) -> Gaussian:
     """K factors (..., D) as one (K, ..., D)."""
     return Gaussian(torch.stack([each.chi_D for each in factors]), torch.stack([each.xi_D for each in factors]))
 
@@ -81,7 +81,7 @@ def product(factors_KD: Gaussian) -> Gaussian:
     return Gaussian(factors_KD.chi_D.sum(0), factors_KD.xi_D.sum(0))
 
 
-def kl(posterior: Gaussian, reference: Gaussian) -> Tensor:
+def gaussian_kl(posterior: Gaussian, reference: Gaussian) -> Tensor:
     """(..., D): Kullback-Leibler divergence from `posterior` to `reference` of each coordinate, in nats, exact.
 
     Both are distributions. With a the posterior and b the reference:

@@ -17,7 +17,7 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-def leaves(state: Any) -> dict[str, Tensor]:
+def leaves_of(state: Any) -> dict[str, Tensor]:
     """The tensors of a state by name, in the order of its fields.
 
     >>> from fedpeer.algorithms.servers.models import Local
@@ -30,13 +30,13 @@ def leaves(state: Any) -> dict[str, Tensor]:
         if isinstance(value, Tensor):
             found[field.name] = value
         else:
-            found |= {f"{field.name}.{name}": leaf for name, leaf in leaves(value).items()}
+            found |= {f"{field.name}.{name}": leaf for name, leaf in leaves_of(value).items()}
     return found
 
 
 def byte_count(state: Any) -> int:
     """What the tensors of a state take."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(state).values())
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves_of(state).values())
 
 
 def rebuilt(template: T, tensors: Mapping[str, Tensor], path: str = "") -> T:
@@ -48,29 +48,29 @@ def rebuilt(template: T, tensors: Mapping[str, Tensor], path: str = "") -> T:
     return replace(template, **changed)  # type: ignore[type-var]
 
 
-def mapped(function: Callable[..., Tensor], state: T, *others: T) -> T:
+def map_leaves(function: Callable[..., Tensor], state: T, *others: T) -> T:
     """The state whose leaves are the function of those of states of one kind."""
-    rows = [leaves(each) for each in (state, *others)]
+    rows = [leaves_of(each) for each in (state, *others)]
     return rebuilt(state, {name: function(*(row[name] for row in rows)) for name in rows[0]})
 
 
 def combined(state: Any) -> Tensor:
     """Return the leaves (..., D) of a state one after the other as (..., N); of a single one itself."""
-    found = list(leaves(state).values())
+    found = list(leaves_of(state).values())
     return found[0] if len(found) == 1 else torch.cat(found, -1)
 
 
 def divided(template: T, values_N: Tensor) -> T:
     """Return the state whose leaves one after the other are values (..., N); the template is of one peer."""
-    sizes = {name: len(leaf) for name, leaf in leaves(template).items()}
+    sizes = {name: len(leaf) for name, leaf in leaves_of(template).items()}
     return rebuilt(template, dict(zip(sizes, torch.split(values_N, [*sizes.values()], -1), strict=True)))
 
 
-def stacked(states: Sequence[T]) -> T:
+def stack_states(states: Sequence[T]) -> T:
     """Single states as one, with a new first dimension."""
-    return mapped(lambda *each: torch.stack(each), *states)
+    return map_leaves(lambda *each: torch.stack(each), *states)
 
 
-def taken(state: T, rows: int | slice | Sequence[int]) -> T:
+def take_rows(state: T, rows: int | slice | Sequence[int]) -> T:
     """These rows of a stacked state; of one row (a number), a single state."""
-    return mapped(lambda leaf: leaf[rows], state)
+    return map_leaves(lambda leaf: leaf[rows], state)

@@ -141,7 +141,7 @@ def add_gradient_(layers: tuple[Layer, ...], x_n: Tensor, seen: list[Tensor], sl
 
 
 @torch.no_grad()
-def train(
+def train_stack(
     layers: tuple[Layer, ...],
     loss: Loss,
     x_n: Tensor,

@@ -95,7 +95,7 @@ def kl_up_to_constants(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:
     return tau / 2 * spread - sigma_D.log().sum(-1)
 
 
-def kl(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:
+def kl_of_heads(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:
     """KL[N(mu, Sigma) || N(w, I / tau)] in nats, exact, shape (...). tau: (...), > 0."""
     return kl_up_to_constants(head, w_D, tau) - head.mu_D.shape[-1] / 2 * (1 + tau.log())
 
@@ -124,7 +124,7 @@ def free_energy(head: Head, z_NF: Tensor, y_N: Tensor, w_D: Tensor, tau: Tensor,
 
     The negative of eq. (6), with its expectation taken over K samples.
     """
-    return z_NF.shape[-2] * expected_loss(head, z_NF, y_N, noise_KD) + kl(head, w_D, tau)
+    return z_NF.shape[-2] * expected_loss(head, z_NF, y_N, noise_KD) + kl_of_heads(head, w_D, tau)
 
 
 def feature_slopes(head: Head, z_NF: Tensor, y_N: Tensor, noise_KD: Tensor) -> Tensor:

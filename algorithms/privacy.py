@@ -71,7 +71,7 @@ class Privacy:
         return self.noise * (math.sqrt(answered / participants) if self.where == "sum" else 1)
 
 
-def none() -> None:
+def no_privacy() -> None:
     """Updates are sent as they are."""
 
 
@@ -86,7 +86,7 @@ def gaussian(
     return Privacy(clip, noise, delta, where)
 
 
-PRIVACIES: dict[str, Callable[..., Privacy | None]] = {"none": none, "gaussian": gaussian}
+PRIVACIES: dict[str, Callable[..., Privacy | None]] = {"none": no_privacy, "gaussian": gaussian}
 
 
 def epsilon(*, rounds: int, noise: float, delta: float, participation: float = 1.0) -> float:

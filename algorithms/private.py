@@ -24,7 +24,7 @@ from torch import Tensor
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.leaves import leaves, rebuilt
+from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.privacy import Privacy
 from fedpeer.rejection import Rejection
@@ -75,7 +75,7 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
 
     def train(self, client: Any, broadcast: Any, batches: Batches, keys: Sequence[int]) -> tuple[Any, Any]:
         trained, update = self.inner.train(client, broadcast, batches, keys)
-        return trained, self._private(update, leaves(broadcast), keys)
+        return trained, self._private(update, leaves_of(broadcast), keys)
 
     def close(self, server: Any, updates: Any) -> Any:
         return self.inner.close(server, updates)
@@ -100,7 +100,7 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
 
     def _private(self, update: Any, told: Mapping[str, Tensor], keys: Sequence[int]) -> Any:
         """The update with clipped changes, noise and counts of 1; leading dimensions as the clients'."""
-        sent = leaves(update)
+        sent = leaves_of(update)
         bare = [name for name in sent if name not in (*self.moved, *self.counts)]
         if bare:
             raise _not_private(f"does not cover all: clients of {_name(self.inner)} would send {bare[0]} as it is")
@@ -109,7 +109,7 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
         private_D = clipped(change_D, self.privacy.clip)
         deviation = self.privacy.deviation(self.participants_count)
         if deviation:
-            drawn = np.stack([noise(self.secret, key, sum(widths)) for key in keys])
+            drawn = np.stack([private_noise(self.secret, key, sum(widths)) for key in keys])
             private_D = private_D + deviation * torch.from_numpy(drawn).to(private_D).reshape(private_D.shape)
         leaving = {name: torch.ones_like(sent[name]) for name in self.counts if name in sent}
         first = 0
@@ -145,7 +145,7 @@ def clipped(change_D: Tensor, clip: float) -> Tensor:
     return change_D * (clip / length.clamp(min=clip))
 
 
-def noise(secret: bytes, key: int, count: int) -> NDArray[np.float64]:
+def private_noise(secret: bytes, key: int, count: int) -> NDArray[np.float64]:
     """(count,) independent standard normal numbers that nobody without the secret can tell; the same ones each time.
 
     52 bits of SHAKE-256 a number, through the inverse of the normal distribution; the largest is 8.2.

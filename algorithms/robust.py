@@ -45,14 +45,14 @@ def finite_rows(updates_KD: Tensor) -> Tensor:
     return updates_KD.isfinite().all(1)
 
 
-def median(updates_KD: Tensor) -> Tensor:
+def coordinate_median(updates_KD: Tensor) -> Tensor:
     """The median of each coordinate, of an even number the mean of the middle two. Yin et al. 2018, definition 1."""
     sorted_KD = _checked(updates_KD).sort(dim=0).values
     last = len(sorted_KD) - 1
     return (sorted_KD[last // 2] + sorted_KD[(last + 1) // 2]) / 2
 
 
-def trimmed_mean(updates_KD: Tensor, *, trim: int) -> Tensor:
+def mean_trimmed(updates_KD: Tensor, *, trim: int) -> Tensor:
     """The mean of each coordinate without its `trim` smallest and largest values. Yin et al. 2018, definition 2.
 
     Stands `trim` liars: what remains lies between values of honest peers.
@@ -65,16 +65,16 @@ def trimmed_mean(updates_KD: Tensor, *, trim: int) -> Tensor:
     return uniform_mean(sorted_KD[trim : len(sorted_KD) - trim])
 
 
-def krum(updates_KD: Tensor, *, liars: int) -> Tensor:
+def select_krum(updates_KD: Tensor, *, liars: int) -> Tensor:
     """The one update whose K - f - 2 nearest others are nearest to it. Blanchard et al. 2017, section 4.
 
     Raises:
         RobustError: K < 2 f + 3.
     """
-    return multi_krum(updates_KD, liars=liars, kept=1)
+    return mean_of_krum(updates_KD, liars=liars, kept=1)
 
 
-def multi_krum(updates_KD: Tensor, *, liars: int, kept: int | None = None) -> Tensor:
+def mean_of_krum(updates_KD: Tensor, *, liars: int, kept: int | None = None) -> Tensor:
     """The mean of the `kept` updates that Krum likes best, of K - f - 2 if not said. Blanchard et al. 2017, section 6.
 
     Raises:
@@ -96,7 +96,7 @@ def krum_scores(updates_KD: Tensor, *, liars: int) -> Tensor:
     return apart_KK.fill_diagonal_(torch.inf).sort(dim=1).values[:, :near].sum(1)
 
 
-def geometric_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tolerance: float = 1e-6) -> Tensor:
+def weiszfeld_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tolerance: float = 1e-6) -> Tensor:
     """argmin over v of sum_k weight_k |v - update_k|, by Weiszfeld's method from the median of the coordinates.
 
     Pillutla et al. 2019; where v stands on rows, the step of Vardi and Zhang 2000, without which it would stay there.
@@ -109,7 +109,7 @@ def geometric_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tole
     """
     value_KD = _checked(updates_KD)
     weight_K = torch.ones_like(value_KD[:, 0]) if weight_K is None else weight_K.to(value_KD.dtype)
-    at_D = median(value_KD)
+    at_D = coordinate_median(value_KD)
     for _ in range(WEISZFELD_STEPS_MAX):
         difference_KD = value_KD - at_D
         apart_K = torch.linalg.vector_norm(difference_KD, dim=1)
@@ -150,7 +150,7 @@ def _middle(apart_K: Tensor, weight_K: Tensor) -> Tensor:
     return near[torch.searchsorted(reached_K, reached_K[-1] / 2)]
 
 
-def centred_clipping(updates_KD: Tensor, start_D: Tensor, *, radius: float, steps: int = 1) -> Tensor:
+def clip_centred(updates_KD: Tensor, start_D: Tensor, *, radius: float, steps: int = 1) -> Tensor:
     """v + mean_k (update_k - v) min(1, radius / |update_k - v|), `steps` times from v = `start_D` (D,).
 
     Karimireddy et al. 2021. The start is what the round before gave (0 at first), and the radius > 0 about the length
@@ -166,7 +166,7 @@ def centred_clipping(updates_KD: Tensor, start_D: Tensor, *, radius: float, step
     return at_D
 
 
-def spread(updates_KD: Tensor, from_D: Tensor) -> float:
+def spread_of(updates_KD: Tensor, from_D: Tensor) -> float:
     """The median distance of the updates from a point; of an even number the lower one of the middle two.
 
     While less than half of them lie, that is at most the distance of some honest row.
@@ -187,29 +187,29 @@ def aggregated(rule: str, values_KD: Tensor, weights_K: Tensor, liars: int, **se
     assert len(left_KD), "a round whose updates are all refused is not closed"
     liars = max(0, liars - int((~finite_K).sum()))
     if len(left_KD) < 2 * liars + 3:
-        return median(left_KD).to(values_KD.dtype)
+        return coordinate_median(left_KD).to(values_KD.dtype)
     return _RULES[rule](left_KD, left_K, liars, **settings).to(values_KD.dtype)
 
 
 def _multi_krum(values_KD: Tensor, weights_K: Tensor, liars: int, *, kept: int | None) -> Tensor:
     near = len(values_KD) - liars - 2
-    return multi_krum(values_KD, liars=liars, kept=min(kept or near, near))
+    return mean_of_krum(values_KD, liars=liars, kept=min(kept or near, near))
 
 
 def _centred_clipping(values_KD: Tensor, weights_K: Tensor, liars: int, *, radius: float | None, steps: int) -> Tensor:
-    start_D = median(values_KD)
-    reach = spread(values_KD, start_D) if radius is None else radius
-    return centred_clipping(values_KD, start_D, radius=reach, steps=steps) if reach > 0 else start_D
+    start_D = coordinate_median(values_KD)
+    reach = spread_of(values_KD, start_D) if radius is None else radius
+    return clip_centred(values_KD, start_D, radius=reach, steps=steps) if reach > 0 else start_D
 
 
 #: (values_KD, weights_K, liars) -> (D,), by the names of `aggregation.py`.
 _RULES: dict[str, Callable[..., Tensor]] = {
-    "median": lambda values_KD, weights_K, liars: median(values_KD),
-    "trimmed-mean": lambda values_KD, weights_K, liars: trimmed_mean(values_KD, trim=liars),
-    "krum": lambda values_KD, weights_K, liars: krum(values_KD, liars=liars),
+    "median": lambda values_KD, weights_K, liars: coordinate_median(values_KD),
+    "trimmed-mean": lambda values_KD, weights_K, liars: mean_trimmed(values_KD, trim=liars),
+    "krum": lambda values_KD, weights_K, liars: select_krum(values_KD, liars=liars),
     "multi-krum": _multi_krum,
     "centred-clipping": _centred_clipping,
-    "geometric-median": lambda values_KD, weights_K, liars, weighted: geometric_median(
+    "geometric-median": lambda values_KD, weights_K, liars, weighted: weiszfeld_median(
         values_KD, weights_K if weighted else None
     ),
 }

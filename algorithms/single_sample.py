@@ -28,13 +28,13 @@ SPARSE_MOST = 0.5
 _CODES = {"identity": 0, "sigmoid": 1, "tanh": 2, "relu": 3}
 
 
-def table(layers: tuple[Layer, ...]) -> NDArray[np.int64]:
+def example_table(layers: tuple[Layer, ...]) -> NDArray[np.int64]:
     """(layers, 5) int64 for the compiled loop: fan_in, fan_out, weight offset, bias offset or -1, activation code."""
     rows = [(y.fan_in, y.fan_out, y.weight, -1 if y.bias is None else y.bias, _CODES[y.activation]) for y in layers]
     return np.array(rows, np.int64)
 
 
-def train(
+def train_single_samples(
     layers: NDArray[np.int64], loss: Loss, x_n: NDArray[np.float32], inputs_SF: NDArray[np.float32], y_S: Any, lr: float
 ) -> None:
     """One update for each of the S examples, in order, in place on x_n (n,) float32.

@@ -90,9 +90,9 @@ class Stack:
         v_Bn = s_Bk if self.momentum else None
         if len(x_Bn) == 1:  # matrix products of one peer are quicker without the leading dimension
             x_n, v_n, one = x_Bn[0], None if v_Bn is None else v_Bn[0], correction and correction.peer(0)
-            linear_stack.train(self.layers, self.loss, x_n, batches.peer(0), self.lr, one, v_n, self.momentum)
+            linear_stack.train_stack(self.layers, self.loss, x_n, batches.peer(0), self.lr, one, v_n, self.momentum)
         else:
-            linear_stack.train(self.layers, self.loss, x_Bn, batches, self.lr, correction, v_Bn, self.momentum)
+            linear_stack.train_stack(self.layers, self.loss, x_Bn, batches, self.lr, correction, v_Bn, self.momentum)
 
     @torch.no_grad()
     def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
@@ -117,11 +117,13 @@ class SingleSample(Stack):
             return
         from fedpeer.algorithms import single_sample  # numba: half a second that all others need not wait for
 
-        table = single_sample.table(self.layers)
+        table = single_sample.example_table(self.layers)
         for number, x_n in enumerate(x_Bn):
             peer = batches.peer(number)
             inputs_SF = peer.all_inputs().flatten(1).numpy()
-            single_sample.train(table, self.loss, x_n.numpy(), inputs_SF, peer.y.flatten(0, 1).numpy(), self.lr)
+            single_sample.train_single_samples(
+                table, self.loss, x_n.numpy(), inputs_SF, peer.y.flatten(0, 1).numpy(), self.lr
+            )
 
 
 Way = Literal["single sample", "stack", "mapped", "loop", "own rule"]
@@ -160,7 +162,7 @@ def choose(
     return "loop", 1
 
 
-def build(way: Way, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> Stepper:
+def build_stepper(way: Way, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> Stepper:
     """The stepper of that way, as `choose` gave it.
 
     Raises:

@@ -145,7 +145,7 @@ def snr_threshold(snr_D: Tensor, percentile: float) -> Tensor:
     return torch.lerp(sorted_D[..., below], sorted_D[..., above], place - below)
 
 
-def kept(snr_D: Tensor, percentile: float) -> Tensor:
+def kept_weights(snr_D: Tensor, percentile: float) -> Tensor:
     """(..., D) bool: the weights whose ratio reaches the percentile of their tensor; at 0 all."""
     return snr_D >= snr_threshold(snr_D, percentile)[..., None]
 

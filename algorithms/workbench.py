@@ -18,7 +18,7 @@ from fedpeer.algorithms import linear_stack
 from fedpeer.algorithms.coordinated import AlgorithmError, weighted_mean
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.steppers import Stack, Stepper, Way, build, closed
+from fedpeer.algorithms.steppers import Stack, Stepper, Way, build_stepper, closed
 from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.network import TensorSpec
 
@@ -62,7 +62,7 @@ class Workbench:
     ) -> Workbench:
         """The bench of a network that is trained in one of the ways of `steppers`."""
         layout = FlatLayout.of(module)
-        stepper = build(way, module, layout, loss, optimizer)
+        stepper = build_stepper(way, module, layout, loss, optimizer)
         return Workbench(module=module, layout=layout, loss=loss, optimizer=optimizer, stepper=stepper, clients=clients)
 
     @property
@@ -112,7 +112,7 @@ class Workbench:
         module = copy.deepcopy(self.module)
         for spec in self._parameters:
             module.get_parameter(spec.name).requires_grad_(spec.offset in chosen)
-        return build("loop", module, self.layout, self.loss, self.optimizer)
+        return build_stepper("loop", module, self.layout, self.loss, self.optimizer)
 
     @property
     def _parameters(self) -> list[TensorSpec]:

@@ -35,7 +35,7 @@ from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.certificates import authority_certificate, key_pem, peer_certificate, pem
 from fedpeer.peer.runtime.client import DeliveryReceipt, Outcome, PeerLinks
 from fedpeer.peer.runtime.identity import Identity, client_context, server_context
-from fedpeer.peer.runtime.listener import bind
+from fedpeer.peer.runtime.listener import bind_socket
 from fedpeer.peer.runtime.server import Host, PeerServer
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_policy import GroupSpec, MessagePolicy
@@ -186,7 +186,7 @@ def _serve_fedpeer(tell: Callable[[int], None], job: Job, length: int, folder: P
             assert warm is not None, "nothing is lent yet"
             warm.view[:] = bytes(4 * length)
             warm.release()
-        listening = bind("127.0.0.1", 0, plain=folder is None)
+        listening = bind_socket("127.0.0.1", 0, plain=folder is None)
         server = PeerServer(host, pool)
         await server.start(listening, server_context(_identity(folder, "b")) if folder else None)
         tell(listening.getsockname()[1])
@@ -327,7 +327,7 @@ def _serve_naive(tell: Callable[[int], None], job: Job, length: int) -> None:
     async def serve() -> None:
         app = web.Application(client_max_size=8 * length)
         app.router.add_post("/", take)
-        runner, listening = web.AppRunner(app), bind("127.0.0.1", 0)
+        runner, listening = web.AppRunner(app), bind_socket("127.0.0.1", 0)
         await runner.setup()
         await web.SockSite(runner, listening).start()
         tell(listening.getsockname()[1])

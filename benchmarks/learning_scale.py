@@ -57,7 +57,7 @@ def measured(line: Line, peers: int) -> dict[str, Any]:
     from fedpeer.algorithms.registry import taking_part
     from fedpeer.config.federation import Federation
     from fedpeer.learning.holdings import load_dataset
-    from fedpeer.sims.world import build
+    from fedpeer.sims.world import build_world
 
     torch.set_num_threads(1)
     libraries = sum(memory_parts().values())
@@ -76,7 +76,7 @@ def measured(line: Line, peers: int) -> dict[str, Any]:
     )
 
     with peak_memory() as seen:
-        world = build(asked, load_dataset(asked.simulation.dataset), 0)
+        world = build_world(asked, load_dataset(asked.simulation.dataset), 0)
         with Engine(world, line.method, workers=2) as engine:
             engine.lap()  # memory is touched for the first time
             largest = seen()

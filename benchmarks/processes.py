@@ -19,7 +19,7 @@ import torch
 from benchmarks.measure import Spent, cpu_seconds, proportional_bytes
 from benchmarks.rows import Row, Section
 from benchmarks.worlds import Engine
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.learning.holdings import load_dataset
@@ -28,7 +28,7 @@ from fedpeer.peer.runtime.dashboard.ask import ask
 from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.processes.settling import settle
-from fedpeer.sims.world import World, build, plan_of
+from fedpeer.sims.world import World, build_world, plan_of
 
 METHOD = "partial-averaging"
 PEERS = 16
@@ -70,13 +70,13 @@ def _world(rounds: int) -> World:
     federation = Federation.model_validate(
         {"network": "mlp:64+300+100+10", "learning": {"rounds": rounds}, "simulation": {"peers": PEERS}}
     )
-    return build(federation, load_dataset(federation.simulation.dataset), federation.seed)
+    return build_world(federation, load_dataset(federation.simulation.dataset), federation.seed)
 
 
 def _processes(world: World, rounds: int) -> tuple[float, float, Mapping[str, float], int, int, float]:
     """Wall seconds and CPU seconds of a round, the parts of it, bytes of all processes, the most handles of one,
     seconds until all have met."""
-    method = parse(METHOD)
+    method = parse_choice(METHOD)
     with tempfile.TemporaryDirectory(prefix="fedpeer-bench-") as folder:
         before = proportional_bytes()
         with ProcessesEngine(world, plan_of(world, method_of(method)), method, folder=Path(folder) / "peers") as engine:
@@ -100,7 +100,7 @@ def _processes(world: World, rounds: int) -> tuple[float, float, Mapping[str, fl
 
 def _until_all_have_met(folder: Path, world: World) -> float:
     """Files and data are in the system's cache by now, as for the floor of the start-up of a simulation."""
-    files = settle(folder, world, parse(METHOD), "cpu")
+    files = settle(folder, world, parse_choice(METHOD), "cpu")
     began = time.perf_counter()
     crew = ProcessPool(files, threads=1)
     try:

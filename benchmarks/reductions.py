@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import Averaging, turn
@@ -32,7 +32,7 @@ from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine
 from fedpeer.sims.vector.tasks import Mix, Task
-from fedpeer.sims.world import World, build, plan_of
+from fedpeer.sims.world import World, build_world, plan_of
 from fedpeer.slicing.plan import Group
 
 SEEDS = (0, 1, 2)
@@ -93,7 +93,7 @@ class Engine(VectorEngine):
     """The vector engine with lanes in the place of mixing matrices."""
 
     def __init__(self, world: World, form: Form) -> None:
-        plan = plan_of(world, method_of(parse("partial-averaging")))
+        plan = plan_of(world, method_of(parse_choice("partial-averaging")))
         policies = averaging_of(plan, world.federation, world.seed)
         self.groups = [Lanes(group, policies[group.id], form, world.draws) for group in plan.groups]
         self._rows = {peer: row for row, peer in enumerate(world.peers)}
@@ -140,7 +140,7 @@ class Result:
 
 def play(form: Form, seed: int, rounds: int) -> Result:
     federation = Federation()
-    world = build(federation, load_dataset(federation.simulation.dataset), seed)
+    world = build_world(federation, load_dataset(federation.simulation.dataset), seed)
     with Engine(world, form) as engine:
         for _ in range(rounds):
             engine.step()

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.carriers import Fedpeer, Keys
 from benchmarks.measure import clocked
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.node.node import Node
@@ -24,7 +24,7 @@ from fedpeer.peer.wire.roster import to_bytes
 from fedpeer.runs.summary import count_text
 from fedpeer.sims.network.node_factory import NodeFactory
 from fedpeer.sims.network.simulator import Simulator
-from fedpeer.sims.world import build
+from fedpeer.sims.world import build_world
 
 PEERS = (16, 32, 64, 100)
 #: Of the network: 64-10-10, fully averaged.
@@ -123,8 +123,8 @@ def _town(peers: int, method: str, training: int) -> tuple[NodeFactory, Simulato
             "simulation": {"peers": peers, "split": "iid"},
         }
     )
-    world = build(federation, load_dataset(federation.simulation.dataset), federation.seed)
-    residents = NodeFactory.of(world, parse(method))
+    world = build_world(federation, load_dataset(federation.simulation.dataset), federation.seed)
+    residents = NodeFactory.of(world, parse_choice(method))
     residents.pace.update(dict.fromkeys(world.peers, training / residents.longest_ticks()))
     town = Simulator(world.peers, residents.craft())
     town.start()

@@ -15,7 +15,7 @@ from benchmarks.floors import two_layer_pass
 from benchmarks.measure import Lap, clocked, interleaved, times
 from benchmarks.rows import Row, Section, compared
 from benchmarks.worlds import federation, same_order, world_of
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.sims.memory import engine_of
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.world import World
@@ -53,7 +53,7 @@ def measure(quick: bool) -> Section:
 
 
 def _engine(world: World, algorithm: str) -> VectorEngine:
-    return engine_of(world, parse(algorithm), workers=1)
+    return engine_of(world, parse_choice(algorithm), workers=1)
 
 
 def _lap(engine: VectorEngine) -> Lap:

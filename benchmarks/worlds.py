@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.measure import Lap, Spent, clocked, interleaved
 from fedpeer.algorithms.batches import order
 from fedpeer.algorithms.draws import Draws
-from fedpeer.config.choice import Choice, parse
+from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.config.settings import GossipSettings, LearningSettings, SimulationSettings
@@ -30,7 +30,7 @@ from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.tasks import Task, Train
-from fedpeer.sims.world import World, build, plan_of
+from fedpeer.sims.world import World, build_world, plan_of
 
 SEED = 0
 
@@ -51,12 +51,12 @@ def federation(
 ) -> Federation:
     """A round is one pass and one exchange on a 4-regular graph."""
     return Federation(
-        network=parse(network),
+        network=parse_choice(network),
         learning=LearningSettings(
             optimizer=Choice("sgd", None, {"lr": lr}), batch_size=batch, steps_between_averaging="pass"
         ),
-        gossip=GossipSettings(topology=parse("k-regular:4"), exchanges=1, tolerance=None),
-        simulation=SimulationSettings(peers=peers, dataset=parse("fashion-mnist"), split=(parse(split),)),
+        gossip=GossipSettings(topology=parse_choice("k-regular:4"), exchanges=1, tolerance=None),
+        simulation=SimulationSettings(peers=peers, dataset=parse_choice("fashion-mnist"), split=(parse_choice(split),)),
         seed=SEED,
     )
 
@@ -65,11 +65,11 @@ class Engine(VectorEngine):
     """The vector engine with a clock; `method` as on the command line."""
 
     def __init__(self, world: World, method: str, *, workers: int) -> None:
-        plan = plan_of(world, method_of(parse(method)))
+        plan = plan_of(world, method_of(parse_choice(method)))
         self.world, self._training = world, Spent(0.0, 0.0)
         self.mixing = averaging_of(plan, world.federation, world.seed)
         super().__init__(
-            replace(job_of(world, "cpu"), algorithm=parse(method)),
+            replace(job_of(world, "cpu"), algorithm=parse_choice(method)),
             plan,
             self.mixing,
             workspace_of(world, plan, "cpu"),
@@ -113,7 +113,7 @@ def beside_a_pass(
 
 
 def world_of(wanted: Federation, dataset: Dataset | None = None) -> World:
-    return build(wanted, dataset or fashion_mnist(), SEED)
+    return build_world(wanted, dataset or fashion_mnist(), SEED)
 
 
 def same_order(examples: int, peer: int, round: int) -> NDArray[np.int64]:

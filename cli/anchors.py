@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from fedpeer.algorithms.start import STARTS
-from fedpeer.config.choice import Choice, ChoiceError, bind
+from fedpeer.config.choice import Choice, ChoiceError, bind_settings
 from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
@@ -18,7 +18,7 @@ def anchored(choice: Choice, folder: Path) -> Choice:
     A path in a file is relative to that file's folder, one in an option to the working folder.
     """
     try:
-        path = bind(choice, OWN[choice.name]).get("path") if choice.name in OWN else None
+        path = bind_settings(choice, OWN[choice.name]).get("path") if choice.name in OWN else None
     except ChoiceError:  # told as a mistake of the choice itself
         path = None
     if path is None:
@@ -44,7 +44,7 @@ def start_file(federation: Federation) -> Path | None:
     start = federation.learning.start
     if start is None or start.name != "file":
         return None
-    path = bind(start, STARTS["file"]).get("path")
+    path = bind_settings(start, STARTS["file"]).get("path")
     if not path:
         raise DataError("learning.start: file names no model; write it like file:model.safetensors")
     return Path(path)

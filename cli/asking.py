@@ -14,7 +14,7 @@ from typing import Any
 from fedpeer.cli.anchors import anchored_federation
 from fedpeer.cli.config import ConfigSource, refuse
 from fedpeer.cli.yaml_marks import scalar
-from fedpeer.config.choice import Choice, ChoiceError, from_data, parse
+from fedpeer.config.choice import Choice, ChoiceError, from_data, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigProblem
 from fedpeer.config.problems import Path as SettingPath
@@ -63,7 +63,7 @@ HERE = ("device", "workers", "address", "shards")
 NOTHING_STARTED = ", so nothing was started"
 
 
-def asked(
+def options_of(
     given: Mapping[str, str], config: Path | None = None, *, argument: str = "", consequence: str = NOTHING_STARTED
 ) -> SimulationRequest:
     """What the options and the file ask for.
@@ -220,7 +220,7 @@ def _compared(text: str, problems: list[ConfigProblem]) -> tuple[Choice, ...]:
     methods: list[Choice] = []
     for piece in pieces:
         try:
-            methods.append(parse(piece))
+            methods.append(parse_choice(piece))
         except ChoiceError as error:
             problems.append(ConfigProblem((), str(error), "--compare"))
     return tuple(methods)

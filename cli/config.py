@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from fedpeer.cli.yaml_marks import YamlMarks, read
+from fedpeer.cli.yaml_marks import YamlMarks, read_yaml
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError, ConfigProblem, Path
 from fedpeer.config.reading import typed
@@ -36,7 +36,7 @@ class ConfigSource:
 
     @classmethod
     def of_file(cls, file: FilePath) -> ConfigSource:
-        data, marks = read(file)
+        data, marks = read_yaml(file)
         return cls(data, marks, {}, str(file))
 
     def lay(self, option: str, path: Path, value: Any) -> None:

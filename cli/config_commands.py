@@ -12,13 +12,15 @@ import typer
 app = typer.Typer(help="Check federation and peer files; print their JSON Schema.", no_args_is_help=True)
 
 
-@app.command()
-def check(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="federation.yaml, peer3.yaml")]) -> int:
+@app.command("check")
+def check_command(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="federation.yaml, peer3.yaml")],
+) -> int:
     """Say whether files are right, or everything that is wrong with them.
 
     Nothing is started, downloaded or imported from the file.
     """
-    from fedpeer.cli.errors import report
+    from fedpeer.cli.errors import report_error
     from fedpeer.config.problems import ConfigError
 
     wrong = 0
@@ -27,7 +29,7 @@ def check(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="f
             print(f"{file} is right: {_described(file)}")
         except ConfigError as error:
             wrong += 1
-            print(report(error), file=sys.stderr)
+            print(report_error(error), file=sys.stderr)
     return 2 if wrong else 0
 
 

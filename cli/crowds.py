@@ -34,7 +34,7 @@ class Protocol(StrEnum):
     PUSH_PULL = "push-pull"
 
 
-def simulate(
+def topology_simulate_command(
     graph: Annotated[str, typer.Option(metavar="NAME", help="A graph, such as ring or k-regular:4.")] = "k-regular:4",
     peers: Annotated[int, typer.Option(metavar="N", help="Up to ten million.")] = 100_000,
     protocol: Annotated[Protocol, typer.Option(help="How they average.")] = Protocol.PUSH_SUM,
@@ -63,21 +63,22 @@ def simulate(
     from rich.console import Console
 
     from fedpeer.cli.running import EXIT_STOPPED, stopping
-    from fedpeer.config.choice import parse
-    from fedpeer.experiments.scalar_gossip.simulation import CrowdAsked, play
+    from fedpeer.config.choice import parse_choice
+    from fedpeer.experiments.scalar_gossip.simulation import CrowdAsked, simulate_scalar
     from fedpeer.runs.disk import dumps
 
     asked = CrowdAsked(
-        graph=parse(graph), peers=peers, protocol=protocol.value, loss=loss, lanes=not no_lanes, churn=churn, gone=gone,
+        graph=parse_choice(graph), peers=peers, protocol=protocol.value, loss=loss, lanes=not no_lanes, churn=churn,
+        gone=gone,
         to=to, seed=seed, exchanges_max=exchanges_max,
     )  # fmt: skip
     console, stop = Console(stderr=True), threading.Event()
     with stopping(stop, console), _progress(console, to, quiet) as tell:
-        outcome = play(asked, tell, stop)
+        outcome = simulate_scalar(asked, tell, stop)
     if as_json:
         sys.stdout.write(json.dumps(json.loads(dumps(to_json(outcome)))) + "\n")
     else:
-        Console().print(table(outcome, numbers))
+        Console().print(sweep_table(outcome, numbers))
     return EXIT_STOPPED if stop.is_set() else 0
 
 
@@ -92,11 +93,11 @@ def sweep(
 
     from rich.console import Console
 
-    from fedpeer.cli.files import writable, write_text
+    from fedpeer.cli.files import writable, write_new_text
     from fedpeer.cli.running import EXIT_STOPPED, stopping
-    from fedpeer.cli.units import lasting
+    from fedpeer.cli.units import duration_text
     from fedpeer.experiments.scalar_gossip import scale
-    from fedpeer.experiments.scalar_gossip.simulation import play
+    from fedpeer.experiments.scalar_gossip.simulation import simulate_scalar
     from fedpeer.runs.canvas import standalone
     from fedpeer.runs.disk import dumps, read_json
     from fedpeer.runs.environment import environment
@@ -110,14 +111,16 @@ def sweep(
         for number, (line, asked) in enumerate(wanted, start=1):
             found = before.get(scale.key(asked))
             if found is None:
-                outcome = play(asked, stop=stop)
+                outcome = simulate_scalar(asked, stop=stop)
                 if stop.is_set():
                     break
-                found = scale.row(line, outcome)
+                found = scale.scale_row(line, outcome)
                 told = f"{number} of {len(wanted)}: {line.label}, {line.trouble}, {asked.peers:,} peers"
-                console.print(f"{told}: {outcome.exchanges:,} exchanges, {lasting(outcome.seconds)}", highlight=False)
+                console.print(
+                    f"{told}: {outcome.exchanges:,} exchanges, {duration_text(outcome.seconds)}", highlight=False
+                )
             rows.append(found)
-            write_text(store, dumps({"cells": rows}, indent=1) + "\n", option="--to")
+            write_new_text(store, dumps({"cells": rows}, indent=1) + "\n", option="--to")
     if stop.is_set():
         console.print("Paused; what is finished is kept, and the same command goes on.", highlight=False)
         return EXIT_STOPPED
@@ -127,10 +130,10 @@ def sweep(
     command += ["--seed", str(seed)] if seed else []
     facts = f"a machine of {here['processors']} cores, {here['python']}, {packages}."
     made = {"command": shlex.join(command), "facts": facts, "cells": rows}
-    write_text(store, dumps(made, indent=1) + "\n", option="--to")
-    write_text(to / "scale.md", scale.page(rows, shlex.join(command), facts), option="--to")
+    write_new_text(store, dumps(made, indent=1) + "\n", option="--to")
+    write_new_text(to / "scale.md", scale.scale_page(rows, shlex.join(command), facts), option="--to")
     for name, picture in (("scale-graphs", scale.by_graph), ("scale-loss", scale.by_loss)):
-        write_text(to / f"{name}.svg", standalone(picture(rows)), option="--to")
+        write_new_text(to / f"{name}.svg", standalone(picture(rows)), option="--to")
     print(f"Page: {to / 'scale.md'}")
     return 0
 
@@ -142,12 +145,12 @@ def to_json(outcome: CrowdOutcome) -> dict[str, object]:
     return {**asdict(outcome), "asked": {**asdict(outcome.asked), "graph": str(outcome.asked.graph)}}
 
 
-def table(outcome: CrowdOutcome, numbers: int) -> Table:
+def sweep_table(outcome: CrowdOutcome, numbers: int) -> Table:
     """What came of a crowd, for a terminal of 80 columns."""
     from rich.box import SIMPLE
     from rich.table import Table
 
-    from fedpeer.cli.units import lasting
+    from fedpeer.cli.units import duration_text
     from fedpeer.runs.summary import count_text
 
     asked, known = outcome.asked, outcome.theory
@@ -169,7 +172,8 @@ def table(outcome: CrowdOutcome, numbers: int) -> Table:
     shown.add_row("", f"{gap}{known.source}; log2 of the peers is {math.log2(asked.peers):.1f}")
     shown.add_row("true mean", _truth(outcome))
     shown.add_row(
-        "time", f"{lasting(outcome.seconds)} of processor time, {lasting(outcome.exchange_seconds)} an exchange"
+        "time",
+        f"{duration_text(outcome.seconds)} of processor time, {duration_text(outcome.exchange_seconds)} an exchange",
     )
     shown.add_row("memory", count_text(outcome.peak_bytes, "B") + " in arrays at most")
     repeats = f", {outcome.traffic.repeats / asked.peers:,.1f} of them repeats" if outcome.traffic.repeats else ""

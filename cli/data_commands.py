@@ -32,7 +32,7 @@ def list_datasets() -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from fedpeer.data.registry import DATASETS, describe
+    from fedpeer.data.registry import DATASETS, describe_dataset
 
     console = Console()
     wide = console.width >= WIDE
@@ -40,7 +40,7 @@ def list_datasets() -> None:
     for column in ("name", "here", *(["size"] if wide else []), "what it is"):
         table.add_column(column, no_wrap=column == "name")
     for name in DATASETS:
-        found = describe(name)
+        found = describe_dataset(name)
         here = "[green]yes" if found.here else f"[yellow]{found.obtained}"
         table.add_row(name, here, *([escape(found.size)] if wide else []), escape(found.summary))
     console.print(table)
@@ -49,25 +49,27 @@ def list_datasets() -> None:
     )
 
 
-@app.command()
-def prepare(name: Annotated[str, typer.Argument(metavar="NAME", help="A data set of fedpeer data list.")]) -> None:
+@app.command("prepare")
+def prepare_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set of fedpeer data list.")],
+) -> None:
     """Make sure that a data set's files are on this machine; download them if need be."""
     from fedpeer.config.choice import Choice, lookup
     from fedpeer.data import registry
 
     lookup(Choice(name), registry.DATASETS, "data set")
-    for path in registry.prepare(name):
+    for path in registry.prepare_dataset(name):
         print(path)
 
 
-@app.command()
-def preview(
+@app.command("preview")
+def preview_command(
     dataset: DatasetOption = "digits", split: SplitOption = None, peers: PeersOption = None, seed: SeedOption = "0"
 ) -> None:
     """Draw who would hold what: each peer's share of each class, and how its task differs."""
     from rich.console import Console
 
-    from fedpeer.data.preview import preview as drawn
+    from fedpeer.data.preview import preview_data as drawn
 
     console = Console()
     console.print(drawn(*_divided(dataset, split, peers, seed), width=console.width))
@@ -87,10 +89,12 @@ def print_split(
 
 def _divided(dataset: str, split: str | None, peers: str | None, seed: str) -> tuple[Dataset, Split]:
     """The data set and its split, by the same checks and the same seed as `simulate` has."""
-    from fedpeer.cli.asking import asked
+    from fedpeer.cli.asking import options_of
     from fedpeer.learning.holdings import load_dataset, split_of
 
     given = {"dataset": dataset, "split": split, "peers": peers, "seed": seed}
-    federation = asked({name: value for name, value in given.items() if value is not None}, consequence="").federation
+    federation = options_of(
+        {name: value for name, value in given.items() if value is not None}, consequence=""
+    ).federation
     data = load_dataset(federation.simulation.dataset)
     return data, split_of(data, federation, federation.seed)

@@ -27,8 +27,8 @@ def demo() -> None:
     """Small demonstrations."""
 
 
-@app.command()
-def associative(
+@app.command("associative")
+def associative_command(
     peers: Annotated[int, typer.Option(metavar="N", help="Number of peers, 5 or more.")] = 15,
     seed: Annotated[int, typer.Option(metavar="S", min=0, help="Everything random follows from it.")] = 0,
     images: Annotated[bool, typer.Option("--images", metavar="", help="Digits in place of bits.")] = False,
@@ -45,7 +45,7 @@ def associative(
     """Peers complete patterns from their halves, some of which only others learnt, and two learnt otherwise."""
     from rich.console import Console
 
-    from fedpeer.cli.progress import watcher
+    from fedpeer.cli.progress import progress_display
     from fedpeer.cli.running import EXIT_STOPPED, stopping
     from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.experiments.associative.demonstration import demonstrate
@@ -56,10 +56,10 @@ def associative(
     progress, stop = Console(stderr=True), threading.Event()
     with ExitStack() as stack:
         if page:
-            from fedpeer.experiments.associative.page.server import bound
+            from fedpeer.experiments.associative.page.server import bind_page
 
-            listening = stack.enter_context(closing(bound(port or 0)))
-        with stopping(stop, progress), watcher(progress, quiet) as display:
+            listening = stack.enter_context(closing(bind_page(port or 0)))
+        with stopping(stop, progress), progress_display(progress, quiet) as display:
             shown = demonstrate(peers, seed, images=images, tell=display, stop=stop)
         if shown is None:
             return EXIT_STOPPED
@@ -78,7 +78,7 @@ def _of_the_page(port: int | None, show: bool) -> list[str]:
 def _draw(shown: Shown) -> None:
     from rich.console import Console
 
-    from fedpeer.experiments.associative.drawing import DrawingMarks, drawn, legend, table
+    from fedpeer.experiments.associative.drawing import DrawingMarks, draw_marks, legend, recall_table
     from fedpeer.experiments.associative.words import heading, lesson
 
     console, images = Console(), shown.recall.canvas.images
@@ -86,9 +86,9 @@ def _draw(shown: Shown) -> None:
     for scene in shown.scenes:
         console.print()
         console.print(heading(scene, shown), highlight=False, style="bold")
-        console.print(drawn(scene, marks, images=images))
+        console.print(draw_marks(scene, marks, images=images))
     console.print(legend(marks))
-    console.print(table(shown))
+    console.print(recall_table(shown))
     console.print(lesson(shown), highlight=False)
 
 
@@ -97,7 +97,7 @@ def _serve(shown: Shown, seed: int, listening: socket.socket, *, show: bool) -> 
     import asyncio
     from functools import partial
 
-    from fedpeer.experiments.associative.page.server import address, serve
+    from fedpeer.experiments.associative.page.server import address, serve_page
     from fedpeer.experiments.associative.questions import answer_to, tellable
 
     def ready() -> None:
@@ -108,4 +108,4 @@ def _serve(shown: Shown, seed: int, listening: socket.socket, *, show: bool) -> 
 
             webbrowser.open(address(listening))
 
-    asyncio.run(serve(tellable(shown, seed), partial(answer_to, recall=shown.recall), listening, ready))
+    asyncio.run(serve_page(tellable(shown, seed), partial(answer_to, recall=shown.recall), listening, ready))

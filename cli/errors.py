@@ -81,7 +81,7 @@ def wrapped(text: str) -> str:
     return "\n".join(lines if len(lines) <= most else [*lines[: most - 1], "  ..."])
 
 
-def report(error: ConfigError, width: int | None = None) -> str:
+def report_error(error: ConfigError, width: int | None = None) -> str:
     """Return the whole report for this terminal, or for one of `width` columns: at most one screen."""
     terminal = shutil.get_terminal_size()
     return laid_out(error, width or terminal.columns, max(LINES_MIN, terminal.lines - 3))

@@ -32,8 +32,8 @@ def list_experiments() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedpeer.cli.units import lasting
-    from fedpeer.data.registry import describe
+    from fedpeer.cli.units import duration_text
+    from fedpeer.data.registry import describe_dataset
     from fedpeer.experiments.registry import EXPERIMENTS, experiment
 
     console, missing, readers = Console(), False, [each for each in map(experiment, EXPERIMENTS) if each.reads]
@@ -44,11 +44,12 @@ def list_experiments() -> None:
         for column, width in (("quick", 6), ("default", 8), ("full", 12)):
             table.add_column(column, justify="right", no_wrap=True, min_width=width)
         for each in each_of:
-            here = {one: describe(one).here for one in each.data}
+            here = {one: describe_dataset(one).here for one in each.data}
             missing = missing or not all(here.values())
             data = "\n".join(f"[green]{one}" if found else f"[yellow]{one}*" for one, found in here.items())
             times = [
-                lasting(60 * size.minutes).removesuffix(" 0 s").removesuffix(" 0 min") for size in each.sizes.values()
+                duration_text(60 * size.minutes).removesuffix(" 0 s").removesuffix(" 0 min")
+                for size in each.sizes.values()
             ]
             table.add_row(each.name, each.source.rpartition(", ")[2], data, *times)
         console.print(table)
@@ -62,8 +63,8 @@ def list_experiments() -> None:
     )
 
 
-@app.command()
-def run(
+@app.command("run")
+def run_command(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="An experiment of fedpeer experiment list.")],
     quick: Quick = False,
@@ -122,10 +123,10 @@ def run(
 
     from rich.console import Console
 
-    from fedpeer.cli.experiment_progress import watcher
+    from fedpeer.cli.experiment_progress import experiment_display
     from fedpeer.cli.running import EXIT_STOPPED, stopping
     from fedpeer.experiments.registry import experiment
-    from fedpeer.experiments.runner import ExperimentOptions, carry_out, kept
+    from fedpeer.experiments.runner import ExperimentOptions, kept_page, run_experiment
 
     size = _size(quick, full) or "default"
     otherwise = _otherwise(experiment(name), {"loss": loss, "start": start})
@@ -146,19 +147,19 @@ def run(
         command=shlex.join(words + ([] if seeds is None else ["--seeds", str(seeds)])),
     )
     console, stop = Console(stderr=True), threading.Event()
-    with stopping(stop, console), watcher(console, quiet) as display:
-        finished = carry_out(asked, display, stop)
+    with stopping(stop, console), experiment_display(console, quiet) as display:
+        finished = run_experiment(asked, display, stop)
     if not finished:
         typed = shlex.join(["fedpeer", *context.obj])
         text = f"\nPaused; what is finished is kept. To go on:\n\n  {typed}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         return EXIT_STOPPED
-    _show([kept(asked.folder)], None, [asked.folder])
+    _show([kept_page(asked.folder)], None, [asked.folder])
     return 0
 
 
-@app.command()
-def report(
+@app.command("report")
+def experiment_report_command(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Default: all that were played.", show_default=False)
     ] = None,
@@ -176,7 +177,7 @@ def report(
     """The tables of what was played: theirs beside ours, and which of the claims held."""
     from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.experiments.registry import EXPERIMENTS, experiment
-    from fedpeer.experiments.runner import kept, played, refresh
+    from fedpeer.experiments.runner import kept_page, played, refresh
     from fedpeer.experiments.saved import saved
 
     size, root = _size(quick, full), runs_folder(out)
@@ -194,7 +195,7 @@ def report(
     if not folders:
         text = f"nothing of it was played yet in {root}; begin with fedpeer experiment run {name or 'NAME'}"
         raise ConfigError("the command line", [ConfigProblem((), text, "NAME")])
-    _show(list(map(kept, folders)), to, folders)
+    _show(list(map(kept_page, folders)), to, folders)
 
 
 def _size(quick: bool, full: bool) -> SizeName | None:
@@ -236,10 +237,10 @@ def _otherwise(experiment: Experiment, asked: Mapping[str, str | None]) -> dict[
 
 def _cluster(engine: str | None, address: str | None) -> str | None:
     """The address of the cluster that the options ask for, "" for one of this machine; None where none is asked."""
-    from fedpeer.config.problems import ConfigError, ConfigProblem, shown
+    from fedpeer.config.problems import ConfigError, ConfigProblem, found_text
 
     if engine not in (None, "ray"):
-        text = f'"{shown(engine)}" does not spread runs; write ray, or leave it out: each run names its own engine'
+        text = f'"{found_text(engine)}" does not spread runs; write ray, or leave it out: each run names its own engine'
         raise ConfigError("the command line", [ConfigProblem((), text, "--engine")])
     if engine is None and address is not None:
         raise ConfigError(
@@ -250,8 +251,8 @@ def _cluster(engine: str | None, address: str | None) -> str | None:
 
 def _show(pages: Sequence[Mapping[str, Any]], to: Path | None, beside: Sequence[Path] = ()) -> None:
     """Print the pages, and write each with its numbers into a folder, or else beside its runs; several on one more."""
-    from fedpeer.cli.files import writable, write_text
-    from fedpeer.experiments.table import page, stem_of
+    from fedpeer.cli.files import writable, write_new_text
+    from fedpeer.experiments.table import stem_of, table_page
     from fedpeer.runs.disk import dumps
 
     option = "--to" if to is not None else "--out"
@@ -259,24 +260,24 @@ def _show(pages: Sequence[Mapping[str, Any]], to: Path | None, beside: Sequence[
         with writable(to, option=option):
             to.mkdir(parents=True, exist_ok=True)
     for number, data in enumerate(pages):
-        text, stem = page(data), stem_of(data)
+        text, stem = table_page(data), stem_of(data)
         target = beside[number] / "page.md" if to is None else to / f"{stem}.md"
         if to is not None:
-            write_text(target.with_suffix(".json"), dumps(data, indent=1) + "\n", option=option)
-        write_text(target, text, option=option)
+            write_new_text(target.with_suffix(".json"), dumps(data, indent=1) + "\n", option=option)
+        write_new_text(target, text, option=option)
         if data.get("figure") is not None and data["measured"]:
-            from fedpeer.experiments.pictures import picture
+            from fedpeer.experiments.pictures import figure_picture
             from fedpeer.runs.canvas import standalone
 
-            write_text(target.parent / f"{stem}.svg", standalone(picture(data)), option=option)
+            write_new_text(target.parent / f"{stem}.svg", standalone(figure_picture(data)), option=option)
         print(text)
         print(f"Page: {target}")
     if len(pages) > 1:
         from fedpeer.experiments.book import book, index
 
         folder = beside[0].parent if to is None else to
-        write_text(folder / "experiments.html", book(pages), option=option)
+        write_new_text(folder / "experiments.html", book(pages), option=option)
         print(f"All on one page: {folder / 'experiments.html'}")
         if to is not None:
-            write_text(to / "experiments.md", index(pages), option=option)
+            write_new_text(to / "experiments.md", index(pages), option=option)
             print(f"Index: {to / 'experiments.md'}")

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 
 from fedpeer.cli.progress import LINE_EVERY
-from fedpeer.cli.units import lasting
+from fedpeer.cli.units import duration_text
 from fedpeer.experiments.events import Begun, CellDone, OfRun, Told
 from fedpeer.runs.summary import percent
 from fedpeer.sims.events import MethodDone, MethodStarted, Remark, RoundDone, RunBegun, RunLost, WorkerReplaced
@@ -87,7 +87,7 @@ class ExperimentTally:
             return ""
         usual = statistics.fmean(seen)
         mine = sum(max(0.0, (usual if all_ is None else all_) - now) for now, all_ in zip(past, whole, strict=True))
-        return f"{lasting((mine + usual * self.waiting) / max(1, len(self.running)))} left"
+        return f"{duration_text((mine + usual * self.waiting) / max(1, len(self.running)))} left"
 
 
 class ExperimentDisplay(Protocol):
@@ -188,7 +188,7 @@ class ExperimentSilence:
         """Events pass unseen."""
 
 
-def watcher(console: Console, quiet: bool) -> ExperimentDisplay:
+def experiment_display(console: Console, quiet: bool) -> ExperimentDisplay:
     """The display that suits where standard error goes."""
     if quiet:
         return ExperimentSilence()
@@ -207,7 +207,7 @@ def _said(event: Told) -> list[str]:
             scores = ", ".join(
                 f"{name} {percent(sum(found) / len(found))}" for name, found in event.measured.per_seed.items()
             )
-            return [f"{event.measured.label}: {scores}, {lasting(event.measured.seconds)}"]
+            return [f"{event.measured.label}: {scores}, {duration_text(event.measured.seconds)}"]
         case OfRun(run=name, event=RunLost() as lost):
             return [f"{name}: {lost.words}"]
         case Remark(text=text) | OfRun(event=Remark(text=text)):

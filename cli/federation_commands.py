@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpeer.cli.errors import wrapped
-from fedpeer.config.problems import ConfigError, ConfigProblem, shown
+from fedpeer.config.problems import ConfigError, ConfigProblem, found_text
 
 if TYPE_CHECKING:
     from fedpeer.config.federation import Federation
@@ -41,7 +41,7 @@ def _opt(help: str, metavar: str) -> Any:
     return typer.Option(help=help, metavar=metavar, show_default=False)
 
 
-def invite(
+def invite_command(
     peer: Annotated[str, typer.Argument(metavar="ID", help="The new peer's id.")],
     address: Annotated[str, typer.Option(help="Where others will reach it: https://10.0.0.5:7401.", metavar="URL")],
     folder: Folder = Path(),
@@ -87,7 +87,7 @@ def invite(
     return 0
 
 
-def join(
+def join_command(
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="What fedpeer invite printed.")],
     folder: Annotated[Path | None, _opt("A new folder; default the peer's id.", "FOLDER")] = None,
     data: Annotated[str | None, _opt("Such as csv:ward5.csv,label=outcome.", "NAME")] = None,
@@ -101,10 +101,10 @@ def join(
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from fedpeer.cli.config import ConfigSource, load
-    from fedpeer.cli.seats import data_of, is_host, joined, listens_at, local
+    from fedpeer.cli.seats import data_of, is_host, joined_seat, listens_at, local
     from fedpeer.peer.runtime.contract_file import contract_file, write_contract
     from fedpeer.peer.runtime.enrolment import fetch_model
-    from fedpeer.peer.runtime.enrolment import join as ask
+    from fedpeer.peer.runtime.enrolment import join_federation as ask
     from fedpeer.peer.runtime.invitation import Token
     from fedpeer.peer.runtime.invitation_files import new_folder, write_peer
 
@@ -121,7 +121,7 @@ def join(
         has_model = asyncio.run(fetch_model(asked, building / MODEL))
         admission = asyncio.run(ask(asked, key))
         entry = admission.roster.by_id[asked.peer]
-        own = joined(entry, local(source) if data else source, dashboard_host, listen)
+        own = joined_seat(entry, local(source) if data else source, dashboard_host, listen)
         write_peer(
             building, own, key, admission.certificate, admission.authority, admission.roster, admission.federation
         )
@@ -173,7 +173,7 @@ def _seconds(text: str, problems: list[ConfigProblem]) -> float:
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 1 <= seconds <= EXPIRES_MAX:
         problems.append(
-            ConfigProblem((), f'"{shown(text)}" is no time from 1s to 7d; write 30m, 1h or 2d', "--expires")
+            ConfigProblem((), f'"{found_text(text)}" is no time from 1s to 7d; write 30m, 1h or 2d', "--expires")
         )
     return seconds
 
@@ -181,7 +181,7 @@ def _seconds(text: str, problems: list[ConfigProblem]) -> float:
 def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> tuple[str, ...] | None:
     """The partial models that a new peer implements, each known to the federation file."""
     from fedpeer.cli.config import ConfigSource, load
-    from fedpeer.config.choice import nearest
+    from fedpeer.config.choice import nearest_name
 
     known = list(load(ConfigSource.of_file(file)).partial_models)
     if written is None:
@@ -189,7 +189,7 @@ def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> t
     names = tuple(name.strip() for name in written.split(","))
     for name in names:
         if name not in known:
-            text = f'there is no partial model "{shown(name)}"; {nearest(name, known)}'
+            text = f'there is no partial model "{found_text(name)}"; {nearest_name(name, known)}'
             problems.append(ConfigProblem((), text, "--models"))
     return names
 

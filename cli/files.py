@@ -25,7 +25,7 @@ def writable(path: Path, *, option: str) -> Iterator[None]:
         raise ConfigError("the command line", [problem]) from None
 
 
-def write_text(path: Path, text: str, *, option: str) -> None:
+def write_new_text(path: Path, text: str, *, option: str) -> None:
     """Write the file, or say why it cannot be written."""
     with writable(path, option=option):
         path.write_text(text, encoding="utf-8")

@@ -48,7 +48,7 @@ def init(
 
     Without --data each peer gets its part of a small data set, for a first try.
     """
-    from fedpeer.cli.seats import ids_of, is_host, places_of, seats_of, sources_of
+    from fedpeer.cli.seats import ids_of, is_host, places_of, seats_in, sources_of
     from fedpeer.peer.runtime.invitation_files import federation_file, make_federation, refuse_existing
 
     refuse_existing(folder)
@@ -65,7 +65,7 @@ def init(
         called, text, model = _taken_over(federation, ids, name, data, problems)
     if problems:
         raise ConfigError("the command line", problems, NOTHING_WRITTEN)
-    seats = seats_of(ids, places, sources, dashboard_host)
+    seats = seats_in(ids, places, sources, dashboard_host)
     make_federation(folder, called, text, seats)
     for place in (folder, *(folder / seat.id for seat in seats)):
         if model is not None and not model.is_absolute():
@@ -111,7 +111,7 @@ def _taken_over(
     """
     from fedpeer.cli.anchors import anchored_federation, start_file
     from fedpeer.cli.config import ConfigSource, load
-    from fedpeer.slicing.models import problems as wrong_models
+    from fedpeer.slicing.models import model_mistakes as wrong_models
 
     federation = load(ConfigSource.of_file(file), NOTHING_WRITTEN)
     if name is not None and name != federation.name:

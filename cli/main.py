@@ -38,7 +38,7 @@ from fedpeer.cli import (
     update,
     use_commands,
 )
-from fedpeer.cli.errors import is_users_mistake, report, temporary, wrapped
+from fedpeer.cli.errors import is_users_mistake, report_error, temporary, wrapped
 from fedpeer.config.problems import ConfigError
 
 EXIT_OURS, EXIT_USERS, EXIT_TEMPORARY, EXIT_STOPPED = 1, 2, 75, 130
@@ -52,21 +52,21 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-app.command("simulate")(simulate.simulate)
+app.command("simulate")(simulate.simulate_command)
 app.command("init")(init_command.init)
-app.command("invite")(federation_commands.invite)
-app.command("join")(federation_commands.join)
+app.command("invite")(federation_commands.invite_command)
+app.command("join")(federation_commands.join_command)
 app.command("revoke")(federation_commands.revoke)
 app.command("update")(update.update)
 app.command("start")(start.start)
-app.command("leave")(start.leave)
+app.command("leave")(start.leave_command)
 app.command("status")(status.status)
 app.command("dashboard")(status.dashboard)
-app.command("evaluate")(use_commands.evaluate)
+app.command("evaluate")(use_commands.evaluate_command)
 app.command("predict")(use_commands.predict)
 app.command("export")(use_commands.export)
 app.add_typer(data_commands.app, name="data")
-app.command("slices")(slices.slices)
+app.command("slices")(slices.slices_command)
 app.add_typer(topology.app, name="topology")
 app.add_typer(runs_commands.app, name="runs")
 app.add_typer(experiment_commands.app, name="experiment")
@@ -123,7 +123,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         outcome: Any = _command()(args=list(arguments), prog_name="fedpeer", standalone_mode=False, obj=arguments)
     except ConfigError as error:
-        return _told(report(error), EXIT_USERS)
+        return _told(report_error(error), EXIT_USERS)
     except _UsageError as error:
         return _told(_usage(error), EXIT_USERS)
     except (KeyboardInterrupt, typer.Abort):

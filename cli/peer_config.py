@@ -13,7 +13,7 @@ from typing import Any
 
 from fedpeer.cli.anchors import anchored, anchored_federation
 from fedpeer.cli.config import ConfigSource, load, refuse
-from fedpeer.config.choice import bind
+from fedpeer.config.choice import bind_settings
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import IdentitySettings, PeerFile
 from fedpeer.config.problems import ConfigError, ConfigProblem
@@ -144,7 +144,7 @@ def _data(file: PeerFile) -> Iterator[ConfigProblem]:
     choice = file.data.source
     if choice.name in OWN and choice.name != "python" and choice_problem(("simulation", "dataset"), choice) is None:
         try:
-            OWN[choice.name](**bind(choice, OWN[choice.name]))
+            OWN[choice.name](**bind_settings(choice, OWN[choice.name]))
         except DataError as error:
             yield ConfigProblem(("data",), str(error))
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-from fedpeer.cli.units import apart, lasting
+from fedpeer.cli.units import apart, duration_text
 from fedpeer.runs.history import Measure
 from fedpeer.runs.summary import score_text
 from fedpeer.sims.events import (
@@ -72,7 +72,7 @@ class MethodTally:
         """How much time is left, in words."""
         if not self.running:
             return "waiting"
-        return f"{lasting(self.left)} left" if self.seconds else "starting"
+        return f"{duration_text(self.left)} left" if self.seconds else "starting"
 
     def end(self, seed: int) -> None:
         self.running.discard(seed)
@@ -240,7 +240,7 @@ class Bars:
             description=self.board.name(method),
             completed=tally.rounds_done,
             score=tally.score,
-            pace=f"{lasting(tally.pace)}/round" if tally.seconds else "",
+            pace=f"{duration_text(tally.pace)}/round" if tally.seconds else "",
             left="done" if done else tally.outlook,
         )
 
@@ -282,8 +282,8 @@ class ProgressLines:
         if tally.score:
             words.append(f"{self.board.measure} {tally.score}")
         if tally.seconds:
-            words.append(f"{lasting(tally.pace)} a round")
-        words.append(f"{lasting(tally.left)} left" if tally.rounds_done < tally.rounds_total else "done")
+            words.append(f"{duration_text(tally.pace)} a round")
+        words.append(f"{duration_text(tally.left)} left" if tally.rounds_done < tally.rounds_total else "done")
         if self.board.together:
             finished, running, waiting = self.board.runs
             words.append(f"of all runs {finished} finished, {running} running, {waiting} waiting")
@@ -303,7 +303,7 @@ class NoProgress:
         """Events pass unseen."""
 
 
-def watcher(console: Console, quiet: bool) -> ProgressDisplay:
+def progress_display(console: Console, quiet: bool) -> ProgressDisplay:
     """The display that suits where standard error goes."""
     if quiet:
         return NoProgress()

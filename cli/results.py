@@ -8,7 +8,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedpeer.cli.units import apart, lasting
+from fedpeer.cli.units import apart, duration_text
 from fedpeer.runs.summary import count_text, headline, measure_of, score_text, server_score, spoken
 
 
@@ -43,7 +43,7 @@ def result_table(summary: Mapping[str, Any]) -> Table:
             apart(result[f"{measure}_spread"], measure),
             count_text(result["bytes_sent"], "B") if result["bytes_sent"] else "nothing",
             count_text(result["messages_sent"]),
-            lasting(result["seconds_per_round"]),
+            duration_text(result["seconds_per_round"]),
         ]
         table.add_row(*cells, style="bold" if method == best else None)
     return table

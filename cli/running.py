@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from fedpeer.cli.files import runs_folder
-from fedpeer.cli.progress import watcher
+from fedpeer.cli.progress import progress_display
 from fedpeer.cli.results import private, result_table, worth
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.request import SimulationRequest
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 EXIT_STOPPED = 130
 
 
-def carry_out(
+def run_simulation(
     request: SimulationRequest, folder: Callable[[Simulation], RunFolder], *, as_json: bool, quiet: bool
 ) -> int:
     """Simulate, show it, write the report, and return the exit code.
@@ -42,14 +42,14 @@ def carry_out(
     if not quiet:
         console.print("loading data and network ...", style="dim", highlight=False)
     from fedpeer.cli.asking import OptionNames
-    from fedpeer.sims.prepare import prepare  # imports torch, which takes a second
-    from fedpeer.sims.simulate import simulate
+    from fedpeer.sims.prepare import prepare_simulation  # imports torch, which takes a second
+    from fedpeer.sims.simulate import run_prepared
 
     with stopping(stop, console):
-        simulation = prepare(request, words=OptionNames())
+        simulation = prepare_simulation(request, words=OptionNames())
         run = folder(simulation)
-        with watcher(console, quiet) as display:
-            summary = simulate(simulation, run, display, stop)
+        with progress_display(console, quiet) as display:
+            summary = run_prepared(simulation, run, display, stop)
     interrupted = run.status == "interrupted"
     if interrupted:
         summary["report"] = None  # who pressed Ctrl-C does not wait for drawings

@@ -29,7 +29,7 @@ def list_runs(out: Out = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedpeer.cli.units import lasting
+    from fedpeer.cli.units import duration_text
     from fedpeer.runs.index import Index
     from fedpeer.runs.summary import score_text, spoken
 
@@ -49,7 +49,7 @@ def list_runs(out: Out = None) -> None:
         measure: Any = row.measure
         reached = [f"{spoken(method)} {score_text(score, measure)}" for method, score in row.scores.items()]
         sizes = [str(row.peers or ""), str(row.rounds), str(len(row.seeds))] if wide else []
-        took = "" if row.seconds is None else lasting(row.seconds)
+        took = "" if row.seconds is None else duration_text(row.seconds)
         table.add_row(row.id, f"[{_COLOURS[row.status]}]{row.status}", *sizes, took, ", ".join(reached))
     console.print(table)
 
@@ -82,8 +82,10 @@ def show(run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last", out: Out =
         console.print(f"Go on with: fedpeer simulate --resume {folder.id}", highlight=False)
 
 
-@app.command()
-def compare(runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help=RUN_HELP)], out: Out = None) -> None:
+@app.command("compare")
+def compare_command(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help=RUN_HELP)], out: Out = None
+) -> None:
     """Runs side by side: the settings that differ, and what each reached."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -117,8 +119,8 @@ def compare(runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help
         console.print(table if rows else f"{title}: none")
 
 
-@app.command()
-def report(run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last", out: Out = None) -> None:
+@app.command("report")
+def report_command(run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last", out: Out = None) -> None:
     """Write the HTML report of a run again, from what it measured."""
     from fedpeer.runs.folder import RunFolder
     from fedpeer.runs.report import write_report
@@ -127,7 +129,7 @@ def report(run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last", out: Out
 
 
 def _cell(measure: str, value: float | None) -> str:
-    from fedpeer.cli.units import apart, lasting
+    from fedpeer.cli.units import apart, duration_text
     from fedpeer.runs.summary import count_text, percent
 
     if value is None:
@@ -138,4 +140,4 @@ def _cell(measure: str, value: float | None) -> str:
         return apart(value, "accuracy")
     if measure in ("bytes_sent", "messages_sent"):
         return count_text(value, "B" if measure == "bytes_sent" else "")
-    return lasting(value) if measure == "seconds_per_round" else f"{value:.4g}"
+    return duration_text(value) if measure == "seconds_per_round" else f"{value:.4g}"

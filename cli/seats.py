@@ -15,7 +15,7 @@ from fedpeer.cli.anchors import anchored
 from fedpeer.config.choice import ChoiceError
 from fedpeer.config.peer_file import DataSettings, endpoint, loopback
 from fedpeer.config.peer_id import is_id
-from fedpeer.config.problems import ConfigProblem, shown
+from fedpeer.config.problems import ConfigProblem, found_text
 from fedpeer.config.registries import choice_problem
 from fedpeer.config.rules import peer_ids
 from fedpeer.peer.runtime.enrolment import INVITATION_PORT, route_to
@@ -34,13 +34,13 @@ def ids_of(peers: str, problems: list[ConfigProblem]) -> list[str]:
         if 1 <= int(peers) <= PEERS_MAX:
             return peer_ids(int(peers))
         problems.append(
-            ConfigProblem((), f"found {shown(peers)}; write 1 to {PEERS_MAX}, or ids such as a,b,c", "--peers")
+            ConfigProblem((), f"found {found_text(peers)}; write 1 to {PEERS_MAX}, or ids such as a,b,c", "--peers")
         )
         return []
     ids = [each.strip() for each in peers.split(",")]
     for each in ids:
         if not is_id(each) or each == AUTHORITY:
-            text = f'"{shown(each)}" cannot be an id; use letters, digits, dots and hyphens, at most 63'
+            text = f'"{found_text(each)}" cannot be an id; use letters, digits, dots and hyphens, at most 63'
             problems.append(ConfigProblem((), text, "--peers"))
     if len(set(ids)) < len(ids):
         problems.append(ConfigProblem((), "two peers have one id; give each its own", "--peers"))
@@ -75,7 +75,7 @@ def places_of(
 def is_host(host: str, option: str, problems: list[ConfigProblem]) -> None:
     """Whether a machine may be called so."""
     if not is_url(f"https://{_bracketed(host)}:{PORT_MAX}"):
-        problems.append(ConfigProblem((), f'"{shown(host)}" is not the name or address of a machine', option))
+        problems.append(ConfigProblem((), f'"{found_text(host)}" is not the name or address of a machine', option))
 
 
 def _addresses(
@@ -86,10 +86,10 @@ def _addresses(
         peer, _, url = written.partition("=")
         parts = urlsplit(url) if is_url(url) else None
         if peer not in ids:
-            text = f'"{shown(peer)}" is no peer here; write it like {ids[0] if ids else "peer1"}=https://10.0.0.1:7401'
+            text = f'"{found_text(peer)}" is no peer here; write it like {ids[0] if ids else "peer1"}=https://10.0.0.1:7401'
             problems.append(ConfigProblem((), text, "--address"))
         elif parts is None or parts.scheme != "https" or not 1 <= (parts.port or 0) <= PORT_MAX:
-            text = f'"{shown(url)}" is not like https://10.0.0.1:7401'
+            text = f'"{found_text(url)}" is not like https://10.0.0.1:7401'
             problems.append(ConfigProblem((), text, "--address"))
         else:
             found[peer] = (parts.hostname or "", parts.port or 0)
@@ -107,7 +107,7 @@ def sources_of(ids: Sequence[str], data: str | None, problems: list[ConfigProble
     return found
 
 
-def seats_of(
+def seats_in(
     ids: Sequence[str], places: Sequence[tuple[str, int]], sources: Sequence[DataSettings], dashboard_host: str
 ) -> list[PeerSeat]:
     """A seat for each peer."""
@@ -144,14 +144,14 @@ def invited(
 ) -> tuple[str, str] | None:
     """Where the authority listens for a new peer, and the host by which that one reaches it."""
     if not is_id(peer) or peer == AUTHORITY:
-        text = f'"{shown(peer)}" cannot be an id; use letters, digits, dots and hyphens, at most 63'
+        text = f'"{found_text(peer)}" cannot be an id; use letters, digits, dots and hyphens, at most 63'
         problems.append(ConfigProblem((), text, "ID"))
     elif peer in roster.by_id:
         problems.append(
             ConfigProblem((), f"{peer} is in the roster already; take another id, or revoke it first", "ID")
         )
     if not is_url(address) or urlsplit(address).scheme != "https":
-        problems.append(ConfigProblem((), f'"{shown(address)}" is not like https://10.0.0.5:7401', "--address"))
+        problems.append(ConfigProblem((), f'"{found_text(address)}" is not like https://10.0.0.5:7401', "--address"))
         return None
     if address in {entry.address for entry in roster.entries}:
         problems.append(ConfigProblem((), f"another peer has {address}; give each its own", "--address"))
@@ -167,7 +167,7 @@ def invited(
     return f"{_bracketed(own[0])}:{own[1]}", reached
 
 
-def joined(entry: Entry, data: DataSettings, dashboard_host: str, listen: str | None) -> PeerSeat:
+def joined_seat(entry: Entry, data: DataSettings, dashboard_host: str, listen: str | None) -> PeerSeat:
     """The seat of a peer that was let in at the address in its entry."""
     parts = urlsplit(entry.address)
     assert parts.hostname is not None, "a roster's addresses are checked"

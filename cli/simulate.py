@@ -29,7 +29,7 @@ def _opt(help: str, panel: str, metavar: str) -> Any:
 Text = str | None
 
 
-def simulate(
+def simulate_command(
     context: typer.Context,
     peers: Annotated[Text, _opt("How many; default 16, or as many as the split makes.", DATA, "N")] = None,
     dataset: Annotated[
@@ -83,26 +83,26 @@ def simulate(
 
     Without options: 16 peers learn handwritten digits, each alone, by partial averaging, and by full averaging.
     """
-    from fedpeer.cli.running import carry_out
+    from fedpeer.cli.running import run_simulation
 
     root = runs_folder(out)
     given = {name: value for name, value in context.params.items() if isinstance(value, str)}
     request, folder = _begun(root, given, config, context.obj) if resume is None else _resumed(root, given, config)
-    return carry_out(request, folder, as_json=as_json, quiet=quiet)
+    return run_simulation(request, folder, as_json=as_json, quiet=quiet)
 
 
 def _begun(
     root: Path, given: Mapping[str, str], config: Path | None, typed: Sequence[str]
 ) -> tuple[SimulationRequest, Callable[[Simulation], RunFolder]]:
     """What options and file ask for, and what makes a new folder for it, which remembers what was typed."""
-    from fedpeer.cli.asking import asked
+    from fedpeer.cli.asking import options_of
 
     def create(simulation: Simulation) -> RunFolder:
-        from fedpeer.sims.record import begin
+        from fedpeer.sims.record import begin_record
 
-        return begin(root, simulation, shlex.join(["fedpeer", *typed]))
+        return begin_record(root, simulation, shlex.join(["fedpeer", *typed]))
 
-    return asked(given, config), create
+    return options_of(given, config), create
 
 
 def _resumed(

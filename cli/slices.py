@@ -24,7 +24,7 @@ COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red")
 KINDS_MAX, GROUPS_MAX = 6, 24
 
 
-def slices(
+def slices_command(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A federation file.", show_default=False)] = None,
     network: Annotated[
         str | None, typer.Option(metavar="NAME", help="Such as mlp:64+300+100+10.", show_default=False)
@@ -45,17 +45,17 @@ def slices(
     """Draw the partial models, their dependencies, and which weights are averaged with whom."""
     from rich.console import Console
 
-    from fedpeer.cli.asking import asked
-    from fedpeer.cli.files import write_text
-    from fedpeer.slicing.describe import describe as described
-    from fedpeer.slicing.describe import to_svg
+    from fedpeer.cli.asking import options_of
+    from fedpeer.cli.files import write_new_text
+    from fedpeer.slicing.describe import describe_slices as described
+    from fedpeer.slicing.describe import slices_svg
 
     given = {"network": network, "dataset": dataset, "peers": peers, "algorithm": algorithm}
-    request = asked({name: value for name, value in given.items() if value is not None}, config, consequence="")
+    request = options_of({name: value for name, value in given.items() if value is not None}, config, consequence="")
     plan, mapped = planned(request.federation)
     found = described(plan, mapped)
     if svg is not None:
-        write_text(svg, to_svg(found), option="--svg")
+        write_new_text(svg, slices_svg(found), option="--svg")
     console = Console()
     for each in [*drawing(found), *_to_be_found(request.federation), *_sent(plan, request.federation)]:
         console.print(each, highlight=False)
@@ -70,13 +70,13 @@ def planned(federation: Federation) -> tuple[Plan, NetworkMap]:
     from fedpeer.config.rules import peer_ids
     from fedpeer.learning.groups import plan_for
     from fedpeer.learning.holdings import load_dataset
-    from fedpeer.sims.world import build
+    from fedpeer.sims.world import build_world
 
     layers = written_layers(federation.network)
     if layers is not None:
         network, peers = _traced(federation.network, layers), tuple(peer_ids(federation.simulation.peers or 16))
     else:
-        world = build(federation, load_dataset(federation.simulation.dataset), federation.seed)
+        world = build_world(federation, load_dataset(federation.simulation.dataset), federation.seed)
         network, peers = world.network, world.peers
     return plan_for(federation, network, peers, method_of(federation.learning.algorithm)), network
 
@@ -84,13 +84,13 @@ def planned(federation: Federation) -> tuple[Plan, NetworkMap]:
 def _traced(choice: Choice | None, layers: tuple[int, ...]) -> NetworkMap:
     import torch
 
-    from fedpeer.config.choice import bind
+    from fedpeer.config.choice import bind_settings
     from fedpeer.networks.registry import NETWORKS
     from fedpeer.slicing.trace import trace
 
     assert choice is not None, "a network whose layers are written has a name"
     build = NETWORKS[choice.name]
-    return trace(build(layers[:1], layers[-1], **bind(choice, build)), torch.zeros(2, layers[0]))
+    return trace(build(layers[:1], layers[-1], **bind_settings(choice, build)), torch.zeros(2, layers[0]))
 
 
 def drawing(found: SliceDescription) -> list[RenderableType]:

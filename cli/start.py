@@ -39,7 +39,7 @@ def start(
     return _run(config[0], quiet=quiet, leave=False, attached=attached)
 
 
-def leave(config: Config) -> int:
+def leave_command(config: Config) -> int:
     """Hand over everything that this peer holds to the others, and stop; a later start joins anew.
 
     Asks the peer that runs from this file to do so; if none runs, starts it for just that.
@@ -61,11 +61,11 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
     peer = load_peer(config, ", so nothing was started")
     import asyncio
 
-    from fedpeer.peer.runtime.prepared import prepare
+    from fedpeer.peer.runtime.prepared import prepare_peer
     from fedpeer.peer.runtime.process import PeerProcess
     from fedpeer.peer.runtime.supervisor import end_of_input, stop_after
 
-    process = PeerProcess(prepare(peer.file, peer.federation), quiet=quiet, leave=leave)
+    process = PeerProcess(prepare_peer(peer.file, peer.federation), quiet=quiet, leave=leave)
 
     async def run() -> int:
         nonlocal process
@@ -74,7 +74,7 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
         stop = await process.run()
         while stop.again and not process.asked:  # the state goes by another contract now
             again = load_peer(config, ", so it was not started again")
-            process = PeerProcess(prepare(again.file, again.federation), quiet=quiet)
+            process = PeerProcess(prepare_peer(again.file, again.federation), quiet=quiet)
             stop = await process.run()
         if sys.stderr.isatty():
             typer.echo(f"{peer.file.id}: {stop.text}", err=True)

@@ -181,7 +181,7 @@ def _head(status: dict[str, Any]) -> RenderableType:
     """Who this is, how far it is, and what it has reached."""
     from rich.console import Group
 
-    from fedpeer.cli.units import lasting
+    from fedpeer.cli.units import duration_text
     from fedpeer.runs.summary import count_text, score_text
 
     points = status["scores"].get(status["peer"])
@@ -191,12 +191,12 @@ def _head(status: dict[str, Any]) -> RenderableType:
     if server and server[-1][1] is not None:
         reached += f" (the server's model {score_text(server[-1][1], name)})"
     rounds, traffic = f"round {status['round']} of {status['rounds']}", status["traffic"]
-    facts = [status["mode"], status["device"], status["transport"], f"up {lasting(status['uptime_s'])}"]
+    facts = [status["mode"], status["device"], status["transport"], f"up {duration_text(status['uptime_s'])}"]
     facts += [f"incarnation {status['incarnation']}", f"roster {status['roster']}"]
     bytes_sent, bytes_received = (count_text(traffic[f"bytes_{way}"], "B") for way in ("sent", "received"))
     alone, stalled = status.get("alone_s", 0), status.get("stalled_s", 0)  # a peer of an earlier release says neither
-    alarms = [f"training alone since {lasting(alone)}: nobody answers"] if alone else []
-    alarms += [f"this round has been averaging for {lasting(stalled)}"] if stalled else []
+    alarms = [f"training alone since {duration_text(alone)}: nobody answers"] if alone else []
+    alarms += [f"this round has been averaging for {duration_text(stalled)}"] if stalled else []
     return Group(
         _text(f"{status['peer']} in {status['federation']}: {status['state']}, {rounds}", "bold"),
         *(_text(text, "red") for text in alarms),
@@ -308,11 +308,11 @@ def _table(headings: list[str]) -> Table:
 
 
 def _ago(seconds: float | None) -> str:
-    from fedpeer.cli.units import lasting
+    from fedpeer.cli.units import duration_text
 
     if seconds is None:
         return "never"
-    return "now" if seconds < 1.5 else f"{lasting(round(seconds))} ago"
+    return "now" if seconds < 1.5 else f"{duration_text(round(seconds))} ago"
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -38,7 +38,7 @@ app = typer.Typer(
     cls=_Drawing,
     help="Draw a graph (fedpeer topology NAME, or draw NAME), or let a crowd of peers average on it.",
 )
-app.command("simulate")(crowds.simulate)
+app.command("simulate")(crowds.topology_simulate_command)
 app.command("sweep")(crowds.sweep)
 
 
@@ -54,14 +54,16 @@ def topology(
     """Draw a graph, its spectral gap, and how many gossip rounds a given accuracy takes. The default."""
     from rich.console import Console
 
-    from fedpeer.cli.asking import asked
-    from fedpeer.cli.files import write_text
-    from fedpeer.topology.describe import to_svg
+    from fedpeer.cli.asking import options_of
+    from fedpeer.cli.files import write_new_text
+    from fedpeer.topology.describe import topology_svg
 
-    federation = asked({"topology": name, "peers": peers, "seed": seed}, argument="topology", consequence="").federation
+    federation = options_of(
+        {"topology": name, "peers": peers, "seed": seed}, argument="topology", consequence=""
+    ).federation
     overlay = overlay_of(federation)
     if svg is not None:
-        write_text(svg, to_svg(overlay.union, overlay.members), option="--svg")
+        write_new_text(svg, topology_svg(overlay.union, overlay.members), option="--svg")
     console = Console()
     console.print(f"[bold]{federation.gossip.topology}[/], {len(overlay.members)} peers", highlight=False)
     if len(overlay.members) <= DRAWN_MAX:
@@ -78,25 +80,30 @@ def overlay_of(federation: Federation) -> Overlay:
     """The overlay of a group of all peers."""
     import numpy as np
 
-    from fedpeer.config.choice import bind
+    from fedpeer.config.choice import bind_settings
     from fedpeer.config.rules import peer_ids
     from fedpeer.topology.graphs import GRAPHS
     from fedpeer.topology.overlay import overlay
 
     build, choice = GRAPHS[federation.gossip.topology.name], federation.gossip.topology
-    settings = bind(choice, build)
+    settings = bind_settings(choice, build)
     members = peer_ids(federation.simulation.peers or 16)
     return overlay(lambda m, draws: build(m, draws, **settings), members, np.random.default_rng(federation.seed))
 
 
 def _drawing(overlay: Overlay, width: int, *, ascii_only: bool) -> list[str]:
     from fedpeer.cli.canvas import graph_lines
-    from fedpeer.topology.describe import layout
+    from fedpeer.topology.describe import layout_of_graph
 
     labels = [member.removeprefix("peer") for member in overlay.members]
     columns = min(width - 2, 44 if len(labels) <= 16 else 76)
     lines = graph_lines(
-        layout(overlay.union), overlay.union.edges, labels, columns=columns, rows=columns // 2, ascii_only=ascii_only
+        layout_of_graph(overlay.union),
+        overlay.union.edges,
+        labels,
+        columns=columns,
+        rows=columns // 2,
+        ascii_only=ascii_only,
     )
     return [line for line in lines if line.strip()]
 
@@ -105,10 +112,10 @@ def _numbers(overlay: Overlay) -> Table:
     from rich.box import SIMPLE
     from rich.table import Table
 
-    from fedpeer.topology.describe import describe
+    from fedpeer.topology.describe import describe_topology
 
-    found = describe(overlay, "push-sum", TOLERANCES)
-    pulled = describe(overlay, "push-pull", TOLERANCES)
+    found = describe_topology(overlay, "push-sum", TOLERANCES)
+    pulled = describe_topology(overlay, "push-pull", TOLERANCES)
     one = found.degree_min == found.degree_max
     neighbours = f"{found.degree_min}" if one else f"{found.degree_min} to {found.degree_max}"
     arrows = "directed edges" if found.directed else "edges"

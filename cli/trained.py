@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedpeer.cli.anchors import anchored
 from fedpeer.cli.peer_config import PeerConfig, load_peer
 from fedpeer.config.building import Loader
-from fedpeer.config.choice import Choice, parse
+from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.data.dataset import ASKED, DataError, Dataset
@@ -51,7 +51,7 @@ class TrainedModels:
     own_test_part: Callable[[], Examples]
 
 
-def trained(named: Named) -> TrainedModels:
+def trained_models(named: Named) -> TrainedModels:
     """The model of that name.
 
     Raises:
@@ -137,7 +137,7 @@ def examples_in(text: str, model: Model) -> Examples:
     Raises:
         ChoiceError, DataError: it cannot be read, or is not what the model was trained for.
     """
-    card, choice = model.card, anchored(parse(text), Path())
+    card, choice = model.card, anchored(parse_choice(text), Path())
     if choice.name in OWN and card.classes and "classes" not in choice.settings:
         choice = Choice(choice.name, choice.value, {**choice.settings, "classes": card.classes})
     dataset = load_dataset(choice)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def lasting(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """A duration: 0.4 ms, 0.53 s, 12 s, 3 min 20 s, 2 h 5 min."""
     if seconds < 0.1:
         return f"{seconds * 1000:.1f} ms"

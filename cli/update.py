@@ -100,7 +100,7 @@ def _problems(
 ) -> Iterator[ConfigProblem]:
     """All that stands against this change."""
     from fedpeer.config.contract import NEW_FEDERATION
-    from fedpeer.slicing.models import problems as wrong_models
+    from fedpeer.slicing.models import model_mistakes as wrong_models
 
     if not differing:
         yield ConfigProblem((), "it says what is in force already; change something in it")

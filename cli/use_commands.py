@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, get_args
 
 import typer
 
-from fedpeer.cli.files import runs_folder, writable, write_text
+from fedpeer.cli.files import runs_folder, writable, write_new_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,13 +58,13 @@ Allow = Annotated[
 def _trained(
     where: str, method: str, peer: str | None, seed: int | None, out: Path | None, allow: Any
 ) -> TrainedModels:
-    from fedpeer.cli.trained import Named, trained
+    from fedpeer.cli.trained import Named, trained_models
 
     named = Named(where=where, method=method, peer=peer, seed=seed, runs=runs_folder(out), allow_python=allow or [])
-    return trained(named)
+    return trained_models(named)
 
 
-def evaluate(
+def evaluate_command(
     where: Where,
     data: Annotated[
         str | None,
@@ -130,7 +130,7 @@ def predict(
     if to == STREAM:
         sys.stdout.write(text)
     else:
-        write_text(Path(to), text, option="--to")
+        write_new_text(Path(to), text, option="--to")
 
 
 @contextmanager

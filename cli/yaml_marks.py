@@ -18,7 +18,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent, NodeEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from fedpeer.config.problems import ConfigError, ConfigProblem, Path, shown
+from fedpeer.config.problems import ConfigError, ConfigProblem, Path, found_text
 
 #: Bytes of one file. A federation of 10,000 peers with its lists of members takes half of it.
 FILE_BYTES_MAX = 1024 * 1024
@@ -45,17 +45,17 @@ class YamlMarks:
         return ""
 
 
-def read(file: FilePath) -> tuple[dict[str, Any], YamlMarks]:
+def read_yaml(file: FilePath) -> tuple[dict[str, Any], YamlMarks]:
     """The mapping in a file, with marks.
 
     Raises:
         ConfigError: the file cannot be read or is not YAML of the plain kind. What only spoils single settings is in
             `YamlMarks.problems`, and the setting left out of the mapping.
     """
-    return parse(_text(file), str(file))
+    return parse_yaml(_text(file), str(file))
 
 
-def parse(text: str, name: str) -> tuple[dict[str, Any], YamlMarks]:
+def parse_yaml(text: str, name: str) -> tuple[dict[str, Any], YamlMarks]:
     """`read` for text that is already here; `name` stands in the messages."""
     reader = YAML(typ="safe", pure=True)
     try:
@@ -150,7 +150,8 @@ def _mapping(node: MappingNode, path: Path, marks: YamlMarks) -> dict[str, Any]:
         if not isinstance(key_node, ScalarNode) or not str(key_node.tag).endswith((":str", ":merge", ":timestamp")):
             text = "a list or a mapping cannot name a setting; write a name"
             if isinstance(key_node, ScalarNode):
-                text = f'{shown(key)} is not text, so it cannot name a setting; write it in quotes: "{shown(key)}"'
+                name = found_text(key)
+                text = f'{name} is not text, so it cannot name a setting; write it in quotes: "{name}"'
             marks.problems.append(ConfigProblem(path, text, place))
             continue
         here = (*path, key)
@@ -183,7 +184,9 @@ def _put(found: dict[Any, Any], key: str | int, node: Node, path: Path, marks: Y
         marks.values[path] = _mark(node)
         value = _value(node)
         if isinstance(value, float) and not math.isfinite(value):
-            marks.problems.append(ConfigProblem(path, f"found {shown(node.value)}; write a finite number", _mark(node)))
+            marks.problems.append(
+                ConfigProblem(path, f"found {found_text(node.value)}; write a finite number", _mark(node))
+            )
         else:
             found[key] = value
 

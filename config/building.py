@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
 from fedpeer.algorithms.contract import Algorithm
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, has_server
-from fedpeer.algorithms.leaves import leaves
+from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
 from fedpeer.algorithms.private import protected
 from fedpeer.algorithms.registry import ALGORITHMS, taking_part
 from fedpeer.algorithms.updates import strayed
 from fedpeer.algorithms.workbench import Workbench
-from fedpeer.config.choice import Choice, called, plain
+from fedpeer.config.choice import Choice, call_choice, plain_value
 from fedpeer.config.methods import method_of
 from fedpeer.config.settings import LearningSettings
 from fedpeer.rejection import Rejection
@@ -60,7 +60,7 @@ def algorithm_of(
     if not method_of(choice).served:
         equals: AnyAlgorithm = make(replace(bench, optimizer_state=learning.optimizer_state))
         return equals
-    rule, participants = mean_of(learning.aggregation), taking_part(bench.clients, learning.participation)
+    rule, participants = aggregation_of(learning.aggregation), taking_part(bench.clients, learning.participation)
     if not begun:
         rule.check(participants)
     algorithm = make(replace(bench, mean=rule))
@@ -85,8 +85,8 @@ def _maker(choice: Choice, load: Loader) -> Callable[[Workbench], Any]:
         ChoiceError: unknown name or setting. What is returned raises AlgorithmError where the settings do not fit.
     """
     if choice.name != "python":
-        return called(choice, ALGORITHMS, "algorithm")
-    settings = {key: plain(value) for key, value in choice.settings.items()}
+        return call_choice(choice, ALGORITHMS, "algorithm")
+    settings = {key: plain_value(value) for key, value in choice.settings.items()}
     name = str(choice.value or settings.pop("function", ""))
     own = load(name)
 
@@ -113,24 +113,24 @@ def left_out(
 ) -> list[Rejection | None]:
     """For each update (K, ...) of a round, why it is left out, by `learning.farthest`."""
     if learning.farthest is None:
-        return [None] * len(next(iter(leaves(updates).values())))
+        return [None] * len(next(iter(leaves_of(updates).values())))
     return strayed(
-        leaves(updates),
-        leaves(algorithm.open(server, round)),
+        leaves_of(updates),
+        leaves_of(algorithm.open(server, round)),
         learning.farthest,
         moved=algorithm.moved,
         besides=(*algorithm.counts, *algorithm.positive),
     )
 
 
-def mean_of(choice: Choice) -> Aggregation:
+def aggregation_of(choice: Choice) -> Aggregation:
     """How the updates of a round become one: the `mean` of a `Workbench`.
 
     Raises:
         ChoiceError, RobustError: unknown name or setting, or one out of its range. Whether the rule stands its liars
             among the updates of a round is for `Aggregation.check` to say, where their number is known.
     """
-    made: Aggregation = called(choice, AGGREGATIONS, "aggregation")()
+    made: Aggregation = call_choice(choice, AGGREGATIONS, "aggregation")()
     return made
 
 
@@ -140,13 +140,13 @@ def privacy_of(choice: Choice) -> Privacy | None:
     Raises:
         ChoiceError, PrivacyError: unknown name or setting, or one out of its range.
     """
-    made: Privacy | None = called(choice, PRIVACIES, "privacy")()
+    made: Privacy | None = call_choice(choice, PRIVACIES, "privacy")()
     return made
 
 
 def optimizer_of(choice: Choice) -> OptimizerChoice:
     """`sgd,lr=0.1,momentum=0.9` as torch takes it: numbers and truth values, not words."""
-    settings = {key: plain(value) for key, value in choice.settings.items()}
+    settings = {key: plain_value(value) for key, value in choice.settings.items()}
     if choice.value is not None:
-        settings["lr"] = plain(choice.value)
+        settings["lr"] = plain_value(choice.value)
     return OptimizerChoice.named(choice.name, settings)

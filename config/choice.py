@@ -47,7 +47,7 @@ def _spelled(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def parse(text: str) -> Choice:
+def parse_choice(text: str) -> Choice:
     """Read `name[:value][,key=value]`.
 
     >>> parse("k-regular:4")
@@ -81,7 +81,7 @@ def from_data(found: object) -> Choice:
     if isinstance(found, Choice):
         return found
     if isinstance(found, str):
-        return parse(found)
+        return parse_choice(found)
     if isinstance(found, Mapping) and len(found) == 1:
         name, inside = next(iter(found.items()))
         if not isinstance(name, str):
@@ -99,7 +99,7 @@ def chain(found: object) -> tuple[Choice, ...]:
     return tuple(map(from_data, pieces)) if isinstance(pieces, (list, tuple)) else (from_data(pieces),)
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def nearest_name(name: str, known: Sequence[str]) -> str:
     """`; did you mean "x"?` if something known is near, else the list of what is known."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f'did you mean "{near[0]}"?' if near else "known: " + ", ".join(sorted(known))
@@ -108,11 +108,11 @@ def nearest(name: str, known: Sequence[str]) -> str:
 def lookup(choice: Choice, registry: Mapping[str, Function], what: str) -> Function:
     """The function of that name, or a ChoiceError that names the nearest one."""
     if choice.name not in registry:
-        raise ChoiceError(f'there is no {what} "{choice.name}"; {nearest(choice.name, list(registry))}')
+        raise ChoiceError(f'there is no {what} "{choice.name}"; {nearest_name(choice.name, list(registry))}')
     return registry[choice.name]
 
 
-def bind(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
+def bind_settings(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
     """The keyword arguments that the choice sets, checked and converted by the function's own annotations.
 
     Raises:
@@ -133,7 +133,7 @@ def bind(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
         given[first] = choice.value
     unknown = [key for key in given if key not in keywords]
     if unknown:
-        hint = nearest(unknown[0], list(keywords)) if keywords else "it has no settings"
+        hint = nearest_name(unknown[0], list(keywords)) if keywords else "it has no settings"
         raise ChoiceError(f'"{choice.name}" has no setting "{unknown[0]}"; {hint}')
     missing = [n for n, p in keywords.items() if p.default is inspect.Parameter.empty and n not in given]
     if missing:
@@ -157,24 +157,24 @@ def _kind(function: Callable[..., Any], key: str, annotation: Any) -> Any:
     return typing.get_type_hints(written, globalns=vars(sys.modules[home.__module__]))[key]
 
 
-def called(choice: Choice, registry: Mapping[str, Function], what: str) -> functools.partial[Any]:
+def call_choice(choice: Choice, registry: Mapping[str, Function], what: str) -> functools.partial[Any]:
     """The function of that name with the settings that the choice gives it.
 
     Raises:
         ChoiceError: as `lookup` and `bind` do.
     """
     function = lookup(choice, registry, what)
-    return functools.partial(function, **bind(choice, function))
+    return functools.partial(function, **bind_settings(choice, function))
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """What a text stands for where no annotation says: a number, true or false, a+b for several, or itself.
 
     >>> plain("0.9+0.99"), plain("1e+5"), plain("true"), plain("relu")
     ((0.9, 0.99), 100000.0, True, 'relu')
     """
     if isinstance(value, (list, tuple)):
-        return tuple(map(plain, value))
+        return tuple(map(plain_value, value))
     if not isinstance(value, str):
         return value
     if value.lower() in ("true", "false"):
@@ -182,7 +182,7 @@ def plain(value: Any) -> Any:
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(value)
-    return tuple(map(plain, value.split("+"))) if "+" in value else value
+    return tuple(map(plain_value, value.split("+"))) if "+" in value else value
 
 
 def _converted(value: Any, wanted: Any, place: str) -> Any:

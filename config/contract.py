@@ -152,7 +152,7 @@ def text_of(contract: Contract, algorithm: str) -> bytes:
     return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def digest_of(text: bytes) -> bytes:
+def contract_digest(text: bytes) -> bytes:
     """(32 bytes) of a contract's spelling."""
     return hashlib.blake2b(text, digest_size=32).digest()
 
@@ -181,7 +181,7 @@ def part(contract: Contract, group: str, *, served: bool) -> bytes:
         if key.concerns in concerns or path in ("network", "learning.buffers")
     }
     found |= {EARLIER: contract[EARLIER]} if EARLIER in contract else {}  # shares are read by it
-    return digest_of(json.dumps([found, models], sort_keys=True).encode())
+    return contract_digest(json.dumps([found, models], sort_keys=True).encode())
 
 
 def _models(all_of: Any, names: Sequence[str], *, everyone: bool) -> dict[str, Any]:
@@ -243,7 +243,7 @@ class Difference:
         """The path and both values."""
         path = json.dumps(self.path)[1:-1]  # a stranger's key may be anything
         path = path if len(path) <= 100 else f"{path[:97]}..."
-        return f"{path} is {shown(self.mine)} {here} and {shown(self.theirs)} {there}"
+        return f"{path} is {setting_text(self.mine)} {here} and {setting_text(self.theirs)} {there}"
 
     def way(self) -> str:
         """Whether it may change, and how."""
@@ -273,13 +273,13 @@ def _or_neutral(section: Mapping[str, Any], path: tuple[str, ...], name: str) ->
     return section.get(name, key.neutral if key is not None and key.since else None)
 
 
-def told(differing: Sequence[Difference], here: str = "here", there: str = "there") -> str:
+def differences_text(differing: Sequence[Difference], here: str = "here", there: str = "there") -> str:
     """All of them with both values, in one line; of a stranger's hundreds the first."""
     more = f"; and {len(differing) - TOLD_MAX} more" if len(differing) > TOLD_MAX else ""
     return "; ".join(each.words(here, there) for each in differing[:TOLD_MAX]) + more
 
 
-def shown(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """As YAML has it, and short."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.registry import ALGORITHMS
-from fedpeer.config.choice import Choice, called
+from fedpeer.config.choice import Choice, call_choice
 
 
 def method_of(choice: Choice) -> Method:
@@ -17,6 +17,6 @@ def method_of(choice: Choice) -> Method:
     """
     if choice.name == "python":
         return Method("with a coordinator")
-    algorithm: Any = called(choice, ALGORITHMS, "algorithm")
+    algorithm: Any = call_choice(choice, ALGORITHMS, "algorithm")
     method: Method = algorithm.func.method(**algorithm.keywords)
     return method

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, model_validator
 
-from fedpeer.config.choice import Choice, ChoiceError, from_data, plain
+from fedpeer.config.choice import Choice, ChoiceError, from_data, plain_value
 from fedpeer.config.settings import ChoiceField, Strict
 
 #: Where a setting stands in the file.
@@ -118,7 +118,7 @@ class DataSettings(Strict):
             return {"source": choice, **{key: found[key] for key in ours if key in found}}
         choice = from_data(found)
         kept = {key: value for key, value in choice.settings.items() if key not in ours}
-        settings = {key: plain(choice.settings[key]) for key in ours if key in choice.settings}
+        settings = {key: plain_value(choice.settings[key]) for key in ours if key in choice.settings}
         return {"source": Choice(choice.name, choice.value, kept), **settings}
 
     @model_serializer
@@ -137,7 +137,7 @@ class DataSettings(Strict):
     @model_validator(mode="after")
     def _simulated(self) -> DataSettings:
         if self.source.name == "simulation":
-            number = plain(self.source.value)
+            number = plain_value(self.source.value)
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError("simulation takes the number of a peer, 1 or more, such as simulation: 3")
             if self.source.settings or self.test_fraction is not None or self.normalise is not None:

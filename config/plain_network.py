@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpeer.config.choice import Choice, bind
+from fedpeer.config.choice import Choice, bind_settings
 from fedpeer.config.registries import choice_problem
 from fedpeer.networks.registry import NETWORKS
 from fedpeer.slicing.network import NetworkMap, Part, TensorSpec
@@ -14,7 +14,7 @@ def written_layers(choice: Choice | None) -> tuple[int, ...] | None:
     """The sizes of a multi-layer perceptron whose layers are written out; None for other networks."""
     if choice is None or choice.name != "mlp" or choice_problem(("network",), choice) is not None:
         return None
-    sizes: tuple[int, ...] | None = bind(choice, NETWORKS["mlp"]).get("layers")
+    sizes: tuple[int, ...] | None = bind_settings(choice, NETWORKS["mlp"]).get("layers")
     return sizes if sizes is not None and len(sizes) >= 2 and min(sizes) >= 1 else None
 
 
@@ -26,7 +26,7 @@ def plain_network(choice: Choice | None) -> NetworkMap | None:
     sizes = written_layers(choice)
     if choice is None or sizes is None:
         return None
-    bias = bind(choice, NETWORKS["mlp"]).get("bias", True)
+    bias = bind_settings(choice, NETWORKS["mlp"]).get("bias", True)
     names = ["input", *(f"hidden{depth}" for depth in range(1, len(sizes) - 1)), "output"]
     tensors: list[TensorSpec] = []
     for module, inputs, outputs in zip(names[1:], sizes, sizes[1:], strict=False):

@@ -49,7 +49,7 @@ class ConfigError(Exception):
         super().__init__(laid_out(self, WIDTH, LINES_MAX))
 
 
-def shown(text: object) -> str:
+def found_text(text: object) -> str:
     """Return found text as it goes into a message: on one line, printable, and never longer than a person reads."""
     line = "".join(letter if letter.isprintable() else "?" for letter in str(text))
     return line if len(line) <= SHOWN_MAX else f"{line[: SHOWN_MAX - 3]}..."

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from fedpeer.config.choice import nearest
-from fedpeer.config.problems import ConfigProblem, Path, shown
+from fedpeer.config.choice import nearest_name
+from fedpeer.config.problems import ConfigProblem, Path, found_text
 
 #: Context of settings that are read without the rules about what goes together: whoever reads them holds them later.
 UNCHECKED = {"unchecked": True}
@@ -106,21 +106,21 @@ def _wanted(error: ErrorDetails) -> str:
 
 def _found(value: Any) -> str:
     if isinstance(value, str):
-        return f'"{shown(value)}" (text)' if value else "empty text"
+        return f'"{found_text(value)}" (text)' if value else "empty text"
     if isinstance(value, bool):
         return str(value).lower()
     if value is None:
         return "nothing"
     if isinstance(value, (list, Mapping)):
         return "a list" if isinstance(value, list) else "settings"
-    return shown(value)
+    return found_text(value)
 
 
 def _unknown(model: type[BaseModel], path: Path) -> str:
     """`unknown setting; did you mean ...?`: near names here, the same name elsewhere, or all that are known here."""
     *parents, name = path
     here = fields_at(model, parents)
-    near = nearest(str(name), here)
+    near = nearest_name(str(name), here)
     if not near.startswith("did you mean"):
         elsewhere = [dotted for dotted in _all_fields(model) if dotted.rpartition(".")[2] == name]
         return f"unknown setting; {f'did you mean {elsewhere[0]}?' if elsewhere else f'{near}'}"

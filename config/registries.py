@@ -16,8 +16,8 @@ from fedpeer.algorithms.byzantine import RobustError
 from fedpeer.algorithms.privacy import PRIVACIES, PrivacyError
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.algorithms.start import STARTS
-from fedpeer.config.choice import Choice, ChoiceError, bind, called, lookup, nearest
-from fedpeer.config.problems import ConfigProblem, Path, shown
+from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, nearest_name
+from fedpeer.config.problems import ConfigProblem, Path, found_text
 from fedpeer.config.settings import FederationSettings
 from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
@@ -69,17 +69,17 @@ FORMS: dict[str, Callable[..., None]] = {
 PACKERS: dict[str, Callable[..., None]] = {"zstd": _zstd}
 
 
-def python(choice: Choice) -> None:
+def python_choice(choice: Choice) -> None:
     """Check `python:module:function`; its settings are the function's own, which is not imported here."""
     found = str(choice.value or choice.settings.get("function", ""))
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", found):
-        raise ChoiceError(f'"{shown(found)}" is not module:function; write it like python:mypkg.nets:build')
+        raise ChoiceError(f'"{found_text(found)}" is not module:function; write it like python:mypkg.nets:build')
 
 
 def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
     """What is chosen at a path, in words, and the functions to choose from."""
     known: dict[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
-        ("network",): ("network", {**NETWORKS, "python": python}),
+        ("network",): ("network", {**NETWORKS, "python": python_choice}),
         ("learning", "algorithm"): ("algorithm", _algorithms()),
         ("learning", "start"): ("start", STARTS),
         ("learning", "aggregation"): ("aggregation", AGGREGATIONS),
@@ -93,7 +93,7 @@ def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
 
 def _algorithms() -> Mapping[str, Callable[..., Any]]:
     """Ours and a reader's own; none of them is imported before it is looked up."""
-    own: dict[str, Callable[..., Any]] = {"python": python}
+    own: dict[str, Callable[..., Any]] = {"python": python_choice}
     return ChainMap(own, cast(dict[str, Callable[..., Any]], ALGORITHMS))
 
 
@@ -145,7 +145,7 @@ def _out_of_range(path: Path, choice: Choice) -> ConfigProblem | None:
         return None
     what, known = registry(path)
     try:
-        called(choice, known, what)()
+        call_choice(choice, known, what)()
     except (RobustError, PrivacyError, NoiseError) as error:
         return ConfigProblem(path, str(error))
     return None
@@ -157,13 +157,13 @@ def choice_problem(path: Path, choice: Choice) -> ConfigProblem | None:
     ending = choice.name.rpartition(".")[2].lower()
     if path == ("simulation", "dataset") and choice.name not in known and ending in ("csv", "parquet", "npz"):
         label = "" if ending == "npz" else ",label=NAME"
-        return ConfigProblem(path, f"a file is named with its kind; write {ending}:{shown(choice.name)}{label}")
+        return ConfigProblem(path, f"a file is named with its kind; write {ending}:{found_text(choice.name)}{label}")
     try:
         function = lookup(choice, known, what)
         if choice.name == "python":
-            python(choice)
-        if function is not python:
-            bind(choice, function)
+            python_choice(choice)
+        if function is not python_choice:
+            bind_settings(choice, function)
     except ChoiceError as error:
         return ConfigProblem(path, str(error))
     return None
@@ -173,21 +173,23 @@ def _optimizer(choice: Choice) -> Iterator[ConfigProblem]:
     path = ("learning", "optimizer")
     if choice.name not in OPTIMIZERS:
         yield ConfigProblem(
-            path, f'there is no optimizer "{shown(choice.name)}"; {nearest(choice.name, list(OPTIMIZERS))}'
+            path, f'there is no optimizer "{found_text(choice.name)}"; {nearest_name(choice.name, list(OPTIMIZERS))}'
         )
         return
     known = OPTIMIZERS[choice.name].split()
     for name in choice.settings:
         if name not in known:
-            yield ConfigProblem(path, f'"{choice.name}" has no setting "{shown(name)}"; {nearest(name, known)}')
+            yield ConfigProblem(
+                path, f'"{choice.name}" has no setting "{found_text(name)}"; {nearest_name(name, known)}'
+            )
     rate = choice.settings.get("lr", choice.value)
     if rate is not None:
         try:
-            lr = bind(Choice("lr", rate), _rate)["lr"]
+            lr = bind_settings(Choice("lr", rate), _rate)["lr"]
         except ChoiceError:
             lr = -1.0
         if lr <= 0:
-            yield ConfigProblem(path, f"lr = {shown(rate)}: write a number above 0, such as {choice.name},lr=0.1")
+            yield ConfigProblem(path, f"lr = {found_text(rate)}: write a number above 0, such as {choice.name},lr=0.1")
 
 
 def _rate(*, lr: float) -> None:
@@ -198,7 +200,7 @@ def _split(chain: tuple[Choice, ...] | None) -> Iterator[ConfigProblem]:
     for number, choice in enumerate(chain or ()):
         what, known = ("difference", MODIFIERS) if number else ("split", SPLITS)
         try:
-            bind(choice, lookup(choice, known, what))
+            bind_settings(choice, lookup(choice, known, what))
         except ChoiceError as error:
             yield ConfigProblem(("simulation", "split"), str(error))
 
@@ -207,6 +209,6 @@ def _wire(chain: tuple[Choice, ...]) -> Iterator[ConfigProblem]:
     for number, choice in enumerate(chain):
         what, known = ("change of a form", PACKERS) if number else ("form", FORMS)
         try:
-            called(choice, known, what)()
+            call_choice(choice, known, what)()
         except ChoiceError as error:
             yield ConfigProblem(("gossip", "wire"), str(error))

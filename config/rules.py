@@ -24,7 +24,7 @@ from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
 from fedpeer.algorithms.registry import taking_part
 from fedpeer.config.capacity import crowding
-from fedpeer.config.choice import Choice, ChoiceError, bind, called
+from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice
 from fedpeer.config.methods import method_of
 from fedpeer.config.plain_network import plain_network
 from fedpeer.config.problems import ConfigProblem, Path
@@ -33,9 +33,9 @@ from fedpeer.config.settings import FederationSettings, GossipSettings, Learning
 from fedpeer.config.undecided import NOBODY_SHARES, NOTHING_TO_SHARE, seeking_of
 from fedpeer.gossip.drift import EXCHANGES_MIN
 from fedpeer.slicing.assign import assign
-from fedpeer.slicing.models import ModelGraph, SlicingError, problems
+from fedpeer.slicing.models import ModelGraph, SlicingError, model_mistakes
 from fedpeer.topology.graphs import GRAPHS, TopologyError
-from fedpeer.topology.overlay import problems as topology_problems
+from fedpeer.topology.overlay import overlay_mistakes as topology_problems
 
 #: Peers of the graph that is built to see whether its settings are in range.
 SMALL_GROUP = 8
@@ -230,7 +230,7 @@ def _topology(asked: Combination) -> Iterator[Broken]:
     choice, peers = asked.gossip.topology, asked.federation.simulation.peers
     if not _written(asked.gossip, "topology"):
         return
-    settings = bind(choice, GRAPHS[choice.name])
+    settings = bind_settings(choice, GRAPHS[choice.name])
     found = [] if peers is None else topology_problems(choice.name, settings, peer_ids(peers))
     if not found and "edges" not in settings:
         try:
@@ -242,7 +242,7 @@ def _topology(asked: Combination) -> Iterator[Broken]:
 
 def _liars(asked: Combination) -> Iterator[Broken]:
     learning, peers = asked.learning, asked.federation.simulation.peers
-    rule: Aggregation = called(learning.aggregation, AGGREGATIONS, "aggregation")()
+    rule: Aggregation = call_choice(learning.aggregation, AGGREGATIONS, "aggregation")()
     try:
         if peers is not None:
             rule.check(taking_part(peers, learning.participation))
@@ -251,7 +251,7 @@ def _liars(asked: Combination) -> Iterator[Broken]:
 
 
 def _noise_in_a_sum(asked: Combination) -> list[Broken]:
-    privacy: Privacy | None = called(asked.learning.privacy, PRIVACIES, "privacy")()
+    privacy: Privacy | None = call_choice(asked.learning.privacy, PRIVACIES, "privacy")()
     rule = asked.learning.aggregation.name
     return _when(privacy is not None and privacy.where == "sum" and rule != "mean", rule=rule)
 
@@ -268,7 +268,7 @@ def _models(asked: Combination) -> Iterator[Broken]:
 def _models_of(federation: FederationSettings) -> list[tuple[str, str]]:
     """What is wrong with the models and their members and, where the network is plain, with their neurons."""
     models, peers = federation.models(), federation.simulation.peers
-    found = [(each.place, each.message) for each in problems(models, None if peers is None else peer_ids(peers))]
+    found = [(each.place, each.message) for each in model_mistakes(models, None if peers is None else peer_ids(peers))]
     network = plain_network(federation.network)
     if found or network is None:
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedpeer.algorithms.assignment import ASSIGNMENTS, Seeking
-from fedpeer.config.choice import called, parse
+from fedpeer.config.choice import call_choice, parse_choice
 from fedpeer.config.settings import FederationSettings
 
 #: What only a compiled plan tells for certain.
@@ -17,5 +17,7 @@ def seeking_of(federation: FederationSettings, name: str) -> Seeking:
     Raises:
         AssignmentError, ChoiceError: settings that there are not, or out of their range.
     """
-    seeking: Seeking = called(parse(str(federation.partial_models[name].members)), ASSIGNMENTS, "assignment")()
+    seeking: Seeking = call_choice(
+        parse_choice(str(federation.partial_models[name].members)), ASSIGNMENTS, "assignment"
+    )()
     return seeking

@@ -50,7 +50,7 @@ def vectors(
     return whole_Kn, np.where(flipped_Kn, 1 - whole_Kn, whole_Kn), np.where(flipped_Kn, 1 - part_Kn, part_Kn)
 
 
-def associative(
+def associative_data(
     *,
     n: int = 50,
     m: int = 8,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedpeer.data.associative import missed_by, patterns, user_names
 from fedpeer.data.bundled import digits
 from fedpeer.data.dataset import DataError, Dataset
-from fedpeer.data.idx import mnist
+from fedpeer.data.idx import load_mnist
 from fedpeer.data.store import DatasetSource
 
 ASSOCIATIVE_DIGITS = DatasetSource(
@@ -83,7 +83,7 @@ def associative_digits(
 
 def _pictures(images: Literal["digits", "mnist"], count: int) -> tuple[NDArray[np.float32], int]:
     """(count, H, H) of 0 and 1, the first image of each of the digits 0, 1, ..., and H; MNIST's are halved."""
-    found = digits() if images == "digits" else mnist()
+    found = digits() if images == "digits" else load_mnist()
     first_N = [int(np.flatnonzero(found.y == digit)[0]) for digit in range(count)]
     grey_NHW = found.x[first_N].astype(np.float32)
     if images == "digits":

@@ -58,7 +58,7 @@ def digits() -> Dataset:
     )
 
 
-def watch(*, stride: int = _WINDOW) -> Dataset:
+def load_watch(*, stride: int = _WINDOW) -> Dataset:
     """Smartwatch recordings of seven shoulder exercises in windows of 2 s; 20 users: 10 people, 2 arms each.
 
     A window is 100 samples (2 s at 50 Hz) of 6 axes, axis by axis (ax, ay, az in g, wx, wy, wz in rad/s), so 600

@@ -62,7 +62,7 @@ def cifar10(*, shape: Shape = "image", pixels: Pixels = "unit") -> Dataset:
     """Small colour photographs of ten kinds; pixels in [0, 1], or standardised."""
     path = store.fetch(CIFAR10, CIFAR10.files[0])
     with store.reading(path):
-        arrays = store.parsed("cifar10", path, _parse_10, version=1)
+        arrays = store.parsed_source("cifar10", path, _parse_10, version=1)
     scale = SCALE_10 if pixels == "standard" else None
     return _dataset(CIFAR10, arrays, shape, scale, y=arrays["y"], classes=tuple(arrays["classes"].tolist()))
 
@@ -74,7 +74,7 @@ def cifar100(
     scale = SCALE_100 if pixels == "standard" else None
     path = store.fetch(CIFAR100, CIFAR100.files[0])
     with store.reading(path):
-        arrays = store.parsed("cifar100", path, _parse_100, version=1)
+        arrays = store.parsed_source("cifar100", path, _parse_100, version=1)
     fine = tuple(arrays["fine_names"].tolist())
     if labels == "fine":
         return _dataset(CIFAR100, arrays, shape, scale, y=arrays["fine"], classes=fine)

@@ -57,7 +57,7 @@ def gleam() -> Dataset:
     """Eating or not, 180 features of ten seconds of head motion; 38 people as users."""
     path = store.fetch(GLEAM, GLEAM.files[0])
     with store.reading(path):
-        arrays = store.parsed("gleam", path, _parse, version=1)
+        arrays = store.parsed_source("gleam", path, _parse, version=1)
     people, user_N = np.unique(arrays["person_N"], return_inverse=True)
     return Dataset(
         name="gleam",

@@ -101,7 +101,7 @@ QMNIST = DatasetSource(
 )
 
 
-def mnist(*, shape: Shape = "flat", pixels: Pixels = "unit") -> Dataset:
+def load_mnist(*, shape: Shape = "flat", pixels: Pixels = "unit") -> Dataset:
     """Handwritten digits, 60,000 to train and 10,000 to test; pixels in [0, 1], or standardised."""
     return _images(MNIST, MNIST.files, _DIGITS, shape, MNIST_SCALE if pixels == "standard" else None)
 

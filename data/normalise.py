@@ -31,7 +31,7 @@ class Normaliser:
         return (x.astype(np.float32) * self.scale_F + self.shift_F).astype(np.float32)
 
 
-def none(train_x: NDArray[np.generic]) -> Normaliser:
+def no_normalisation(train_x: NDArray[np.generic]) -> Normaliser:
     """As they are."""
     return Normaliser(np.zeros(1, dtype=np.float32), np.ones(1, dtype=np.float32))
 
@@ -53,7 +53,7 @@ def minmax(train_x: NDArray[np.generic]) -> Normaliser:
 
 #: name -> f(train_x) -> Normaliser
 NORMALISERS: dict[str, Callable[[NDArray[np.generic]], Normaliser]] = {
-    "none": none,
+    "none": no_normalisation,
     "standard": standard,
     "minmax": minmax,
 }

@@ -28,7 +28,7 @@ Encoding = Literal["latin1", "bytes"]
 _KIND = re.compile(r"[biuf]\d{1,2}|O\d?")
 
 
-def read(content: bytes, *, sha256: Collection[str], what: str, encoding: Encoding = "latin1") -> Any:
+def read_pickle(content: bytes, *, sha256: Collection[str], what: str, encoding: Encoding = "latin1") -> Any:
     """Unpickle a file whose SHA-256 is one of `sha256`.
 
     Args:

@@ -22,7 +22,7 @@ NOTE_COLUMNS = 24
 SHADES = " ░▒▓█"
 
 
-def preview(dataset: Dataset, split: Split, *, width: int = 80) -> Table:
+def preview_data(dataset: Dataset, split: Split, *, width: int = 80) -> Table:
     """Who holds what, at most `width` columns wide.
 
     Classes are shown as counts where there is room, else as one shaded character each, or each for several.

@@ -30,8 +30,8 @@ from fedpeer.data.store import DatasetSource
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "digits": bundled.digits,
-    "watch": bundled.watch,
-    "mnist": idx.mnist,
+    "watch": bundled.load_watch,
+    "mnist": idx.load_mnist,
     "qmnist": idx.qmnist,
     "fashion-mnist": idx.fashion_mnist,
     "mnist-by-writer": leaf.mnist_by_writer,
@@ -45,7 +45,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "shakespeare": shakespeare.shakespeare,
     "cifar10": cifar.cifar10,
     "cifar100": cifar.cifar100,
-    "associative": associative.associative,
+    "associative": associative.associative_data,
     "associative-digits": associative_digits.associative_digits,
 }
 
@@ -73,7 +73,7 @@ class DatasetDescription:
     here: bool
 
 
-def describe(name: str) -> DatasetDescription:
+def describe_dataset(name: str) -> DatasetDescription:
     """The description of one data set, from its docstring and its source. Looks at the disk, reads nothing."""
     source = SOURCES[name]
     return DatasetDescription(
@@ -95,7 +95,7 @@ def _obtained(source: DatasetSource) -> Literal["extra", "made here", "download"
     return "download" if all(file.url for file in source.files) else "by hand"
 
 
-def prepare(name: str) -> list[Path]:
+def prepare_dataset(name: str) -> list[Path]:
     """Make sure that a data set's files are on this machine, and say where they are.
 
     Raises:

@@ -222,7 +222,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def parsed(name: str, path: Path, parse: Callable[[Path], Arrays], *, version: int) -> Arrays:
+def parsed_source(name: str, path: Path, parse: Callable[[Path], Arrays], *, version: int) -> Arrays:
     """What `parse(path)` gives, remembered in the cache by the digest of the file.
 
     For files that take more than about a second to parse. `version` is raised whenever `parse` changes its answer.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.settings import EngineName
 from fedpeer.experiments.experiment import RunSize
@@ -15,7 +15,7 @@ from fedpeer.sims.request import SimulationRequest
 EVALUATIONS = 10
 
 
-def asked(
+def experiment_options(
     method: str,
     size: RunSize,
     *,
@@ -40,7 +40,7 @@ def asked(
     }
     return SimulationRequest(
         federation=Federation.model_validate(federation),
-        methods=(parse(method),),
+        methods=(parse_choice(method),),
         seeds=tuple(range(size.seeds)),
         engine=engine,
         faults=faults,

@@ -22,7 +22,7 @@ from fedpeer.experiments.claims import highest
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.figure import Figure, Models, Scheme, labelled
 from fedpeer.experiments.results import COLUMNS, ClaimVerdict, Middle, PaperClaim, Results
-from fedpeer.experiments.schemes import LOCAL, MINI, PM, dependent, level, mnist
+from fedpeer.experiments.schemes import LOCAL, MINI, PM, dependent, level, mnist_scheme
 from fedpeer.experiments.semi_local_figures import FIG20, GLOBAL_80, IN_PAIRS, SEMI_LOCAL
 
 #: Lines of the figure.
@@ -100,7 +100,7 @@ _GROUPS = Figure(
 _ONE_ORDER = replace(
     _GROUPS,
     schemes=lambda size: (replace(level(80), name=NOTHING), Scheme(NOTHING_FOUND, "partial-averaging", _ALIKE)),
-    world=lambda size: mnist(size, 100, "", peers=12, examples=200),
+    world=lambda size: mnist_scheme(size, 100, "", peers=12, examples=200),
     few=((NOTHING, NOTHING_FOUND), (100,)),
 )
 

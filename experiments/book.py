@@ -18,8 +18,8 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from fedpeer.experiments.pictures import picture
-from fedpeer.experiments.table import lasting, page, stem_of
+from fedpeer.experiments.pictures import figure_picture
+from fedpeer.experiments.table import lasting_text, stem_of, table_page
 
 Page = Mapping[str, Any]
 
@@ -67,7 +67,7 @@ def index(pages: Sequence[Page]) -> str:
     for paper, those in groupby(pages, key=_paper):
         rows = "\n".join(
             f"| {data['name']} | [{data['title']}]({stem_of(data)}.md) | {held[stem_of(data)]} | "
-            f"{lasting(_seconds(data))} | "
+            f"{lasting_text(_seconds(data))} | "
             f"`{data['command']}` |"
             for data in those
         )
@@ -85,7 +85,7 @@ def _contents(pages: Sequence[Page]) -> str:
         for data in those:
             link = f'<a href="#{stem_of(data)}">{escape(data["title"])}</a>'
             size = ", ".join([data["size"], *data.get("otherwise", {}).values()])
-            cells = {"size": size, "claims held": held[stem_of(data)], "runs": lasting(_seconds(data))}
+            cells = {"size": size, "claims held": held[stem_of(data)], "runs": lasting_text(_seconds(data))}
             numbers = "".join(f'<td data-label="{name}">{words}</td>' for name, words in cells.items())
             rows.append(f'<tr><th scope="row"><code>{escape(data["name"])}</code> {link}</th>{numbers}</tr>')
     head = "".join(f'<th scope="col">{name}</th>' for name in ("experiment", "size", "claims held", "runs"))
@@ -96,8 +96,8 @@ def _contents(pages: Sequence[Page]) -> str:
 
 def _section(data: Page) -> str:
     """One experiment: its page, with the picture in the place of the link to it."""
-    drawing = f"<figure>{picture(data)}</figure>" if data.get("figure") is not None and data["measured"] else ""
-    html = re.sub(r"<p><img [^>]*></p>", lambda found: drawing, _rendered(page(data)))
+    drawing = f"<figure>{figure_picture(data)}</figure>" if data.get("figure") is not None and data["measured"] else ""
+    html = re.sub(r"<p><img [^>]*></p>", lambda found: drawing, _rendered(table_page(data)))
     html = html.replace("<h1>", "<h2>").replace("</h1>", "</h2>")
     for words, name in _HELD.items():
         html = html.replace(f"<strong>{words}</strong>", f'<strong class="{name}">{words}</strong>')
@@ -144,7 +144,7 @@ def _said(pages: Sequence[Page]) -> str:
     """How much there is of it."""
     counted, repeats = _counted(pages), _repeats(pages)
     quick = [data for data in pages if data["size"] == "quick" and data not in counted]
-    said = f"{len(pages)} pages, {lasting(sum(map(_seconds, pages)))} of runs; {_held(counted)} claims held"
+    said = f"{len(pages)} pages, {lasting_text(sum(map(_seconds, pages)))} of runs; {_held(counted)} claims held"
     said += f"; on quick pages, which are counted apart, {_held(quick)}." if quick else "."
     if repeats:
         named = ", ".join(f"{data['name']} as {first['name']}" for data, first in repeats.values())

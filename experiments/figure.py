@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpeer.config.settings import EngineName
-from fedpeer.experiments.asking import asked
+from fedpeer.experiments.asking import experiment_options
 from fedpeer.experiments.experiment import Axes, Cell, Experiment, Moment, Place, RunSize
 from fedpeer.experiments.results import PaperClaim
 from fedpeer.sims.request import SimulationRequest
@@ -66,7 +66,7 @@ class FigureWorld:
     faults: str = ""
 
     def request(self, scheme: Scheme, size: RunSize) -> SimulationRequest:
-        return asked(
+        return experiment_options(
             scheme.method,
             size,
             learning={

@@ -19,7 +19,7 @@ from fedpeer.experiments.experiment import AtSecond
 from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
 from fedpeer.experiments.mnist_figures import SEVEN
 from fedpeer.experiments.results import PaperClaim
-from fedpeer.experiments.schemes import LOCAL, PM, level, mnist
+from fedpeer.experiments.schemes import LOCAL, PM, level, mnist_scheme
 
 #: No paper has them: the sentence of the page that names one.
 _NOBODY = "no paper has this figure; tasks and networks as in Bouchra Pilet, Frey, Taiani, IDA 2021"
@@ -55,7 +55,7 @@ PUSH_SUM = Figure(
     ),
     settings=(1, 2, 4, 8),
     setting=_EXCHANGES,
-    world=lambda exchanges: mnist(100, 30, f"swap:8+9,on={SEVEN}", gossip={**_PUSH_SUM, "exchanges": exchanges}),
+    world=lambda exchanges: mnist_scheme(100, 30, f"swap:8+9,on={SEVEN}", gossip={**_PUSH_SUM, "exchanges": exchanges}),
     few=((_EXACT, "k-regular:4", "ring", _ALONE), (1, 4)),
     columns=(PM, "disagreement"),
     minutes=(1, 4, 12),

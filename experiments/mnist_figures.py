@@ -18,7 +18,7 @@ from fedpeer.experiments.schemes import (
     claimed,
     level,
     levels,
-    mnist,
+    mnist_scheme,
     worst,
 )
 
@@ -38,7 +38,7 @@ FIG17 = Figure(
     schemes=levels(),
     settings=_SIZES,
     setting=MINI,
-    world=lambda size: mnist(size, 30, f"swap:8+9,on={SEVEN}"),
+    world=lambda size: mnist_scheme(size, 30, f"swap:8+9,on={SEVEN}"),
     few=(("0", "60", "80", "100"), (100, 500)),
     minutes=(1, 10, 35),
     across=True,
@@ -64,7 +64,7 @@ FIG18 = Figure(
     schemes=levels(0, 80, 100),
     settings=tuple(range(1, 31)),
     setting=COUNT,
-    world=lambda read: mnist(100, 30, f"swap:8+9,on={SEVEN}", every=10, read=AtRound(read), read_every=1),
+    world=lambda read: mnist_scheme(100, 30, f"swap:8+9,on={SEVEN}", every=10, read=AtRound(read), read_every=1),
     few=(_CONVERGING, tuple(range(1, 31))),
     minutes=(1, 1, 3),
     claims=[
@@ -115,7 +115,7 @@ FIG19 = Figure(
     schemes=levels(),
     settings=(4, 8, 12, 16),
     setting=_PEERS,
-    world=lambda peers: mnist(500, 30, f"swap:8+9,on=1-{peers // 4}", peers=peers),
+    world=lambda peers: mnist_scheme(500, 30, f"swap:8+9,on=1-{peers // 4}", peers=peers),
     few=(("0", "80", "100"), (4, 16)),
     minutes=(1, 3, 10),
     claims=[
@@ -143,7 +143,7 @@ FIG22 = Figure(
     schemes=levels(),
     settings=_RATES,
     setting=RATE,
-    world=lambda rate: mnist(500, 30, f"cycle:{rate},on={SEVEN}"),
+    world=lambda rate: mnist_scheme(500, 30, f"cycle:{rate},on={SEVEN}"),
     few=(("0", "80", "100"), (0, 2, 10)),
     minutes=(1, 7, 22),
     claims=[
@@ -191,7 +191,7 @@ FIG23 = Figure(
     schemes=levels(),
     settings=(0, 2, 4, 6, 8),
     setting=PERMUTED,
-    world=lambda peers: mnist(500, 30, f"swap:8+9,on=1-{peers}" if peers else ""),
+    world=lambda peers: mnist_scheme(500, 30, f"swap:8+9,on=1-{peers}" if peers else ""),
     few=(LEVELS, (0, 8)),
     minutes=(2, 6, 40),
     runs=20,
@@ -222,7 +222,7 @@ FIG24 = Figure(
     schemes=levels(),
     settings=(250, 500, 1000, 2000, 3500),
     setting=EXAMPLES,
-    world=lambda examples: mnist(200, 50, f"swap:8+9,on={SEVEN}", examples=examples),
+    world=lambda examples: mnist_scheme(200, 50, f"swap:8+9,on={SEVEN}", examples=examples),
     few=(LEVELS, (250, 3500)),
     minutes=(2, 4, 14),
     log=True,
@@ -266,7 +266,7 @@ FIG25 = Figure(
     schemes=lambda rate: _LAYOUTS,
     settings=_RATES,
     setting=RATE,
-    world=lambda rate: mnist(500, 50, f"cycle:{rate},on={SEVEN}"),
+    world=lambda rate: mnist_scheme(500, 50, f"cycle:{rate},on={SEVEN}"),
     few=(("80", "784-300-100-0", "784-300-100-10-0"), (2, 10)),
     minutes=(1, 10, 35),
     claims=[

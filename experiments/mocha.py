@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpeer.experiments.asking import asked
+from fedpeer.experiments.asking import experiment_options
 from fedpeer.experiments.claims import in_order, reaches
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.results import PaperClaim
@@ -48,7 +48,9 @@ def _cell(size: RunSize, name: str, what: str, lambdas: Sequence[str]) -> Cell:
 
     def variant(lam: str) -> Any:
         method = f"{_METHODS[what]},lam={lam},passes={PASSES}"
-        return asked(method, size, learning=learning, simulation=simulation, network="linear", evaluations=1)
+        return experiment_options(
+            method, size, learning=learning, simulation=simulation, network="linear", evaluations=1
+        )
 
     return Cell(
         label=f"{name}, {what}",

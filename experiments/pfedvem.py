@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpeer.experiments.asking import asked, passes
+from fedpeer.experiments.asking import experiment_options, passes
 from fedpeer.experiments.claims import above, keeps, reaches
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 
@@ -107,7 +107,7 @@ def _cells(
         return Cell(
             label=label,
             variants={
-                f"{method}; {optimizer}": asked(
+                f"{method}; {optimizer}": experiment_options(
                     method,
                     size,
                     learning={**learning, "everyone_trains": everyone, "optimizer": optimizer},

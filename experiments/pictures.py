@@ -25,7 +25,7 @@ LEFT = 60.0
 SHORT = 12
 
 
-def picture(data: Mapping[str, Any]) -> str:
+def figure_picture(data: Mapping[str, Any]) -> str:
     """The figure as inline SVG (`runs/canvas.py`)."""
     columns, figure = data["columns"], data["figure"]
     lines_in = {name: lines_of(data, name) for name in columns}

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedpeer.experiments.events import OfRun, Told
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, MethodDone, Remark, RunBegun
-from fedpeer.sims.prepare import LastDataset, prepare
-from fedpeer.sims.record import begin
+from fedpeer.sims.prepare import LastDataset, prepare_simulation
+from fedpeer.sims.record import begin_record
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.simulate import simulate
+from fedpeer.sims.simulate import run_prepared
 
 if TYPE_CHECKING:
     from fedpeer.sims.ray.errand import RemoteRun
@@ -110,12 +110,12 @@ class LocalExecutor:
         method, seed = wanted.request.only
         self._heard(wanted, RunBegun(method=method, seed=seed))
         asked = replace(wanted.request, device=where.device, workers=where.workers)
-        simulation = prepare(asked, dataset=self._dataset(wanted.request.federation.simulation.dataset))
+        simulation = prepare_simulation(asked, dataset=self._dataset(wanted.request.federation.simulation.dataset))
         run = wanted.folder
         if run is None:
-            run = begin(where.root, simulation, where.command)
+            run = begin_record(where.root, simulation, where.command)
             run.describe("cell", wanted.note)
-        simulate(simulation, run, partial(self._heard, wanted), self._stop)
+        run_prepared(simulation, run, partial(self._heard, wanted), self._stop)
         run.forget_models()  # no table looks at them
         return {wanted.digest: run}
 
@@ -166,7 +166,7 @@ def venue(where: Where, tell: Tell, stop: threading.Event) -> Iterator[Executor]
     if where.cluster is None:
         yield LocalExecutor(where, tell, stop)
         return
-    from fedpeer.sims.ray.cluster import joined
+    from fedpeer.sims.ray.cluster import join_cluster
     from fedpeer.sims.ray.sweep import Sweep
 
     def heard(errand: RemoteRun, event: Event) -> None:
@@ -174,7 +174,7 @@ def venue(where: Where, tell: Tell, stop: threading.Event) -> Iterator[Executor]
 
     cpus = where.workers or 1
     with (
-        joined(where.cluster, None, lambda text: tell(Remark(text=text))) as cluster,
-        Sweep(cluster, cpus, heard, stop, simulate) as sweep,
+        join_cluster(where.cluster, None, lambda text: tell(Remark(text=text))) as cluster,
+        Sweep(cluster, cpus, heard, stop, run_prepared) as sweep,
     ):
         yield RayExecutor(where, sweep, cluster.places // cpus, heard)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 
-from fedpeer.config.choice import ChoiceError, nearest
+from fedpeer.config.choice import ChoiceError, nearest_name
 from fedpeer.experiments.experiment import Experiment
 from fedpeer.experiments.figure import Figure
 
@@ -54,7 +54,7 @@ def experiment(name: str) -> Experiment:
         ChoiceError: there is none.
     """
     if name not in EXPERIMENTS:
-        raise ChoiceError(f'there is no experiment "{name}"; {nearest(name, list(EXPERIMENTS))}')
+        raise ChoiceError(f'there is no experiment "{name}"; {nearest_name(name, list(EXPERIMENTS))}')
     module, _, attribute = EXPERIMENTS[name].partition(":")
     found: Experiment | Figure = getattr(importlib.import_module(module), attribute)
     return found if isinstance(found, Experiment) else found.experiment()

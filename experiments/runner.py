@@ -25,7 +25,7 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.config.rules import SPREAD, Combination
 from fedpeer.data.dataset import DataError
-from fedpeer.data.registry import describe
+from fedpeer.data.registry import describe_dataset
 from fedpeer.experiments.events import Begun, CellDone
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize, SizeName, stem
 from fedpeer.experiments.moments import read_at
@@ -106,13 +106,13 @@ def played(root: Path, name: str, size: SizeName) -> list[Path]:
     return [path for path in (own, *sorted(own.parent.glob(f"{own.name}-*"))) if (path / RESULTS).exists()]
 
 
-def kept(folder: Path) -> dict[str, Any]:
+def kept_page(folder: Path) -> dict[str, Any]:
     """What its page says, from the folder of an experiment that has results."""
     data: dict[str, Any] = read_json(folder / RESULTS)
     return data
 
 
-def chosen(asked: ExperimentOptions) -> tuple[Cell, ...]:
+def chosen_cells(asked: ExperimentOptions) -> tuple[Cell, ...]:
     """The cells that are asked for, all their algorithms and settings known, and the data here.
 
     Raises:
@@ -129,7 +129,7 @@ def chosen(asked: ExperimentOptions) -> tuple[Cell, ...]:
     cells = tuple(cell for label, cell in known.items() if label in asked.only or not asked.only)
     requests = [request for cell in cells for request in cell.variants.values()]
     for name in dict.fromkeys(request.federation.simulation.dataset.name for request in requests):
-        if not describe(name).here:
+        if not describe_dataset(name).here:
             raise DataError(
                 f"{name} is not on this machine, and {asked.experiment.name} needs it; see fedpeer data prepare {name}"
             )
@@ -139,7 +139,9 @@ def chosen(asked: ExperimentOptions) -> tuple[Cell, ...]:
     return cells
 
 
-def carry_out(asked: ExperimentOptions, tell: Tell = lambda event: None, stop: threading.Event | None = None) -> bool:
+def run_experiment(
+    asked: ExperimentOptions, tell: Tell = lambda event: None, stop: threading.Event | None = None
+) -> bool:
     """Play what is not finished yet; after each cell `results.json` has what is known.
 
     Returns:
@@ -175,7 +177,7 @@ def refresh(experiment: Experiment, root: Path, sizes: Sequence[SizeName]) -> No
             threading.Event(),
         )
         if player.known():
-            made = kept((pages[size] or own)[0])
+            made = kept_page((pages[size] or own)[0])
             player.write({"environment": made["environment"], "workers": made["workers"]})
 
 
@@ -198,7 +200,7 @@ class _Player:
         self.finished: dict[str, Measured] = {}
 
     def play(self) -> bool:
-        cells, asked = chosen(self.asked), self.asked
+        cells, asked = chosen_cells(self.asked), self.asked
         runs = {digest for cell in cells for digest in self._digests(cell)}
         finished = sum(self._rows(digest) is not None for digest in runs)
         where = Where(
@@ -239,19 +241,19 @@ class _Player:
         return [
             WantedRun(digest=digest, label=cell.label, what=what, request=request, folder=self.runs.get(digest))
             for what, request in self._runs_of(cell)
-            if self._rows(digest := digest_of(request)) is None
+            if self._rows(digest := request_digest(request)) is None
         ]
 
     def _digests(self, cell: Cell) -> list[str]:
         """What stands for each of its runs; for those of the seeds until a variant is chosen, something like it."""
-        known = [digest_of(request) for _, request in self._runs_of(cell)]
+        known = [request_digest(request) for _, request in self._runs_of(cell)]
         coming = len(self._searched(cell)) + self.asked.size.seeds - len(known)
         return known + [f"{cell.label} {number}" for number in range(coming)]
 
     def _all_digests(self, cell: Cell) -> set[str]:
         """Of all runs that it may need."""
-        seeds = {digest_of(one) for request in cell.variants.values() for _, one in _single(request)}
-        return seeds.union(digest_of(one) for _, one in self._searched(cell))
+        seeds = {request_digest(one) for request in cell.variants.values() for _, one in _single(request)}
+        return seeds.union(request_digest(one) for _, one in self._searched(cell))
 
     def known(self) -> dict[str, Measured]:
         """The cells by label of which a seed is finished."""
@@ -280,7 +282,7 @@ class _Player:
             for variant in cell.variants
             for _, one in _single(cell.searching(variant, size.search_seeds))
         ]
-        whole = size.searches or all(self._rows(digest_of(one)) is not None for _, one in trials)
+        whole = size.searches or all(self._rows(request_digest(one)) is not None for _, one in trials)
         return trials if whole else []
 
     def _tried(self, cell: Cell) -> dict[str, float] | None:
@@ -315,17 +317,17 @@ class _Player:
         return Measured.of(cell.label, rows, variant=variant, tried=scores, seconds=seconds)
 
     def _finished_runs(self, cell: Cell) -> list[str]:
-        digests = [digest_of(request) for _, request in self._runs_of(cell)]
+        digests = [request_digest(request) for _, request in self._runs_of(cell)]
         return [digest for digest in digests if self._rows(digest) is not None]
 
     def _all_rows(self, request: SimulationRequest) -> Rows | None:
         """The rows of all its seeds; None while some are missing."""
-        finished = [self._rows(digest_of(one)) is not None for _, one in _single(request)]
+        finished = [self._rows(request_digest(one)) is not None for _, one in _single(request)]
         return self._finished_rows(request) if all(finished) else None
 
     def _finished_rows(self, request: SimulationRequest) -> Rows:
         """The rows of the seeds that are finished."""
-        return [row for _, one in _single(request) for row in self._rows(digest_of(one)) or ()]
+        return [row for _, one in _single(request) for row in self._rows(request_digest(one)) or ()]
 
     def _rows(self, digest: str) -> Rows | None:
         """What a finished run measured; that does not change, so it is read once."""
@@ -356,7 +358,7 @@ class _Player:
         write_json(asked.folder / RESULTS, data)
 
 
-def digest_of(request: SimulationRequest) -> str:
+def request_digest(request: SimulationRequest) -> str:
     """What a run is for: all of its request but where it is played."""
     asked = request.to_json()
     del asked["device"], asked["workers"]
@@ -376,7 +378,7 @@ def _runs(folder: Path) -> Iterator[tuple[str, RunFolder]]:
         if cell is None or "asked" not in cell:  # the latter from a version that did not keep it
             continue
         with contextlib.suppress(ValidationError):  # a version that has other settings made it
-            yield digest_of(SimulationRequest.from_json(cell["asked"])), run
+            yield request_digest(SimulationRequest.from_json(cell["asked"])), run
 
 
 def _played_elsewhere(asked: ExperimentOptions) -> Iterator[tuple[str, str, RunFolder]]:

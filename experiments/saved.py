@@ -13,7 +13,7 @@ from typing import Any
 from fedpeer.experiments.experiment import SizeName
 from fedpeer.experiments.registry import experiment
 from fedpeer.experiments.results import Measured
-from fedpeer.experiments.table import judged, page, stem_of
+from fedpeer.experiments.table import judged, stem_of, table_page
 from fedpeer.runs.disk import RunError, read_json
 
 
@@ -38,7 +38,7 @@ def saved(folder: Path, names: Sequence[str], sizes: Sequence[SizeName]) -> list
 def _page_of(path: Path) -> dict[str, Any]:
     try:
         data: dict[str, Any] = read_json(path)
-        page(data)
+        table_page(data)
         whole = stem_of(data) == path.stem
     except (KeyError, TypeError, ValueError, AttributeError):
         whole = False

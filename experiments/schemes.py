@@ -75,7 +75,7 @@ def dependent(models: Models) -> Models:
     return {name: each if name == "everyone" else {**each, "depends_on": ["everyone"]} for name, each in models.items()}
 
 
-def mnist(
+def mnist_scheme(
     updates: int, rounds: int, difference: str, *, peers: int = 16, examples: int = 3500, **more: Any
 ) -> FigureWorld:
     """MNIST in consecutive blocks of the official order, tested on the first thousand test images (section V.3)."""

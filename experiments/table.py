@@ -72,7 +72,7 @@ def stem_of(data: Mapping[str, Any]) -> str:
     return stem(data["name"], data["size"], data.get("otherwise", {}))
 
 
-def page(data: Mapping[str, Any]) -> str:
+def table_page(data: Mapping[str, Any]) -> str:
     """The page, in Markdown."""
     results = {each["label"]: Measured.from_json(each) for each in data["measured"]}
     missing = [label for label in data["cells"] if label not in results]
@@ -223,12 +223,12 @@ def _made(data: Mapping[str, Any], results: Results) -> str:
     shared = f", besides those of {', '.join(data['shared'])} that count here too," if data.get("shared") else ""
     return (
         f"```console\n$ {data['command']}\n```\n\n"
-        f"{lasting(seconds)} of runs{shared} with {on} on a machine of {environment['processors']} cores; "
+        f"{lasting_text(seconds)} of runs{shared} with {on} on a machine of {environment['processors']} cores; "
         f"{environment['python']}, {versions}" + (f", revision {commit}" if commit else "") + "."
     )
 
 
-def lasting(seconds: float) -> str:
+def lasting_text(seconds: float) -> str:
     """12 s, 3 min, 2 h 5 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"

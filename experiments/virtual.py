@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedpeer.experiments.asking import asked, passes
+from fedpeer.experiments.asking import experiment_options, passes
 from fedpeer.experiments.claims import above, in_order, part_of
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.results import PaperClaim
@@ -103,7 +103,7 @@ def _variants(
     learning = {**passes(size, BATCH), "participation": ASKED / clients}
     methods, rates = (methods, RATES) if size.peers is None else (methods[:few], _FEW_RATES)
     return {
-        f"{method}; sgd,lr={rate}": asked(
+        f"{method}; sgd,lr={rate}": experiment_options(
             method,
             size,
             learning={**learning, "optimizer": f"sgd,lr={rate}"},

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fedpeer.data.registry import describe
+from fedpeer.data.registry import describe_dataset
 from fedpeer.experiments.claims import falls, highest
 from fedpeer.experiments.experiment import AtRound
 from fedpeer.experiments.figure import CLASSIC, Figure, FigureWorld, Models, Scheme, labelled
@@ -79,7 +79,7 @@ class _Writers:
 
 
 def _writers(variant: Variant) -> _Writers:
-    if not describe("femnist").here:
+    if not describe_dataset("femnist").here:
         return _Writers(variant, "qmnist", 10, 30, (95, 95), (50, 50))
     if variant == "digits":
         return _Writers(variant, "femnist,variant=digits", 10, 30, (100, 100), (50, 50))

@@ -91,14 +91,14 @@ def claim_text(federation: bytes, claim: Claim) -> bytes:
     advert = claim.advert
     told = b""
     if advert is not None:
-        told = joined(
+        told = joined_fields(
             advert.address.encode(),
             *map(whole, (advert.roster, advert.life, advert.nonce, advert.round)),
             b"" if advert.score is None else pack("<d", advert.score),
             bytes([advert.begun]),
             *(name.encode() for name in advert.models),
         )
-    return joined(
+    return joined_fields(
         TAG,
         federation,
         claim.about.encode(),
@@ -126,6 +126,6 @@ def whole(number: int) -> bytes:
     return number.to_bytes(8, "little")
 
 
-def joined(*fields: bytes) -> bytes:
+def joined_fields(*fields: bytes) -> bytes:
     """Fields in a signed text, each behind its own length."""
     return b"".join(pack("<I", len(field)) + field for field in fields)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Awake = NDArray[np.bool_]
 
 
-def moved(value_D: Tensor, reference_D: Tensor, drift: float) -> Tensor:
+def has_moved(value_D: Tensor, reference_D: Tensor, drift: float) -> Tensor:
     """(...) bool: whether slices (..., D) are further from what is remembered of them than `drift` times its length."""
     distance, length = (value_D - reference_D).norm(dim=-1), reference_D.norm(dim=-1)
     far: Tensor = distance > drift * length

@@ -43,7 +43,7 @@ class Flooding:
         return self.items_P * item_bytes + self.messages_P * MESSAGE_HEAD_BYTES
 
 
-def spread(overlay: Overlay, sources: Collection[int] | None = None) -> Flooding:
+def flood_along(overlay: Overlay, sources: Collection[int] | None = None) -> Flooding:
     """Of these members' things, one each; None: everybody's. `sources` are numbers of members.
 
     Every phase's edges are used in every exchange. A connected overlay is asked for; all overlays are.

@@ -37,11 +37,11 @@ class Noise:
         return asked / (1 + self.scale)
 
 
-def none() -> None:
+def no_noise() -> None:
     """Shares are true from the first one on."""
 
 
-def noise(*, pushes: int = 2, scale: float = 1.0) -> Noise:
+def gossip_noise(*, pushes: int = 2, scale: float = 1.0) -> Noise:
     """Before each average a peer sends made-up shares to so many neighbours at least, which averages away.
 
     Bouchra Pilet, Frey, Taiani 2019.
@@ -49,4 +49,4 @@ def noise(*, pushes: int = 2, scale: float = 1.0) -> Noise:
     return Noise(pushes, scale)
 
 
-PHASES: Mapping[str, Callable[..., Noise | None]] = {"none": none, "noise": noise}
+PHASES: Mapping[str, Callable[..., Noise | None]] = {"none": no_noise, "noise": gossip_noise}

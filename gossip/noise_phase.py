@@ -58,12 +58,12 @@ class NoisePhase:
         return replace(self, told=self.told.union(peers))
 
 
-def shown(held: Mass, veil: NoisePhase) -> Tensor | None:
+def meaningful_estimate(held: Mass, veil: NoisePhase) -> Tensor | None:
     """(D,) the estimate, or None while it means nothing."""
     return held.estimate_D if veil.lifted else None
 
 
-def key_of(secret: bytes, *what: object) -> bytes:
+def noise_key(secret: bytes, *what: object) -> bytes:
     """(32 bytes) of the made-up numbers of one time, which `what` names, by somebody's secret of up to 64 bytes."""
     return hashlib.blake2b(repr(what).encode(), key=secret, digest_size=32).digest()
 

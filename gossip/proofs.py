@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from struct import pack
 from typing import Literal
 
-from fedpeer.gossip.claims import joined, whole
+from fedpeer.gossip.claims import joined_fields, whole
 
 #: First bytes of the signed texts; the number is the version of the format.
 _LIFE_TAG, _LANE_TAG = b"fedpeer life 1", b"fedpeer lane 1"
@@ -56,7 +56,7 @@ class LaneProof:
 
 def life_text(federation: bytes, peer: str, incarnation: int, life: int, nonce: int) -> bytes:
     """What a peer signs at its start, and whenever its numbers change."""
-    return joined(_LIFE_TAG, federation, peer.encode(), *map(whole, (incarnation, life, nonce)))
+    return joined_fields(_LIFE_TAG, federation, peer.encode(), *map(whole, (incarnation, life, nonce)))
 
 
 def lane_text(
@@ -65,4 +65,4 @@ def lane_text(
     """What the author (id, incarnation) signs with each transfer to the other, and each acknowledgement: numbers, and
     no values, which would have to be hashed."""
     ends = (part for peer, incarnation in (author, other) for part in (peer.encode(), whole(incarnation)))
-    return joined(_LANE_TAG, federation, group.encode(), *ends, way.encode(), whole(number), pack("<d", weight))
+    return joined_fields(_LANE_TAG, federation, group.encode(), *ends, way.encode(), whole(number), pack("<d", weight))

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpeer.gossip.mass import Mass
 
 
-def share(held: Mass, fraction: float, *, copies: int = 1, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:
+def share_of(held: Mass, fraction: float, *, copies: int = 1, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:
     """Split off `copies` equal shares of `fraction` each: (kept, what each receiver gets).
 
     What is debited is exactly what travels: the share is rounded to the wire's type first, and the rounding stays with

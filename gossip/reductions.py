@@ -266,7 +266,9 @@ class Nothing:
 NOTHING = Nothing()
 
 
-def pack(form: Form, share_D: Tensor, weight: float, reference_D: Tensor | None, draws: np.random.Generator) -> Tensor:
+def pack_values(
+    form: Form, share_D: Tensor, weight: float, reference_D: Tensor | None, draws: np.random.Generator
+) -> Tensor:
     """The payload for a share of value (D,) float64 and this weight, on a lane with this reference."""
     if not form.relative:
         return form.pack(share_D, draws)

@@ -19,14 +19,14 @@ from fedpeer.gossip.tensor_bytes import Bytes
 WORD_BYTES = 4
 
 
-def packed(content: Bytes) -> bytes:
+def pack_words(content: Bytes) -> bytes:
     """The form above; longer than the content where hardly any word is zero (`wire_bytes` tells)."""
     words_W, rest = _cut(content)
     kept_W = words_W != 0
     return b"".join((np.packbits(kept_W, bitorder="little").tobytes(), words_W[kept_W].tobytes(), rest))
 
 
-def restored(data: Bytes, size: int) -> bytes | None:
+def restore_words(data: Bytes, size: int) -> bytes | None:
     """The content of `size` bytes, or None if this is not its packed form. Takes about 1.5 `size` of memory."""
     words, rest = divmod(size, WORD_BYTES)
     bitmap = -(-words // 8)

@@ -77,7 +77,7 @@ def made_in(form: Form, name: str) -> tuple[Form, bool]:
     return read_in(form)[name], name == BASE.name
 
 
-def chosen(form: Form, *, begun: bool, whole: bool) -> Form:
+def next_form(form: Form, *, begun: bool, whole: bool) -> Form:
     """Return the form of the next transfer of a lane; `begun`: it has a reference; `whole`: nothing may be left out."""
     plain = FLOAT32 if not isinstance(form, Successive) else BASE
     if whole:

@@ -29,8 +29,8 @@ from fedpeer.gossip.limits import REST_BELOW, REST_BELOW_MUTUAL, UNDER_WAY_MAX
 from fedpeer.gossip.limits import WINDOW as WINDOW
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.proofs import Signed
-from fedpeer.gossip.reductions import NOTHING, Form, as_reference, pack, restore
-from fedpeer.gossip.successive import chosen, made_in
+from fedpeer.gossip.reductions import NOTHING, Form, as_reference, pack_values, restore
+from fedpeer.gossip.successive import made_in, next_form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -172,10 +172,10 @@ def give(
     parcels = {}
     for peer, lane in lanes.items():
         reference_D = _reference(lane, form)
-        one = chosen(form, begun=reference_D is not None, whole=whole)
+        one = next_form(form, begun=reference_D is not None, whole=whole)
         payload = alike.get(one.name)
         if payload is None:
-            payload = pack(one, share.value_D, float(share.weight), reference_D, draws)
+            payload = pack_values(one, share.value_D, float(share.weight), reference_D, draws)
             if not one.relative:
                 alike[one.name] = payload
         parcels[peer] = NumberedTransfer(

@@ -25,7 +25,7 @@ from fedpeer.algorithms.losses import LOSSES, Task
 from fedpeer.algorithms.own_rule import learns
 from fedpeer.algorithms.start import STARTS, put_into
 from fedpeer.config.building import Loader
-from fedpeer.config.choice import Choice, ChoiceError, bind, called, lookup, plain
+from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, plain_value
 from fedpeer.config.federation import Federation
 from fedpeer.config.settings import LearningSettings, PartialModelSettings
 from fedpeer.learning.groups import default_models
@@ -129,7 +129,7 @@ class Assembly:
         """(n,) initial parameters from the draw of that name; the common one has none."""
         learning = self.federation.learning
         assert learning.start is not None, "filled in by `assemble`"
-        x_n: Tensor = called(learning.start, STARTS, "start")(self.module, self.layout, self.draws, name)
+        x_n: Tensor = call_choice(learning.start, STARTS, "start")(self.module, self.layout, self.draws, name)
         return x_n
 
 
@@ -238,12 +238,12 @@ def build_network(choice: Choice, shape: DataShape, outputs: int, draws: Draws, 
     """
     if choice.name != "python":
         function = lookup(choice, NETWORKS, "network")
-        settings = bind(choice, function)
+        settings = bind_settings(choice, function)
         if shape.vocabulary and "vocabulary" in inspect.signature(function).parameters:
             settings.setdefault("vocabulary", shape.vocabulary)
         with guarded(draws.key("build")):
             return function(shape.input_shape, outputs, **settings)
-    settings = {key: plain(value) for key, value in choice.settings.items()}
+    settings = {key: plain_value(value) for key, value in choice.settings.items()}
     name = str(choice.value or settings.pop("function", ""))
     build_one = load(name)
     positional = [

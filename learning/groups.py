@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
-from fedpeer.config.choice import called
+from fedpeer.config.choice import call_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.settings import GossipSettings
 from fedpeer.gossip.averaging import Averaging
@@ -27,7 +27,7 @@ from fedpeer.slicing.models import LOCAL, ModelGraph, PartialModel
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan, compile_plan, widened
 from fedpeer.topology.graphs import GRAPHS, TopologyError
-from fedpeer.topology.overlay import overlay, problems
+from fedpeer.topology.overlay import overlay, overlay_mistakes
 
 #: The paper's averaging level 80 of 784-300-100-10 (partial averaging 2021, section V.1); other sizes: four fifths.
 LEVEL_80 = {300: 250, 100: 80}
@@ -100,9 +100,9 @@ def averaging_of(plan: Plan, federation: Federation, seed: int) -> dict[str, Ave
         TopologyError: the topology does not fit the peers, or takes too many exchanges.
     """
     gossip = federation.gossip
-    settings = called(gossip.topology, GRAPHS, "topology").keywords
+    settings = call_choice(gossip.topology, GRAPHS, "topology").keywords
     chosen = gossip.topology != GossipSettings().topology  # the default fits itself to a few peers without a word
-    mistakes = problems(gossip.topology.name, settings, plan.peers) if chosen and plan.groups else []
+    mistakes = overlay_mistakes(gossip.topology.name, settings, plan.peers) if chosen and plan.groups else []
     if mistakes:
         raise TopologyError("; ".join(mistakes))
     return {group.id: averaging_among(group.members, group.id, gossip, seed) for group in plan.groups}
@@ -114,7 +114,7 @@ def noise_of(gossip: GossipSettings) -> Noise | None:
     Raises:
         ChoiceError, NoiseError: unknown name or setting, or one out of its range.
     """
-    noise: Noise | None = called(gossip.privacy, PHASES, "privacy of gossip")()
+    noise: Noise | None = call_choice(gossip.privacy, PHASES, "privacy of gossip")()
     return noise
 
 
@@ -129,7 +129,7 @@ def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, 
         return draws.numpy(f"matching {exchange}", group, number)
 
     try:
-        drawn = overlay(called(gossip.topology, GRAPHS, "topology"), members, draws.numpy("overlay", group))
+        drawn = overlay(call_choice(gossip.topology, GRAPHS, "topology"), members, draws.numpy("overlay", group))
     except TopologyError as error:
         raise TopologyError(f'in the averaging group "{group}" {error}') from None
     return Averaging.of(

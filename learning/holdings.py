@@ -19,7 +19,7 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.start import STARTS
 from fedpeer.config.building import Loader
-from fedpeer.config.choice import Choice, bind, called, parse
+from fedpeer.config.choice import Choice, bind_settings, call_choice, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.data.dataset import DataError, Dataset, Split
@@ -35,20 +35,23 @@ from fedpeer.learning.learner import Learner
 def load_dataset(choice: Choice) -> Dataset:
     """A data set by name, or a user's own file."""
     registry: Mapping[str, Callable[..., Dataset]] = {**DATASETS, **OWN}
-    dataset: Dataset = called(choice, registry, "data set")()
+    dataset: Dataset = call_choice(choice, registry, "data set")()
     return dataset
 
 
 def rule_of(dataset: Dataset, federation: Federation) -> tuple[Choice, ...]:
     """The federation's split, or the data set's own."""
     asked = federation.simulation
-    return asked.split or tuple(parse(piece) for piece in pieces(default_split(dataset, asked.peers)))
+    return asked.split or tuple(parse_choice(piece) for piece in pieces(default_split(dataset, asked.peers)))
 
 
 def split_of(dataset: Dataset, federation: Federation, seed: int) -> Split:
     """Who holds what, drawn from the stream (seed, "split")."""
     base, *changes = rule_of(dataset, federation)
-    rule = [called(base, SPLITS, "split"), *(called(each, MODIFIERS, "change of a split") for each in changes)]
+    rule = [
+        call_choice(base, SPLITS, "split"),
+        *(call_choice(each, MODIFIERS, "change of a split") for each in changes),
+    ]
     split = make_split(rule, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
     kept_back = federation.simulation.validation
     if kept_back and dataset.task == "completion":
@@ -98,7 +101,7 @@ def trained_of(federation: Federation) -> dict[str, Tensor] | None:
     start = federation.learning.start
     if start is None or start.name != "file":
         return None
-    path = str(bind(start, STARTS["file"]).get("path", ""))
+    path = str(bind_settings(start, STARTS["file"]).get("path", ""))
     if not path:  # a running federation's contract: it has begun
         return None
     try:

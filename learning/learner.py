@@ -24,7 +24,7 @@ from fedpeer.algorithms.evaluation import evaluate
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.servers.models import ServerModel
-from fedpeer.algorithms.steppers import Stepper, build, choose
+from fedpeer.algorithms.steppers import Stepper, build_stepper, choose
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.building import optimizer_of
 from fedpeer.config.settings import LearningSettings
@@ -156,7 +156,7 @@ class Learner:
             test_part=test_part,
             view=view and BatchView(*(each if each is None else each.to(device) for each in view.fields())),
             score_scale=held.score_scale,
-            stepper=build(way, module, assembly.layout, loss, optimizer),
+            stepper=build_stepper(way, module, assembly.layout, loss, optimizer),
             batch=batch,
             steps=steps,
         )

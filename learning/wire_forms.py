@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedpeer.config.choice import Choice, bind, chain, lookup
+from fedpeer.config.choice import Choice, bind_settings, chain, lookup
 from fedpeer.config.contract import EARLIER, Contract
 from fedpeer.gossip.reductions import FORMS, NOTHING, PACKERS, Form
 from fedpeer.gossip.successive import Successive
@@ -35,10 +35,10 @@ def form_of(wire: Sequence[Choice]) -> Form:
     """
     first, *packers = wire
     function = lookup(first, FORMS, "form")
-    form = function(**bind(first, function))
+    form = function(**bind_settings(first, function))
     for each in packers:
         packer = lookup(each, PACKERS, "form")
-        form = packer(**bind(each, packer))(form)
+        form = packer(**bind_settings(each, packer))(form)
     return form
 
 

@@ -37,7 +37,7 @@ Estimator = Literal["local", "flipout", "weights"]
 LINEAR = (nn.Linear, nn.Conv2d, nn.Embedding)
 
 
-def drawn(generator: torch.Generator) -> Noise:
+def drawn_noise(generator: torch.Generator) -> Noise:
     """Noise from a CPU generator, the same numbers on every device."""
 
     def noise(like: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ def sampled(network: nn.Module, x: Tensor, noise: Noise) -> Tensor:
             layer.noise = None
 
 
-def split(parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def split_parameters(parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The means and the rhos of a Bayesian network's parameters, by the plain network's names and in its order."""
     mu, rho = dict[str, Tensor](), dict[str, Tensor]()
     for name, tensor in parameters.items():

@@ -46,7 +46,7 @@ def mlp(
     )
 
 
-def linear(input_shape: tuple[int, ...], outputs: int, *, bias: bool = True) -> nn.Module:
+def linear_network(input_shape: tuple[int, ...], outputs: int, *, bias: bool = True) -> nn.Module:
     """One linear layer without anything hidden; for two classes with loss binary it has one output."""
     from fedpeer.networks.mlp import MLP
 
@@ -137,7 +137,9 @@ def lstm(
     )
 
 
-def associative(input_shape: tuple[int, ...], outputs: int, *, hidden: int = 400, threshold: float = 0.5) -> nn.Module:
+def associative_network(
+    input_shape: tuple[int, ...], outputs: int, *, hidden: int = 400, threshold: float = 0.5
+) -> nn.Module:
     """Completes patterns of 0 and 1; learns by association, not by gradients (partial averaging 2021, IV.2)."""
     from fedpeer.networks.associative import Associative
 
@@ -167,8 +169,8 @@ def _share(value: float, name: str) -> float:
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "lateral-mlp": lateral_mlp,
-    "linear": linear,
+    "linear": linear_network,
     "cnn": cnn,
     "lstm": lstm,
-    "associative": associative,
+    "associative": associative_network,
 }

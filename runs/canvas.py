@@ -56,7 +56,7 @@ def method_colour(index: int) -> str:
     return f"#0002{index % PALETTE:02x}"
 
 
-def drawn(
+def draw_axes(
     draw: Callable[[Axes], None], height: float, label: str, *, left: float = 46, right: float = 46, bottom: float = 38
 ) -> str:
     """The SVG of one axes; margins in units. `label` is read to those who cannot see it."""

@@ -32,14 +32,14 @@ class RunError(Exception):
     """The user's mistake about runs, or a damaged file of one. The message names the place and the way out."""
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """The same in JSON's own types: arrays as lists, paths as text, and null for a number that is not finite."""
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): json_value(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
+        return [json_value(inner) for inner in value]
     if isinstance(value, (np.ndarray, np.generic)):
-        return plain(value.tolist())
+        return json_value(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return str(value) if isinstance(value, Path) else value
@@ -47,7 +47,7 @@ def plain(value: Any) -> Any:
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """JSON text that strict readers take too; its lines hold no line break unless `indent` is given."""
-    return json.dumps(plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    return json.dumps(json_value(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 @contextmanager

@@ -67,7 +67,7 @@ class Facts:
         return f'<span class=mark style="--c:var(--m{colour % PALETTE})">{_MARKS[colour % PALETTE]}</span>'
 
 
-def gather(run: RunFolder) -> Facts:
+def gather_facts(run: RunFolder) -> Facts:
     """Read the folder.
 
     Raises:

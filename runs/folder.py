@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from fedpeer.runs.disk import RunError, dumps, read_json, replacing, take_lock, write_json, write_text
 from fedpeer.runs.index import Index, Status, folders, living, row_of
-from fedpeer.runs.tensors import mapped
+from fedpeer.runs.tensors import map_arrays
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRichComparison
@@ -226,7 +226,7 @@ class RunFolder:
                 metadata = file.metadata() or {}
         except SafetensorError as problem:
             raise RunError(f"{path} is damaged ({problem}); delete it and begin the run again") from None
-        arrays, text = mapped(path), metadata.get("state", "")
+        arrays, text = map_arrays(path), metadata.get("state", "")
         if metadata.get("digest") != _digest(arrays, text):
             raise RunError(f"{path} is damaged (its digest differs); delete it and begin the run again")
         return arrays, json.loads(text)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from fedpeer.runs.canvas import INK, LINE, MARKERS, PALETTE, TEXT, drawn, end_labels, method_colour
+from fedpeer.runs.canvas import INK, LINE, MARKERS, PALETTE, TEXT, draw_axes, end_labels, method_colour
 from fedpeer.runs.history import Floats, History
 from fedpeer.runs.summary import count_text, score_text
 
@@ -79,7 +79,7 @@ def curves(histories: Sequence[tuple[int, History]], label: str) -> str:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, measure)))
         end_labels(axes, ends)
 
-    return drawn(draw, 250, label, right=52)
+    return draw_axes(draw, 250, label, right=52)
 
 
 def _tick(value: float, measure: str) -> str:
@@ -89,11 +89,11 @@ def _tick(value: float, measure: str) -> str:
 def per_peer(histories: Sequence[tuple[int, History]], peers: Sequence[str], label: str) -> str:
     """The last scores of each peer: one row a peer, or curves over sorted peers if there are more than `ROWS_MAX`."""
     if len(peers) > ROWS_MAX:
-        return drawn(lambda axes: _sorted_curves(axes, histories), 250, label)
+        return draw_axes(lambda axes: _sorted_curves(axes, histories), 250, label)
     names = [peer if len(peer) <= 16 else peer[:15] + "…" for peer in peers]
     row = 15 if len(peers) <= 32 else 11
     left = 14 + 0.6 * TEXT * max(map(len, names))
-    return drawn(
+    return draw_axes(
         lambda axes: _dots(axes, histories, names), 32 + row * len(peers), label, left=left, right=14, bottom=22
     )
 
@@ -127,7 +127,7 @@ def _sorted_curves(axes: Axes, histories: Sequence[tuple[int, History]]) -> None
     end_labels(axes, ends)
 
 
-def traffic(histories: Sequence[tuple[int, History]], label: str) -> str:
+def traffic_plot(histories: Sequence[tuple[int, History]], label: str) -> str:
     """Bytes sent in each round by all peers together."""
 
     def draw(axes: Axes) -> None:
@@ -142,7 +142,7 @@ def traffic(histories: Sequence[tuple[int, History]], label: str) -> str:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count_text(value, "B")))
         end_labels(axes, ends)
 
-    return drawn(draw, 200, label, left=56, right=60)
+    return draw_axes(draw, 200, label, left=56, right=60)
 
 
 def disagreement(history: History, index: int, label: str) -> str | None:
@@ -163,7 +163,7 @@ def disagreement(history: History, index: int, label: str) -> str | None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-")))
         end_labels(axes, ends)
 
-    return drawn(draw, 200, label, right=90) if shown else None
+    return draw_axes(draw, 200, label, right=90) if shown else None
 
 
 def _dot(history: History) -> str:
@@ -171,7 +171,7 @@ def _dot(history: History) -> str:
     return ".-" if len(history.round_T) < 3 else "-"
 
 
-def weights(history: History, index: int, label: str) -> str | None:
+def weights_plot(history: History, index: int, label: str) -> str | None:
     """Least and greatest push-sum weight in each round, one band a group; None if all stayed at 1."""
     if all(np.nanmax(np.abs(weight_T2 - 1), initial=0) < WEIGHT_NOISE for weight_T2 in history.weight.values()):
         return None
@@ -187,7 +187,7 @@ def weights(history: History, index: int, label: str) -> str | None:
         _rounds(axes, int(history.round_T[-1]))
         end_labels(axes, ends)
 
-    return drawn(draw, 180, label, right=90)
+    return draw_axes(draw, 180, label, right=90)
 
 
 def over_time(
@@ -214,7 +214,7 @@ def over_time(
         axes.set_ylim(bottom=0)
         end_labels(axes, ends)
 
-    return drawn(draw, 220, label, left=56, right=76)
+    return draw_axes(draw, 220, label, left=56, right=76)
 
 
 def graph(nodes: Sequence[str], edges: Sequence[Sequence[int]], places: Sequence[Sequence[float]], label: str) -> str:
@@ -237,7 +237,7 @@ def graph(nodes: Sequence[str], edges: Sequence[Sequence[int]], places: Sequence
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.08)
 
-    return drawn(draw, 300, label, left=10, right=10, bottom=10)
+    return draw_axes(draw, 300, label, left=10, right=10, bottom=10)
 
 
 def _shortest(names: Sequence[str]) -> Iterator[str]:
@@ -246,7 +246,7 @@ def _shortest(names: Sequence[str]) -> Iterator[str]:
     return (name.removeprefix("peer") if numbered else name[:8] for name in names)
 
 
-def spread(values: Sequence[float], colour: int, label: str) -> str:
+def spread_plot(values: Sequence[float], colour: int, label: str) -> str:
     """One number of each peer, in ascending order; on a logarithmic axis where they differ by more than a hundred."""
     known = np.sort(np.array([value for value in values if np.isfinite(value)], dtype=np.float64))
 
@@ -259,7 +259,7 @@ def spread(values: Sequence[float], colour: int, label: str) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set_xlim(0.5, max(len(known), 1) + 0.5)
 
-    return drawn(draw, 180, label, left=56, right=12)
+    return draw_axes(draw, 180, label, left=56, right=12)
 
 
 def relations(matrix_PP: Floats, peers: Sequence[str], label: str) -> str:
@@ -278,4 +278,4 @@ def relations(matrix_PP: Floats, peers: Sequence[str], label: str) -> str:
         if count <= LABELS_MAX:
             axes.set_yticks(range(count), peers)
 
-    return drawn(draw, 340, label, left=64, right=16, bottom=12)
+    return draw_axes(draw, 340, label, left=64, right=16, bottom=12)

@@ -26,9 +26,9 @@ from pathlib import Path
 from fedpeer.runs import sections, tables
 from fedpeer.runs.compare import flat
 from fedpeer.runs.disk import write_text
-from fedpeer.runs.facts import Facts, gather
+from fedpeer.runs.facts import Facts, gather_facts
 from fedpeer.runs.folder import RunFolder
-from fedpeer.runs.sections import counted, prose
+from fedpeer.runs.sections import counted_text, prose
 from fedpeer.runs.summary import headline, measure_of, spoken
 
 
@@ -39,7 +39,7 @@ def write_report(run: RunFolder) -> Path:
         RunError: if a file of the run is damaged.
     """
     path = run.path / "report.html"
-    write_text(path, _page(gather(run)))
+    write_text(path, _page(gather_facts(run)))
     return path
 
 
@@ -48,8 +48,8 @@ def _page(run: Facts) -> str:
     style = (files("fedpeer.runs") / "report.css").read_text(encoding="utf-8")
     pictures = (
         sections.learning,
-        sections.split,
-        sections.slices,
+        sections.split_section,
+        sections.slices_section,
         sections.graphs,
         sections.gossip,
         sections.timeline,
@@ -70,8 +70,8 @@ def _header(run: Facts) -> str:
     facts = [
         simulation.get("dataset"),
         simulation.get("split"),
-        counted(len(run.peers) or simulation.get("peers"), "peer"),
-        counted(learning.get("rounds"), "round"),
+        counted_text(len(run.peers) or simulation.get("peers"), "peer"),
+        counted_text(learning.get("rounds"), "round"),
         _seeds(seeds) if seeds else None,
         f"started {datetime.fromisoformat(run.started):%d %B %Y, %H:%M} UTC" if run.started else None,
         None if run.seconds is None else f"took {_duration(run.seconds)}",
@@ -121,7 +121,7 @@ def _results(run: Facts) -> str:
     return (
         "<section><h2>What it was worth</h2>"
         f'<p class="soft">Each peer on its own test data, after its last round.{less}</p>'
-        f"{tables.results(run.methods, marks)}{tables.scores(run.methods, marks)}</section>"
+        f"{tables.results(run.methods, marks)}{tables.scores_table(run.methods, marks)}</section>"
     )
 
 

@@ -26,7 +26,7 @@ from fedpeer.runs.history import Measure
 METRICS = {"PM": ("", False), "MT": ("", True), "GM": ("server_", False), "S": ("server_", True)}
 
 
-def scores(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str, dict[str, Any]]:
+def read_scores(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str, dict[str, Any]]:
     """Of one method: for each metric that its rows have, the last and the best round, mean and SEM over seeds.
 
     `best_by` is "validation" or "test". Only seeds that came furthest count.

@@ -61,7 +61,7 @@ def learning(run: Facts) -> str:
         caption += ", ".join(f"{spoken(m)} {size} in {messages} messages" for m, size, messages in sums) + "."
         title = "Bytes sent in each round"
         keys = _keys(run, [history.method for _, history in sending])
-        stack.append(_figure(title, plots.traffic(sending, title), prose(caption), keys=keys))
+        stack.append(_figure(title, plots.traffic_plot(sending, title), prose(caption), keys=keys))
     if not stack:
         return ""
     left = f"<div class=stack>{''.join(stack)}</div>"
@@ -102,7 +102,7 @@ def _gain(gain: float, measure: str) -> str:
     )
 
 
-def split(run: Facts) -> str:
+def split_section(run: Facts) -> str:
     """Who holds what."""
     if run.split is None:
         return ""
@@ -115,11 +115,11 @@ def split(run: Facts) -> str:
     rule = escape(str(run.split["rule"]))
     return (
         f"<section><h2>Who holds what</h2><p class=soft>{kind}, for each peer; split: {rule}.</p>{remarks}"
-        f"<div class=card>{tables.split(run.split)}</div></section>"
+        f"<div class=card>{tables.split_table(run.split)}</div></section>"
     )
 
 
-def slices(run: Facts) -> str:
+def slices_section(run: Facts) -> str:
     """The drawing of the partial models that the run brought along."""
     svg = run.plan.get("svg")
     if not svg:
@@ -137,15 +137,15 @@ def graphs(run: Facts) -> str:
     for graph in run.graphs[: plots.GROUPS_MAX]:
         nodes, edges = [str(node) for node in graph["nodes"]], graph["edges"]
         link = "one-way link" if graph.get("directed") else "link"
-        title = f"{graph['group']}: {counted(len(nodes), 'peer')}, {counted(len(edges), link)}"
+        title = f"{graph['group']}: {counted_text(len(nodes), 'peer')}, {counted_text(len(edges), link)}"
         picture = plots.graph(nodes, edges, graph["positions"], title)
-        exchanges = counted(graph.get("exchanges"), "exchange")
+        exchanges = counted_text(graph.get("exchanges"), "exchange")
         caption = f"{exchanges} in each averaging." if exchanges else ""
         figures.append(_figure(title, picture, escape(caption)))
     if not figures:
         return ""
     more = len(run.graphs) - len(figures)
-    rest = f"<p class=soft>{counted(more, 'more averaging group')} not drawn.</p>" if more else ""
+    rest = f"<p class=soft>{counted_text(more, 'more averaging group')} not drawn.</p>" if more else ""
     return (
         "<section><h2>Who talks to whom</h2><p class=soft>One graph for each averaging group.</p>"
         f"<div class=grid>{''.join(figures)}</div>{rest}</section>"
@@ -167,7 +167,7 @@ def gossip(run: Facts) -> str:
         if history.weight:
             title = "Push-sum weights"
             caption = "From the least to the greatest of a group's members" + _shown(len(history.weight)) + "."
-            picture = plots.weights(history, colour, title)
+            picture = plots.weights_plot(history, colour, title)
             if picture is None:
                 picture, caption = "<p>All weights stayed at 1.</p>", ""
             figures.append(_figure(title, picture, caption, keys=key))
@@ -200,7 +200,7 @@ def coordinated(run: Facts) -> str:
     for method, numbers in run.statistics.items():
         for name, values in numbers.items():
             title = f"{name.capitalize()} of the peers, after the last round"
-            picture = plots.spread(values, run.colours[method], title)
+            picture = plots.spread_plot(values, run.colours[method], title)
             figures.append(_figure(title, picture, "From the least to the greatest.", keys=_keys(run, [method])))
     for method, relations in run.relations.items():
         title = "How related the tasks are"
@@ -214,6 +214,6 @@ def _shown(groups: int) -> str:
     return f"; {plots.GROUPS_MAX} of {groups} groups are drawn" if groups > plots.GROUPS_MAX else ""
 
 
-def counted(count: int | None, noun: str) -> str | None:
+def counted_text(count: int | None, noun: str) -> str | None:
     """ "1,024 peers", or None for None."""
     return None if count is None else f"{count:,} {noun}{'s' * (count != 1)}"

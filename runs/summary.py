@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedpeer.runs.history import Floats, History, Measure, histories
-from fedpeer.runs.scores import scores
+from fedpeer.runs.scores import read_scores
 
 #: Names as people read them; any other method is its own name without hyphens.
 _SPOKEN = {
@@ -51,7 +51,7 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     for row in every:
         by_method.setdefault(row["method"], []).append(row)
     return {
-        method: _result(history) | {"scores": scores(by_method[method], history.measure)}
+        method: _result(history) | {"scores": read_scores(by_method[method], history.measure)}
         for method, history in histories(every).items()
     }
 

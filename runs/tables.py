@@ -66,7 +66,7 @@ def _server(result: Mapping[str, Any], measure: Measure) -> str:
     return score_text(server_score(result), measure, sem)
 
 
-def scores(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) -> str:
+def scores_table(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) -> str:
     """Four numbers a method, in the last and in the best round; empty where no method has a server's model."""
     measure = measure_of(methods)
     found = {method: result["scores"] for method, result in methods.items() if result.get("scores")}
@@ -100,7 +100,7 @@ def _width(value: float | None, measure: str) -> str:
     return f"{100 * value:.1f} points" if measure == "accuracy" else f"{value:.2g}"
 
 
-def split(data: Mapping[str, Any]) -> str:
+def split_table(data: Mapping[str, Any]) -> str:
     """Who holds what: peers by classes, shaded by number of training examples (or quantiles of the target)."""
     peers = _binned(data["peers"]) if len(data["peers"]) > ROWS_MAX else data["peers"]
     counted = [peer.get("train_counts") or [] for peer in peers]

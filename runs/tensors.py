@@ -21,7 +21,7 @@ TYPES = {
 }  # fmt: skip
 
 
-def mapped(path: Path) -> dict[str, NDArray[Any]]:
+def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays by name, read-only, in one mapping of the file, which `safe_open` has found to be sound.
 
     On Windows a file cannot be replaced while it is mapped, so there they are copies.

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedpeer.config.choice import Choice, ChoiceError, parse
+from fedpeer.config.choice import Choice, ChoiceError, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.config.problems import Path as SettingPath
@@ -25,11 +25,11 @@ from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.arrays import of_objects
 from fedpeer.runs.report import write_report
 from fedpeer.sims.engine import combination_of
-from fedpeer.sims.prepare import prepare
-from fedpeer.sims.record import begin
+from fedpeer.sims.prepare import prepare_simulation
+from fedpeer.sims.record import begin_record
 from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
 from fedpeer.sims.simulate import Tell
-from fedpeer.sims.simulate import simulate as carry_out
+from fedpeer.sims.simulate import run_prepared as carry_out
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def simulate(
     if dataset is not None:  # treated as a user's own file is
         own = request.federation.simulation.model_copy(update={"dataset": Choice("python", dataset.name)})
         request = replace(request, federation=request.federation.model_copy(update={"simulation": own}))
-    simulation = prepare(request, dataset=dataset, module=module)
-    run = begin(Path(out), simulation, shlex.join(sys.argv), objects)
+    simulation = prepare_simulation(request, dataset=dataset, module=module)
+    run = begin_record(Path(out), simulation, shlex.join(sys.argv), objects)
     summary = carry_out(simulation, run, tell)
     write_report(run)
     return Results(summary, run.path)
@@ -160,7 +160,7 @@ def _written(federation: Mapping[str, Any] | None) -> Mapping[str, Any]:
 def _choice(path: SettingPath, text: object, problems: list[ConfigProblem]) -> Choice | None:
     """The choice that an argument names; None where it names none."""
     try:
-        return None if text is None else parse(str(text))
+        return None if text is None else parse_choice(str(text))
     except ChoiceError as error:
         problems.append(ConfigProblem(path, str(error)))
         return None

@@ -94,7 +94,7 @@ def hold(together: Combination, words: Vocabulary = KEYWORDS) -> None:
         raise ConfigError("the simulation", problems)
 
 
-def check(request: SimulationRequest, objects: Sequence[str], words: Vocabulary = KEYWORDS) -> None:
+def check_engine(request: SimulationRequest, objects: Sequence[str], words: Vocabulary = KEYWORDS) -> None:
     """Refuse what the engine cannot play.
 
     Raises:

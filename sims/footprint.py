@@ -89,7 +89,7 @@ def check_disk(simulation: Simulation, folder: Path) -> None:
         )
 
 
-def told(found: Footprint, peers: int) -> str:
+def footprint_text(found: Footprint, peers: int) -> str:
     """In a sentence."""
     return (
         f"the states of {peers:,} peers lie on the disk, in the run's folder: up to {count_text(found.disk, 'B')}, "

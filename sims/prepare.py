@@ -20,17 +20,17 @@ from fedpeer.learning.device import device_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.learning.wire_forms import form_of
-from fedpeer.sims.engine import check, combination_of, hold
+from fedpeer.sims.engine import check_engine, combination_of, hold
 from fedpeer.sims.memory import job_of, workspace_of
-from fedpeer.sims.network.faults import Faults, asked
+from fedpeer.sims.network.faults import Faults, faults_from
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulation import KeptFiles, Simulation
 from fedpeer.sims.vector.engine import rehearsed
 from fedpeer.sims.vector.sought import sought_in
-from fedpeer.sims.world import build, plan_of
+from fedpeer.sims.world import build_world, plan_of
 
 
-def prepare(
+def prepare_simulation(
     request: SimulationRequest,
     *,
     dataset: Dataset | None = None,
@@ -47,17 +47,17 @@ def prepare(
     """
     objects = {name: given for name, given in (("dataset", dataset), ("module", module)) if given is not None}
     given = [{"dataset": "data", "module": "network"}[name] for name in objects]
-    check(request, given, words)
+    check_engine(request, given, words)
     form_of(request.federation.gossip.wire)
     device = "cpu" if request.engine in ("network", "ray") else device_of(request.device)
     found = dataset or load_dataset(request.federation.simulation.dataset)
-    worlds = {seed: build(request.federation, found, seed, module) for seed in request.seeds}
+    worlds = {seed: build_world(request.federation, found, seed, module) for seed in request.seeds}
     first = worlds[request.seeds[0]]
     hold(combination_of(replace(request, federation=first.federation), given), words)
     plans = {str(method): plan_of(first, method_of(method)) for method in request.methods}
     for plan in plans.values():
         averaging_of(plan, request.federation, request.seeds[0])
-    faults = asked(request.faults, first.peers, first.federation.gossip.tick) if request.faults else Faults()
+    faults = faults_from(request.faults, first.peers, first.federation.gossip.tick) if request.faults else Faults()
     jobs = {seed: job_of(world, device) for seed, world in worlds.items()}
     kept = {}
     for method in request.methods:

@@ -28,9 +28,9 @@ from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.timeline import Timed
 from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.world import World
-from fedpeer.slicing.describe import describe, to_svg
+from fedpeer.slicing.describe import describe_slices, slices_svg
 from fedpeer.slicing.plan import Plan
-from fedpeer.topology.describe import layout
+from fedpeer.topology.describe import layout_of_graph
 
 #: Folder in a run's, where cells that are spread over a cluster have theirs until all are finished.
 CELLS = "cells"
@@ -39,7 +39,7 @@ CELLS = "cells"
 Results = list[tuple[float, float]]
 
 
-def begin(root: Path, simulation: Simulation, command: str, objects: Sequence[str] = ()) -> RunFolder:
+def begin_record(root: Path, simulation: Simulation, command: str, objects: Sequence[str] = ()) -> RunFolder:
     """Make the folder of a run: what was asked, with all that was left open filled in, and where it runs.
 
     `command` repeats it. `objects` says what was handed over as Python objects ("data", "network"): such a run can
@@ -55,7 +55,7 @@ def begin(root: Path, simulation: Simulation, command: str, objects: Sequence[st
     return RunFolder.create(root, name=simulation.dataset.name, settings=settings, environment=where)
 
 
-def row(world: World, engine: Engine, seconds: float, results: Results | None) -> dict[str, Any]:
+def record_row(world: World, engine: Engine, seconds: float, results: Results | None) -> dict[str, Any]:
     """One line of `metrics.jsonl`, but for method and seed. Scores are null in rounds that were not evaluated."""
     messages, amount = engine.traffic
     score = "error" if world.dataset.task == "regression" else "accuracy"
@@ -111,8 +111,8 @@ def describe_run(run: RunFolder, simulation: Simulation) -> None:
     shared = {method: plan for method, plan in simulation.plans.items() if plan.groups}
     sliced = [method for method, plan in shared.items() if any(len(plan.local[peer]) for peer in plan.peers)]
     for method in [*sliced, *shared][:1]:
-        described = describe(shared[method], simulation.world.network)
-        run.describe("plan", {"method": method, **described.to_json(), "svg": to_svg(described)})
+        described = describe_slices(shared[method], simulation.world.network)
+        run.describe("plan", {"method": method, **described.to_json(), "svg": slices_svg(described)})
         run.describe("graphs", {"groups": _graphs(shared[method], simulation)})
 
 
@@ -152,7 +152,7 @@ def _graphs(plan: Plan, simulation: Simulation) -> list[dict[str, Any]]:
     found = []
     for group, policy in averaging.items():
         union = policy.overlay.union
-        positions = layout(union)
+        positions = layout_of_graph(union)
         found.append(
             {
                 "group": group,
@@ -166,7 +166,7 @@ def _graphs(plan: Plan, simulation: Simulation) -> list[dict[str, Any]]:
     return found
 
 
-def summary(run: RunFolder, simulation: Simulation) -> dict[str, Any]:
+def run_summary(run: RunFolder, simulation: Simulation) -> dict[str, Any]:
     """The `--json` object, from what the folder holds."""
     found = {
         "schema": 1,

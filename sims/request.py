@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedpeer.config.choice import Choice, parse
+from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.settings import EngineName
 
@@ -78,7 +78,7 @@ class SimulationRequest:
     def from_json(cls, data: dict[str, Any]) -> SimulationRequest:
         return cls(
             federation=Federation.stored(data["federation"]),
-            methods=tuple(parse(text) for text in data["methods"]),
+            methods=tuple(parse_choice(text) for text in data["methods"]),
             seeds=tuple(data["seeds"]),
             device=data["device"],
             workers=data["workers"],

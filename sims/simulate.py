@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import Status
 from fedpeer.sims import record
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
-from fedpeer.sims.footprint import footprint, told
+from fedpeer.sims.footprint import footprint, footprint_text
 from fedpeer.sims.memory import engine_of, workspace_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.processes.engine import ProcessesEngine
@@ -72,7 +72,7 @@ class _Stage:
     stop: threading.Event
 
 
-def simulate(
+def run_prepared(
     simulation: Simulation,
     run: RunFolder,
     tell: Tell = lambda event: None,
@@ -123,7 +123,7 @@ def simulate(
             status = "interrupted"
     if status == "finished":
         shutil.rmtree(run.path / record.CELLS, ignore_errors=True)
-    summary = record.summary(run, simulation)
+    summary = record.run_summary(run, simulation)
     run.finish(summary, status)
     return summary
 
@@ -131,7 +131,11 @@ def simulate(
 def _outside_memory(simulation: Simulation) -> list[str]:
     """What is said where peers' states are too large to stay in memory."""
     found = footprint(simulation)
-    return [told(found, len(simulation.world.peers))] if found is not None and found.states > RESIDENT_MAX else []
+    return (
+        [footprint_text(found, len(simulation.world.peers))]
+        if found is not None and found.states > RESIDENT_MAX
+        else []
+    )
 
 
 def _workers(simulation: Simulation, cluster: Cluster | None = None) -> int:
@@ -149,9 +153,9 @@ def _cluster_of(simulation: Simulation, tell: Tell) -> AbstractContextManager[Cl
     request = simulation.request
     if request.engine != "ray":
         return nullcontext()
-    from fedpeer.sims.ray.cluster import joined
+    from fedpeer.sims.ray.cluster import join_cluster
 
-    return joined(request.address, request.shards, lambda text: tell(Remark(text=text)))
+    return join_cluster(request.address, request.shards, lambda text: tell(Remark(text=text)))
 
 
 def _spread(stage: _Stage, cells: Sequence[_Cell], done: Collection[_Cell]) -> None:
@@ -160,7 +164,9 @@ def _spread(stage: _Stage, cells: Sequence[_Cell], done: Collection[_Cell]) -> N
 
     assert stage.cluster is not None, "it is spread over one"
     wanted, finished = ([(cell.method, cell.seed) for cell in each] for each in (cells, done))
-    if not play_cells(stage.simulation, stage.cluster, stage.run, wanted, finished, stage.tell, stage.stop, simulate):
+    if not play_cells(
+        stage.simulation, stage.cluster, stage.run, wanted, finished, stage.tell, stage.stop, run_prepared
+    ):
         raise Stopped
 
 
@@ -202,7 +208,7 @@ def _play(stage: _Stage, cell: _Cell, resumed: Checkpoint | None) -> None:
                     times = engine.step()
                     seconds = times.train + times.average
                 results = engine.evaluate() if learning.evaluated(engine.round) else None
-                row = record.row(world, engine, seconds, results)
+                row = record.record_row(world, engine, seconds, results)
                 run.record({"method": cell.method, "seed": cell.seed, **row})
                 recorded = engine.round
                 if results and not diverged:
@@ -238,7 +244,7 @@ def _play(stage: _Stage, cell: _Cell, resumed: Checkpoint | None) -> None:
 def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
     """Who plays the peers of this cell."""
     simulation, run, tell, stop = stage.simulation, stage.run, stage.tell, stage.stop
-    world, plan, method = simulation.worlds[cell.seed], simulation.plans[cell.method], parse(cell.method)
+    world, plan, method = simulation.worlds[cell.seed], simulation.plans[cell.method], parse_choice(cell.method)
 
     def replaced(who: str, reason: str) -> None:
         tell(WorkerReplaced(worker=who, reason=reason, method=cell.method, seed=cell.seed, round=engine.round + 1))

@@ -39,7 +39,7 @@ class World(Assembly):
         return held(self.dataset, self.split, peer, normalise)
 
 
-def build(federation: Federation, dataset: Dataset, seed: int, module: nn.Module | None = None) -> World:
+def build_world(federation: Federation, dataset: Dataset, seed: int, module: nn.Module | None = None) -> World:
     """Split the data, build (unless one is given) and trace the network, fill in what the federation leaves open."""
     split = split_of(dataset, federation, seed)
     assembly = assemble(

@@ -70,7 +70,7 @@ def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph) -> dict[st
     return assignments
 
 
-def layout(
+def layout_of_slices(
     network: NetworkMap, graph: ModelGraph, neurons: Mapping[str, Sequence[tuple[str, int] | None]]
 ) -> Assignment:
     """An assignment as given: for each part, for each neuron its (model, index in the slice), None for local.

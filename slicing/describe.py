@@ -1,7 +1,7 @@
 """A plan in a form to draw: the DAG in layers, who owns how many neurons of each part, the size of each group.
 
-`describe` makes plain values (JSON-able), which the command line prints and a report keeps; `to_svg` draws them as one
-self-contained SVG that is readable on light and dark ground. No torch, no IO.
+`describe` makes plain values (JSON-able), which the command line prints and a report keeps; `slices_svg` draws them as
+one self-contained SVG that is readable on light and dark ground. No torch, no IO.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SliceDescription:
         return asdict(self)
 
 
-def describe(plan: Plan, networks: NetworkMap | Mapping[str, NetworkMap]) -> SliceDescription:
+def describe_slices(plan: Plan, networks: NetworkMap | Mapping[str, NetworkMap]) -> SliceDescription:
     """Describe a plan.
 
     Args:
@@ -131,7 +131,7 @@ def _models(plan: Plan) -> tuple[ModelShape, ...]:
 _WIDTH, _LINE, _BOX, _GAP = 720, 22, 215, 32
 
 
-def to_svg(description: SliceDescription) -> str:
+def slices_svg(description: SliceDescription) -> str:
     """Draw the DAG and the ownership as one SVG element; text and lines take the colour of the page around it."""
     colour = {model.name: COLOURS[at % len(COLOURS)] for at, model in enumerate(description.models)}
     dag, height = _dag(description, colour)

@@ -60,7 +60,7 @@ def tensor_specs(module: nn.Module) -> list[TensorSpec]:
     return specs
 
 
-def gather(x_n: Tensor, index_D: Tensor) -> Tensor:
+def gather_group(x_n: Tensor, index_D: Tensor) -> Tensor:
     """(..., D) a copy of a group's scalars out of (..., n)."""
     return x_n.index_select(-1, index_D)
 

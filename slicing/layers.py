@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedpeer.slicing.cells import Ids, MixedError
-from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, leaves
+from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, tensor_leaves
 
 
 def _bind(call: TracedCall, weights: Weights | None, into: Ids, source: Ids | None = None) -> None:
@@ -40,7 +40,7 @@ def _known(input: Any, weight: Any) -> None:
         raise MixedError("it is used in a way that slicing does not know")
 
 
-def linear(call: TracedCall, input: Neurons, weight: Weights, bias: Weights | None = None) -> Shadow:
+def trace_linear(call: TracedCall, input: Neurons, weight: Weights, bias: Weights | None = None) -> Shadow:
     """Each output is a new neuron; each input feature is one neuron, the same at every position."""
     _known(input, weight)
     source = call.ledger.agree(input.last())
@@ -53,7 +53,7 @@ def linear(call: TracedCall, input: Neurons, weight: Weights, bias: Weights | No
 def matmul(call: TracedCall, input: Neurons, other: Weights) -> Shadow:
     """`x @ w`, the linear layer written by hand."""
     _known(input, other)
-    return linear(call, input, Weights(tuple(index.T for index in other.indices)))
+    return trace_linear(call, input, Weights(tuple(index.T for index in other.indices)))
 
 
 def conv(
@@ -141,7 +141,7 @@ def recurrent(
     outputs, states = call.value
     shape = states[0].shape if isinstance(states, tuple) else states.shape
     final = Neurons(torch.from_numpy(np.stack(units))[:, None].expand(shape))
-    for given in leaves(start):
+    for given in tensor_leaves(start):
         if isinstance(given, Neurons):
             call.ledger.unite(given.ids.numpy().ravel(), final.ids.numpy().ravel())
         elif isinstance(given, Weights):

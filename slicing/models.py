@@ -72,13 +72,13 @@ class PartialModel:
         return self.members == "all" or peer in self.members
 
 
-def nearest(name: str, known: Collection[str]) -> str:
+def nearest_model(name: str, known: Collection[str]) -> str:
     """`did you mean "x"?` if something known is near, else what is known."""
     near = difflib.get_close_matches(name, sorted(known), n=1)
     return f'did you mean "{near[0]}"?' if near else "known: " + (", ".join(sorted(known)) or "none")
 
 
-def problems(models: Iterable[PartialModel], peers: Sequence[str] | None = None) -> list[ModelMistake]:
+def model_mistakes(models: Iterable[PartialModel], peers: Sequence[str] | None = None) -> list[ModelMistake]:
     """Everything wrong with the models, and, if peers are given, with who implements them.
 
     Peers are looked at only once the models themselves are in order: a membership is judged by the closure of the
@@ -120,7 +120,8 @@ def _dependency_problems(models: tuple[PartialModel, ...]) -> list[ModelMistake]
             elif name not in known:
                 found.append(
                     ModelMistake(
-                        f"{model.place}.depends_on", f'"{name}" is not a partial model here; {nearest(name, known)}'
+                        f"{model.place}.depends_on",
+                        f'"{name}" is not a partial model here; {nearest_model(name, known)}',
                     )
                 )
     return found + [
@@ -151,7 +152,7 @@ def _member_problems(models: tuple[PartialModel, ...], peers: Sequence[str]) -> 
         members = peers if model.members == "all" else model.members
         for peer, times in Counter(members).items():
             if peer not in known:
-                found.append(ModelMistake(place, f'"{peer}" is not a peer here; {nearest(peer, known)}'))
+                found.append(ModelMistake(place, f'"{peer}" is not a peer here; {nearest_model(peer, known)}'))
             elif times > 1:
                 found.append(ModelMistake(place, f'"{peer}" is listed {times} times; leave one'))
         lacking: dict[str, list[str]] = {}

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.slicing.models import SlicingError, nearest
+from fedpeer.slicing.models import SlicingError, nearest_model
 
 Ints = NDArray[np.int32]
 
@@ -115,7 +115,9 @@ class NetworkMap:
         index |= {alias: index[part] for alias, part in self.aliases.items() if alias not in index}
         if name not in index:
             sizes = ", ".join(f"{part.name} {part.size}" for part in self.parts) or "none"
-            raise SlicingError(f'the network has no part "{name}"; {nearest(name, index)} (neurons of each: {sizes})')
+            raise SlicingError(
+                f'the network has no part "{name}"; {nearest_model(name, index)} (neurons of each: {sizes})'
+            )
         return index[name]
 
     def module_tensors(self, name: str) -> tuple[int, ...]:
@@ -127,5 +129,7 @@ class NetworkMap:
         found = tuple(i for i, tensor in enumerate(self.tensors) if f"{tensor.name}.".startswith(f"{name}."))
         if not found:
             modules = {tensor.module for tensor in self.tensors} | {tensor.name for tensor in self.tensors}
-            raise SlicingError(f'the network has no module "{name}" with parameters; {nearest(name, modules - {""})}')
+            raise SlicingError(
+                f'the network has no module "{name}" with parameters; {nearest_model(name, modules - {""})}'
+            )
         return found

@@ -22,13 +22,13 @@ from fedpeer.slicing.layers import (
     embedding,
     group_norm,
     layer_norm,
-    linear,
     matmul,
     recurrent,
     scale_channels,
+    trace_linear,
 )
 from fedpeer.slicing.network import NONE
-from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, leaves, replaced
+from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, replaced, tensor_leaves
 
 
 def pooled(call: TracedCall, input: Neurons, *_: Any, **__: Any) -> Shadow:
@@ -62,7 +62,7 @@ def padded(call: TracedCall, input: Neurons, pad: Any, mode: str = "constant", v
 
 def elementwise(call: TracedCall, *operands: Any, **named: Any) -> Shadow:
     """Neuron k of all operands is one neuron; parameters among them are its own."""
-    found = leaves((operands, named))
+    found = tensor_leaves((operands, named))
     weights = [each for each in found if isinstance(each, Weights)]
     neurons = [each for each in found if isinstance(each, Neurons) and bool((each.ids >= 0).any())]
     shape = call.value.shape
@@ -105,10 +105,10 @@ def _instead(old: object, new: object, leaf: object) -> object:
     return new if leaf is old else leaf
 
 
-def moved(call: TracedCall, move: Callable[..., Any], *args: Any, **kwargs: Any) -> Shadow:
+def trace_moved(call: TracedCall, move: Callable[..., Any], *args: Any, **kwargs: Any) -> Shadow:
     """Values are moved about, not computed: the same is done to the shadows."""
     tree = (args, kwargs)
-    found = leaves(tree)
+    found = tensor_leaves(tree)
     weights = [each for each in found if isinstance(each, Weights)]
     if weights and (len(weights) > 1 or any(isinstance(each, Neurons) for each in found)):
         raise MixedError("it is put together with other values")
@@ -139,7 +139,7 @@ def _words(text: str) -> frozenset[str]:
 
 #: Functions and methods by name; `x.relu_()` and `x += y` count as `relu` and `add`.
 FUNCTIONS: dict[str, Callable[..., Shadow]] = {
-    "linear": linear,
+    "linear": trace_linear,
     "matmul": matmul,
     "mm": matmul,
     **dict.fromkeys(["conv1d", "conv2d", "conv3d"], conv),
@@ -187,16 +187,16 @@ def call_function(call: TracedCall, name: str, function: Callable[..., Any], arg
     Raises:
         MixedError: there is none, or it cannot be followed.
     """
-    if name in CONSTANTS or not any(isinstance(leaf, (Neurons, Weights)) for leaf in leaves((args, kwargs))):
+    if name in CONSTANTS or not any(isinstance(leaf, (Neurons, Weights)) for leaf in tensor_leaves((args, kwargs))):
         return None
     if name == "getitem" and isinstance(args[0], (tuple, list)):
         return args[0][args[1]]
-    if not any(isinstance(leaf, Tensor) for leaf in leaves(call.value)):
+    if not any(isinstance(leaf, Tensor) for leaf in tensor_leaves(call.value)):
         return None
     plain = name.rstrip("_")
     plain = plain[1:] if plain[:1] == "i" and plain[1:] in ELEMENTWISE else plain
     if name in MOVES:
-        return moved(call, function, *args, **kwargs)
+        return trace_moved(call, function, *args, **kwargs)
     if plain in ELEMENTWISE:
         return elementwise(call, *args, **kwargs)
     if name in REDUCTIONS:
@@ -220,13 +220,13 @@ def call_module(call: TracedCall, module: nn.Module, own: Mapping[str, Weights],
     if isinstance(module, nn.Embedding):
         return embedding(call, *args, own["weight"])
     if isinstance(module, MOVING_MODULES):
-        return moved(call, module, *args)
+        return trace_moved(call, module, *args)
     if len(args) != 1 or kwargs or not isinstance(args[0], Neurons):
         raise MixedError(unknown)
     [input] = args
     weight, bias = own.get("weight"), own.get("bias")
     if isinstance(module, nn.Linear):
-        return linear(call, input, own["weight"], bias)
+        return trace_linear(call, input, own["weight"], bias)
     if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
         return conv(call, input, own["weight"], bias, groups=module.groups)
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):

@@ -77,7 +77,7 @@ def replaced(tree: Any, of_leaf: Callable[[Any], Any]) -> Any:
     return map_aggregate(tree, of_leaf)
 
 
-def leaves(tree: Any) -> list[Any]:
+def tensor_leaves(tree: Any) -> list[Any]:
     """Whatever hangs in nested tuples, lists, dicts and slices."""
     found: list[Any] = []
     map_aggregate(tree, found.append)
@@ -98,6 +98,6 @@ def fresh(call: TracedCall) -> Shadow:
 
 def parameters_in(tree: Any) -> Iterator[Tensor]:
     """Places in the flat vector of all parameters among some shadows."""
-    for leaf in leaves(tree):
+    for leaf in tensor_leaves(tree):
         if isinstance(leaf, Weights):
             yield from leaf.indices

@@ -25,7 +25,7 @@ from fedpeer.slicing.flat import tensor_specs
 from fedpeer.slicing.models import SlicingError
 from fedpeer.slicing.network import NONE, NetworkMap
 from fedpeer.slicing.rules import call_function, call_module
-from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, fresh, leaves, parameters_in
+from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, fresh, parameters_in, tensor_leaves
 
 
 def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
@@ -87,7 +87,7 @@ class _Walker(fx.Interpreter):
             return self._weights(str(node.target), value) if isinstance(value, Tensor) else None
         args, kwargs = map_arg((node.args, node.kwargs), self._shadow)
         if node.op == "output":
-            ends = [leaf.ids.numpy().ravel() for leaf in leaves(args) if isinstance(leaf, Neurons)]
+            ends = [leaf.ids.numpy().ravel() for leaf in tensor_leaves(args) if isinstance(leaf, Neurons)]
             self.outputs = np.concatenate([self.outputs, *ends])
             return None
         call = TracedCall(self._ledger, self._name(node, args), value)

@@ -51,7 +51,7 @@ class TopologyDescription:
         return asdict(self)
 
 
-def describe(
+def describe_topology(
     overlay: Overlay, protocol: Protocol = "push-sum", tolerances: Sequence[float] = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6)
 ) -> TopologyDescription:
     """The numbers of an overlay, and the exchanges that `protocol` takes on it for some tolerances."""
@@ -71,7 +71,7 @@ def describe(
     )
 
 
-def layout(graph: nx.Graph) -> list[tuple[float, float]]:
+def layout_of_graph(graph: nx.Graph) -> list[tuple[float, float]]:
     """A place for each node 0..P-1, x and y from 0 to 1; the same graph gets the same places."""
     simple = nx.Graph(graph)
     if len(simple) == 1:
@@ -88,14 +88,14 @@ def layout(graph: nx.Graph) -> list[tuple[float, float]]:
     return [((x - low_x) / span, (y - low_y) / span) for x, y in points]
 
 
-def to_svg(graph: nx.Graph, labels: Sequence[str]) -> str:
+def topology_svg(graph: nx.Graph, labels: Sequence[str]) -> str:
     """A self-contained drawing; labels[i] names node i, beside it where there is room and on hovering over it.
 
     The nodes have the class `node`, the edges `edge`, so that a page can colour them.
     """
     size, margin = 640, 64
     radius = 9 if len(labels) <= LABELS_MAX else 3
-    points = [(margin + x * (size - 2 * margin), margin + y * (size - 2 * margin)) for x, y in layout(graph)]
+    points = [(margin + x * (size - 2 * margin), margin + y * (size - 2 * margin)) for x, y in layout_of_graph(graph)]
     marker = ' marker-end="url(#head)"' if graph.is_directed() else ""
     lines = [_line(points[a], points[b], radius, marker) for a, b in sorted(graph.edges)]
     nodes = [

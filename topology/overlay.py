@@ -63,7 +63,7 @@ def overlay(build: Builder, members: Sequence[str], draws: np.random.Generator) 
     return made
 
 
-def problems(name: str, settings: Mapping[str, Any], peers: Sequence[str]) -> list[str]:
+def overlay_mistakes(name: str, settings: Mapping[str, Any], peers: Sequence[str]) -> list[str]:
     """What is wrong with a choice of `GRAPHS` for a whole federation, one sentence for each mistake.
 
     Groups smaller than the federation get a smaller degree without a word; a degree that not even all peers together

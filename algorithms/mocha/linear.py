@@ -15,7 +15,7 @@ from fedpeer.algorithms.mocha.dual import DualTask
 from fedpeer.algorithms.workbench import Workbench
 
 
-def check(bench: Workbench, name: str, *, squared: bool) -> None:
+def check_linear(bench: Workbench, name: str, *, squared: bool) -> None:
     """Whether the bench's network and loss are a task's; `squared`: the local loss takes any numbers as labels.
 
     Raises:

@@ -49,14 +49,14 @@ class Relations:
     sparsity: float = 0.01
 
     def __post_init__(self) -> None:
-        needed("lam", self.lam, self.lam > 0, "a number above 0")
-        needed("ridge", self.ridge, self.ridge >= 0, "0 or more")
-        needed("floor", self.floor, 0 <= self.floor <= 1, "a part from 0 to 1")
-        needed("eta", self.eta, self.eta > 0, "a number above 0")
-        needed("sparsity", self.sparsity, self.sparsity > 0, "a number above 0")
+        require("lam", self.lam, self.lam > 0, "a number above 0")
+        require("ridge", self.ridge, self.ridge >= 0, "0 or more")
+        require("floor", self.floor, 0 <= self.floor <= 1, "a part from 0 to 1")
+        require("eta", self.eta, self.eta > 0, "a number above 0")
+        require("sparsity", self.sparsity, self.sparsity > 0, "a number above 0")
         if self.kind == "clustered":
             most = f"a number above 0 and up to {self.tasks}, that of the clients"
-            needed("clusters", self.clusters, 0 < self.clusters <= self.tasks, most)
+            require("clusters", self.clusters, 0 < self.clusters <= self.tasks, most)
         if self.kind == "mean-regularised" and self.ridge == 0:
             raise AlgorithmError("mean-regularised leaves the mean of all models free; write ridge=... above 0 too")
         if self.kind == "global" and self.ridge:
@@ -111,7 +111,7 @@ def correlations(coupling_TT: Tensor) -> Tensor:
     return (coupling_TT / torch.outer(deviation_T, deviation_T)).clamp(-1, 1).fill_diagonal_(1)
 
 
-def needed(name: str, value: object, holds: bool, wanted: str) -> None:
+def require(name: str, value: object, holds: bool, wanted: str) -> None:
     """Raise an AlgorithmError where the condition on a setting does not hold; `wanted` says what can be written."""
     if not holds:
         raise AlgorithmError(f"{name} = {value}: write {wanted}")

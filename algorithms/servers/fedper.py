@@ -17,7 +17,7 @@ from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.workbench import Workbench
-from fedpeer.slicing.flat import gather, scatter_
+from fedpeer.slicing.flat import gather_group, scatter_
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
         return self.bench.base_D(self.head)
 
     def start_server(self, values_n: Tensor) -> ServerModel:
-        return ServerModel(gather(values_n, self.base_D))
+        return ServerModel(gather_group(values_n, self.base_D))
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Local:
         return Local(values_n, examples)
@@ -54,7 +54,7 @@ class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
     ) -> tuple[Local, Local]:
         base = broadcast.model_n.expand(*client.model_n.shape[:-1], -1)
         trained_n = self.learn(scatter_(client.model_n.clone(), self.base_D, base), batches, keys)
-        return Local(trained_n, client.examples), Local(gather(trained_n, self.base_D), client.examples)
+        return Local(trained_n, client.examples), Local(gather_group(trained_n, self.base_D), client.examples)
 
     def learn(self, start_n: Tensor, batches: Batches, keys: Sequence[int]) -> Tensor:
         """(..., n) head and base after the local steps."""

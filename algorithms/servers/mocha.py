@@ -28,11 +28,11 @@ from torch.nn import functional
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, where
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.leaves import stacked, taken
+from fedpeer.algorithms.leaves import stack_states, take_rows
 from fedpeer.algorithms.mocha.dual import DualTask, gap_of, loss_of, sigma_prime, sigma_primes, w_of
-from fedpeer.algorithms.mocha.linear import check, number_of, task_of
+from fedpeer.algorithms.mocha.linear import check_linear, number_of, task_of
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss, smoothed_hinge
-from fedpeer.algorithms.mocha.relations import Kind, Relations, correlations, needed
+from fedpeer.algorithms.mocha.relations import Kind, Relations, correlations, require
 from fedpeer.algorithms.mocha.sdca import Order, budgets, reshuffled, solve
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.rejection import Rejection
@@ -129,10 +129,10 @@ class Coupled:
     inner: int = 10
 
     def __post_init__(self) -> None:
-        check(self.bench, type(self).__name__, squared=self.loss == "squared")
+        check_linear(self.bench, type(self).__name__, squared=self.loss == "squared")
         assert self.related.tasks == self.bench.clients, "its bounds are checked as it is made"
-        needed("smoothing", self.smoothing, self.smoothing > 0, "a number above 0")
-        needed("inner", self.inner, self.inner >= 1, "1 or more")
+        require("smoothing", self.smoothing, self.smoothing > 0, "a number above 0")
+        require("inner", self.inner, self.inner >= 1, "1 or more")
 
     @cached_property
     def related(self) -> Relations:
@@ -215,9 +215,9 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
             return self._alone(client, broadcast, batches, keys[0])
         rows = range(len(client.number))
         nodes, said = zip(
-            *(self._alone(taken(client, row), broadcast, batches.peer(row), keys[row]) for row in rows), strict=True
+            *(self._alone(take_rows(client, row), broadcast, batches.peer(row), keys[row]) for row in rows), strict=True
         )
-        return stacked(nodes), stacked(said)
+        return stack_states(nodes), stack_states(said)
 
     def close(self, server: MochaServer, updates: MochaUpdate) -> MochaServer:
         v_TF = added(server.v_TF, updates.number, updates.delta_v_F)
@@ -302,12 +302,12 @@ class Mocha(DualMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needed("passes", self.passes, self.passes > 0, "a number above 0")
+        require("passes", self.passes, self.passes > 0, "a number above 0")
         if not 0 < self.low <= self.high:
             raise AlgorithmError(f"low = {self.low}, high = {self.high}: write parts above 0, low up to high")
-        needed("drop", self.drop, 0 <= self.drop < 1, "a probability below 1; dropped=... names who never answers")
+        require("drop", self.drop, 0 <= self.drop < 1, "a probability below 1; dropped=... names who never answers")
         within = all(0 <= number < self.bench.clients for number in self.dropped)
-        needed("dropped", self.dropped, within, f"numbers of clients, 0 to {self.bench.clients - 1}")
+        require("dropped", self.dropped, within, f"numbers of clients, 0 to {self.bench.clients - 1}")
 
     def curvatures(self, coupling_TT: Tensor) -> Tensor:
         return curvatures(coupling_TT, self.sigma)

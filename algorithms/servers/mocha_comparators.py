@@ -19,11 +19,11 @@ from torch import Tensor
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.leaves import stacked, taken
+from fedpeer.algorithms.leaves import stack_states, take_rows
 from fedpeer.algorithms.mocha.comparators import batch_slope, cocoa_turn, minibatch_sdca_turn
 from fedpeer.algorithms.mocha.dual import DualTask, loss_of
 from fedpeer.algorithms.mocha.linear import number_of
-from fedpeer.algorithms.mocha.relations import correlations, needed
+from fedpeer.algorithms.mocha.relations import correlations, require
 from fedpeer.algorithms.mocha.sdca import Order
 from fedpeer.algorithms.servers.mocha import Coupled, Coupling, DualMethod, Sigma, added, curvatures
 from fedpeer.rejection import Rejection
@@ -43,7 +43,7 @@ class Cocoa(DualMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needed("theta", self.theta, 0 < self.theta < 1, "a part between 0 and 1")
+        require("theta", self.theta, 0 < self.theta < 1, "a part between 0 and 1")
 
     def curvatures(self, coupling_TT: Tensor) -> Tensor:
         return curvatures(coupling_TT, self.sigma)
@@ -69,9 +69,9 @@ class MinibatchSdca(DualMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needed("batch", self.batch, self.batch >= 1, "1 or more")
+        require("batch", self.batch, self.batch >= 1, "1 or more")
         most = self.batch * self.bench.clients
-        needed("beta", self.beta, 0 < self.beta <= most, f"a number above 0 and up to {most}, all batches together")
+        require("beta", self.beta, 0 < self.beta <= most, f"a number above 0 and up to {most}, all batches together")
 
     def curvatures(self, coupling_TT: Tensor) -> Tensor:
         return coupling_TT.diagonal()
@@ -127,8 +127,8 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, Pri
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needed("batch", self.batch, self.batch >= 1, "1 or more")
-        needed("beta", self.beta, self.beta > 0, "a number above 0")
+        require("batch", self.batch, self.batch >= 1, "1 or more")
+        require("beta", self.beta, self.beta > 0, "a number above 0")
         if self.omega == "global":
             raise AlgorithmError("minibatch-sgd needs Omega itself, and one model for all has none; take another omega")
 
@@ -151,9 +151,9 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, Pri
             return self._alone(client, broadcast, batches, keys[0])
         rows = range(len(client.number))
         learners, slopes = zip(
-            *(self._alone(taken(client, row), broadcast, batches.peer(row), keys[row]) for row in rows), strict=True
+            *(self._alone(take_rows(client, row), broadcast, batches.peer(row), keys[row]) for row in rows), strict=True
         )
-        return stacked(learners), stacked(slopes)
+        return stack_states(learners), stack_states(slopes)
 
     def close(self, server: PrimalServer, updates: SlopeUpdate) -> PrimalServer:
         number = int(server.coupling.rounds) + 1

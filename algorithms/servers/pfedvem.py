@@ -22,12 +22,12 @@ from fedpeer.algorithms.bases import Base, base_of, head_span
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws, branch
-from fedpeer.algorithms.leaves import stacked, taken
+from fedpeer.algorithms.leaves import stack_states, take_rows
 from fedpeer.algorithms.own_rule import check_gradients
 from fedpeer.algorithms.pfedvem import SAMPLES, Head, Terms, confidence, feature_slopes, model_deviation, train_head
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.workbench import Workbench
-from fedpeer.networks.bayesian import drawn
+from fedpeer.networks.bayesian import drawn_noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,13 +148,13 @@ class PersonalHeads:
         """
         if begun.model_n.dim() == 1:
             return self._alone(begun, w_D, tau, batches, keys[0])
-        each = [self._alone(taken(begun, p), w_D[p], tau[p], batches.peer(p), key) for p, key in enumerate(keys)]
-        return stacked(each)
+        each = [self._alone(take_rows(begun, p), w_D[p], tau[p], batches.peer(p), key) for p, key in enumerate(keys)]
+        return stack_states(each)
 
     def _alone(self, begun: PFedVEMClient, w_D: Tensor, tau: Tensor, batches: Batches, key: int) -> PFedVEMClient:
         own, draws = self.head_of(begun), Draws(key)
         (inputs, y_N), like_KD = batches.everything(), own.mu_D.expand(self.samples, -1)
-        for_head, for_base = (drawn(draws.torch(purpose)) for purpose in ("head", "base"))
+        for_head, for_base = (drawn_noise(draws.torch(purpose)) for purpose in ("head", "base"))
         head = train_head(
             own,
             self._base.features(begun.model_n, inputs),

@@ -37,7 +37,7 @@ from fedpeer.algorithms.virtual import Exponent, Positivity
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import Estimator
 from fedpeer.networks.lateral import LateralMLP
-from fedpeer.slicing.flat import gather, scatter_
+from fedpeer.slicing.flat import gather_group, scatter_
 from fedpeer.slicing.network import TensorSpec
 
 #: What weights are pruned by: how much their update tells, or how sure they are themselves.
@@ -206,7 +206,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
 
     def _theta(self, x_n: Tensor) -> Tensor:
         """(..., D) what is shared, of (..., n)."""
-        return gather(x_n, self.shared_D) if self.lateral else x_n
+        return gather_group(x_n, self.shared_D) if self.lateral else x_n
 
     def _placed(self, shared_D: Tensor, private_n: Tensor) -> Tensor:
         """(..., n) of what is shared and, at the other places, what is private."""
@@ -236,7 +236,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         keep_D, last = torch.ones_like(snr_D, dtype=torch.bool), self._shared[-1].module
         for tensor, span in self._spans:
             if not (self.keep_last and tensor.module == last):
-                keep_D[..., span] = virtual.kept(snr_D[..., span], self.prune)
+                keep_D[..., span] = virtual.kept_weights(snr_D[..., span], self.prune)
         return keep_D
 
     @cached_property

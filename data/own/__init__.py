@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedpeer.data.dataset import Dataset
-from fedpeer.data.own.arrays import npz, python
+from fedpeer.data.own.arrays import npz, python_arrays
 from fedpeer.data.own.images import images
 from fedpeer.data.own.table import csv, parquet
 
-__all__ = ["OWN", "csv", "images", "npz", "parquet", "python"]
+__all__ = ["OWN", "csv", "images", "npz", "parquet", "python_arrays"]
 
 #: name -> f(*, path or function, settings) -> Dataset
 OWN: dict[str, Callable[..., Dataset]] = {
@@ -22,5 +22,5 @@ OWN: dict[str, Callable[..., Dataset]] = {
     "parquet": parquet,
     "npz": npz,
     "images": images,
-    "python": python,
+    "python": python_arrays,
 }

@@ -88,7 +88,7 @@ def _check_filled(stored: NpzFile, name: str) -> None:
         raise ValueError(f"{name} says that it has shape {shape} of {dtype}, {declared:,} bytes, and holds {held}")
 
 
-def python(
+def python_arrays(
     *,
     function: str,
     task: Task | None = None,

@@ -21,7 +21,9 @@ from fedpeer.data.splits.cuts import checked_fraction, stratified
 CLASSES_GUESSED_MAX = 50
 
 
-def numbers(cells: Sequence[str], rows: Sequence[int], column: str, mistakes: FileMistakes) -> NDArray[np.float32]:
+def column_numbers(
+    cells: Sequence[str], rows: Sequence[int], column: str, mistakes: FileMistakes
+) -> NDArray[np.float32]:
     """The cells (N,) of a column as float32; what is not a finite number is a mistake at its row and column."""
     try:
         value_N = np.array(cells, dtype=np.float64)

@@ -11,7 +11,7 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.data.own.columns import numbers
+from fedpeer.data.own.columns import column_numbers
 from fedpeer.data.own.mistakes import FileMistakes
 from fedpeer.data.own.table import batches
 
@@ -33,7 +33,7 @@ def read_inputs(
         header = [cell.strip() for cell in next(reader, [])]
         columns = _columns(header, features, math.prod(shape), mistakes)
         found = [
-            np.stack([numbers([row[c] for row in rows], lines, header[c], mistakes) for c in columns], axis=1)
+            np.stack([column_numbers([row[c] for row in rows], lines, header[c], mistakes) for c in columns], axis=1)
             for lines, rows in batches(reader, len(header), mistakes)
         ]
     except csv.Error as problem:

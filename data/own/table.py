@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset, Task
-from fedpeer.data.own.columns import class_numbers, described, drawn_test_part, guessed_task, numbers, users
+from fedpeer.data.own.columns import class_numbers, column_numbers, described, drawn_test_part, guessed_task, users
 from fedpeer.data.own.mistakes import FileMistakes, check_there
 
 #: Rows converted at once: large enough for numpy to be quick, small enough that the text of a big file is not held.
@@ -106,7 +106,7 @@ def _read_csv(reader: Any, separator: str, wanted: WantedColumns, mistakes: File
         if wanted.user is not None:
             columns.users += [cell.strip() for cell in cells[place[wanted.user]]]
         columns.batches.append(
-            np.stack([numbers(cells[place[name]], lines, name, mistakes) for name in features], axis=1)
+            np.stack([column_numbers(cells[place[name]], lines, name, mistakes) for name in features], axis=1)
         )
     return _assembled(features, columns, wanted, mistakes)
 
@@ -184,7 +184,7 @@ def _arrow_numbers(column: Any, rows: Sequence[int], name: str, mistakes: FileMi
         value_N = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
         if np.isfinite(value_N).all():
             return value_N
-    return numbers(_text(column), rows, name, mistakes)
+    return column_numbers(_text(column), rows, name, mistakes)
 
 
 def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes, separator: str = "") -> None:
@@ -218,7 +218,7 @@ def _assembled(features: list[str], columns: Columns, wanted: WantedColumns, mis
     if task == "classification":
         y, names = class_numbers(columns.labels, columns.rows, wanted.label, wanted.classes, mistakes)
     else:
-        y = numbers(columns.labels, columns.rows, wanted.label, mistakes)
+        y = column_numbers(columns.labels, columns.rows, wanted.label, mistakes)
     user_N, user_names = users(columns.users, columns.rows, wanted.user, mistakes) if wanted.user else (None, ())
     mistakes.stop_if_any()
     guessed = wanted.task is None and not wanted.classes

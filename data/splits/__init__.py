@@ -17,11 +17,11 @@ import numpy as np
 
 from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.splits import bases, differences, kinds
-from fedpeer.data.splits.cuts import cut
+from fedpeer.data.splits.cuts import cut_examples
 from fedpeer.data.splits.shares import PEERS, held_out, split_of
 from fedpeer.data.splits.summary import summary
 
-__all__ = ["MODIFIERS", "SPLITS", "cut", "default_split", "make_split", "pieces", "summary", "undivided"]
+__all__ = ["MODIFIERS", "SPLITS", "cut_examples", "default_split", "make_split", "pieces", "summary", "undivided"]
 
 #: name -> f(dataset, peers, draws, *, settings) -> Split
 SPLITS: dict[str, Callable[..., Split]] = {

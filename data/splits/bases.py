@@ -20,7 +20,7 @@ from fedpeer.data.dataset import DataError, Dataset, Share, Split
 from fedpeer.data.splits.cuts import TEST_FRACTION, Indices, fill, held_back
 from fedpeer.data.splits.shares import (
     classes_of,
-    counted,
+    counted_words,
     enough_for,
     fraction_of,
     held_out,
@@ -58,7 +58,7 @@ def user(
         for u, (train, test) in zip(able, parts, strict=False)
     )
     left = len(counts_U) - wanted
-    remarks = ([remark] if remark else []) + ([f"{counted(left, 'user')} left out"] if left else [])
+    remarks = ([remark] if remark else []) + ([f"{counted_words(left, 'user')} left out"] if left else [])
     return Split(rule=worded("user", test_fraction=test_fraction), shares=shares, remarks=tuple(remarks))
 
 
@@ -100,8 +100,8 @@ def blocks(
     if not 1 <= size <= largest:
         way_out = f"use blocks:{largest} or less, or fewer peers" if largest else "use fewer peers"
         raise DataError(
-            f"{counted(wanted, 'block')} of {size} do not fit into {dataset.name}, which has {len(train_N)} examples "
-            f"to train on{' and none set apart for testing' if dataset.test_N is None else ''}; {way_out}"
+            f"{counted_words(wanted, 'block')} of {size} do not fit into {dataset.name}, which has {len(train_N)} "
+            f"examples to train on{' and none set apart for testing' if dataset.test_N is None else ''}; {way_out}"
         )
     used = size * wanted
     test_M = train_N[used:] if dataset.test_N is None else np.flatnonzero(dataset.test_N)
@@ -161,7 +161,7 @@ def dirichlet(
     tests = [_in_proportion(np.bincount(train_y[train], minlength=len(tests_C)), tests_C) for train in trains]
     rule = worded(f"dirichlet:{alpha:g}", least=None if least == 1 else least, test_fraction=test_fraction)
     split = split_of(dataset, rule, [draws.permutation(train) for train in trains], tests)
-    remark = f"{counted(moved, 'example')} moved from the largest shares so that every peer has at least {least}"
+    remark = f"{counted_words(moved, 'example')} moved from the largest shares so that every peer has at least {least}"
     return Split(rule=split.rule, shares=split.shares, remarks=(*split.remarks, *([remark] if moved else [])))
 
 

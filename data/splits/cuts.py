@@ -20,7 +20,7 @@ Mask = NDArray[np.bool_]
 TEST_FRACTION = 0.25
 
 
-def cut(order: Indices, cut_indices: Sequence[int] | Indices) -> list[Indices]:
+def cut_examples(order: Indices, cut_indices: Sequence[int] | Indices) -> list[Indices]:
     """Cut shuffled examples (N,) at M-1 distinct places in 1..N-1: M parts, none empty, that cover all of them.
 
     Source: Zhu, Ma, Blaschko, Confidence-aware Personalized Federated Learning, 2023, appendix A, step (ii).

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset, Split
-from fedpeer.data.splits.cuts import Indices, Mask, cut, deal, random_cuts
-from fedpeer.data.splits.shares import classes_of, counted, held_out, split_of, wanted_peers, worded
+from fedpeer.data.splits.cuts import Indices, Mask, cut_examples, deal, random_cuts
+from fedpeer.data.splits.shares import classes_of, counted_words, held_out, split_of, wanted_peers, worded
 
 #: Where a kind is cut: into equal parts, at random places, or at the same random places for every kind.
 Cuts = Literal["equal", "per-class", "shared"]
@@ -129,7 +129,7 @@ def _by_kind(
         if len(order) < parts_wanted:
             raise DataError(
                 f'{rule}: {parts_wanted} peers are to hold "{names[kind]}", of which {dataset.name} has '
-                f"{counted(len(order), 'example')} to train on; use fewer peers, or fewer classes for each"
+                f"{counted_words(len(order), 'example')} to train on; use fewer peers, or fewer classes for each"
             )
     if cuts == "shared":
         smallest = min(map(len, orders.values()))
@@ -141,7 +141,7 @@ def _by_kind(
         if cuts == "equal":
             parts = np.array_split(order, len(peers))
         else:
-            parts = cut(order, common if cuts == "shared" else random_cuts(len(order), len(peers), draws))
+            parts = cut_examples(order, common if cuts == "shared" else random_cuts(len(order), len(peers), draws))
         for peer, part in zip(peers, parts, strict=cuts != "shared"):  # shared: the last part may find no holder
             piles[peer].append(part)
     trains = [draws.permutation(np.concatenate(pile)) for pile in piles]

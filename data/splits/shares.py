@@ -36,7 +36,9 @@ def split_of(
         Share(train_M=train.astype(np.int64), test_M=test, note=note)
         for train, test, note in zip(trains, tests, notes or [""] * len(trains), strict=True)
     )
-    return Split(rule=rule, shares=shares, remarks=(f"{counted(left, 'training example')} left over",) if left else ())
+    return Split(
+        rule=rule, shares=shares, remarks=(f"{counted_words(left, 'training example')} left over",) if left else ()
+    )
 
 
 def held_out(dataset: Dataset, test_fraction: float | None, draws: np.random.Generator) -> Mask:
@@ -81,8 +83,8 @@ def enough_for(dataset: Dataset, examples: int, peers: int, least: int = 1) -> N
         raise DataError(f"least = {least}: every peer needs an example; use 1 or more")
     if examples < peers * least:
         raise DataError(
-            f"{dataset.name} has {counted(examples, 'example')} to train on, too few for {least} at each of {peers} "
-            f"peers; use {examples // least} peers or fewer"
+            f"{dataset.name} has {counted_words(examples, 'example')} to train on, too few for {least} at each of "
+            f"{peers} peers; use {examples // least} peers or fewer"
         )
 
 
@@ -92,5 +94,5 @@ def worded(rule: str, **settings: object) -> str:
     return ",".join([rule, *said])
 
 
-def counted(count: int, thing: str) -> str:
+def counted_words(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

@@ -13,14 +13,14 @@ import sys
 from html import escape
 from pathlib import Path
 
-from fedpeer.cli.asking import asked
+from fedpeer.cli.asking import options_of
 from fedpeer.cli.slices import planned
 from fedpeer.runs import plots, report
-from fedpeer.runs.facts import gather
+from fedpeer.runs.facts import gather_facts
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.summary import spoken
-from fedpeer.slicing.describe import describe as described
-from fedpeer.slicing.describe import to_svg
+from fedpeer.slicing.describe import describe_slices as described
+from fedpeer.slicing.describe import slices_svg
 
 HERE = Path(__file__).parent
 MARGIN = 12
@@ -31,7 +31,7 @@ LOOKS = f"<style>{COLOURS} svg {{ color: var(--ink); font-family: system-ui, san
 
 def accuracy(run: RunFolder) -> str:
     """The curves under a line that names them."""
-    facts = gather(run)
+    facts = gather_facts(run)
     names = [method for method, history in facts.histories.items() if len(history.round_R)]
     legend = "".join(
         f'<text x="{46 + 118 * place}" y="-6" font-size="11" fill="var(--m{facts.colours[name]})">'
@@ -56,8 +56,8 @@ def framed(svg: str, more: str = "", *, above: int = 0) -> str:
 
 def main(run: str) -> None:
     """Write both pictures beside this file."""
-    slices = described(*planned(asked({}, HERE.parents[1] / "examples" / "federation.yaml").federation))
-    for name, picture in (("accuracy", accuracy(RunFolder(Path(run)))), ("slices", framed(to_svg(slices)))):
+    slices = described(*planned(options_of({}, HERE.parents[1] / "examples" / "federation.yaml").federation))
+    for name, picture in (("accuracy", accuracy(RunFolder(Path(run)))), ("slices", framed(slices_svg(slices)))):
         (HERE / f"{name}.svg").write_text(picture, encoding="utf-8")
 
 

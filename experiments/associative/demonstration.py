@@ -23,10 +23,10 @@ from fedpeer.data.dataset import DataError
 from fedpeer.experiments.associative.recall import Bits, Canvas, Pattern, Recall, RecallMemory, closeness
 from fedpeer.experiments.associative.shown import HIDDEN, Scene, Shown
 from fedpeer.networks.associative import Associative
-from fedpeer.sims.prepare import prepare
-from fedpeer.sims.record import begin
+from fedpeer.sims.prepare import prepare_simulation
+from fedpeer.sims.record import begin_record
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.simulate import Tell, simulate
+from fedpeer.sims.simulate import Tell, run_prepared
 from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.world import World
 
@@ -76,10 +76,10 @@ def demonstrate(
     methods = tuple(map(Choice, METHODS))
     asked = federation(peers, seed, images=images)
     request = SimulationRequest(federation=asked, methods=methods, seeds=(seed,), device="cpu", workers=workers)
-    simulation = prepare(request)
+    simulation = prepare_simulation(request)
     with tempfile.TemporaryDirectory(prefix="fedpeer-demo-") as folder:
-        run = begin(Path(folder), simulation, "fedpeer demo associative")
-        simulate(simulation, run, tell, stop)
+        run = begin_record(Path(folder), simulation, "fedpeer demo associative")
+        run_prepared(simulation, run, tell, stop)
         if run.status != "finished":
             return None
         models = {method: load_file(run.models(method, seed)) for method in METHODS}

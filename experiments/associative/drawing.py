@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from fedpeer.experiments.associative.words import NAMES, RULE, scores, verdict
+from fedpeer.experiments.associative.words import NAMES, RULE, recall_scores, verdict
 
 if TYPE_CHECKING:
     from fedpeer.experiments.associative.recall import Cells
@@ -44,7 +44,7 @@ class DrawingMarks:
         return cls(marks, after, apart)
 
 
-def drawn(scene: Scene, marks: DrawingMarks, *, images: bool) -> Table:
+def draw_marks(scene: Scene, marks: DrawingMarks, *, images: bool) -> Table:
     """What is given, what is expected, and each method's answer, side by side.
 
     Of an image, in which there is no noise, the given half and the rest that is missing are one picture.
@@ -57,7 +57,7 @@ def drawn(scene: Scene, marks: DrawingMarks, *, images: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, marks.apart, 0, 0))
     for name in columns:
         table.add_column(name, no_wrap=True, header_style="")
-    table.add_row(*(picture(*pair, marks) for pair in columns.values()))
+    table.add_row(*(draw_picture(*pair, marks) for pair in columns.values()))
     table.add_row(*[""] * len(asked), *(Text(_verdict(scene, name), style="dim") for name in scene.answers))
     return table
 
@@ -68,7 +68,7 @@ def _verdict(scene: Scene, method: str) -> str:
     return "\n".join(verdict(scene.passes[method], missing, too_much))
 
 
-def picture(cells: Cells, expected: Cells, marks: DrawingMarks) -> Text:
+def draw_picture(cells: Cells, expected: Cells, marks: DrawingMarks) -> Text:
     """A pattern, cell by cell, against what was expected."""
     text, styles = Text(), tuple(STYLES.values())
     for number, (row, wanted) in enumerate(zip(cells.tolist(), expected.tolist(), strict=True)):
@@ -90,9 +90,9 @@ def legend(marks: DrawingMarks) -> Text:
     return text
 
 
-def table(shown: Shown) -> Table:
+def recall_table(shown: Shown) -> Table:
     """How good the methods are over all peers and patterns."""
-    headings, rows = scores(shown)
+    headings, rows = recall_scores(shown)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column(headings[0], no_wrap=True)
     for heading in headings[1:]:

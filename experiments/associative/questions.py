@@ -16,8 +16,8 @@ import numpy as np
 from fedpeer.experiments.associative.page.server import QuestionError
 from fedpeer.experiments.associative.recall import Cells, Pattern, Recall, Recalled
 from fedpeer.experiments.associative.shown import HIDDEN, Shown
-from fedpeer.experiments.associative.words import NAMES, RULE, lesson, says, scores, verdict
-from fedpeer.peer.wire.json_text import parsed
+from fedpeer.experiments.associative.words import NAMES, RULE, lesson, recall_scores, says, verdict
+from fedpeer.peer.wire.json_text import parse_json
 
 #: Characters of a name out of a question that its refusal repeats.
 NAME_MAX = 40
@@ -36,7 +36,7 @@ def tellable(shown: Shown, seed: int) -> dict[str, Any]:
     """What the page shows before anything is asked."""
     recall, first = shown.recall, shown.scenes[0]
     (rows, columns), images = recall.canvas.shape, recall.canvas.images
-    headings, results = scores(shown)
+    headings, results = recall_scores(shown)
     averaged = int(recall.memories["partial-averaging"][first.peer].averaged_H.sum())
     facts = [f"{shown.peers} peers", f"{HIDDEN} hidden units, of which partial averaging shares {averaged}"]
     if images:
@@ -79,7 +79,7 @@ def question_in(body: bytes, recall: Recall) -> Question:
         QuestionError: it is something else.
     """
     try:
-        found = parsed(body)
+        found = parse_json(body)
     except ValueError:
         raise QuestionError("not_json", "The question is no JSON.") from None
     if not isinstance(found, dict) or set(found) != {"peer", "methods", "given"}:

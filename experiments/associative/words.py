@@ -77,7 +77,7 @@ def _done(found: Recalled, relation: Relation, method: str, other: str | None, n
     return f", and makes something up: {what}" if relation == "never" else f", and fails: {what}"
 
 
-def scores(shown: Shown) -> tuple[list[str], list[list[str]]]:
+def recall_scores(shown: Shown) -> tuple[list[str], list[list[str]]]:
     """How good the methods are over all peers and patterns: the headings, and a row a method."""
     from fedpeer.experiments.associative.demonstration import OTHERS
 

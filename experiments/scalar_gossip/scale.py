@@ -14,10 +14,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.experiments.scalar_gossip.averaging import CrowdProtocol
 from fedpeer.experiments.scalar_gossip.simulation import CrowdAsked, CrowdOutcome
-from fedpeer.runs.canvas import INK, MARKERS, drawn, method_colour
+from fedpeer.runs.canvas import INK, MARKERS, draw_axes, method_colour
 from fedpeer.runs.summary import count_text
 
 #: Row of a page, as JSON holds it.
@@ -56,7 +56,8 @@ class ScaleRow:
         """The crowd of this line at the size of this place, 0 the smallest."""
         peers = (DOUBLED if self.doubled else SIZES)[place]
         return CrowdAsked(
-            graph=parse(self.graph), peers=peers, protocol=self.protocol, loss=self.loss, churn=self.churn, to=TO,
+            graph=parse_choice(self.graph), peers=peers, protocol=self.protocol, loss=self.loss, churn=self.churn,
+            to=TO,
             seed=seed, exchanges_max=EXCHANGES_MAX,
         )  # fmt: skip
 
@@ -95,7 +96,7 @@ def key(asked: CrowdAsked) -> str:
     return f"{asked.graph} {asked.peers} {asked.protocol} {trouble} {asked.to:g} {asked.seed}"
 
 
-def row(line: ScaleRow, outcome: CrowdOutcome) -> dict[str, Any]:
+def scale_row(line: ScaleRow, outcome: CrowdOutcome) -> dict[str, Any]:
     """A finished cell in plain types."""
     asked, known = outcome.asked, outcome.theory
     return {
@@ -111,7 +112,7 @@ def row(line: ScaleRow, outcome: CrowdOutcome) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------- page
 
 
-def page(rows: Sequence[Row], command: str, facts: str) -> str:
+def scale_page(rows: Sequence[Row], command: str, facts: str) -> str:
     """The whole page, Markdown. facts: machine and versions, in a sentence."""
     largest = max(each["peers"] for each in rows)
     total = sum(each["seconds"] for each in rows)
@@ -248,7 +249,7 @@ def _picture(rows: Sequence[Row], name: Callable[[Row], str], *, theory: bool) -
         axes.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
 
     said = "; ".join(f"{each}: {_range([one for one in rows if name(one) == each])}" for each in names)
-    return drawn(draw, 300, f"Exchanges to a millionth by number of peers. {said}", right=26, left=66)
+    return draw_axes(draw, 300, f"Exchanges to a millionth by number of peers. {said}", right=26, left=66)
 
 
 def _growing(rows: Sequence[Row]) -> list[Row]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpeer.config.choice import Choice, bind, lookup
+from fedpeer.config.choice import Choice, bind_settings, lookup
 from fedpeer.experiments.scalar_gossip.averaging import Crowd, CrowdProtocol
 from fedpeer.experiments.scalar_gossip.channels import ScalarTraffic
 from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
@@ -100,18 +100,22 @@ class CrowdOutcome:
 Tell = Callable[[float], None]
 
 
-def play(asked: CrowdAsked, tell: Tell = lambda _: None, stop: threading.Event | None = None) -> CrowdOutcome:
+def simulate_scalar(
+    asked: CrowdAsked, tell: Tell = lambda _: None, stop: threading.Event | None = None
+) -> CrowdOutcome:
     """Play one crowd.
 
     Raises:
         ChoiceError, TopologyError: a graph or a number that cannot be; the message names the way out.
     """
-    check(asked)
+    check_scalar_request(asked)
     stop = stop or threading.Event()
     began = time.process_time()
     with _peak() as peak:
         build = lookup(asked.graph, GRAPHS, "topology")
-        graph = wide(asked.graph.name, asked.peers, bind(asked.graph, build), np.random.default_rng(asked.seed))
+        graph = wide(
+            asked.graph.name, asked.peers, bind_settings(asked.graph, build), np.random.default_rng(asked.seed)
+        )
         if not graph.phases and (asked.loss or asked.churn or asked.gone):
             raise TopologyError(
                 f"complete of {asked.peers:,} peers: its edges are not kept, so nothing can be lost on them and nobody "
@@ -148,7 +152,7 @@ def play(asked: CrowdAsked, tell: Tell = lambda _: None, stop: threading.Event |
     )
 
 
-def check(asked: CrowdAsked) -> None:
+def check_scalar_request(asked: CrowdAsked) -> None:
     """Refuse numbers that cannot be.
 
     Raises:

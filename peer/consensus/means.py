@@ -16,7 +16,7 @@ from fedpeer.gossip.tensor_bytes import raw
 from fedpeer.peer.consensus import round_results
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.events import AggregateUpdates, UpdatesAggregated
-from fedpeer.peer.wire.mean_bytes import VALUES, WEIGHT, mean_of, weight_and_values
+from fedpeer.peer.wire.mean_bytes import VALUES, WEIGHT, mean_from_bytes, weight_and_values
 from fedpeer.rejection import Rejection
 
 #: How a waiting time is made up: of how capable the peer is, and of whether another one is the first of this group. So
@@ -24,9 +24,9 @@ from fedpeer.rejection import Rejection
 CAPABLE, FIRST = 2 / 3, 1 / 3
 
 
-def concluded(job: AggregateUpdates) -> UpdatesAggregated:
+def mean_result(job: AggregateUpdates) -> UpdatesAggregated:
     """The end of a round: the mean of the updates that came, of numbers like them since it lies between them."""
-    return round_results.concluded(job, mean_of(tuple(job.updates.values())), sound=True)
+    return round_results.server_result(job, mean_from_bytes(tuple(job.updates.values())), sound=True)
 
 
 def course_of(value_D: Tensor, *, weight_max: float, patience: float) -> AlgorithmSpec:

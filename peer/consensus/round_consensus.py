@@ -24,9 +24,9 @@ from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.consensus.retries import RetryTimer
 from fedpeer.peer.consensus.revoked_keys import attested
-from fedpeer.peer.consensus.voting import signers, swear, unproven
+from fedpeer.peer.consensus.voting import signers, swear, unproven_vote
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
-from fedpeer.peer.state.consensus_state import ConsensusState, PendingUpdate, bound
+from fedpeer.peer.state.consensus_state import ConsensusState, PendingUpdate, commit_state_changed
 from fedpeer.peer.state.entries import ModelStored, TermChanged
 from fedpeer.peer.state.events import AggregateUpdates, UpdatesAggregated
 from fedpeer.peer.state.node_state import NodeState
@@ -47,7 +47,7 @@ from fedpeer.peer.wire.ballots import (
     SendConsensus,
     VoteRequest,
 )
-from fedpeer.peer.wire.leaf_bytes import content_of, parted
+from fedpeer.peer.wire.leaf_bytes import content_of, split_leaves
 from fedpeer.peer.wire.messages import Ack, ConsensusMessage, ModelReply, ModelRequest, RejectMessage, Update
 from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
@@ -150,7 +150,7 @@ class RoundConsensus:
         """What holds after the last round: by client the last round in which its update counted, and the server."""
         applied = self.decrees.holding.applied
         if applied is not None and applied.decree.digest != self._read[0]:
-            found = parted(self.chamber.models[applied.decree.digest], self.course.server_bytes)
+            found = split_leaves(self.chamber.models[applied.decree.digest], self.course.server_bytes)
             assert found is not None, "what is taken over is looked at before"
             self._read = applied.decree.digest, *found
         return self._read[1], self._read[2]
@@ -189,7 +189,7 @@ class RoundConsensus:
         if signers(said) - self.life.circle.roster.by_id.keys():
             # Who is put out signed it while it belonged. Without its key that proves nothing, and whoever hands it over
             # is not to blame. The next round, and the next coordinator, do without that signature.
-            outs = [replace(out, code="round_gap") if unproven(out) else out for out in outs]
+            outs = [replace(out, code="round_gap") if unproven_vote(out) else out for out in outs]
         self._do(outs)
 
     def hear_update(self, peer: str, update: Update) -> None:
@@ -363,7 +363,7 @@ class RoundConsensus:
                 case PersistConsensus(HardState() as stand):
                     life.write(TermChanged(group=self.group, term=stand.term, voted=stand.voted))
                 case PersistConsensus(CommitState() as holding):
-                    life.write(bound(self.group, holding))
+                    life.write(commit_state_changed(self.group, holding))
                 case SendConsensus(_, Accept()) if not self.chamber.votes:
                     pass
                 case SendConsensus(_, Heartbeat() | HeartbeatReply() as said):  # it is there, whatever its disk does

@@ -19,7 +19,7 @@ def practised(job: TrainClient, client: bytes, update: bytes, course: AlgorithmS
     return ClientTrained(job.round, client, update, content_digest(update), course.fault(update))
 
 
-def concluded(
+def server_result(
     job: AggregateUpdates, server: bytes, *, sound: bool, out: Mapping[str, Rejection] = NOBODY
 ) -> UpdatesAggregated:
     """A round that leads to this server; `sound`: whether it is made of numbers, `out`: whose updates are left out."""

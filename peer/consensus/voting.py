@@ -15,7 +15,7 @@ from typing import Protocol, TypeGuard
 
 from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
-from fedpeer.peer.state.consensus_state import ConsensusState, called
+from fedpeer.peer.state.consensus_state import ConsensusState, voter_set_known
 from fedpeer.peer.state.entries import VotingAllowed
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.ballots import Commit, Heartbeat, Message, Out
@@ -49,12 +49,12 @@ def signers(said: Message) -> frozenset[str]:
     return frozenset()
 
 
-def unproven(out: Out) -> TypeGuard[Rejection]:
+def unproven_vote(out: Out) -> TypeGuard[Rejection]:
     """Whether it refuses a signature."""
     return isinstance(out, Rejection) and out.code == "bad_signature"
 
 
-def enrol(council: VotingIn, roster: Roster) -> None:
+def learn_roster(council: VotingIn, roster: Roster) -> None:
     """A later roster is known."""
     found, now = council.life.circle.councils[council.group].electorate(roster), council.decrees.election.electorate
     if council.course.fixed and found.number > now.number and found.members != now.members:
@@ -64,7 +64,7 @@ def enrol(council: VotingIn, roster: Roster) -> None:
         council.life.stop(2, text)
         return
     if found.number not in council.chamber.rosters:
-        council.life.write(called(council.group, found, to_bytes(roster)))
+        council.life.write(voter_set_known(council.group, found, to_bytes(roster)))
     council.decrees.announce(found)
 
 
@@ -87,7 +87,7 @@ def hear_earlier(council: VotingIn, peer: str, news: RosterNews) -> None:
         return
     roster = read_news(council.life, peer, news)
     if roster is not None:
-        enrol(council, roster)
+        learn_roster(council, roster)
 
 
 def introduce(council: VotingIn, peer: str) -> None:

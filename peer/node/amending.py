@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 
-from fedpeer.config.contract import HeldContract, differences, told
+from fedpeer.config.contract import HeldContract, differences, differences_text
 from fedpeer.peer.node.evaluating import models_of
 from fedpeer.peer.node.skew import furthest
 from fedpeer.peer.state.events import Amend, Evaluate, Persist, Stop
@@ -47,7 +47,7 @@ def take_over(life: NodeState, signed: SignedContract) -> None:
         return
     life.signed = signed
     life.effects.append(Amend(signed))
-    changes = told(differences(json.loads(life.setup.held.text), json.loads(signed.text)), "now", "then")
+    changes = differences_text(differences(json.loads(life.setup.held.text), json.loads(signed.text)), "now", "then")
     text = f"contract {signed.number} holds from round {signed.starts} on: {changes}"
     life.note("info", "contract", text, number=signed.number, starts=signed.starts)
     for peer, other in life.others.items():
@@ -92,6 +92,6 @@ def gone_over(life: NodeState) -> None:
         done, every = ledger.round - 1, json.loads(held.before)["learning"]["evaluate_every"]
         if done > 0 and not ledger.trained and done % every == 0:
             life.effects.append(Evaluate(done, *models_of(life)))
-        changes = told(differences(json.loads(held.before), json.loads(held.text)), "before", "now")
+        changes = differences_text(differences(json.loads(held.before), json.loads(held.text)), "before", "now")
         life.note("info", "contract", f"contract {held.number} is in force: {changes}", number=held.number)
         life.snapshot()

@@ -13,19 +13,19 @@ import json
 from collections.abc import Collection
 from dataclasses import replace
 
-from fedpeer.config.contract import differences, digest_of, part, told
+from fedpeer.config.contract import contract_digest, differences, differences_text, part
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX, fence, memory
 from fedpeer.gossip.proofs import LifeProof, life_text
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.consensus.voting import read_news
 from fedpeer.peer.node.admission import note_roster
 from fedpeer.peer.node.amending import hear_signed, tell_signed
-from fedpeer.peer.node.reminders import is_its_own, own_signature, remind, unproven
+from fedpeer.peer.node.reminders import is_its_own, own_signature, remind, unproven_reminder
 from fedpeer.peer.state.entries import Acked, Left, Met, Returned, Revoked
 from fedpeer.peer.state.events import Enrol, Heard, Stop
 from fedpeer.peer.state.node_state import NodeState
-from fedpeer.peer.state.seats import seats_of
-from fedpeer.peer.wire.json_text import parsed
+from fedpeer.peer.state.seats import consensus_places
+from fedpeer.peer.wire.json_text import parse_json
 from fedpeer.peer.wire.messages import Contract, Hello, LaneState, RosterNews
 from fedpeer.peer.wire.roster import Roster, to_bytes
 from fedpeer.peer.wire.signed_contract import BEGINNING
@@ -119,7 +119,7 @@ def hear_hello(life: NodeState, heard: Heard, hello: Hello) -> bool:
         life.refuse(code, peer, f"incarnation {heard.incarnation}, and {known} is known")
         say_hello(life, peer, answer=True)
         return False
-    if (more := unproven(life, heard, hello)) is not None:
+    if (more := unproven_reminder(life, heard, hello)) is not None:
         life.refuse("unproven", peer, more)  # until it shows our own signature, the two have not met
         return False
     if (hello.life, hello.nonce) > (other.life, other.nonce):
@@ -191,7 +191,7 @@ def _agree(life: NodeState, peer: str, hello: Hello) -> None:
     other.said = hello.contract, dict(hello.groups)
     mine = _together(life, peer)
     other.agreed = {group for group in mine if _agreed(life, peer, group)}
-    if life.signed is not None and hello.contract != digest_of(life.signed.text):
+    if life.signed is not None and hello.contract != contract_digest(life.signed.text):
         tell_signed(life, peer)
     if hello.contract != life.setup.contract:
         _tell_contract(life, peer)
@@ -221,9 +221,9 @@ def _agreed(life: NodeState, peer: str, group: str) -> bool:
     if contract == life.setup.contract:
         return True
     served = life.setup.part == "client"
-    return digest_of(other.contract) == contract and part(parsed(other.contract), group, served=served) == part(
-        json.loads(life.setup.held.text), group, served=served
-    )
+    return contract_digest(other.contract) == contract and part(
+        parse_json(other.contract), group, served=served
+    ) == part(json.loads(life.setup.held.text), group, served=served)
 
 
 def _tell_contract(life: NodeState, peer: str) -> None:
@@ -239,19 +239,19 @@ def hear_contract(life: NodeState, peer: str, contract: Contract) -> None:
     other, mine, text = life.others[peer], life.setup.held.text, contract.text
     if text.startswith(BEGINNING):
         signed = hear_signed(life, peer, text)
-        if signed is None or digest_of(signed.text) != other.said[0]:
+        if signed is None or contract_digest(signed.text) != other.said[0]:
             return
         text = signed.text
     if text == mine:
         return
     try:
-        theirs = parsed(text)
+        theirs = parse_json(text)
         if not isinstance(theirs, dict):
             raise ValueError("it is no mapping")
     except ValueError as error:
         life.refuse("bad_metadata", peer, f"its contract cannot be read: {error}")
         return
-    digest = digest_of(text)
+    digest = contract_digest(text)
     _tell_contract(life, peer)
     if digest == other.said[0]:
         other.contract = text
@@ -260,7 +260,9 @@ def hear_contract(life: NodeState, peer: str, contract: Contract) -> None:
     if other.differs != digest:
         other.differs = digest
         life.refuse(
-            "plan_mismatch", peer, f"the federation files differ: {told(differences(json.loads(mine), theirs))}"
+            "plan_mismatch",
+            peer,
+            f"the federation files differ: {differences_text(differences(json.loads(mine), theirs))}",
         )
 
 
@@ -309,7 +311,7 @@ def _rekeyed(life: NodeState, peer: str) -> bool:
     return not life.verify(peer, life_text(life.circle.roster.federation_id, peer, *numbers), signature)
 
 
-def enrol(life: NodeState, roster: Roster) -> None:
+def adopt_roster(life: NodeState, roster: Roster) -> None:
     """Go by a later roster: who is new is greeted, who is gone is not spoken to, and the groups are what it says."""
     before, keys = set(life.circle.peers), {entry.id: entry.key for entry in life.circle.roster.entries}
     anew = {each.id for each in roster.entries if keys.get(each.id, each.key) != each.key and each.id != life.me}
@@ -334,7 +336,7 @@ def enrol(life: NodeState, roster: Roster) -> None:
     for group, weight in life.ledger.regrouped({g.id: g.index_D for g in life.circle.groups.values()}).items():
         life.note("warning", "written_off", f'the group "{group}" is gone', group=group, weight=weight)
     if life.circle.councils or life.ledger.chambers:
-        life.ledger.seated(*seats_of(life.circle, b""))  # the council of a server's clients is there already
+        life.ledger.seated(*consensus_places(life.circle, b""))  # the council of a server's clients is there already
     life.snapshot()
     gone, new = sorted(before - set(life.circle.peers)), sorted(set(life.circle.peers) - before)
     said = [*(f"{peer} is new" for peer in new), *(f"{peer} is put out" for peer in gone)]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.leaves import mapped
+from fedpeer.algorithms.leaves import map_leaves
 from fedpeer.algorithms.probing import small
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.config.building import AnyAlgorithm, algorithm_of
@@ -107,4 +107,4 @@ class Keeper(Keeps):
 
     def _state(self, state_k: Tensor) -> Any:
         read = self.form.read(state_k.numpy().tobytes())
-        return mapped(lambda leaf: leaf.to(self.learner.device), read)
+        return map_leaves(lambda leaf: leaf.to(self.learner.device), read)

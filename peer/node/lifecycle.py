@@ -75,7 +75,7 @@ class NodeParts:
     begin: Callable[[int], None]  # this round
 
 
-def gather(work: NodeParts) -> None:
+def await_others(work: NodeParts) -> None:
     """Wait for the others, for a while; then begin, or first take over the values of those who are further."""
     life = work.life
     absent = sorted(p for p in life.mates if not life.others[p].met)
@@ -94,7 +94,7 @@ def gather(work: NodeParts) -> None:
     life.advertise()
 
 
-def join(work: NodeParts) -> None:
+def join_late(work: NodeParts) -> None:
     """Ask three members of each group for its value; begin in their round when all are there, or the time is up.
 
     Of each coordinate the median is taken over. Where there are two values the third is this peer's own, so that one of
@@ -179,7 +179,7 @@ def linger(work: NodeParts) -> None:
         life.stop(0, f"finished all {life.setup.federation.learning.rounds} rounds")
 
 
-def leave(work: NodeParts) -> None:
+def leave_federation(work: NodeParts) -> None:
     """Hand everything over, in equal parts to who is there; write off what nobody takes in time."""
     life, ledger, passage = work.life, work.life.ledger, work.passage
     if ledger.left:

@@ -33,12 +33,12 @@ from fedpeer.peer.node.channels import say_again
 from fedpeer.peer.node.client import RoundClient
 from fedpeer.peer.node.dispatch import Dispatch
 from fedpeer.peer.node.fellow import GroupAverager
-from fedpeer.peer.node.handshake import close_books, enrol, greet
-from fedpeer.peer.node.lifecycle import Lifecycle, NodeParts, gather, join, leave, linger
+from fedpeer.peer.node.handshake import adopt_roster, close_books, greet
+from fedpeer.peer.node.lifecycle import Lifecycle, NodeParts, await_others, join_late, leave_federation, linger
 from fedpeer.peer.node.membership_effects import attend
 from fedpeer.peer.node.reminders import born_again
 from fedpeer.peer.node.retransmission import Retransmissions
-from fedpeer.peer.node.rounds import Rounds, average, begin, push, stay, train, trained, watch
+from fedpeer.peer.node.rounds import Rounds, average, begin_round, push, round_trained, stay, train_round, watch_rounds
 from fedpeer.peer.node.skew import finished_without
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.durable_state import DurableState
@@ -209,7 +209,7 @@ class Node:
                 life.reconsider()
                 attend(life, life.membership.tick(event.now))
                 if life.phase == "learning" and self.part is None:
-                    watch(life, self.rounds)
+                    watch_rounds(life, self.rounds)
                 if life.phase in ("learning", "finished"):
                     for council in self.councils.values():
                         council.tick()
@@ -218,7 +218,7 @@ class Node:
             case Trained() if isinstance(self.part, GroupAverager):
                 self.part.trained(event)
             case Trained():
-                trained(life, self.rounds, event)
+                round_trained(life, self.rounds, event)
             case Evaluated():
                 life.advertise(event.score)
                 text = f"round {event.round}: score {event.score:.4f}, loss {event.loss:.4f}"
@@ -266,7 +266,7 @@ class Node:
         life.amnesia = self._forgot or life.ledger.rekeyed
         close_books(life)  # by a roster that was there when it started
         for council in self.councils.values():
-            voting.enrol(council, life.circle.roster)
+            voting.learn_roster(council, life.circle.roster)
         if life.phase == "stopped":
             return
         if life.ledger.left:
@@ -288,14 +288,14 @@ class Node:
         else:
             life.note("info", "resumed", f"going on in round {round}", round=round)
             if self.part is None and not life.ledger.trained:
-                train(life, self.rounds)
+                train_round(life, self.rounds)
 
     def _begin(self, round: int) -> None:
         """This round is the first of this process."""
         if self.part is not None:
             self.part.begin()
         else:
-            begin(self.life, self.rounds, round)
+            begin_round(self.life, self.rounds, round)
 
     def _asked(self, what: str) -> None:
         life = self.life
@@ -319,14 +319,14 @@ class Node:
             return
         match life.phase:
             case "gathering":
-                gather(self.work)
+                await_others(self.work)
             case "joining":
-                join(self.work)
+                join_late(self.work)
             case "finished":
                 if not goes_over(life):
                     linger(self.work)
             case "leaving":
-                leave(self.work)
+                leave_federation(self.work)
         if life.phase == "learning":
             if self.part is not None:
                 self.part.go_on()
@@ -345,13 +345,13 @@ class Node:
                 life.enter("joining")
                 return
             if not ledger.trained:
-                train(life, self.rounds)
+                train_round(life, self.rounds)
                 return
             if life.synchronous and (self._among_strangers() or not average(life, self.rounds, self.repeats)):
                 return
             if stay(life, self.rounds):
                 return
-            begin(life, self.rounds, ledger.round + 1)
+            begin_round(life, self.rounds, ledger.round + 1)
             life.advertise()
         if life.phase == "finished":
             life.enter("finished")
@@ -383,13 +383,13 @@ class Node:
         life = self.life
         if roster.number <= life.circle.roster.number:
             return
-        enrol(life, roster)
+        adopt_roster(life, roster)
         for peer in life.circle.peers:
             if peer != life.me:
                 life.others.setdefault(peer, Neighbor())
         self._seat()
         for council in self.councils.values():
-            voting.enrol(council, roster)
+            voting.learn_roster(council, roster)
         life.changed()
 
     def _seat(self) -> None:

@@ -22,9 +22,9 @@ from fedpeer.config.choice import Choice
 from fedpeer.config.contract import (
     EARLIER,
     HeldContract,
+    contract_digest,
     contract_of,
     differences,
-    digest_of,
     federation_of,
     remembered,
     text_of,
@@ -48,7 +48,7 @@ from fedpeer.peer.state.events import Persist
 from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.state.node_state import PeerGroups, Setup
 from fedpeer.peer.state.saving import Recovered
-from fedpeer.peer.state.seats import seats_of
+from fedpeer.peer.state.seats import consensus_places
 from fedpeer.peer.state.voters import EVERYONE, ConsensusGroup, electorate
 from fedpeer.peer.wire.ballots import VoterSet
 from fedpeer.peer.wire.roster import Roster, RosterError
@@ -130,7 +130,7 @@ def setup_of(
     return Setup(
         me=me,
         federation=federation,
-        contract=digest_of(text),
+        contract=contract_digest(text),
         held=HeldContract(0, text, b"") if held is None else replace(held, text=text),
         signed=signed,
         unfit=lambda later: _unfit(assembly, kind, roster, me, text, later),
@@ -190,7 +190,7 @@ def owner_of(setup: Setup) -> dict[str, str]:
     return {"peer": setup.me, "federation": setup.circle.roster.federation_id.hex()}
 
 
-def key_of(setup: Setup) -> str:
+def owner_key(setup: Setup) -> str:
     """This peer's own key, in hex."""
     return setup.circle.roster.by_id[setup.me].key.hex()
 
@@ -198,7 +198,7 @@ def key_of(setup: Setup) -> str:
 def disk_bytes(persist: Persist, setup: Setup) -> bytes:
     """What the disk keeps of it: a snapshot with its owner's name, or an entry."""
     if isinstance(persist.content, DurableState):
-        owner = owner_of(setup) | {"key": key_of(setup)}
+        owner = owner_of(setup) | {"key": owner_key(setup)}
         return snapshot_bytes(persist.content, owner, persist.held or replace(setup.held, before=b""))
     assert isinstance(persist.content, Entry)
     return entry_bytes(persist.content)
@@ -231,12 +231,14 @@ def node_of(
     if recovered.snapshot is None:
         # Entries without a snapshot: the first one was not finished, or cannot be read any more.
         ledger = DurableState.blank(rules, index, start_n, state_size)
-        ledger.seated(*seats_of(setup.circle, b"" if course is None else course.client))
+        ledger.seated(*consensus_places(setup.circle, b"" if course is None else course.client))
         for data in recovered.entries:
             ledger.apply(entry_of(data, rules.start_weight))
     else:
-        places, blank = seats_of(setup.circle, b"" if course is None else course.client)
-        ledger = ledger_of(recovered.snapshot, recovered.entries, rules, index, owner_of(setup), places, key_of(setup))
+        places, blank = consensus_places(setup.circle, b"" if course is None else course.client)
+        ledger = ledger_of(
+            recovered.snapshot, recovered.entries, rules, index, owner_of(setup), places, owner_key(setup)
+        )
         if set(index) != set(ledger.groups):
             ledger.regrouped(index)
         ledger.seated(places, blank)

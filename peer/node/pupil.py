@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.leaves import leaves, mapped, stacked, taken
+from fedpeer.algorithms.leaves import leaves_of, map_leaves, stack_states, take_rows
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.updates import fault
 from fedpeer.config.building import Coordinated, Loader, coordinated_of, left_out
 from fedpeer.config.choice import Choice
 from fedpeer.learning.learner import Learner
-from fedpeer.peer.consensus.round_results import concluded, practised
+from fedpeer.peer.consensus.round_results import practised, server_result
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.events import (
     AggregateUpdates,
@@ -95,7 +95,7 @@ class Pupil:
             numbers = among(len(peers)).participants(round, len(peers), learning.participation, draws)
             return tuple(peers[number] for number in numbers)
 
-        template = leaves(mapped(lambda leaf: leaf.cpu(), update))
+        template = leaves_of(map_leaves(lambda leaf: leaf.cpu(), update))
 
         def wrong(data: bytes) -> Rejection | None:
             return fault(forms[2].leaves(data), template, counts=algorithm.counts, positive=algorithm.positive)
@@ -141,14 +141,14 @@ class Pupil:
 
     def _conclude(self, job: AggregateUpdates) -> UpdatesAggregated:
         algorithm, before = self.among(len(job.clients)), self._read(self.server, job.server)
-        updates = stacked([self._read(self.update, each) for each in job.updates.values()])
+        updates = stack_states([self._read(self.update, each) for each in job.updates.values()])
         found = left_out(algorithm, self.learner.assembly.federation.learning, before, updates, job.round)
         out = {client: why for client, why in zip(job.updates, found, strict=True) if why is not None}
         if out:
-            updates = taken(updates, [row for row, why in enumerate(found) if why is None])
+            updates = take_rows(updates, [row for row, why in enumerate(found) if why is None])
         server = self.server.written(algorithm.close(before, updates))
         sound = self.course.sound(server) and self.course.server_fault(server) is None
-        return concluded(job, server, sound=sound, out=out)
+        return server_result(job, server, sound=sound, out=out)
 
     def _settle(self, job: FinishRound) -> RoundFinished:
         server, client = self._read(self.server, job.server), self._read(self.client, job.before)
@@ -160,7 +160,7 @@ class Pupil:
         return RoundFinished(job.round, self.client.written(client), x_n, None if server_n is None else server_n.cpu())
 
     def _read(self, form: LeafForm, data: bytes) -> Any:
-        return mapped(lambda leaf: leaf.to(self.learner.device), form.read(data))
+        return map_leaves(lambda leaf: leaf.to(self.learner.device), form.read(data))
 
 
 def _batches(learner: Learner, clients: Sequence[str], round: int) -> Batches:

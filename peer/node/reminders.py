@@ -207,7 +207,7 @@ def born_again(life: NodeState, incarnation: int, why: str) -> None:
         other.met, other.hello_at = False, life.now
 
 
-def unproven(life: NodeState, heard: Heard, hello: Hello) -> str | None:
+def unproven_reminder(life: NodeState, heard: Heard, hello: Hello) -> str | None:
     """What a Hello says of this peer that only this peer's own signature could show; None: nothing."""
     ledger = life.ledger
     if heard.to_incarnation > ledger.incarnation:

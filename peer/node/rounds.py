@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging, Turn, neighbours, turn
-from fedpeer.gossip.event_trigger import moved
+from fedpeer.gossip.event_trigger import has_moved
 from fedpeer.gossip.noise_phase import NoisePhase
 from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, resting
 from fedpeer.peer.node.amending import goes_over
@@ -89,7 +89,7 @@ class Rounds:
         return life.ran - self.trained_at if self.trained_at is not None and self.said_stalled else 0
 
 
-def begin(life: NodeState, rounds: Rounds, round: int) -> None:
+def begin_round(life: NodeState, rounds: Rounds, round: int) -> None:
     """The next round: what was averaged goes into the parameters, is evaluated if due, and is trained on."""
     ledger, learning = life.ledger, life.setup.federation.learning
     life.write(Began(round=round))
@@ -120,7 +120,7 @@ def begin(life: NodeState, rounds: Rounds, round: int) -> None:
         life.note("info", "finished", f"all {learning.rounds} rounds are done")
         life.snapshot()
         return
-    train(life, rounds)
+    train_round(life, rounds)
 
 
 def _watch_weights(life: NodeState, rounds: Rounds, weights: Mapping[str, float]) -> None:
@@ -138,7 +138,7 @@ def _watch_weights(life: NodeState, rounds: Rounds, weights: Mapping[str, float]
             life.note("warning", "weight_astray", text, group=group, weight=weight)
 
 
-def watch(life: NodeState, rounds: Rounds) -> None:
+def watch_rounds(life: NodeState, rounds: Rounds) -> None:
     """Say when the averaging of a synchronous round lasts for longer than a deadline or two can explain."""
     if rounds.trained_at is None or rounds.said_stalled or rounds.said_alone or not life.synchronous:
         return
@@ -152,7 +152,7 @@ def watch(life: NodeState, rounds: Rounds) -> None:
     life.note("warning", "rounds_stalled", text, round=life.ledger.round)
 
 
-def train(life: NodeState, rounds: Rounds) -> None:
+def train_round(life: NodeState, rounds: Rounds) -> None:
     """Have the steps of this round taken; again after a restart, since a `Train` that was under way is forgotten."""
     ledger = life.ledger
     if goes_over(life):
@@ -187,11 +187,11 @@ def stay(life: NodeState, rounds: Rounds) -> bool:
         life.note("warning", "alone", text, round=life.ledger.round)
     if rounds.alone < learning.alone_rounds:
         rounds.alone += 1
-        train(life, rounds)
+        train_round(life, rounds)
     return True
 
 
-def trained(life: NodeState, rounds: Rounds, event: Trained) -> None:
+def round_trained(life: NodeState, rounds: Rounds, event: Trained) -> None:
     """The steps are taken. They are booked under the round in which the others are, if this peer fell behind."""
     if not rounds.training or event.round != life.ledger.round:
         return
@@ -385,7 +385,7 @@ def _awake(holding: GroupState, exchange: int, drift: float) -> bool:
     does not know what it had then gives."""
     if exchange > 0 or holding.settled_D is None:
         return exchange == 0 or holding.awake
-    return bool(moved(holding.held.estimate_D, holding.settled_D.to(holding.held.value_D.dtype), drift))
+    return bool(has_moved(holding.held.estimate_D, holding.settled_D.to(holding.held.value_D.dtype), drift))
 
 
 def _noise(life: NodeState, policy: Averaging, group: str, exchange: int, cut: Collection[str]) -> dict[str, Any]:
@@ -472,4 +472,4 @@ def _worth_telling(life: NodeState, rounds: Rounds, group: str, drift: float) ->
     before_D, trainings = rounds.pushed_D.get(group, (None, 0))
     if before_D is None or trainings >= QUIET_TRAININGS:
         return True
-    return bool(moved(life.ledger.estimate_D(group), before_D, drift))
+    return bool(has_moved(life.ledger.estimate_D(group), before_D, drift))

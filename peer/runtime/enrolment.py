@@ -28,7 +28,7 @@ from fedpeer.peer.runtime.invitation import SECRET_BYTES, Admission, Denied, Inv
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.reasons import link_reason
 from fedpeer.peer.runtime.visitors import Visitors, listen
-from fedpeer.peer.wire.json_text import parsed
+from fedpeer.peer.wire.json_text import parse_json
 from fedpeer.peer.wire.messages import CONTRACT_BYTES_MAX
 from fedpeer.peer.wire.roster import ROSTER_BYTES_MAX, Roster
 
@@ -168,7 +168,7 @@ async def invite(
     return invitation.taken
 
 
-async def join(token: Token, key: Ed25519PrivateKey) -> Admission:
+async def join_federation(token: Token, key: Ed25519PrivateKey) -> Admission:
     """Ask to be let in, with a key made here. Raises EnrolmentError."""
     body = {"secret": token.secret.hex(), "request": pem(request(key, token.peer)).decode()}
     async with _asking(token, "join", body, aiohttp.ClientTimeout(total=REQUEST_SECONDS)) as answer:
@@ -229,7 +229,7 @@ async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
 
 def _denial(text: bytes) -> str:
     try:
-        words = str(parsed(text)["text"])
+        words = str(parse_json(text)["text"])
     except (ValueError, TypeError, KeyError):
         words = "it was refused without a reason"
     return "Not let in: " + "".join(letter for letter in words if letter.isprintable())[:TEXT_MAX]

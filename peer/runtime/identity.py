@@ -207,7 +207,7 @@ def peer_of(der: bytes | None, roster: Roster) -> str | Rejection:
 
     "authority" is the federation's authority itself, which may bring a new roster and nothing else.
     """
-    key = None if der is None else key_of(der)
+    key = None if der is None else public_key_of(der)
     if key is None:
         return Rejection("unknown_peer", "no certificate with an Ed25519 key")
     if key == roster.authority:
@@ -220,10 +220,10 @@ def peer_of(der: bytes | None, roster: Roster) -> str | Rejection:
 
 def put_out(der: bytes | None, roster: Roster) -> bool:
     """Whether who showed this certificate (DER) belonged to the federation once, by the roster."""
-    return der is not None and key_of(der) in roster.revoked
+    return der is not None and public_key_of(der) in roster.revoked
 
 
-def key_of(der: bytes) -> bytes | None:
+def public_key_of(der: bytes) -> bytes | None:
     """(32 bytes) the Ed25519 public key in a certificate (DER); None if it has none."""
     try:
         key = x509.load_der_x509_certificate(der).public_key()
@@ -294,7 +294,7 @@ class _Handshake(ssl.SSLObject):
         except ssl.SSLError as error:
             error.alert = self.outgoing.read()  # type: ignore[attr-defined]
             raise
-        if self.expected is not None and key_of(self.getpeercert(binary_form=True) or b"") != self.expected:
+        if self.expected is not None and public_key_of(self.getpeercert(binary_form=True) or b"") != self.expected:
             raise ssl.SSLCertVerificationError(1, "another key answers at this address than the one expected")
 
 

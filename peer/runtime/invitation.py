@@ -24,7 +24,7 @@ from fedpeer.config.peer_id import is_id
 from fedpeer.peer.runtime.authority import Authority, EnrolmentError, change_roster
 from fedpeer.peer.runtime.certificates import peer_certificate, pem
 from fedpeer.peer.runtime.contract_file import contract_file, read_contract
-from fedpeer.peer.wire.json_text import parsed
+from fedpeer.peer.wire.json_text import parse_json
 from fedpeer.peer.wire.roster import Entry, Roster, RosterError, admit, from_bytes, to_bytes
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, contract_from
 
@@ -141,7 +141,7 @@ class Invitation:
         if now >= self.expires:
             return Denied(410, "This invitation has expired; ask for another one.")
         try:
-            asked = parsed(body)
+            asked = parse_json(body)
             secret, wanted = bytes.fromhex(asked["secret"]), str(asked["request"])
         except (ValueError, TypeError, KeyError):
             return Denied(400, "This is not a request to join.")
@@ -152,7 +152,7 @@ class Invitation:
         if self.taken is not None or now >= self.expires:
             return Denied(410, "This invitation is over; ask for another one.")
         try:
-            secret = bytes.fromhex(parsed(body)["secret"])
+            secret = bytes.fromhex(parse_json(body)["secret"])
         except (ValueError, TypeError, KeyError):
             return Denied(400, "This is not a request to join.")
         return self._unknown(secret, address) or self.start
@@ -209,7 +209,7 @@ def read_admission(answer: bytes, token: Token, key: Ed25519PrivateKey) -> Admis
     Raises EnrolmentError: whoever answered holds the authority's key, so what is wrong is not an attack but a mistake.
     """
     try:
-        found = parsed(answer)
+        found = parse_json(answer)
         certificate = x509.load_pem_x509_certificate(found["certificate"].encode())
         authority = x509.load_pem_x509_certificate(found["authority"].encode())
         roster = from_bytes(found["roster"].encode(), token.authority)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import assert_never
 
 from fedpeer.learning import models
-from fedpeer.peer.consensus.means import concluded
+from fedpeer.peer.consensus.means import mean_result
 from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.peer.runtime.status import Status, Timed
 from fedpeer.peer.state.events import (
@@ -56,7 +56,7 @@ class JobRunner:
                     self._unsaved(f"the model of round {job.round} is not kept for use: {problem.strerror}")
                 return Evaluated(job.round, score, loss, server), "evaluate"
             case AggregateUpdates() if self._pupil is None:
-                return concluded(job), _TIMED[AggregateUpdates]
+                return mean_result(job), _TIMED[AggregateUpdates]
             case TrainClient() | AggregateUpdates() | FinishRound():
                 assert self._pupil is not None, "only an algorithm with a server asks for this"
                 return self._pupil.work(job), _TIMED[type(job)]

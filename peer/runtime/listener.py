@@ -44,7 +44,7 @@ class ListenError(Exception):
     """The user's mistake about an address to listen on or to reach; the message has the address and the way out."""
 
 
-def bind(host: str, port: int, *, plain: bool = False) -> socket.socket:
+def bind_socket(host: str, port: int, *, plain: bool = False) -> socket.socket:
     """A listening socket; port 0 is any free one. Without TLS (`plain`) on loopback only.
 
     Raises:

@@ -22,7 +22,7 @@ from rich.text import Text
 from fedpeer.peer.state.events import Note, RejectEffect
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
-from fedpeer.runs.disk import dumps, plain
+from fedpeer.runs.disk import dumps, json_value
 
 #: Seconds over which repeats are gathered: long enough to thin a flood, short enough to be news when told.
 WINDOW_S = 10.0
@@ -66,7 +66,7 @@ class LogLine:
         line: dict[str, Any] = {"t": round(self.t, 3), "level": self.level, "what": self.what, "text": self.text}
         if self.more:
             line["more"] = self.more
-        return {**line, **({"fields": plain(self.fields)} if self.fields else {})}
+        return {**line, **({"fields": json_value(self.fields)} if self.fields else {})}
 
 
 def line_of(effect: Note | RejectEffect, t: float) -> LogLine:

@@ -68,7 +68,7 @@ class Prepared:
         return Path(self.file.state or f"{self.file.id}-state")
 
 
-def prepare(file: PeerFile, federation: Federation) -> Prepared:
+def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
     """Read the roster and the keys, load the data, build the network.
 
     `federation` is what this machine's file says; where there is a state, its contract is in force.

@@ -33,7 +33,7 @@ from fedpeer.peer.runtime.discovery import Discovery
 from fedpeer.peer.runtime.identity import peer_of, put_out, server_context
 from fedpeer.peer.runtime.job_runner import JobRunner
 from fedpeer.peer.runtime.limits import Limits
-from fedpeer.peer.runtime.listener import bind
+from fedpeer.peer.runtime.listener import bind_socket
 from fedpeer.peer.runtime.logs import Log, LogFile, LogLine, at_least, for_stream
 from fedpeer.peer.runtime.loop_lag import LoopLag
 from fedpeer.peer.runtime.metrics import Metrics
@@ -41,7 +41,7 @@ from fedpeer.peer.runtime.mistakes import ReportedPlaces
 from fedpeer.peer.runtime.prepared import Prepared, signatures, status_of
 from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.rows import Rows
-from fedpeer.peer.runtime.secret import keep
+from fedpeer.peer.runtime.secret import keep_secret
 from fedpeer.peer.runtime.sender import MessageSender
 from fedpeer.peer.runtime.server import AnsweredRejectionError, Host, PeerServer
 from fedpeer.peer.runtime.status import Status
@@ -200,7 +200,7 @@ class PeerProcess:
         store = self._store = self._store or Store.open(self._folder)
         try:
             if self._prepared.secret:
-                keep(self._folder, self._prepared.secret)
+                keep_secret(self._folder, self._prepared.secret)
             return store, store.recover()
         except BaseException:
             self._let_go()  # it is opened anew
@@ -230,7 +230,7 @@ class PeerProcess:
     async def _bound(self) -> socket.socket:
         """The peer port. Resolving a name may take long, so a thread does it."""
         host, port = endpoint(self._prepared.file.listen)
-        return await asyncio.to_thread(bind, host, port, plain=self._prepared.identity is None)
+        return await asyncio.to_thread(bind_socket, host, port, plain=self._prepared.identity is None)
 
     def _make_node(self, recovered: Any) -> Node:
         prepared = self._prepared

@@ -37,7 +37,7 @@ def secret_in(folder: Path) -> bytes:
     return found
 
 
-def keep(folder: Path, secret: bytes) -> None:
+def keep_secret(folder: Path, secret: bytes) -> None:
     """Write it, for this user alone, where there is none yet. The folder is held (`Store.open`), so nobody else does.
 
     Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedpeer.peer.wire.leaf_bytes import parted
+from fedpeer.peer.wire.leaf_bytes import split_leaves
 from fedpeer.rejection import Rejection
 
 
@@ -44,7 +44,7 @@ class AlgorithmSpec:
 
     def model_fault(self, content: bytes) -> Rejection | None:
         """What is wrong with a model that a decree names, if anything."""
-        found = parted(content, self.server_bytes)
+        found = split_leaves(content, self.server_bytes)
         if found is None:
             return Rejection("bad_metadata", "what was decreed is no model")
         if not self.sound(found[1]):

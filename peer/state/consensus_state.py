@@ -121,7 +121,7 @@ def _pruned(chamber: ConsensusState) -> ConsensusState:
     return replace(chamber, models={d: c for d, c in chamber.models.items() if d in named or d in recent})
 
 
-def bound(group: str, holding: CommitState) -> CommitStateChanged:
+def commit_state_changed(group: str, holding: CommitState) -> CommitStateChanged:
     """The entry that makes this the holding."""
     accepted = None if holding.accepted is None else _plain(holding.accepted)
     certificate = holding.applied
@@ -136,7 +136,7 @@ def holding_of(entry: CommitStateChanged) -> CommitState:
     return CommitState(entry.roster, accepted, applied)
 
 
-def called(group: str, electorate: VoterSet, text: bytes = b"") -> VoterSetKnown:
+def voter_set_known(group: str, electorate: VoterSet, text: bytes = b"") -> VoterSetKnown:
     """The entry by which this electorate is known."""
     voters, members = tuple(sorted(electorate.voters)), tuple(sorted(electorate.members))
     return VoterSetKnown(group=group, number=electorate.number, voters=voters, members=members, text=text)
@@ -155,7 +155,7 @@ def _plain(decree: Proposal) -> tuple[int, int, int, bytes]:
 
 def chamber_fields(chamber: ConsensusState) -> dict[str, Any]:
     """A chamber as plain values."""
-    holding, study = bound("", chamber.holding), chamber.study
+    holding, study = commit_state_changed("", chamber.holding), chamber.study
     return {
         "client": chamber.client,
         "holding": (holding.roster, holding.accepted, holding.applied),
@@ -192,4 +192,4 @@ def chamber_of(fields: Mapping[str, Any]) -> ConsensusState:
 
 
 def _all_called(chamber: ConsensusState) -> list[VoterSetKnown]:
-    return [called("", each) for each in chamber.electorates.values()]
+    return [voter_set_known("", each) for each in chamber.electorates.values()]

@@ -20,7 +20,7 @@ from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.awareness import ProbeTiming
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Claim, Membership
-from fedpeer.gossip.noise_phase import key_of
+from fedpeer.gossip.noise_phase import noise_key
 from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.learning.groups import PeerGroup
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
@@ -380,7 +380,7 @@ class NodeState:
         """Fields of an `Opened` by which its shares are made up, from numbers that only this peer can tell."""
         assert self.setup.secret, "made-up numbers come from a secret"
         time = (group, round, exchange, self.ledger.incarnation, self.setup.nonce)
-        return {"noise_key": key_of(self.setup.secret, *time), "noise_scale": scale}
+        return {"noise_key": noise_key(self.setup.secret, *time), "noise_scale": scale}
 
     def advertise(self, score: float | None = None) -> None:
         """Let the others know how far this peer is, and whether they can still count on it.

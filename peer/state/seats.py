@@ -9,7 +9,7 @@ from fedpeer.peer.state.node_state import PeerGroups
 from fedpeer.peer.wire.ballots import CommitState
 
 
-def seats_of(circle: PeerGroups, client: bytes) -> tuple[dict[str, Tensor], dict[str, ConsensusState]]:
+def consensus_places(circle: PeerGroups, client: bytes) -> tuple[dict[str, Tensor], dict[str, ConsensusState]]:
     """For `Ledger.seated`; `client` is the state with which this peer's client starts, where there is a server."""
     places = {id: council.index_D for id, council in circle.councils.items() if council.index_D is not None}
     chambers = {}

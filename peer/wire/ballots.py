@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fedpeer.gossip.claims import Verify, joined, whole
+from fedpeer.gossip.claims import Verify, joined_fields, whole
 from fedpeer.rejection import Rejection
 
 #: First bytes of every signed text; the number is the version of this format.
@@ -122,7 +122,7 @@ def acceptances_hold(scope: Scope, certificate: Certificate, verify: Verify) -> 
 
 
 def _text(scope: Scope, kind: bytes, author: str, *fields: bytes) -> bytes:
-    return joined(TAG, scope.federation, scope.group.encode(), kind, author.encode(), *fields)
+    return joined_fields(TAG, scope.federation, scope.group.encode(), kind, author.encode(), *fields)
 
 
 # ----------------------------------------------------------------------------------------------- what peers say

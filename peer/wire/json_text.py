@@ -17,7 +17,7 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _BRACKET = re.compile(rb"[\[{]|[\]}]")
 
 
-def parsed(text: bytes) -> Any:
+def parse_json(text: bytes) -> Any:
     """What this JSON says.
 
     Raises ValueError: it is no JSON in UTF-8, or nested deeper than `DEPTH_MAX`.

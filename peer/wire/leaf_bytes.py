@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.leaves import leaves, rebuilt
+from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.config.peer_id import PEER_ID
 from fedpeer.gossip.tensor_bytes import raw
 
@@ -46,7 +46,7 @@ class LeafForm:
 
     def __post_init__(self) -> None:
         places, at = {}, 0
-        for name, leaf in leaves(self.template).items():
+        for name, leaf in leaves_of(self.template).items():
             places[name] = at, at + leaf.numel() * leaf.element_size(), leaf.new_empty(leaf.shape, device="cpu")
             at = places[name][1]
         object.__setattr__(self, "size", at)
@@ -54,7 +54,7 @@ class LeafForm:
 
     def written(self, state: Any) -> bytes:
         """The bytes of a state of this kind, on any device."""
-        return b"".join(raw(leaf.cpu()) for leaf in leaves(state).values())
+        return b"".join(raw(leaf.cpu()) for leaf in leaves_of(state).values())
 
     def leaves(self, data: bytes) -> dict[str, Tensor]:
         """The leaves in these `size` bytes, in memory of their own."""
@@ -91,7 +91,7 @@ def content_bytes(server_bytes: int) -> tuple[int, int]:
     return _COUNT.size + server_bytes, _COUNT.size + CLIENTS_MAX * ENTRY_BYTES_MAX + server_bytes
 
 
-def parted(content: bytes, server_bytes: int) -> tuple[dict[str, int], bytes] | None:
+def split_leaves(content: bytes, server_bytes: int) -> tuple[dict[str, int], bytes] | None:
     """The two parts of a content, whose server has so many bytes; None where these bytes are none."""
     end = len(content) - server_bytes
     if end < _COUNT.size:

@@ -27,7 +27,7 @@ def update_of(weight: float, value_D: Tensor) -> bytes:
     return WEIGHT.pack(weight) + raw(value_D)
 
 
-def mean_of(updates: Sequence[bytes]) -> bytes:
+def mean_from_bytes(updates: Sequence[bytes]) -> bytes:
     """The weighted mean of these updates, one or more, summed in their order."""
     total_D, weights = np.zeros(0), 0.0
     for number, update in enumerate(updates):

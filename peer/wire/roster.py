@@ -23,7 +23,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedpeer.config.peer_id import is_id
-from fedpeer.peer.wire.json_text import parsed
+from fedpeer.peer.wire.json_text import parse_json
 
 #: Bytes of a roster. An entry takes 200 to 300, so there is room for some 4,000 peers; a stranger's megabyte is parsed
 #: in a few milliseconds, and only after its length was checked.
@@ -195,7 +195,7 @@ def from_bytes(text: bytes, authority: bytes | None = None) -> Roster:
     if not verify_statement("roster", federation_id(signed_by), body, signed_by, signature):
         raise RosterError("bad_signature", "the roster's signature is not by its authority; it was changed or made up")
     try:
-        roster = _parsed(parsed(text))
+        roster = _parsed(parse_json(text))
         spelled = to_bytes(roster)
     except (ValueError, TypeError, KeyError):
         raise _no_roster() from None

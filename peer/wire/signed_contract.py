@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpeer.peer.wire.json_text import parsed
+from fedpeer.peer.wire.json_text import parse_json
 from fedpeer.peer.wire.roster import NUMBER_MAX, RosterError, federation_id, sign_statement, verify_statement
 
 #: How the bytes of a signed contract begin, and those of no other contract.
@@ -62,7 +62,7 @@ def contract_from(text: bytes, authority: bytes) -> SignedContract:
     if not text.startswith(BEGINNING) or named != authority.hex().encode():
         raise RosterError("foreign_roster", f"the contract is by another authority ({named[:16]!r}...)")
     try:
-        data = parsed(text)
+        data = parse_json(text)
         number, starts = data["number"], data["starts"]
         if not (type(number) is type(starts) is int and 1 <= number <= NUMBER_MAX and 0 <= starts <= NUMBER_MAX):
             raise ValueError("its number or its round is out of range")

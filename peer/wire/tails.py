@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.gossip.reductions import FLOAT32, NOTHING, Form
-from fedpeer.gossip.sparse_words import packed, packed_bytes_min, restored, wire_bytes
+from fedpeer.gossip.sparse_words import pack_words, packed_bytes_min, restore_words, wire_bytes
 from fedpeer.gossip.tensor_bytes import Bytes, raw
 from fedpeer.peer.wire.consensus_wire import SIGNATURES_BYTES, has_signatures, tail_of, with_tail
 from fedpeer.peer.wire.message_policy import ConsensusSpec, GroupSpec
@@ -208,7 +208,7 @@ class UpdateTail(ContentTail):
 
     def packed(self, message: Any) -> memoryview:
         content = message.content
-        return memoryview(packed(content) if wire_bytes(content) < len(content) else content)
+        return memoryview(pack_words(content) if wire_bytes(content) < len(content) else content)
 
     def told(self, message: Any, tail_bytes: int) -> tuple[str, int]:
         size = len(message.content)
@@ -224,7 +224,7 @@ class UpdateTail(ContentTail):
 
     def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
         plain = parsed.fields["form"] == PLAIN
-        content = bytes(tail) if plain else restored(tail, parsed.fields["size"])
+        content = bytes(tail) if plain else restore_words(tail, parsed.fields["size"])
         if content is None:
             return about(parsed, "wrong_shape", "no sparse words")
         if content_digest(content) != parsed.fields["digest"]:

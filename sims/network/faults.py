@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.config.choice import ChoiceError, called, nearest, parse
+from fedpeer.config.choice import ChoiceError, call_choice, nearest_name, parse_choice
 from fedpeer.data.dataset import DataError
 from fedpeer.data.splits.differences import peer_numbers
 from fedpeer.sims.network.links import Cut, LinkRules, partition
@@ -92,7 +92,7 @@ def over(faults: Faults) -> float:
     return max([0.0, *(min(end, faults.heal) for end in ends if end < NEVER)])
 
 
-def parsed(line: str) -> Faults:
+def parse_faults(line: str) -> Faults:
     """The faults that `line` wrote."""
     data = json.loads(line)
     return Faults(
@@ -110,7 +110,7 @@ def parsed(line: str) -> Faults:
     )
 
 
-def asked(text: str, peers: Sequence[str], tick: float = 0.025) -> Faults:
+def faults_from(text: str, peers: Sequence[str], tick: float = 0.025) -> Faults:
     """What a user asks for: choices of `FAULTS` joined by `/`, of which a seed may be a number alone, or a line that a
     run printed. `tick`: seconds of one.
 
@@ -119,13 +119,13 @@ def asked(text: str, peers: Sequence[str], tick: float = 0.025) -> Faults:
     """
     if text.startswith("{"):
         try:
-            return parsed(text)
+            return parse_faults(text)
         except (ValueError, KeyError, TypeError, AssertionError):
             raise ChoiceError("the line of faults is damaged; copy all of it, or write a seed") from None
     made = Faults()
     for piece in text.split("/"):
-        choice = parse(f"seed:{piece}" if piece.isdecimal() else piece)
-        made = called(choice, FAULTS, "kind of faults")(made, peers, tick)
+        choice = parse_choice(f"seed:{piece}" if piece.isdecimal() else piece)
+        made = call_choice(choice, FAULTS, "kind of faults")(made, peers, tick)
     return made
 
 
@@ -133,7 +133,7 @@ def _seed(before: Faults, peers: Sequence[str], tick: float, *, seed: int, heal:
     """a mix drawn from the seed, until tick heal: bad links, cuts, peers that die or pause, clocks that leap"""
     if seed < 0 or heal < 0:
         raise ChoiceError(f"faults: seed = {seed}, heal = {heal:g}: write numbers of 0 or more")
-    found = drawn(seed, peers, heal)
+    found = draw_faults(seed, peers, heal)
     acts = tuple(sorted((*before.acts, *found.acts), key=lambda act: act.tick))
     return replace(found, paces=before.paces, liars=before.liars, cuts=(*before.cuts, *found.cuts), acts=acts)
 
@@ -224,7 +224,7 @@ def _liar(
     """peers (liar:3) that lie from second `at` on, for `for` seconds: lies=life+verdict, or all of them"""
     for lie in lies:
         if lie not in LIE_NAMES:
-            raise ChoiceError(f'faults: there is no lie "{lie}"; {nearest(lie, LIE_NAMES)}')
+            raise ChoiceError(f'faults: there is no lie "{lie}"; {nearest_name(lie, LIE_NAMES)}')
     side, _ = _sides("liar", on, peers)
     begin, end = _span("liar", at, for_, tick)
     return replace(before, liars=(*before.liars, *(Lying(begin, end, peer, lies) for peer in side)))
@@ -273,7 +273,9 @@ FAULTS: Mapping[str, Callable[..., Faults]] = {
 }
 
 
-def drawn(seed: int, peers: Sequence[str], heal: float, kinds: Sequence[Kind] = ("kill", "pause", "step")) -> Faults:
+def draw_faults(
+    seed: int, peers: Sequence[str], heal: float, kinds: Sequence[Kind] = ("kill", "pause", "step")
+) -> Faults:
     """A mix of faults of its own for each seed: each rate is drawn too, so that rare mixes appear.
 
     Loss and repeats reach 30 %, delays several ticks; up to three cuts of any shape, one-way ones among them; and up

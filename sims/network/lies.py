@@ -121,7 +121,7 @@ def duplicates(me: Node, to: Node, number: int) -> Iterator[Send]:
 # ------------------------------------------------------------------------------------------------------------- shares
 
 
-def weights(me: Node, to: Node, number: int) -> Iterator[Send]:
+def weight_lies(me: Node, to: Node, number: int) -> Iterator[Send]:
     """Shares of weight 1, one after the other."""
     for group in _shared(me, to):
         yield _share(me, to, group, weight=1.0)
@@ -275,7 +275,7 @@ def nothing(me: Node, to: Node, number: int) -> Iterator[Send]:
 LIES: Mapping[str, Lie] = {
     "life": lives,
     "duplicate": duplicates,
-    "weight": weights,
+    "weight": weight_lies,
     "exchange": exchanges,
     "value": values,
     "verdict": verdicts,
@@ -287,7 +287,7 @@ LIES: Mapping[str, Lie] = {
 assert tuple(LIES) == LIE_NAMES, "each lie that a user can ask for"
 
 
-def told(names: Collection[str], me: Node, to: Node, number: int) -> Iterator[Send]:
+def lies_to(names: Collection[str], me: Node, to: Node, number: int) -> Iterator[Send]:
     """All that these lies say to one other at this time."""
     if to.life.me in me.life.others:
         for name in names:

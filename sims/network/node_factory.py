@@ -22,7 +22,7 @@ from fedpeer.config.methods import method_of
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.consensus.capability import Capability
-from fedpeer.peer.consensus.means import concluded
+from fedpeer.peer.consensus.means import mean_result
 from fedpeer.peer.node.keeper import Keeper
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import disk_bytes, node_of, rules_of, setup_of
@@ -59,7 +59,7 @@ from fedpeer.peer.wire.signed_contract import SignedContract
 from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.driver import Driver, Machine
-from fedpeer.sims.network.lies import told, withheld
+from fedpeer.sims.network.lies import lies_to, withheld
 from fedpeer.sims.peers import learners, secret_of
 from fedpeer.sims.world import World, plan_of
 
@@ -163,7 +163,7 @@ class NodeFactory:
                     evaluated(peer, event)
                     return event
                 case AggregateUpdates() if self.pupils is None:
-                    return concluded(effect)
+                    return mean_result(effect)
                 case _:
                     assert self.pupils is not None, "only an algorithm with a server asks for this"
                     return self.pupils[peer].work(effect)
@@ -286,7 +286,7 @@ def _nobody_listens(sender: str, machine: Machine, receiver: str) -> Event | Non
 def _lie(names: Collection[str], liar: Machine, other: Machine, number: int) -> Iterator[Send]:
     assert isinstance(liar, Node)
     assert isinstance(other, Node)
-    return told(names, liar, other, number)
+    return lies_to(names, liar, other, number)
 
 
 def _key(world: World, peer: str) -> bytes:

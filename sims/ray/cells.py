@@ -10,7 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
@@ -78,7 +78,7 @@ def play_cells(
                 RemoteRun(
                     key=f"{method} {seed}",
                     name=f"{method}, seed {seed}",
-                    request=simulation.request.alone(parse(method), seed),
+                    request=simulation.request.alone(parse_choice(method), seed),
                     begun=None if part is None else (part.id, part.files()),
                     notes={"cell": {"cell": [method, seed]}},
                 )

@@ -99,7 +99,7 @@ def _same_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 @contextlib.contextmanager
-def joined(address: str, cpus: int | None, remark: Callable[[str], None]) -> Iterator[Cluster]:
+def join_cluster(address: str, cpus: int | None, remark: Callable[[str], None]) -> Iterator[Cluster]:
     """The cluster at this address ("auto": the one that this machine is part of), or a new one of this machine that has
     so many CPUs, or all; or, where the caller's program has joined one already, that one.
 

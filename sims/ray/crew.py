@@ -21,13 +21,23 @@ import ray
 import torch
 from numpy.typing import NDArray
 
-from fedpeer.algorithms.leaves import leaves
+from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.sims.ray.cluster import Cluster
-from fedpeer.sims.ray.shard import PackedRows, Rows, ShardSize, numpy_rows, packed, put_rows, restored, room, taken
+from fedpeer.sims.ray.shard import (
+    PackedRows,
+    Rows,
+    ShardSize,
+    numpy_rows,
+    pack_rows,
+    put_packed,
+    put_rows,
+    restore_rows,
+    room,
+)
 from fedpeer.sims.ray.shards import ShardCall, Shards
 from fedpeer.sims.vector.gossip_rounds import Columns, columns
 from fedpeer.sims.vector.hands import ROWS_AT_ONCE, Told
-from fedpeer.sims.vector.rounds import cut
+from fedpeer.sims.vector.rounds import blocks_of_peers
 from fedpeer.sims.vector.tasks import Evaluate, Keep, Mix, Mixing, Spread, Task, Train
 from fedpeer.sims.vector.workspace import LEARNT, Job, States, Workspace, other, tensor, transformed
 from fedpeer.slicing.plan import Plan
@@ -43,7 +53,7 @@ Patch: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], Any]
 
 def dealt(job: Job, shards: int) -> list[tuple[int, ...]]:
     """Who is on which shard: whole blocks, the longest first, each to the shard that has least to do."""
-    blocks = cut(job, range(len(job.peers)))
+    blocks = blocks_of_peers(job, range(len(job.peers)))
     shards = min(shards, len(blocks))
     work, found = [0] * shards, [[] for _ in range(shards)]  # type: tuple[list[int], list[list[int]]]
     for block in blocks:
@@ -78,7 +88,7 @@ def opened(
 ) -> RayWorkerPool:
     """The crew of a job (`engine.Elsewhere`), on as many shards as were asked for or can be used."""
     peers = dealt(job, cluster.shards(asked))
-    told, data, inputs = ray.put(job), ray.put(packed(workspace)), cluster.hold(workspace.x_NF.numpy())
+    told, data, inputs = ray.put(job), ray.put(pack_rows(workspace)), cluster.hold(workspace.x_NF.numpy())
     sizes = {
         name: transformed(getattr(workspace, name), torch.Tensor, lambda each: ShardSize(tuple(each.shape), each.dtype))
         for name in LEARNT
@@ -276,7 +286,7 @@ class RayWorkerPool:
 
     def fetch(self, peers: Sequence[int]) -> None:
         """Have here what these clients have sent."""
-        sent = leaves(self._states.sent)
+        sent = leaves_of(self._states.sent)
         calls = [ShardCall(shard, "updates", (mine,)) for shard, mine in self._mine(peers)]
         for call, rows in zip(calls, self.shards.answers(calls), strict=True):
             for name, leaf in rows.items():
@@ -313,7 +323,7 @@ class RayWorkerPool:
             calls = [ShardCall(shard, "kept", (each, [of[p] for p in each]), 1) for shard, each in mine]
             for (shard, each), (_, states) in zip(mine, self._each(calls), strict=True):
                 patch = each, tuple(of[p] for p in each), states
-                self._patches[shard] = needed([*self._patches[shard], patch])
+                self._patches[shard] = needed_snapshots([*self._patches[shard], patch])
             if self._states.sent is None:  # equals
                 keeps = [ShardCall(shard, "keep", (source,), 1) for shard in range(len(self.shards))]
                 self._kept, self._rows, self._side = [kept for _, kept in self._each(keeps)], {}, source
@@ -336,9 +346,9 @@ class RayWorkerPool:
         if self._gathered:
             return
         for shard, peers in enumerate(self._peers):
-            restored(self._workspace, peers, self._side, ray.get(self._kept[shard]))
+            restore_rows(self._workspace, peers, self._side, ray.get(self._kept[shard]))
             for parcel, reference in zip(*self._of(self._rows, shard), strict=True):
-                taken(self._workspace, peers, self._side, parcel, ray.get(reference))
+                put_packed(self._workspace, peers, self._side, parcel, ray.get(reference))
             for some, sides, reference in self._patches[shard]:
                 rows: Rows = ray.get(reference)
                 put_rows(self._states, some, sides, rows)
@@ -363,7 +373,7 @@ class RayWorkerPool:
         return [self._parcels[number] for number in numbers], [rows[number, shard] for number in numbers]
 
 
-def needed(patches: Sequence[Patch]) -> list[Patch]:
+def needed_snapshots(patches: Sequence[Patch]) -> list[Patch]:
     """Without those whose peers have all trained again since."""
     seen: set[int] = set()
     found = []

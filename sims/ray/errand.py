@@ -17,12 +17,12 @@ from ray.exceptions import RayError
 
 from fedpeer.config.choice import Choice
 from fedpeer.data.dataset import DataError, Dataset
-from fedpeer.data.registry import DATASETS, describe
+from fedpeer.data.registry import DATASETS, describe_dataset
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, RunBegun
-from fedpeer.sims.prepare import LastDataset, prepare
+from fedpeer.sims.prepare import LastDataset, prepare_simulation
 from fedpeer.sims.ray.shard import check_version
-from fedpeer.sims.record import begin
+from fedpeer.sims.record import begin_record
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulation import Simulation
 
@@ -31,7 +31,7 @@ TELL_SECONDS = 0.25
 
 #: A folder's id, and what is in it.
 Files = tuple[str, Mapping[str, bytes]]
-#: `fedpeer.sims.simulate.simulate`: a simulation, its folder, what it tells, and whether it is to stop.
+#: `fedpeer.sims.simulate.run_prepared`: a simulation, its folder, what it tells, and whether it is to stop.
 Simulate = Callable[[Simulation, RunFolder, Callable[[Event], None], threading.Event], object]
 
 
@@ -56,7 +56,7 @@ class RemoteRun:
     models: bool = True
 
 
-def play(
+def play_run(
     version: str,
     board: Any,
     room: str,
@@ -77,9 +77,13 @@ def play(
         tell(RunBegun(method=method, seed=seed))
         if "dataset" not in given:
             given["dataset"] = _dataset(errand.request.federation.simulation.dataset)
-        simulation = prepare(errand.request, **given)
+        simulation = prepare_simulation(errand.request, **given)
         root = stack.enter_context(_folder(room))
-        run = begin(root, simulation, errand.command) if errand.begun is None else RunFolder.adopt(root, *errand.begun)
+        run = (
+            begin_record(root, simulation, errand.command)
+            if errand.begun is None
+            else RunFolder.adopt(root, *errand.begun)
+        )
         for name, note in errand.notes.items():
             run.describe(name, note)
         simulate(simulation, run, tell, stop)
@@ -111,7 +115,7 @@ def _dataset(choice: Choice) -> Dataset:
         DataError: it is not here.
     """
     machine = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
-    if choice.name in DATASETS and not describe(choice.name).here:
+    if choice.name in DATASETS and not describe_dataset(choice.name).here:
         raise DataError(
             f"{choice.name} is not on {machine}, a machine of the Ray cluster; bring it there (fedpeer data prepare "
             f"{choice.name}), with FEDPEER_DATA set for ray start if it is not in the usual folder"

@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.leaves import leaves, rebuilt
-from fedpeer.sims.vector.tasks import Mix, Mixing, Spread, Task, Worker, mix, spread
+from fedpeer.algorithms.leaves import leaves_of, rebuilt
+from fedpeer.sims.vector.tasks import Mix, Mixing, Spread, Task, Worker, mix, spread_of_columns
 from fedpeer.sims.vector.workspace import Job, States, Workspace, allocate, tensor, transformed
 
 Array: TypeAlias = NDArray[Any]
@@ -51,19 +51,19 @@ class ShardSize(NamedTuple):
     dtype: torch.dtype
 
 
-def packed(workspace: Workspace) -> dict[str, Any]:
+def pack_rows(workspace: Workspace) -> dict[str, Any]:
     """What all shards must know of a workspace, but for its inputs, as arrays."""
     fields = ("train", "test", "valid", "view", "index", "rows")
     return {name: transformed(getattr(workspace, name), Tensor, lambda tensor: tensor.numpy()) for name in fields}
 
 
-def taken(workspace: Workspace, peers: Sequence[int], side: int, parcel: PackedRows, rows_MD: Array) -> None:
+def put_packed(workspace: Workspace, peers: Sequence[int], side: int, parcel: PackedRows, rows_MD: Array) -> None:
     """Put these peers' rows of a parcel into their places."""
     for (row, index_D), row_D in zip(_places(workspace, peers, parcel), tensor(rows_MD), strict=True):
         workspace.x[side][row].scatter_(0, index_D, row_D)
 
 
-def restored(workspace: Workspace, peers: Sequence[int], side: int, kept: Rows) -> None:
+def restore_rows(workspace: Workspace, peers: Sequence[int], side: int, kept: Rows) -> None:
     """Put back what `take` or `keep` handed out, onto this side of x."""
     for name, rows in kept.items():
         if name == "x":
@@ -81,7 +81,7 @@ def put_rows(states: States, peers: Sequence[int], sides: Sequence[int], kept: R
 
 def numpy_rows(state: Any) -> dict[str, Array]:
     """The leaves of a state, by name."""
-    return {name: leaf.numpy() for name, leaf in leaves(state).items()}
+    return {name: leaf.numpy() for name, leaf in leaves_of(state).items()}
 
 
 def _own(row_M: Tensor, peers: Sequence[int]) -> Array:
@@ -161,7 +161,7 @@ class Shard:
     def spread(self, parcel: PackedRows, members: Sequence[Array], *rows: Array) -> list[tuple[Array, float]]:
         """How far the members are apart in each block of a parcel."""
         small, width = self._assembled(parcel, members, rows), parcel.span.start
-        return [spread(small, Spread(parcel.group, a - width, b - width, 0)) for a, b in parcel.blocks]
+        return [spread_of_columns(small, Spread(parcel.group, a - width, b - width, 0)) for a, b in parcel.blocks]
 
     def take(
         self, source: int, sides: Sequence[int], parcels: Sequence[PackedRows], *rows: Array
@@ -170,13 +170,13 @@ class Shard:
         on these sides."""
         workspace, kept = self._workspace, {}
         for parcel, rows_MD in zip(parcels, rows, strict=True):
-            taken(workspace, self._peers, 1 - source, parcel, rows_MD)
+            put_packed(workspace, self._peers, 1 - source, parcel, rows_MD)
         for name in workspace.index:
             own = workspace.rows[name][_own(workspace.rows[name], self._peers)]
             if name.startswith("local ") and len(own):
                 index_D, trained_Pn = workspace.index[name], workspace.x[source]
                 kept[name] = torch.stack([trained_Pn[row].index_select(0, index_D) for row in own.tolist()]).numpy()
-        restored(workspace, self._peers, 1 - source, kept)
+        restore_rows(workspace, self._peers, 1 - source, kept)
         return None, kept, self.kept(self._peers, sides)[1]
 
     def keep(self, side: int) -> tuple[None, Rows]:
@@ -193,13 +193,13 @@ class Shard:
 
     def tell(self, what: str, state: Rows) -> None:
         """What all are told: the broadcast of a round, or the server after it."""
-        places = leaves(getattr(self._worker.states, what))
+        places = leaves_of(getattr(self._worker.states, what))
         for name, leaf in state.items():
             places[name].copy_(tensor(leaf))
 
     def updates(self, peers: Sequence[int]) -> Rows:
         """What these peers send."""
-        return {name: leaf[list(peers)].numpy() for name, leaf in leaves(self._worker.states.sent).items()}
+        return {name: leaf[list(peers)].numpy() for name, leaf in leaves_of(self._worker.states.sent).items()}
 
     def settle(self, peers: Sequence[int], sides: Sequence[int], counted: Sequence[bool]) -> None:
         """What these peers keep of the round in which they trained, once they are told the server after it."""
@@ -218,9 +218,9 @@ class Shard:
         *rows: Any,
     ) -> None:
         """Be as `take`, `keep` and `kept` left a shard: rows of the parcels, then states, the newest last."""
-        restored(self._workspace, self._peers, side, kept)
+        restore_rows(self._workspace, self._peers, side, kept)
         for parcel, rows_MD in zip(parcels, rows, strict=False):
-            taken(self._workspace, self._peers, side, parcel, rows_MD)
+            put_packed(self._workspace, self._peers, side, parcel, rows_MD)
         for (peers, sides), states in zip(patches, rows[len(parcels) :], strict=True):
             put_rows(self._worker.states, peers, sides, states)
 

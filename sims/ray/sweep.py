@@ -25,7 +25,7 @@ from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, Run
 from fedpeer.sims.ray.board import ProgressQueue
 from fedpeer.sims.ray.cluster import Cluster
 from fedpeer.sims.ray.deaths import PATIENCE_SECONDS, reason_of, words_of
-from fedpeer.sims.ray.errand import Files, RemoteRun, Simulate, play
+from fedpeer.sims.ray.errand import Files, RemoteRun, Simulate, play_run
 from fedpeer.sims.vector.pool import DEATHS_PER_TASK_MAX, EngineError
 
 #: How long the end of a sweep waits for runs that were let go.
@@ -71,7 +71,7 @@ class Sweep:
         self._cluster, self._cpus, self._tell, self._stop = cluster, cpus, tell, stop
         self._simulate = simulate
         self._objects = ray.put(dict(objects)) if objects else None
-        self._play = ray.remote(play)
+        self._play = ray.remote(play_run)
         self._numbers = itertools.count()
         self._under_way: dict[Any, int] = {}  # what Ray gives for a task -> number of the attempt
         self._attempts: dict[int, _Attempt] = {}  # those that are under way

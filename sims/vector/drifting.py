@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.precision import widest
 from fedpeer.gossip.averaging import Averaging
-from fedpeer.gossip.event_trigger import Awake, moved, wakings, woken_matrix
+from fedpeer.gossip.event_trigger import Awake, has_moved, wakings, woken_matrix
 from fedpeer.slicing.plan import Group, Plan
 
 
@@ -69,7 +69,7 @@ class Drifting:
         assert drift is not None, "groups average by drift, or none does"
         return np.array(
             [
-                bool(moved(x_Pn[row, index_D].to(wide), self.x_Pn[row, index_D].to(wide), drift))
+                bool(has_moved(x_Pn[row, index_D].to(wide), self.x_Pn[row, index_D].to(wide), drift))
                 for row, index_D in self._places(group)
             ]
         )

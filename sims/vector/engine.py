@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import has_server
-from fedpeer.algorithms.leaves import combined, leaves, mapped
+from fedpeer.algorithms.leaves import combined, leaves_of, map_leaves
 from fedpeer.algorithms.local_training import LocalTraining
 from fedpeer.algorithms.probing import probed, small
 from fedpeer.algorithms.steppers import Stepper
@@ -33,7 +33,7 @@ from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.vector.hands import Hands, LocalHands
 from fedpeer.sims.vector.pool import WorkerPool
 from fedpeer.sims.vector.resident import given_back
-from fedpeer.sims.vector.rounds import Session, cut, slices
+from fedpeer.sims.vector.rounds import Session, blocks_of_peers, column_slices
 from fedpeer.sims.vector.server_rounds import ServerRounds
 from fedpeer.sims.vector.tasks import (
     Evaluate,
@@ -113,7 +113,7 @@ class VectorEngine:
 
     def __enter__(self) -> Self:
         job, stepper = self._job, self._job.stepper()
-        self._blocks = cut(job, range(len(job.peers)))
+        self._blocks = blocks_of_peers(job, range(len(job.peers)))
         plain = self._memory()
         self._algorithm, forms = formed(job, plain, self._drawn, stepper)
         first_P = _first_rows(job, plain)
@@ -154,7 +154,7 @@ class VectorEngine:
             return self.estimate_Pn
         self._session.hands.gather()
         x_Pn = self.workspace.x[0] if has_server(self._algorithm) else torch.empty_like(self.estimate_Pn)
-        for some in slices(len(self._job.peers)):
+        for some in column_slices(len(self._job.peers)):
             model = self._algorithm.personal_model(self._session.states.of(some, self._session.sides_of(some)))
             assert model is not None, "peers have models of their own"
             x_Pn[some.start : some.stop] = model
@@ -198,7 +198,7 @@ class VectorEngine:
         number, began = self.round + 1, time.perf_counter()
         if self._trained is None:
             training, source = self._rounds.open(number), self._rounds.source
-            blocks = self._blocks if len(training) == len(self._job.peers) else cut(self._job, training)
+            blocks = self._blocks if len(training) == len(self._job.peers) else blocks_of_peers(self._job, training)
             self._run([Train(each, self._session.sides_of(each), number, source) for each in blocks])
             self._trained = training
         trained = time.perf_counter()
@@ -261,14 +261,14 @@ class VectorEngine:
         states.first_P.copy_(torch.tensor(first_P))
         example = list({kind: peer for peer, kind in reversed([*enumerate(first_P)])}.items())
         example.sort()
-        for some in slices(len(example)):
+        for some in column_slices(len(example)):
             peers = [example[kind][1] for kind in some]
             examples_B = torch.tensor([self.workspace.train.count(peer) for peer in peers], device=job.device)
-            begun = leaves(self._algorithm.start_client(self._values(peers), examples_B))
-            for name, leaf in leaves(states.first).items():
+            begun = leaves_of(self._algorithm.start_client(self._values(peers), examples_B))
+            for name, leaf in leaves_of(states.first).items():
                 leaf[some.start : some.stop] = begun[name]
         if not has_server(self._algorithm):
-            for some in slices(len(job.peers)):
+            for some in column_slices(len(job.peers)):
                 averaged = self._algorithm.start_averaged(self._values(some))
                 self.workspace.x[0][some.start : some.stop] = combined(averaged)
 
@@ -352,7 +352,7 @@ def _room(job: Job, forms: Forms, first_P: Sequence[int]) -> States:
     where, peers = "meta" if job.device == "cpu" else job.device, len(job.peers)
 
     def room(state: Any, *count: int) -> Any:
-        return mapped(lambda leaf: torch.zeros((*count, *leaf.shape), dtype=leaf.dtype, device=where), state)
+        return map_leaves(lambda leaf: torch.zeros((*count, *leaf.shape), dtype=leaf.dtype, device=where), state)
 
     served = forms.server is not None
     return States(

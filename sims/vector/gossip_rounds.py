@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.leaves import leaves
+from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import Averaging, traffic
-from fedpeer.gossip.noise_phase import key_of, made_up
+from fedpeer.gossip.noise_phase import made_up, noise_key
 from fedpeer.sims.peers import secret_of
 from fedpeer.sims.vector.drifting import Drifting
 from fedpeer.sims.vector.rounds import Session, Tensors
@@ -109,7 +109,7 @@ class GossipRounds:
         session, everybody = self._session, range(len(self._session.job.peers))
         sides = [other(side) for side in session.sides] if trained else session.sides
         tensors = {"x": session.workspace.x[1 - self.source if trained else self.source]}
-        for name, leaf in leaves(session.states.of(everybody, sides)).items():
+        for name, leaf in leaves_of(session.states.of(everybody, sides)).items():
             tensors[_STORED.get(name, f"state {name}")] = leaf
         weights = {group: value.tolist() for group, value in self.weights.items()}
         state: dict[str, Any] = {"trained": trained, "weights": weights}
@@ -123,7 +123,7 @@ class GossipRounds:
         begun = state["trained"] or state["round"] > 0
         # The side from which they were trained where training is done; what lies there is not looked at again.
         session.sides[:] = [1 if state["trained"] else 0] * len(session.sides)
-        for name, leaf in leaves(session.states.clients[0]).items():
+        for name, leaf in leaves_of(session.states.clients[0]).items():
             stored = tensors.get(_STORED.get(name, f"state {name}"))
             if (
                 stored is None
@@ -187,7 +187,7 @@ class GossipRounds:
         noise_MD = np.zeros((len(group.members), group.length))
         for exchange, matrix in enumerate(policy.veil_matrices(number - 1)):
             for sender, peer in enumerate(group.members):
-                key = key_of(secret_of(self._session.job.draws, peer), group.id, number, exchange, 1, 0)
+                key = noise_key(secret_of(self._session.job.draws, peer), group.id, number, exchange, 1, 0)
                 column = matrix[:, [sender]].tocoo()
                 for receiver, fraction in zip(column.row.tolist(), column.data.tolist(), strict=True):
                     if receiver != sender:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.leaves import leaves
+from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.sims.vector.pool import Stopped, WorkerPool
 from fedpeer.sims.vector.tasks import Mixing, Several, Task, Worker
 
@@ -103,8 +103,8 @@ class LocalHands:
             self._worker.mixing[group] = mixing
 
     def tell(self, what: Told, state: Any) -> None:
-        places: Mapping[str, Tensor] = leaves(getattr(self._worker.states, what))
-        for name, leaf in leaves(state).items():
+        places: Mapping[str, Tensor] = leaves_of(getattr(self._worker.states, what))
+        for name, leaf in leaves_of(state).items():
             places[name].copy_(leaf)
 
     def weights(self, group: str, peers: Sequence[int], sides: Sequence[int]) -> NDArray[np.float64] | None:

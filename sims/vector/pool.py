@@ -187,7 +187,10 @@ class WorkerPool:
     def _start(self, name: str) -> _Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=worker_process.main, args=(theirs, self._job, self._handles), name=f"fedpeer-{name}", daemon=True
+            target=worker_process.worker_main,
+            args=(theirs, self._job, self._handles),
+            name=f"fedpeer-{name}",
+            daemon=True,
         )
         with contextlib.nullcontext() if self._needs_script else _script_hidden():
             process.start()

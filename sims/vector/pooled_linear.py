@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpeer.algorithms.mocha.dual import DualTask, gap_of, loss_of
-from fedpeer.algorithms.mocha.linear import check
+from fedpeer.algorithms.mocha.linear import check_linear
 from fedpeer.algorithms.mocha.losses import HINGE
-from fedpeer.algorithms.mocha.relations import needed
+from fedpeer.algorithms.mocha.relations import require
 from fedpeer.algorithms.mocha.sdca import reshuffled, solve
 from fedpeer.sims.vector.engine import RoundTimes
 from fedpeer.sims.vector.pool import Stopped
@@ -53,9 +53,9 @@ class PooledLinearEngine(PooledEngine):
             AlgorithmError: the network or the loss is not that of a linear model, or a number is out of its bounds.
         """
         super().__init__(job, workspace, start_n, stop=stop)
-        check(workbench(job, self._stepper, workspace), "global with lam", squared=False)
-        needed("lam", lam, lam > 0, "a number above 0")
-        needed("passes", passes, passes > 0, "a number above 0")
+        check_linear(workbench(job, self._stepper, workspace), "global with lam", squared=False)
+        require("lam", lam, lam > 0, "a number above 0")
+        require("passes", passes, passes > 0, "a number above 0")
         x_SF = self._x_TF.flatten(1).to("cpu", torch.float64)
         if job.layout.n > x_SF.shape[1]:  # the bias is the weight of a feature that is always 1
             x_SF = functional.pad(x_SF, (0, 1), value=1.0)

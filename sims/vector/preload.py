@@ -14,8 +14,8 @@ from fedpeer.sims.vector import worker
 __all__ = ["worker"]
 
 _LAYER = linear_stack.Layer(fan_in=1, fan_out=1, weight=0, bias=1, activation="identity")
-single_sample.train(
-    single_sample.table((_LAYER,)),
+single_sample.train_single_samples(
+    single_sample.example_table((_LAYER,)),
     LOSSES["cross-entropy"],
     np.zeros(2, np.float32),
     np.zeros((1, 1), np.float32),

@@ -82,7 +82,7 @@ class Rounds(Protocol):
         """Go on from a snapshot."""
 
 
-def cut(job: Job, peers: Iterable[int]) -> list[tuple[int, ...]]:
+def blocks_of_peers(job: Job, peers: Iterable[int]) -> list[tuple[int, ...]]:
     """Return blocks of peers with equal numbers of steps and equal batches, the longest first."""
     cohorts: dict[tuple[int, int], list[int]] = {}
     for peer in peers:
@@ -95,6 +95,6 @@ def cut(job: Job, peers: Iterable[int]) -> list[tuple[int, ...]]:
     return sorted(blocks, key=lambda block: (-job.steps_P[block[0]] * len(block), block))
 
 
-def slices(rows: int) -> Iterator[range]:
+def column_slices(rows: int) -> Iterator[range]:
     """Yield so many rows, a few at a time."""
     yield from (range(at, min(at + ROWS_AT_ONCE, rows)) for at in range(0, rows, ROWS_AT_ONCE))

@@ -19,18 +19,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.assignment import GAIN_BYTES, CountSketch, Gain, below, cut, groups, merges, missed, told
+from fedpeer.algorithms.assignment import (
+    GAIN_BYTES,
+    CountSketch,
+    Gain,
+    below,
+    groups,
+    merges,
+    merges_taken,
+    missed,
+    normalised_sketches,
+)
 from fedpeer.algorithms.evaluation import losses
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import traffic
-from fedpeer.gossip.flooding import spread
+from fedpeer.gossip.flooding import flood_along
 from fedpeer.learning.groups import averaging_among, averaging_of, plan_for
 from fedpeer.sims.memory import sample_weights, workspace_of
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine
-from fedpeer.sims.vector.sought import Indices, Sought, kinds, parted
+from fedpeer.sims.vector.sought import Indices, Sought, kinds, split_network
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World
 
@@ -163,7 +173,7 @@ class SeekingEngine:
         def partly() -> Workspace:
             workspace = memory()
             share = self._sought.seeking.kept_back
-            workspace.train, self._back = parted(workspace.train, share, world.draws, world.peers)
+            workspace.train, self._back = split_network(workspace.train, share, world.draws, world.peers)
             return workspace
 
         return VectorEngine(
@@ -202,7 +212,7 @@ class SeekingEngine:
         """The groups; what the search sends is counted."""
         everyone, overlay = range(len(self._world.peers)), self._sought.overlay
         self._spend(everyone, *map(np.array, self._engine.traffic))
-        flood, words = spread(overlay), told(self._sketch_PS)
+        flood, words = flood_along(overlay), normalised_sketches(self._sketch_PS)
         self._spend(everyone, flood.messages_P, flood.bytes_of(words[0].nbytes))
         tree = merges(words)
         nodes = below(tree)
@@ -215,9 +225,9 @@ class SeekingEngine:
         ]
         self._spend(everyone, flood.messages_P, flood.bytes_of(0))  # each peer's gains of all its trials are one thing
         for members in nodes[len(everyone) :]:
-            gained_P = spread(overlay, members).items_P * GAIN_BYTES
+            gained_P = flood_along(overlay, members).items_P * GAIN_BYTES
             self._spend(everyone, np.zeros_like(gained_P), gained_P)
-        return groups(tree, cut(gains))
+        return groups(tree, merges_taken(gains))
 
     def _trial(self, members: Sequence[int]) -> dict[int, NDArray[np.float64]]:
         """The losses of each member on what it kept back, with the members' average in place of its own slice; of one

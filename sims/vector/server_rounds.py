@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
-from fedpeer.algorithms.leaves import byte_count, leaves, mapped, rebuilt
+from fedpeer.algorithms.leaves import byte_count, leaves_of, map_leaves, rebuilt
 from fedpeer.algorithms.updates import fault
 from fedpeer.config.building import Coordinated, left_out
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
@@ -100,9 +100,9 @@ class ServerRounds:
         round that was stopped.
         """
         session = self._session
-        tensors = {f"server {name}": leaf for name, leaf in leaves(self.server).items()}
+        tensors = {f"server {name}": leaf for name, leaf in leaves_of(self.server).items()}
         ever = {peer: side for peer, side in enumerate(session.sides) if side != FIRST}
-        clients = [leaves(side) for side in session.states.clients]
+        clients = [leaves_of(side) for side in session.states.clients]
         for name in clients[0]:
             for peer, side in ever.items():
                 tensors[f"client {peer} {name}"] = clients[side][name][peer]
@@ -112,17 +112,17 @@ class ServerRounds:
         session = self._session
         session.sides[:] = [FIRST] * len(session.sides)
         for peer in state["trained"]:
-            for name, leaf in leaves(session.states.clients[0]).items():
+            for name, leaf in leaves_of(session.states.clients[0]).items():
                 leaf[peer] = tensors[f"client {peer} {name}"]
             session.sides[peer] = 0
-        found = {n: tensors[f"server {n}"].to(session.job.device, copy=True) for n in leaves(self.server)}
+        found = {n: tensors[f"server {n}"].to(session.job.device, copy=True) for n in leaves_of(self.server)}
         self.server = rebuilt(self.server, found)
         session.hands.resume(session.sides)
         session.hands.tell("server", self.server)
 
     def _sound(self, sending: Sequence[int]) -> list[int]:
         """Return those whose updates are made of numbers; of the others it is told why not."""
-        sent = leaves(self._session.states.sent)
+        sent = leaves_of(self._session.states.sent)
         sound = torch.ones(len(sending), dtype=torch.bool)
         for leaf in sent.values():
             sound &= torch.stack([leaf[peer].isfinite().all() for peer in sending]).cpu()
@@ -146,9 +146,9 @@ class ServerRounds:
     def _updates(self, sending: Sequence[int]) -> Any:
         everybody = list(range(len(self._session.job.peers)))
         rows = slice(None) if sending == everybody else sending  # a view where it can be
-        return mapped(lambda leaf: leaf[rows], self._session.states.sent)
+        return map_leaves(lambda leaf: leaf[rows], self._session.states.sent)
 
     def _update_bytes(self, peer: int) -> int:
         """What the update takes on the wire: zeros, where there are many, travel as one bit."""
-        rows = (leaf[peer] for leaf in leaves(self._session.states.sent).values())
+        rows = (leaf[peer] for leaf in leaves_of(self._session.states.sent).values())
         return wire_bytes(b"".join(raw(row.cpu()) for row in rows))

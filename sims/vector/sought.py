@@ -81,7 +81,7 @@ def _stacked(groups: Sequence[Group], peers: Sequence[str]) -> Indices:
     return np.concatenate([np.stack([group.indices[peer] for peer in peers]) for group in groups], axis=1)
 
 
-def parted(
+def split_network(
     part: WorkspacePart, share: float, draws: Draws, peers: Sequence[str]
 ) -> tuple[WorkspacePart, WorkspacePart]:
     """What peers train on in the meantime, and the share of each one's examples that it keeps back: one or more of

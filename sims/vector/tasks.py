@@ -20,7 +20,7 @@ from torch import Tensor
 from fedpeer.algorithms import evaluation
 from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.coordinated import has_server
-from fedpeer.algorithms.leaves import combined, divided, leaves, mapped
+from fedpeer.algorithms.leaves import combined, divided, leaves_of, map_leaves
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.algorithms.workbench import Workbench
@@ -121,15 +121,15 @@ class Worker:
     def do(self, task: Task) -> Any:
         match task:
             case Train():
-                return train(self.job, self.workspace, self.algorithm, task)
+                return train_block(self.job, self.workspace, self.algorithm, task)
             case Mix():
                 return mix(self.workspace, self.mixing[task.group], task)
             case Keep():
-                return keep(self.workspace, task)
+                return keep_columns(self.workspace, task)
             case Evaluate():
-                return evaluate(self.job, self.workspace, self.stepper, self.algorithm, task)
+                return evaluate_block(self.job, self.workspace, self.stepper, self.algorithm, task)
             case Spread():
-                return spread(self.workspace, task)
+                return spread_of_columns(self.workspace, task)
             case Several():
                 return [self.do(each) for each in task.tasks]
 
@@ -190,7 +190,7 @@ def work_of(job: Job, workspace: Workspace, peers: Sequence[int], round: int) ->
     return replace(workspace.batches(peers, orders), whole=whole, number=number), keys
 
 
-def train(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: Train) -> None:
+def train_block(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: Train) -> None:
     """Train a block, and write states and what is sent."""
     states = workspace.states
     assert states is not None, "there are peers to be trained"
@@ -200,17 +200,17 @@ def train(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: Train) 
     if states.sent is None:
         received = divided(algorithm.start_averaged(job.like_n), workspace.x[task.source][rows])
     if len(task.peers) == 1:  # without the leading dimension: quicker, and what a real peer does
-        own = received if states.sent is not None else mapped(lambda leaf: leaf[0], received)
-        found = algorithm.train(mapped(lambda leaf: leaf[0], client), own, batches.peer(0), keys)
-        trained, sent = (mapped(lambda leaf: leaf[None], each) for each in found)
+        own = received if states.sent is not None else map_leaves(lambda leaf: leaf[0], received)
+        found = algorithm.train(map_leaves(lambda leaf: leaf[0], client), own, batches.peer(0), keys)
+        trained, sent = (map_leaves(lambda leaf: leaf[None], each) for each in found)
     else:
         trained, sent = algorithm.train(client, received, batches, keys)
     states.put(trained, task.peers, [other(side) for side in task.sides])
     if states.sent is None:
         workspace.x[1 - task.source][rows] = combined(sent)
         return
-    update = leaves(sent)
-    for name, leaf in leaves(states.sent).items():
+    update = leaves_of(sent)
+    for name, leaf in leaves_of(states.sent).items():
         leaf[rows] = update[name]
 
 
@@ -223,7 +223,7 @@ def mix(workspace: Workspace, mixing: Mixing, task: Mix) -> None:
         target.view(-1).scatter_(0, place_MD.view(-1), _mixed(mixing, block_MD).reshape(-1))
 
 
-def spread(workspace: Workspace, task: Spread) -> tuple[NDArray[np.float64], float]:
+def spread_of_columns(workspace: Workspace, task: Spread) -> tuple[NDArray[np.float64], float]:
     """(M,) squared distances of the members from their mean, and the squared norm of the mean, in these columns."""
     members = len(workspace.rows[task.group])
     distance_M, norm = np.zeros(members), 0.0
@@ -269,14 +269,16 @@ def _mixed(mixing: Mixing, block_MD: Tensor) -> Tensor:
 _FLOAT64_MEMBERS = 64
 
 
-def keep(workspace: Workspace, task: Keep) -> None:
+def keep_columns(workspace: Workspace, task: Keep) -> None:
     """A row at a time: the local columns of all peers together may be as large as x."""
     source, target, index = workspace.x[task.source], workspace.x[1 - task.source], workspace.index[task.index]
     for row in workspace.rows[task.index].tolist():
         target[row].scatter_(0, index, source[row].index_select(0, index))
 
 
-def evaluate(job: Job, workspace: Workspace, stepper: Stepper, algorithm: AnyAlgorithm, task: Evaluate) -> Evaluated:
+def evaluate_block(
+    job: Job, workspace: Workspace, stepper: Stepper, algorithm: AnyAlgorithm, task: Evaluate
+) -> Evaluated:
     """Score a block."""
     states = workspace.states
     assert states is not None, "there are peers to be scored"

@@ -13,14 +13,14 @@ from fedpeer.sims.vector.tasks import Worker
 from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
 
 
-def main(pipe: Connection, job: Job, handles: WorkspaceHandles) -> None:
+def worker_main(pipe: Connection, job: Job, handles: WorkspaceHandles) -> None:
     """One torch thread, no Ctrl-C; then tasks until the pipe closes (it does when the leading process ends)."""
     torch.set_num_threads(1)
     _keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     workspace = handles.open()
     with given_back(workspace):
-        serve(pipe, Worker(job, workspace, job.stepper()))
+        serve_tasks(pipe, Worker(job, workspace, job.stepper()))
 
 
 def _keep_freed_memory() -> None:
@@ -30,7 +30,7 @@ def _keep_freed_memory() -> None:
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
-def serve(pipe: Connection, bench: Worker) -> None:
+def serve_tasks(pipe: Connection, bench: Worker) -> None:
     """Take a task, do it, answer. What a task raises is sent back whole, for the leading process to show."""
     while True:
         try:

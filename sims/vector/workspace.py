@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches, BatchView, Examples
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.leaves import leaves, mapped, stacked, taken
+from fedpeer.algorithms.leaves import leaves_of, map_leaves, stack_states, take_rows
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.steppers import Stepper, Way, build
+from fedpeer.algorithms.steppers import Stepper, Way, build_stepper
 from fedpeer.config.choice import Choice
 from fedpeer.config.settings import LearningSettings
 from fedpeer.slicing.flat import FlatLayout
@@ -66,7 +66,7 @@ class Handle:
         return torch.frombuffer(mapping, dtype=self.dtype).view(self.shape)
 
 
-def share(folder: Path, name: str, value: Tensor) -> Handle:
+def share_memory(folder: Path, name: str, value: Tensor) -> Handle:
     """Write a tensor into a new file of the folder and give its handle."""
     handle = allocate(folder, name, tuple(value.shape), value.dtype)
     handle.open().copy_(value)
@@ -113,22 +113,22 @@ class States:
         """Return the states of some peers, which lie on these sides; not copied where that can be."""
         alike = len(set(sides)) == 1
         if alike and sides[0] != FIRST:
-            return taken(self.clients[sides[0]], rows_of(peers))
+            return take_rows(self.clients[sides[0]], rows_of(peers))
         if alike and len(set(first := self.first_P[list(peers)].tolist())) == 1:
-            return mapped(lambda leaf: leaf[first[0]].expand(len(peers), *leaf.shape[1:]), self.first)
+            return map_leaves(lambda leaf: leaf[first[0]].expand(len(peers), *leaf.shape[1:]), self.first)
         each = zip(peers, sides, self.first_P[list(peers)].tolist(), strict=True)
-        return stacked(
-            [taken(*((self.first, at) if side == FIRST else (self.clients[side], p))) for p, side, at in each]
+        return stack_states(
+            [take_rows(*((self.first, at) if side == FIRST else (self.clients[side], p))) for p, side, at in each]
         )
 
     def put(self, states: Any, peers: Sequence[int], sides: Sequence[int]) -> None:
         """Write states of some peers onto these sides."""
-        new = leaves(states)
+        new = leaves_of(states)
         if len(set(sides)) == 1:
-            for name, leaf in leaves(self.clients[sides[0]]).items():
+            for name, leaf in leaves_of(self.clients[sides[0]]).items():
                 leaf[rows_of(peers)] = new[name]
             return
-        kept = [leaves(side) for side in self.clients]
+        kept = [leaves_of(side) for side in self.clients]
         for name, rows in new.items():
             for peer, side, row in zip(peers, sides, rows, strict=True):
                 kept[side][name][peer] = row
@@ -192,7 +192,7 @@ class Job:
 
     def stepper(self) -> Stepper:
         """The chosen way to train, ready to be used in this process."""
-        return build(self.way, self.module, self.layout, self.criterion, self.optimizer)
+        return build_stepper(self.way, self.module, self.layout, self.criterion, self.optimizer)
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,9 @@ def on_disk(workspace: Workspace, folder: Path) -> WorkspaceHandles:
     def moved(field: str, value: Tensor) -> Handle:
         name = f"{field}.{next(number)}"
         return (
-            allocate(folder, name, tuple(value.shape), value.dtype) if field in LEARNT else share(folder, name, value)
+            allocate(folder, name, tuple(value.shape), value.dtype)
+            if field in LEARNT
+            else share_memory(folder, name, value)
         )
 
     tree = {name: value for name, value in vars(workspace).items() if name != "mappings"}

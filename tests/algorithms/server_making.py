@@ -23,7 +23,7 @@ from fedpeer.algorithms.servers.perfedavg import PerFedAvg
 from fedpeer.algorithms.servers.pfedme import PFedMe
 from fedpeer.algorithms.servers.pfedvem import PFedVEM
 from fedpeer.algorithms.servers.scaffold import Scaffold
-from fedpeer.algorithms.steppers import Stepper, Way, build
+from fedpeer.algorithms.steppers import Stepper, Way, build_stepper
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.making import mlp
@@ -38,7 +38,7 @@ BASE_D = torch.arange(LAYOUT.n - 15)
 
 
 def stepper_of(way: Way, module: nn.Module = MODULE, loss: str = "cross-entropy", lr: float = LR) -> Stepper:
-    return build(way, module, FlatLayout.of(module), LOSSES[loss], OptimizerChoice("SGD", {"lr": lr}))
+    return build_stepper(way, module, FlatLayout.of(module), LOSSES[loss], OptimizerChoice("SGD", {"lr": lr}))
 
 
 def bench_of(

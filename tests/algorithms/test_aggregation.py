@@ -28,8 +28,8 @@ from fedpeer.algorithms.private import Private
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local
 from fedpeer.algorithms.workbench import Workbench
-from fedpeer.config.building import Coordinated, coordinated_of, mean_of
-from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.building import Coordinated, aggregation_of, coordinated_of
+from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.settings import LearningSettings
 from tests.algorithms.making import mlp
 
@@ -48,35 +48,35 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def chosen(text: str) -> Aggregation:
-    return mean_of(parse(text))
+    return aggregation_of(parse_choice(text))
 
 
 VALUES_KD, WEIGHTS_K = normal(9, 5), torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8, 90])
 
 
 def clipped_from_the_median(steps: int) -> Tensor:
-    start_D = robust.median(VALUES_KD)
+    start_D = robust.coordinate_median(VALUES_KD)
     radius = median(float((row_D - start_D).norm()) for row_D in VALUES_KD.double())
-    return robust.centred_clipping(VALUES_KD, start_D, radius=radius, steps=steps)
+    return robust.clip_centred(VALUES_KD, start_D, radius=radius, steps=steps)
 
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
         ("mean", lambda: weighted_mean(VALUES_KD, WEIGHTS_K)),
-        ("median", lambda: robust.median(VALUES_KD)),
-        ("trimmed-mean,liars=2", lambda: robust.trimmed_mean(VALUES_KD, trim=2)),
-        ("krum:3", lambda: robust.krum(VALUES_KD, liars=3)),
-        ("multi-krum:2", lambda: robust.multi_krum(VALUES_KD, liars=2, kept=5)),
-        ("multi-krum:2,kept=3", lambda: robust.multi_krum(VALUES_KD, liars=2, kept=3)),
-        ("multi-krum:2,kept=30", lambda: robust.multi_krum(VALUES_KD, liars=2, kept=5)),
+        ("median", lambda: robust.coordinate_median(VALUES_KD)),
+        ("trimmed-mean,liars=2", lambda: robust.mean_trimmed(VALUES_KD, trim=2)),
+        ("krum:3", lambda: robust.select_krum(VALUES_KD, liars=3)),
+        ("multi-krum:2", lambda: robust.mean_of_krum(VALUES_KD, liars=2, kept=5)),
+        ("multi-krum:2,kept=3", lambda: robust.mean_of_krum(VALUES_KD, liars=2, kept=3)),
+        ("multi-krum:2,kept=30", lambda: robust.mean_of_krum(VALUES_KD, liars=2, kept=5)),
         ("centred-clipping:2", lambda: clipped_from_the_median(3)),
         (
             "centred-clipping,radius=0.5,steps=1",
-            lambda: robust.centred_clipping(VALUES_KD, robust.median(VALUES_KD), radius=0.5),
+            lambda: robust.clip_centred(VALUES_KD, robust.coordinate_median(VALUES_KD), radius=0.5),
         ),
-        ("geometric-median", lambda: robust.geometric_median(VALUES_KD)),
-        ("geometric-median,weighted=true", lambda: robust.geometric_median(VALUES_KD, WEIGHTS_K)),
+        ("geometric-median", lambda: robust.weiszfeld_median(VALUES_KD)),
+        ("geometric-median,weighted=true", lambda: robust.weiszfeld_median(VALUES_KD, WEIGHTS_K)),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
@@ -112,7 +112,7 @@ def test_what_is_not_finite_is_left_out_and_counted_as_a_liar(text: str) -> None
 def test_where_too_few_came_the_median_stands_what_can_be_stood(text: str, came: int) -> None:
     left_KD = VALUES_KD[:came]
     found_D = chosen(text)(left_KD, WEIGHTS_K[:came])
-    assert torch.equal(found_D, robust.median(left_KD).float())
+    assert torch.equal(found_D, robust.coordinate_median(left_KD).float())
 
 
 def test_equal_updates_are_their_own_mean() -> None:
@@ -169,7 +169,7 @@ def of_a_federation(algorithm: str, clients: Workbench, **learning: str | float)
     def load(name: str) -> Callable[..., object]:
         raise AssertionError(f"{name} is nobody's own")
 
-    return coordinated_of(parse(algorithm), LearningSettings.model_validate(learning), clients, load)
+    return coordinated_of(parse_choice(algorithm), LearningSettings.model_validate(learning), clients, load)
 
 
 def test_a_federation_gets_the_rule_that_it_asks_for() -> None:

@@ -17,11 +17,11 @@ from fedpeer.algorithms.assignment import (
     Gain,
     alike,
     below,
-    cut,
     groups,
     merges,
+    merges_taken,
     missed,
-    told,
+    normalised_sketches,
 )
 
 Floats = NDArray[np.float64]
@@ -69,8 +69,8 @@ def test_inner_products_are_right_in_the_mean_and_spread_as_is_said() -> None:
 
 def test_only_directions_are_told() -> None:
     sketch_PS = np.array([[3.0, 4.0], [3e9, 4e9], [0.0, 0.0]])
-    assert told(sketch_PS).dtype == np.float16
-    assert np.allclose(told(sketch_PS), [[0.6, 0.8], [0.6, 0.8], [0.0, 0.0]], atol=1e-3)
+    assert normalised_sketches(sketch_PS).dtype == np.float16
+    assert np.allclose(normalised_sketches(sketch_PS), [[0.6, 0.8], [0.6, 0.8], [0.0, 0.0]], atol=1e-3)
 
 
 # ------------------------------------------------------------------------------------------------------------ the tree
@@ -93,7 +93,7 @@ def slow_merges(sketch_PS: Floats) -> list[set[frozenset[int]]]:
 @settings(max_examples=20)
 @given(peers=st.integers(2, 9), seed=st.integers(0, 1000))
 def test_the_most_alike_are_joined_first(peers: int, seed: int) -> None:
-    sketch_PS = told(np.random.default_rng(seed).normal(size=(peers, 20)))
+    sketch_PS = normalised_sketches(np.random.default_rng(seed).normal(size=(peers, 20)))
     tree = merges(sketch_PS)
     nodes = [frozenset(each) for each in below(tree)]
     assert [{nodes[a], nodes[b]} for a, b in tree] == slow_merges(sketch_PS.astype(np.float64))
@@ -103,14 +103,14 @@ def test_the_most_alike_are_joined_first(peers: int, seed: int) -> None:
 @given(seed=st.integers(0, 1000))
 def test_the_tree_does_not_depend_on_who_has_which_number(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    sketch_PS, order = told(rng.normal(size=(8, 20))), rng.permutation(8)
+    sketch_PS, order = normalised_sketches(rng.normal(size=(8, 20))), rng.permutation(8)
     found = {frozenset(order[list(each)].tolist()) for each in below(merges(sketch_PS[order]))}
     assert found == set(map(frozenset, below(merges(sketch_PS))))
 
 
 def test_one_peer_has_no_tree_and_who_never_disagreed_is_like_nobody() -> None:
-    assert merges(told(np.ones((1, 4)))) == ()
-    sketch_PS = told(np.array([[0.0, 0.0], [1.0, 0.2], [1.0, 0.1]]))
+    assert merges(normalised_sketches(np.ones((1, 4)))) == ()
+    sketch_PS = normalised_sketches(np.array([[0.0, 0.0], [1.0, 0.2], [1.0, 0.1]]))
     assert below(merges(sketch_PS))[3] == (1, 2)
 
 
@@ -172,19 +172,19 @@ def gain(total: float, error: float = 1.0) -> Gain:
     ids=str,
 )
 def test_the_tree_is_cut_where_chance_explains_no_more(totals: list[float], taken: int) -> None:
-    assert cut([gain(total) for total in totals]) == taken
+    assert merges_taken([gain(total) for total in totals]) == taken
 
 
 def test_peers_that_are_alike_are_kept_apart_by_chance_as_rarely_as_is_said() -> None:
     """Gains that are nothing but chance, of all merges of 12 peers: the tree is whole but for `CHANCE` of the draws."""
     rng, draws = np.random.default_rng(5), 2000
     totals_DM = rng.normal(size=(draws, 11))
-    whole = np.mean([cut([gain(total) for total in totals_M]) == 11 for totals_M in totals_DM.tolist()])
+    whole = np.mean([merges_taken([gain(total) for total in totals_M]) == 11 for totals_M in totals_DM.tolist()])
     assert 1 - CHANCE - 3 * np.sqrt(CHANCE * (1 - CHANCE) / draws) < whole
 
 
 def test_without_chance_every_loss_counts() -> None:
-    assert cut([gain(1, 0), gain(-0.01, 0)]) == 1
+    assert merges_taken([gain(1, 0), gain(-0.01, 0)]) == 1
 
 
 def test_groups_are_what_is_below_the_cut() -> None:
@@ -207,10 +207,10 @@ def test_hidden_kinds_are_found_whatever_the_numbers_of_the_peers(seed: int, kin
     rng = np.random.default_rng(seed)
     kind_P = rng.integers(kinds, size=12)
     centre_KS = np.linalg.qr(rng.normal(size=(30, 5)))[0].T
-    tree = merges(told(centre_KS[kind_P] + 0.05 * rng.normal(size=(12, 30))))
+    tree = merges(normalised_sketches(centre_KS[kind_P] + 0.05 * rng.normal(size=(12, 30))))
     gains = [gain(1.0 if len(set(kind_P[list(members)])) == 1 else -5.0) for members in below(tree)[12:]]
     hidden = [tuple(np.flatnonzero(kind_P == kind).tolist()) for kind in range(kinds)]
-    assert groups(tree, cut(gains)) == tuple(sorted(each for each in hidden if len(each) > 1))
+    assert groups(tree, merges_taken(gains)) == tuple(sorted(each for each in hidden if len(each) > 1))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.steppers import build, choose, mappable
+from fedpeer.algorithms.steppers import build_stepper, choose, mappable
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.making import mlp
 
@@ -161,7 +161,7 @@ def test_the_quickest_exact_way_is_chosen_on_a_cpu(
     )
     assert found == way
     assert block == (1 if way == "loop" else 4)
-    assert type(build(found, module, layout, LOSSES[loss], optimizer)).__name__.lower() == way.replace(" ", "")
+    assert type(build_stepper(found, module, layout, LOSSES[loss], optimizer)).__name__.lower() == way.replace(" ", "")
 
 
 def test_a_gpu_takes_all_peers_at_once_and_no_compiled_loop() -> None:

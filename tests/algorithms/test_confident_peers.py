@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from fedpeer.algorithms.batches import Batches, Examples
 from fedpeer.algorithms.confident_peers import ConfidentPeers, Trusting, base_and_head
 from fedpeer.algorithms.coordinated import AlgorithmError
-from fedpeer.algorithms.leaves import leaves, taken
+from fedpeer.algorithms.leaves import leaves_of, take_rows
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMUpdate
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import receive, share
+from fedpeer.gossip.push_sum import receive, share_of
 from fedpeer.slicing.assign import assign_all
-from fedpeer.slicing.flat import gather, scatter_
+from fedpeer.slicing.flat import gather_group, scatter_
 from fedpeer.slicing.models import ModelGraph, PartialModel
 from fedpeer.slicing.plan import Plan, compile_plan
 from fedpeer.slicing.trace import trace
@@ -61,7 +61,7 @@ def averaged(algorithm: ConfidentPeers, state: Trusting, trained_Pn: Tensor, pro
     for number, group in enumerate(PLAN.groups):  # on graphs of their own, where some give to more than others
         matrix_PP = dense(policy(("star", "small-world")[number], len(PEERS), protocol, tolerance=1e-9), round)
         places_D = torch.from_numpy(group.indices[PEERS[0]])
-        begun = Mass.of(gather(trained_Pn, places_D), algorithm.weights(state, group.indices[PEERS[0]]))
+        begun = Mass.of(gather_group(trained_Pn, places_D), algorithm.weights(state, group.indices[PEERS[0]]))
         found_PD = synchronous_round(begun, matrix_PP).estimate_D
         scatter_(estimate_Pn, places_D, found_PD.to(estimate_Pn.dtype))
     return estimate_Pn
@@ -101,10 +101,10 @@ def test_a_peer_alone_is_a_row_of_the_block() -> None:
     state, estimate_Pn = algorithm.start_client(x_Pn, COUNTS), x_Pn.roll(1, 0)
     after, change = algorithm.train(state, ServerModel(estimate_Pn), block, tuple(range(len(PEERS))))
     for p in range(len(PEERS)):
-        one, own = algorithm.train(taken(state, p), ServerModel(estimate_Pn[p]), block.peer(p), (p,))
+        one, own = algorithm.train(take_rows(state, p), ServerModel(estimate_Pn[p]), block.peer(p), (p,))
         assert torch.equal(own.model_n, change.model_n[p])
-        for name, leaf in leaves(one).items():
-            assert torch.equal(leaf, leaves(after)[name][p]), name
+        for name, leaf in leaves_of(one).items():
+            assert torch.equal(leaf, leaves_of(after)[name][p]), name
     assert after.examples.tolist() == list(SIZES)
 
 
@@ -120,11 +120,11 @@ def test_shares_that_get_lost_and_come_back_change_no_mean(seed: int) -> None:
     wanted_n = CLIENT.close(CLIENT.start_server(x_Pn[0]), sent).model_n
     for group in PLAN.groups:
         index_D = group.indices[PEERS[0]]
-        whole = Mass.of(gather(change.model_n, torch.from_numpy(index_D)), algorithm.weights(state, index_D))
+        whole = Mass.of(gather_group(change.model_n, torch.from_numpy(index_D)), algorithm.weights(state, index_D))
         held = [Mass(value_D, weight) for value_D, weight in zip(whole.value_D, whole.weight, strict=True)]
         for _ in range(700):
             source, target = draws.sample(range(len(PEERS)), 2)
-            held[source], share_D = share(held[source], 0.5)
+            held[source], share_D = share_of(held[source], 0.5)
             arrives = source if draws.random() < 0.3 else target
             held[arrives] = receive(held[arrives], share_D)
         now = Mass(torch.stack([each.value_D for each in held]), torch.stack([each.weight for each in held]))

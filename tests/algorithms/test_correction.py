@@ -14,7 +14,7 @@ from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.steppers import Stack, Stepper, Way, build
+from fedpeer.algorithms.steppers import Stack, Stepper, Way, build_stepper
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.making import CLOSE, batches, distance, mlp, starts
@@ -25,7 +25,7 @@ WAYS: list[Way] = ["single sample", "stack", "mapped", "loop"]
 
 
 def stepper_of(way: Way, module: nn.Module = MODULE, **settings: Any) -> Stepper:
-    return build(way, module, FlatLayout.of(module), LOSS, OptimizerChoice("SGD", {"lr": 0.1, **settings}))
+    return build_stepper(way, module, FlatLayout.of(module), LOSS, OptimizerChoice("SGD", {"lr": 0.1, **settings}))
 
 
 def block_of(way: Way) -> Batches:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from fedpeer.algorithms.gaussian import PRECISION_FLOOR, Gaussian, kl, kl_slopes, product, stacked
+from fedpeer.algorithms.gaussian import PRECISION_FLOOR, Gaussian, gaussian_kl, kl_slopes, product, stack_gaussians
 
 MEANS = st.lists(st.floats(-10, 10), min_size=3, max_size=3)
 SIGMAS = st.lists(st.floats(0.01, 100), min_size=3, max_size=3)
@@ -67,25 +67,25 @@ def test_a_power_may_differ_by_coordinate() -> None:
 
 def test_the_product_of_a_stack_is_its_factors_multiplied() -> None:
     factors = [Gaussian.of(vector([mu, 0, 1]), mu + 2) for mu in (0.0, 1.0, 5.0)]
-    assert same(product(stacked(factors)), factors[0] * factors[1] * factors[2])
-    assert same(stacked(factors)[1], factors[1])
+    assert same(product(stack_gaussians(factors)), factors[0] * factors[1] * factors[2])
+    assert same(stack_gaussians(factors)[1], factors[1])
 
 
 @given(DISTRIBUTIONS, DISTRIBUTIONS)
 def test_kl_is_that_of_torch(one: Gaussian, other: Gaussian) -> None:
     right = kl_divergence(Normal(one.mu_D, one.sigma_D), Normal(other.mu_D, other.sigma_D))
-    assert torch.allclose(kl(one, other), right, rtol=1e-7, atol=1e-9)
+    assert torch.allclose(gaussian_kl(one, other), right, rtol=1e-7, atol=1e-9)
 
 
 @given(DISTRIBUTIONS)
 def test_kl_to_itself_is_nothing(one: Gaussian) -> None:
-    assert kl(one, one).abs().max() == 0
+    assert gaussian_kl(one, one).abs().max() == 0
 
 
 def test_kl_of_near_gaussians_keeps_its_digits_in_float32() -> None:
     """A server's posterior and a client's at the start of a round: precisions of 1e4 that differ in the fifth digit."""
     sigma_D, other_D = torch.full((1000,), 0.01), torch.full((1000,), 0.01 * (1 + 2e-4))
-    found = kl(Gaussian.of(torch.zeros(1000), sigma_D), Gaussian.of(torch.zeros(1000), other_D)).sum().item()
+    found = gaussian_kl(Gaussian.of(torch.zeros(1000), sigma_D), Gaussian.of(torch.zeros(1000), other_D)).sum().item()
     ratio = (sigma_D[0].double() / other_D[0].double()).item() ** 2
     assert found == pytest.approx(1000 * 0.5 * (ratio - 1 - math.log(ratio)), rel=1e-2)
 
@@ -93,7 +93,7 @@ def test_kl_of_near_gaussians_keeps_its_digits_in_float32() -> None:
 @given(DISTRIBUTIONS, DISTRIBUTIONS)
 def test_closed_slopes_are_those_of_autograd(one: Gaussian, against: Gaussian) -> None:
     mu_D, sigma_D = one.mu_D.requires_grad_(), one.sigma_D.requires_grad_()
-    right = torch.autograd.grad(kl(Gaussian.of(mu_D, sigma_D), against).sum(), (mu_D, sigma_D))
+    right = torch.autograd.grad(gaussian_kl(Gaussian.of(mu_D, sigma_D), against).sum(), (mu_D, sigma_D))
     for found, wanted in zip(kl_slopes(mu_D, sigma_D, against), right, strict=True):
         # Where slopes cancel, what is left is the rounding of their parts.
         assert torch.allclose(found, wanted, rtol=1e-7, atol=1e-7 * against.xi_D.max().item())
@@ -110,5 +110,5 @@ def test_a_floored_factor_is_a_distribution_that_pulls_as_before() -> None:
 def test_leading_dimensions_are_those_of_many() -> None:
     mu_PD, sigma_PD = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.rand(4, 3) + 0.1
     many, prior = Gaussian.of(mu_PD, sigma_PD), Gaussian.of(torch.zeros(3), 1.0)
-    each = torch.stack([kl(Gaussian.of(mu_PD[p], sigma_PD[p]) * prior, prior) for p in range(4)])
-    assert torch.equal(kl(many * prior, prior), each)
+    each = torch.stack([gaussian_kl(Gaussian.of(mu_PD[p], sigma_PD[p]) * prior, prior) for p in range(4)])
+    assert torch.equal(gaussian_kl(many * prior, prior), each)

@@ -33,7 +33,7 @@ def trained(module: nn.Module, x_Bn: Tensor, block: Batches, loss: Loss) -> Tens
     layers = linear_stack.recognise(module)
     assert layers is not None
     x_Bn = x_Bn.clone()
-    linear_stack.train(layers, loss, x_Bn, block, LR)
+    linear_stack.train_stack(layers, loss, x_Bn, block, LR)
     return x_Bn
 
 
@@ -42,7 +42,9 @@ def compiled(module: nn.Module, x_n: Tensor, one: Batches, loss: Loss) -> Tensor
     assert layers is not None
     x_n, inputs_SF = x_n.clone(), one.all_inputs().flatten(1)
     y_S = one.y.flatten(0, 1).numpy()
-    single_sample.train(single_sample.table(layers), loss, x_n.numpy(), inputs_SF.numpy(), y_S, LR)
+    single_sample.train_single_samples(
+        single_sample.example_table(layers), loss, x_n.numpy(), inputs_SF.numpy(), y_S, LR
+    )
     return x_n
 
 

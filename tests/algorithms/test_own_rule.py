@@ -18,7 +18,7 @@ from fedpeer.algorithms.gradients import gradient_of
 from fedpeer.algorithms.losses import LOSSES, completed
 from fedpeer.algorithms.optimizers import OptimizerChoice, OptimizerError
 from fedpeer.algorithms.own_rule import OwnRule, learns
-from fedpeer.algorithms.steppers import Way, build, choose
+from fedpeer.algorithms.steppers import Way, build_stepper, choose
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.associative import Associative
 from fedpeer.slicing.flat import FlatLayout
@@ -41,7 +41,7 @@ def rounds(peers: int = PEERS) -> Batches:
 
 
 def trained(x_Bn: Tensor, block: Batches) -> Tensor:
-    stepper, x_Bn = build("own rule", MODULE, LAYOUT, LOSS, SGD), x_Bn.clone()
+    stepper, x_Bn = build_stepper("own rule", MODULE, LAYOUT, LOSS, SGD), x_Bn.clone()
     assert stepper.state_size == 0
     stepper.train(x_Bn, x_Bn.new_zeros(len(x_Bn), 0), True, block, [0] * len(x_Bn))
     return x_Bn
@@ -94,7 +94,7 @@ def test_patterns_are_seen_as_the_peer_sees_them() -> None:
 
 def test_answers_are_the_modules_and_the_score_is_the_share_of_completed_patterns() -> None:
     x_Bn, block = starts(), rounds()
-    stepper = build("own rule", MODULE, LAYOUT, LOSS, SGD)
+    stepper = build_stepper("own rule", MODULE, LAYOUT, LOSS, SGD)
     inputs = torch.stack([block.peer(p).inputs(0) for p in range(PEERS)])
     answers = stepper.logits(x_Bn, inputs)
     assert answers.dtype == torch.float32
@@ -133,7 +133,7 @@ def test_an_optimiser_is_a_rate_within_bounds(optimizer: OptimizerChoice, words:
     example = (torch.zeros(2, VISIBLE), torch.zeros(2, VISIBLE))
     for refuse in (
         lambda: choose(MODULE, LAYOUT, LOSS, optimizer, batch_size=1, device="cpu", peers=8, example=example),
-        lambda: build("own rule", MODULE, LAYOUT, LOSS, optimizer),
+        lambda: build_stepper("own rule", MODULE, LAYOUT, LOSS, optimizer),
     ):
         with pytest.raises(OptimizerError) as refusal:
             refuse()
@@ -150,7 +150,7 @@ WAYS: tuple[Way, ...] = ("single sample", "stack", "mapped", "loop")
 @pytest.mark.parametrize(
     "ask",
     [
-        *(lambda way=way: build(way, MODULE, LAYOUT, LOSS, SGD) for way in WAYS),
+        *(lambda way=way: build_stepper(way, MODULE, LAYOUT, LOSS, SGD) for way in WAYS),
         lambda: gradient_of(MODULE, LAYOUT, LOSS),
         lambda: training_of(bench(), estimator="local", samples=1),
         lambda: bench().training_only(bench().head_D()),

@@ -21,7 +21,7 @@ from fedpeer.algorithms.pfedvem import (
     feature_slopes,
     free_energy,
     free_energy_slopes,
-    kl,
+    kl_of_heads,
     kl_up_to_constants,
     logits,
     model_deviation,
@@ -85,13 +85,13 @@ def test_kl_is_that_of_the_normal_distributions(lead: tuple[int, ...]) -> None:
     head, (_, _, w_D, tau, _) = a_head(*lead), a_problem(*lead)
     prior = Normal(w_D.expand_as(head.mu_D), tau.rsqrt().unsqueeze(-1).expand_as(head.mu_D))
     wanted = kl_divergence(Normal(head.mu_D, head.sigma_D), prior).sum(-1)
-    torch.testing.assert_close(kl(head, w_D, tau), wanted)
+    torch.testing.assert_close(kl_of_heads(head, w_D, tau), wanted)
 
 
 def test_gradients_of_kl_in_closed_form() -> None:
     head, (_, _, w_D, tau, _) = a_head(2), a_problem(2)
     mu_D, pi_D = head.mu_D.requires_grad_(), head.pi_D.requires_grad_()
-    at_mu, at_pi = torch.autograd.grad(kl(head, w_D, tau).sum(), (mu_D, pi_D))
+    at_mu, at_pi = torch.autograd.grad(kl_of_heads(head, w_D, tau).sum(), (mu_D, pi_D))
     sigma_D = head.sigma_D.detach()
     torch.testing.assert_close(at_mu, tau.unsqueeze(-1) * (mu_D - w_D).detach())
     torch.testing.assert_close(at_pi, (tau.unsqueeze(-1) * sigma_D - 1 / sigma_D) * pi_D.detach().sigmoid())
@@ -101,17 +101,17 @@ def test_confidence_is_where_the_kl_has_its_minimum_in_tau() -> None:
     """Eq. (8) is the zero of the server objective's derivative."""
     head, w_D = a_head(6), normal(D, seed=4)
     tau = confidence(head, w_D).requires_grad_()
-    (slope,) = torch.autograd.grad(kl(head, w_D, tau).sum(), tau)
+    (slope,) = torch.autograd.grad(kl_of_heads(head, w_D, tau).sum(), tau)
     torch.testing.assert_close(slope, torch.zeros(6, dtype=torch.float64), atol=1e-12, rtol=0)
     for factor in (0.9, 1.1):
-        assert (kl(head, w_D, factor * tau) > kl(head, w_D, tau)).all()
+        assert (kl_of_heads(head, w_D, factor * tau) > kl_of_heads(head, w_D, tau)).all()
 
 
 def test_the_weighted_mean_is_where_the_sum_of_kl_has_its_minimum_in_w() -> None:
     """Eq. (9) likewise."""
     head, tau_J = a_head(6), normal(6, seed=9).exp()
     w_D = weighted_mean(head.mu_D, tau_J).requires_grad_()
-    (slope,) = torch.autograd.grad(kl(head, w_D, tau_J).sum(), w_D)
+    (slope,) = torch.autograd.grad(kl_of_heads(head, w_D, tau_J).sum(), w_D)
     torch.testing.assert_close(slope, torch.zeros(D, dtype=torch.float64), atol=1e-12, rtol=0)
 
 
@@ -125,7 +125,7 @@ def test_taking_turns_never_raises_the_server_objective(seed: int, clients: int)
         for step in ("w", "tau"):
             w_D = weighted_mean(head.mu_D, tau_J) if step == "w" else w_D
             tau_J = confidence(head, w_D) if step == "tau" else tau_J
-            now = kl(head, w_D, tau_J).sum().item()
+            now = kl_of_heads(head, w_D, tau_J).sum().item()
             assert now <= before + 1e-9 * abs(now)
             before = now
 
@@ -173,7 +173,7 @@ def test_free_energy_is_the_sum_over_examples_plus_kl(lead: tuple[int, ...]) -> 
 
 def test_twice_the_data_is_twice_the_data_term_and_the_same_prior() -> None:
     head, (z_NF, y_N, w_D, tau, noise_KD) = a_head(), a_problem()
-    prior = kl(head, w_D, tau)
+    prior = kl_of_heads(head, w_D, tau)
     once = free_energy(head, z_NF, y_N, w_D, tau, noise_KD) - prior
     twice = free_energy(head, z_NF.repeat(2, 1), y_N.repeat(2), w_D, tau, noise_KD) - prior
     torch.testing.assert_close(twice, 2 * once)
@@ -266,7 +266,9 @@ def test_training_lowers_the_free_energy_and_pulls_unused_numbers_to_the_prior()
 
 def test_the_constants_of_eq_10_do_not_depend_on_the_head() -> None:
     _, _, w_D, tau, _ = a_problem()
-    apart = [kl(head, w_D, tau) - kl_up_to_constants(head, w_D, tau) for head in (a_head(seed=1), a_head(seed=2))]
+    apart = [
+        kl_of_heads(head, w_D, tau) - kl_up_to_constants(head, w_D, tau) for head in (a_head(seed=1), a_head(seed=2))
+    ]
     torch.testing.assert_close(apart[0], apart[1])
 
 

@@ -23,7 +23,7 @@ from fedpeer.algorithms.servers import pfedvem
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMClient, PFedVEMUpdate
 from fedpeer.algorithms.workbench import Workbench
-from fedpeer.config.choice import bind, parse
+from fedpeer.config.choice import bind_settings, parse_choice
 from fedpeer.data.bundled import digits
 from tests.algorithms.making import CLOSE, batches, distance, mlp, starts
 from tests.algorithms.server_making import played
@@ -247,8 +247,8 @@ def test_its_settings_have_bounds() -> None:
 
 
 def test_its_name_takes_its_settings() -> None:
-    choice = parse("pfedvem,sigma=0.2,head_epochs=20,terms=deviation,head=output")
-    settings = bind(choice, ALGORITHMS["pfedvem"])
+    choice = parse_choice("pfedvem,sigma=0.2,head_epochs=20,terms=deviation,head=output")
+    settings = bind_settings(choice, ALGORITHMS["pfedvem"])
     assert settings == {"sigma": 0.2, "head_epochs": 20, "terms": "deviation", "head": ("output",)}
     module = nn.Sequential()
     module.add_module("hidden", nn.Linear(3, 4))

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpeer.algorithms.coordinated import AlgorithmError, uniform_mean
-from fedpeer.algorithms.leaves import leaves, taken
+from fedpeer.algorithms.leaves import leaves_of, take_rows
 from fedpeer.algorithms.privacy import Privacy, PrivacyError, epsilon
-from fedpeer.algorithms.private import Private, clipped, noise, protected
+from fedpeer.algorithms.private import Private, clipped, private_noise, protected
 from fedpeer.config.building import privacy_of
-from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.choice import ChoiceError, parse_choice
 from tests.algorithms.making import batches, starts
 from tests.algorithms.server_making import MAKERS, MODULE, Algorithm
 
@@ -31,7 +31,7 @@ PRIVATE = ("fedavg", "fedprox", "ditto", "pfedme", "fedper", "fedrep", "perfedav
 
 
 def asked(text: str) -> Privacy:
-    found = privacy_of(parse(text))
+    found = privacy_of(parse_choice(text))
     assert found is not None
     return found
 
@@ -53,8 +53,8 @@ def made(name: str, text: str, participants: int = 3, secret: bytes = b"") -> Pr
 def test_without_noise_and_bound_only_the_counts_differ(name: str) -> None:
     server, kept, updates = sent(MAKERS[name]("stack"))
     _, private_kept, private = sent(made(name, "gaussian,clip=1e9,noise=0"))
-    for leaf, before in leaves(kept).items():
-        assert torch.equal(leaves(private_kept)[leaf], before), "what stays at home is as it was"
+    for leaf, before in leaves_of(kept).items():
+        assert torch.equal(leaves_of(private_kept)[leaf], before), "what stays at home is as it was"
     torch.testing.assert_close(private.model_n, updates.model_n, rtol=0, atol=1e-6)
     assert private.model_n.dtype == updates.model_n.dtype
     assert private.examples.tolist() == [1, 1, 1]
@@ -80,7 +80,7 @@ def test_a_block_of_clients_is_each_alone() -> None:
         client = algorithm.start_client(starts(MODULE, 3)[p], EXAMPLES[p])
         _, alone = algorithm.train(client, algorithm.open(server, 1), batches().peer(p), KEYS[p : p + 1])
         torch.testing.assert_close(alone.model_n, updates.model_n[p], rtol=0, atol=1e-6)
-        assert leaves(alone).keys() == leaves(taken(updates, p)).keys()
+        assert leaves_of(alone).keys() == leaves_of(take_rows(updates, p)).keys()
 
 
 ROWS = some.lists(some.floats(width=32), min_size=4, max_size=4)
@@ -112,12 +112,16 @@ def test_the_noise_of_one_client_and_of_the_sum(where: str, single: float) -> No
 
 
 def test_noise_is_normal_and_of_its_secret_and_key_alone() -> None:
-    one = noise(b"secret", 5, 100_000)
+    one = private_noise(b"secret", 5, 100_000)
     assert scipy.stats.kstest(one, "norm").pvalue > 1e-3
     assert abs(one).max() < 8.3
-    assert np.array_equal(noise(b"secret", 5, 100_000), one)
-    assert np.array_equal(noise(b"secret", 5, 10), one[:10])
-    for other in (noise(b"secreu", 5, 100_000), noise(b"secret", 6, 100_000), noise(b"", 5, 100_000)):
+    assert np.array_equal(private_noise(b"secret", 5, 100_000), one)
+    assert np.array_equal(private_noise(b"secret", 5, 10), one[:10])
+    for other in (
+        private_noise(b"secreu", 5, 100_000),
+        private_noise(b"secret", 6, 100_000),
+        private_noise(b"", 5, 100_000),
+    ):
         assert abs(np.corrcoef(one, other)[0, 1]) < 4 / math.sqrt(100_000)
     assert abs(np.corrcoef(one[1:], one[:-1])[0, 1]) < 4 / math.sqrt(100_000)
 
@@ -160,11 +164,11 @@ def test_a_leaf_that_would_go_out_bare_is_refused() -> None:
 )
 def test_settings_out_of_range_are_the_users_mistake(text: str, words: str) -> None:
     with pytest.raises((PrivacyError, ChoiceError), match=words):
-        privacy_of(parse(text))
+        privacy_of(parse_choice(text))
 
 
 def test_none_is_nothing() -> None:
-    assert privacy_of(parse("none")) is None
+    assert privacy_of(parse_choice("none")) is None
 
 
 def test_what_is_left_of_the_noise_when_some_do_not_answer() -> None:

@@ -20,14 +20,14 @@ from torch.nn import functional
 from fedpeer.algorithms.byzantine import RobustError, check_liars
 from fedpeer.algorithms.coordinated import in_peer_order, uniform_mean
 from fedpeer.algorithms.robust import (
-    centred_clipping,
+    clip_centred,
+    coordinate_median,
     finite_rows,
-    geometric_median,
-    krum,
     krum_scores,
-    median,
-    multi_krum,
-    trimmed_mean,
+    mean_of_krum,
+    mean_trimmed,
+    select_krum,
+    weiszfeld_median,
 )
 
 Rule = Callable[[Tensor, int], Tensor]
@@ -40,15 +40,15 @@ def rules(radius: float = 1.0) -> dict[str, Rule]:
 
     def clipping(updates_KD: Tensor, liars: int) -> Tensor:
         start_D = before[-1] if before else torch.zeros_like(updates_KD[0])
-        before.append(centred_clipping(updates_KD, start_D, radius=radius))
+        before.append(clip_centred(updates_KD, start_D, radius=radius))
         return before[-1]
 
     return {
-        "median": lambda updates_KD, liars: median(updates_KD),
-        "trimmed mean": lambda updates_KD, liars: trimmed_mean(updates_KD, trim=liars),
-        "krum": lambda updates_KD, liars: krum(updates_KD, liars=liars),
-        "multi-krum": lambda updates_KD, liars: multi_krum(updates_KD, liars=liars),
-        "geometric median": lambda updates_KD, liars: geometric_median(updates_KD),
+        "median": lambda updates_KD, liars: coordinate_median(updates_KD),
+        "trimmed mean": lambda updates_KD, liars: mean_trimmed(updates_KD, trim=liars),
+        "krum": lambda updates_KD, liars: select_krum(updates_KD, liars=liars),
+        "multi-krum": lambda updates_KD, liars: mean_of_krum(updates_KD, liars=liars),
+        "geometric median": lambda updates_KD, liars: weiszfeld_median(updates_KD),
         "centred clipping": clipping,
     }
 
@@ -61,7 +61,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 @given(SEEDS, st.integers(1, 12))
 def test_median_is_numpy_s(seed: int, peers: int) -> None:
     updates_KD = normal(peers, 5, seed=seed)
-    np.testing.assert_allclose(median(updates_KD), np.median(updates_KD, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(coordinate_median(updates_KD), np.median(updates_KD, axis=0), rtol=1e-12)
 
 
 @settings(deadline=None, max_examples=30)
@@ -70,7 +70,7 @@ def test_trimmed_mean_is_scipy_s(seed: int, trim: int, more: int) -> None:
     peers = 2 * trim + 3 + more
     updates_KD = normal(peers, 5, seed=seed)
     wanted = scipy.stats.trim_mean(updates_KD.numpy(), (trim + 1e-6) / peers, axis=0)
-    np.testing.assert_allclose(trimmed_mean(updates_KD, trim=trim), wanted, rtol=1e-12)
+    np.testing.assert_allclose(mean_trimmed(updates_KD, trim=trim), wanted, rtol=1e-12)
 
 
 def slow_scores(rows: list[list[float]], liars: int) -> list[float]:
@@ -89,22 +89,22 @@ def test_krum_and_multi_krum_as_they_read(seed: int, liars: int, more: int) -> N
     scores = slow_scores(updates_KD.tolist(), liars)
     np.testing.assert_allclose(krum_scores(updates_KD, liars=liars), scores, rtol=1e-12)
     by_score = sorted(range(len(scores)), key=scores.__getitem__)
-    assert torch.equal(krum(updates_KD, liars=liars), updates_KD[by_score[0]])
+    assert torch.equal(select_krum(updates_KD, liars=liars), updates_KD[by_score[0]])
     for kept in range(1, len(updates_KD) - liars - 1):
         wanted = updates_KD[by_score[:kept]].mean(0)
-        torch.testing.assert_close(multi_krum(updates_KD, liars=liars, kept=kept), wanted)
+        torch.testing.assert_close(mean_of_krum(updates_KD, liars=liars, kept=kept), wanted)
 
 
 def test_of_equal_scores_krum_takes_the_first_peer() -> None:
     updates_KD = torch.tensor([[9.0], [0.0], [1.0], [2.0], [1.0]])
     assert krum_scores(updates_KD, liars=1).tolist() == [113.0, 2.0, 1.0, 2.0, 1.0]
     corners_KD = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    assert torch.equal(krum(corners_KD, liars=0), torch.zeros(2, dtype=torch.float64))
+    assert torch.equal(select_krum(corners_KD, liars=0), torch.zeros(2, dtype=torch.float64))
 
 
 def test_krum_sees_small_differences_far_from_the_origin() -> None:
     updates_KD = 1e8 + torch.tensor([[0.0], [1e-4], [2e-4], [5e-3], [9e-3]], dtype=torch.float64)
-    assert torch.equal(krum(updates_KD, liars=1), updates_KD[1])
+    assert torch.equal(select_krum(updates_KD, liars=1), updates_KD[1])
 
 
 def distances(at_D: Tensor, updates_KD: Tensor, weight_K: Tensor) -> float:
@@ -115,7 +115,7 @@ def distances(at_D: Tensor, updates_KD: Tensor, weight_K: Tensor) -> float:
 @given(SEEDS, st.integers(1, 9), st.integers(1, 3))
 def test_geometric_median_is_what_a_general_optimiser_finds(seed: int, peers: int, size: int) -> None:
     updates_KD, weight_K = normal(peers, size, seed=seed), normal(peers, seed=seed + 1).exp()
-    found_D = geometric_median(updates_KD, weight_K, tolerance=1e-9)
+    found_D = weiszfeld_median(updates_KD, weight_K, tolerance=1e-9)
     twin = scipy.optimize.minimize(
         lambda at: distances(torch.from_numpy(at), updates_KD, weight_K),
         updates_KD.mean(0).numpy(),
@@ -137,32 +137,32 @@ def test_geometric_median_is_what_a_general_optimiser_finds(seed: int, peers: in
     ],
 )
 def test_geometric_medians_that_are_known(rows: list[list[float]], wanted: list[float]) -> None:
-    found_D = geometric_median(torch.tensor(rows, dtype=torch.float64), tolerance=1e-9)
+    found_D = weiszfeld_median(torch.tensor(rows, dtype=torch.float64), tolerance=1e-9)
     torch.testing.assert_close(found_D, torch.tensor(wanted, dtype=torch.float64), atol=1e-8, rtol=0)
 
 
 def test_geometric_median_leaves_a_row_that_it_starts_on() -> None:
     """The median of the coordinates is the middle row, whose angle is less than 120 degrees: not the answer."""
     updates_KD = torch.tensor([[0.0, 0.0], [0.5, 0.1], [1.0, 10.0]], dtype=torch.float64)
-    assert torch.equal(median(updates_KD), updates_KD[1])
-    pull_KD = functional.normalize(updates_KD - geometric_median(updates_KD, tolerance=1e-9), dim=1)
+    assert torch.equal(coordinate_median(updates_KD), updates_KD[1])
+    pull_KD = functional.normalize(updates_KD - weiszfeld_median(updates_KD, tolerance=1e-9), dim=1)
     torch.testing.assert_close(pull_KD.sum(0), torch.zeros(2, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
 def test_weights_of_the_geometric_median_are_copies_of_a_row() -> None:
     updates_KD, copies = normal(4, 3), [1, 3, 2, 2]
     repeated_KD = updates_KD.repeat_interleave(torch.tensor(copies), dim=0)
-    found_D = geometric_median(updates_KD, torch.tensor(copies), tolerance=1e-9)
-    torch.testing.assert_close(found_D, geometric_median(repeated_KD, tolerance=1e-9), atol=1e-7, rtol=0)
+    found_D = weiszfeld_median(updates_KD, torch.tensor(copies), tolerance=1e-9)
+    torch.testing.assert_close(found_D, weiszfeld_median(repeated_KD, tolerance=1e-9), atol=1e-7, rtol=0)
     half = torch.tensor([[0.0], [0.0], [0.0], [7.0]])
-    assert geometric_median(half, torch.tensor([1.0, 1.0, 1.0, 10.0])).item() == pytest.approx(7.0)
+    assert weiszfeld_median(half, torch.tensor([1.0, 1.0, 1.0, 10.0])).item() == pytest.approx(7.0)
 
 
 @settings(deadline=None, max_examples=30)
 @given(SEEDS, st.integers(1, 8), st.floats(0.01, 10), st.integers(1, 4))
 def test_centred_clipping_row_by_row(seed: int, peers: int, radius: float, steps: int) -> None:
     updates_KD, wanted_D = normal(peers, 3, seed=seed), normal(3, seed=seed + 1)
-    found_D = centred_clipping(updates_KD, wanted_D, radius=radius, steps=steps)
+    found_D = clip_centred(updates_KD, wanted_D, radius=radius, steps=steps)
     for _ in range(steps):
         moved_D = torch.zeros(3, dtype=torch.float64)
         for row_D in updates_KD:
@@ -174,7 +174,7 @@ def test_centred_clipping_row_by_row(seed: int, peers: int, radius: float, steps
 
 def test_a_wide_radius_is_the_plain_mean() -> None:
     updates_KD = normal(6, 3)
-    torch.testing.assert_close(centred_clipping(updates_KD, normal(3, seed=1), radius=1e9), updates_KD.mean(0))
+    torch.testing.assert_close(clip_centred(updates_KD, normal(3, seed=1), radius=1e9), updates_KD.mean(0))
 
 
 @settings(deadline=None, max_examples=25)
@@ -189,19 +189,18 @@ def test_what_liars_can_do_is_bounded(seed: int, liars: int, size: float, steps:
         found_D = rules()[rule](updates_KD, liars)
         assert ((least_D <= found_D) & (found_D <= most_D)).all(), rule
     wide = float(torch.pdist(honest_KD).max())
-    nearest = torch.cdist(krum(updates_KD, liars=liars)[None], honest_KD).min()
+    nearest = torch.cdist(select_krum(updates_KD, liars=liars)[None], honest_KD).min()
     # Its score is at most that of an honest row, whose K - f - 2 nearest may all be honest, and one of its own is.
     assert nearest <= (liars + 1) ** 0.5 * wide
-    nearest = torch.cdist(multi_krum(updates_KD, liars=liars)[None], honest_KD).min()
+    nearest = torch.cdist(mean_of_krum(updates_KD, liars=liars)[None], honest_KD).min()
     assert nearest <= ((liars + 1) ** 0.5 + 1) * wide  # each row kept is near a row, and all those are in one place
     # An estimator with breakdown point 1/2: within 2 (n - f) / (n - 2 f) times the honest rows' distance.
     centre_D = honest_KD.mean(0)
     reach = float(torch.linalg.vector_norm(honest_KD - centre_D, dim=1).max())
-    found_D = geometric_median(updates_KD)
+    found_D = weiszfeld_median(updates_KD)
     assert torch.linalg.vector_norm(found_D - centre_D) <= 2 * (liars + 3) / 3 * reach * (1 + 1e-6)
     clipped = [
-        centred_clipping(torch.cat((honest_KD, each)), centre_D, radius=0.5, steps=steps)
-        for each in (lies_KD, other_KD)
+        clip_centred(torch.cat((honest_KD, each)), centre_D, radius=0.5, steps=steps) for each in (lies_KD, other_KD)
     ]
     assert torch.linalg.vector_norm(clipped[0] - clipped[1]) <= 2 * steps * 0.5 * liars / len(updates_KD) + 1e-9
 
@@ -259,7 +258,7 @@ def test_what_else_cannot_be_is_said() -> None:
         check_liars("the median", 2, 1)
     for kept in (0, 6):
         with pytest.raises(RobustError, match=f"keeps 1 to K - f - 2 = 5 of 9 updates, not {kept}"):
-            multi_krum(normal(9, 2), liars=2, kept=kept)
+            mean_of_krum(normal(9, 2), liars=2, kept=kept)
 
 
 # Learning under attack: softmax regression on data of one distribution, 4 liars of 11 who know what the others send.

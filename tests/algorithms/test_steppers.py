@@ -16,7 +16,7 @@ from fedpeer.algorithms.loop import AT_ONCE, Loop
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.mapped import Mapped
 from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice, names
-from fedpeer.algorithms.steppers import Stepper, Way, build
+from fedpeer.algorithms.steppers import Stepper, Way, build_stepper
 from fedpeer.networks.registry import cnn, lstm
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.making import CLOSE, batches, distance, in_torch, mlp, starts
@@ -138,7 +138,7 @@ def test_closed_gradients_with_momentum_are_the_loop(loss: str, peers: int) -> N
     module, optimizer = mlp(bias=peers > 1), OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9})
     x_Bn, rounds = starts(module, peers), two_rounds(loss, peers=peers)
     steppers: list[Stepper] = [
-        build(way, module, FlatLayout.of(module), LOSSES[loss], optimizer) for way in ("stack", "loop")
+        build_stepper(way, module, FlatLayout.of(module), LOSSES[loss], optimizer) for way in ("stack", "loop")
     ]
     (found, velocity), (wanted, momentum) = (played(each, x_Bn, rounds) for each in steppers)
     assert velocity.shape == momentum.shape == x_Bn.shape
@@ -261,6 +261,6 @@ def test_the_networks_that_come_with_fedpeer_train_like_torchs(
 ) -> None:
     block, x_Bn = batches(peers=2, features=shape), starts(network, 2)
     for way in ways:
-        found, _ = played(build(way, network, FlatLayout.of(network), LOSS, SGD), x_Bn, [block])
+        found, _ = played(build_stepper(way, network, FlatLayout.of(network), LOSS, SGD), x_Bn, [block])
         for p, x_n in enumerate(x_Bn):
             assert distance(found[p], in_torch(network, x_n, [block.peer(p)], LOSS, of_kind(SGD))) < CLOSE

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch import Tensor
 
-from fedpeer.algorithms.leaves import leaves, taken
+from fedpeer.algorithms.leaves import leaves_of, take_rows
 from fedpeer.algorithms.updates import EXAMPLES_MAX, fault, length, strayed, too_far
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
@@ -109,16 +109,16 @@ def test_honest_updates_of_every_algorithm_are_taken(name: str) -> None:
     broadcast = algorithm.open(algorithm.start_server(x_Bn[0]), 1)
     clients = algorithm.start_client(x_Bn, torch.tensor([10, 300, 60]))
     _, updates = algorithm.train(clients, broadcast, batches(), (1, 2, 3))
-    template = leaves(taken(updates, 0))
+    template = leaves_of(take_rows(updates, 0))
     lengths = []
     for row in range(3):
-        sent = leaves(taken(updates, row))
+        sent = leaves_of(take_rows(updates, row))
         assert fault(sent, template, counts=algorithm.counts, positive=algorithm.positive) is None
-        lengths.append(length(sent, leaves(broadcast), moved=algorithm.moved))
+        lengths.append(length(sent, leaves_of(broadcast), moved=algorithm.moved))
         broken = sent | {"model_n": sent["model_n"] * torch.nan}
         assert fault(broken, template, counts=algorithm.counts, positive=algorithm.positive) is not None
     assert too_far(lengths, limit=100.0) == [None] * 3
-    found = strayed(leaves(updates), leaves(broadcast), 1.01, moved=algorithm.moved)
+    found = strayed(leaves_of(updates), leaves_of(broadcast), 1.01, moved=algorithm.moved)
     assert found == too_far(lengths, limit=1.01), "of all at once as of each alone"
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpeer.algorithms import virtual
-from fedpeer.algorithms.gaussian import Gaussian, kl, product, stacked
-from fedpeer.networks.bayesian import BayesianLayer, bayesian, drawn, inverse_softplus, sampled, split
+from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl, product, stack_gaussians
+from fedpeer.networks.bayesian import BayesianLayer, bayesian, drawn_noise, inverse_softplus, sampled, split_parameters
 from tests.reference.linear_gaussian import expected_log_likelihood, minimiser
 from tests.reference.virtual import FreeEnergy, aggregate, initial_factors, joined, prior_exponents
 
@@ -69,9 +69,11 @@ def test_the_server_is_always_the_product_of_the_stored_factors(
             posterior = Gaussian.of(mean_D, server.sigma_D * (0.1 + widening * torch.rand(D, generator=draw).double()))
             cavity = virtual.cavity(server, factors[i])
             delta = virtual.client_delta(posterior, cavity, factors[i], gamma=gamma)
-            keep_D = None if percentile is None else virtual.kept(virtual.update_snr(delta, posterior), percentile)
+            keep_D = (
+                None if percentile is None else virtual.kept_weights(virtual.update_snr(delta, posterior), percentile)
+            )
             sent[i] = virtual.client_delta(posterior, cavity, factors[i], gamma=gamma, keep_D=keep_D)
-        after = aggregate(server, stacked(list(sent.values())), positivity=positivity)
+        after = aggregate(server, stack_gaussians(list(sent.values())), positivity=positivity)
         for i, delta in sent.items():
             factors[i] = virtual.stored(factors[i], delta, after.taken_D)
         # A share of nearly all of a coordinate is left with its rounding.
@@ -79,7 +81,7 @@ def test_the_server_is_always_the_product_of_the_stored_factors(
         assert after.taken_D.ge(0).all()
         assert after.taken_D.le(1).all()
         server = after.server
-    assert apart(product(stacked(list(factors.values()))), server) < 1e-12
+    assert apart(product(stack_gaussians(list(factors.values()))), server) < 1e-12
 
 
 def exact(x_KND: Tensor, y_KN: Tensor, noise: float, *, prior: float) -> Gaussian:
@@ -102,7 +104,7 @@ def test_a_sequential_pass_over_a_conjugate_model_is_exact(rule: virtual.Exponen
         against = virtual.reference(cavity, PRIOR, exponents[i].item())
         delta = virtual.client_delta(minimiser(x_KND[i], y_KN[i], against, noise), cavity, factors[i])
         factors[i] = virtual.stored(factors[i], delta)
-        server = aggregate(server, stacked([delta])).server
+        server = aggregate(server, stack_gaussians([delta])).server
     assert apart(server, exact(x_KND, y_KN, noise, prior=counted)) < 1e-10
 
 
@@ -117,7 +119,7 @@ def test_parallel_damped_rounds_end_at_the_same_posterior() -> None:
             cavity = virtual.cavity(server, factors_KD[i])
             posterior = minimiser(x_KND[i], y_KN[i], virtual.reference(cavity, PRIOR, 1 / K), noise)
             deltas.append(virtual.client_delta(posterior, cavity, factors_KD[i], gamma=0.2))
-        sent_KD = stacked(deltas)
+        sent_KD = stack_gaussians(deltas)
         after = aggregate(server, sent_KD)
         server, factors_KD = after.server, virtual.stored(factors_KD, sent_KD, after.taken_D)
     assert apart(server, exact(x_KND, y_KN, noise, prior=1.0)) < 1e-9
@@ -139,7 +141,7 @@ def test_enough_damping_needs_no_rule_for_positivity(seed: int, active: int) -> 
     gamma = (1 - virtual.LEAST_LEFT) / active
     wide = Gaussian.of(torch.zeros(D, dtype=torch.float64), 1e3 + torch.rand(D, generator=draw).double())
     deltas = [virtual.client_delta(wide, server / factors_AD[i], factors_AD[i], gamma=gamma) for i in range(active)]
-    after = aggregate(server, stacked(deltas))
+    after = aggregate(server, stack_gaussians(deltas))
     assert after.taken_D.tolist() == [1.0] * D
     assert (after.server.xi_D > 0).all()
 
@@ -182,7 +184,7 @@ def test_the_threshold_is_numpy_s_percentile(ratios: list[float], percentile: in
 @given(st.integers(1, 200), st.integers(0, 100), st.integers(0, 2**32))
 def test_the_share_that_is_kept_is_what_the_percentile_leaves(size: int, percentile: int, seed: int) -> None:
     snr_D = torch.randperm(size, generator=generator(seed)).double()
-    keep_D = virtual.kept(snr_D, percentile)
+    keep_D = virtual.kept_weights(snr_D, percentile)
     assert int(keep_D.sum()) == size - -(-percentile * (size - 1) // 100)
     assert keep_D[snr_D.argmax()]
     assert torch.equal(keep_D, snr_D >= snr_D[keep_D].min())
@@ -190,7 +192,9 @@ def test_the_share_that_is_kept_is_what_the_percentile_leaves(size: int, percent
 
 def test_each_row_of_many_tensors_has_its_own_threshold() -> None:
     snr_PD = normal(3, 11, seed=8).abs()
-    assert torch.equal(virtual.kept(snr_PD, 75), torch.stack([virtual.kept(row_D, 75) for row_D in snr_PD]))
+    assert torch.equal(
+        virtual.kept_weights(snr_PD, 75), torch.stack([virtual.kept_weights(row_D, 75) for row_D in snr_PD])
+    )
 
 
 def test_bytes_are_those_of_values_and_places() -> None:
@@ -213,7 +217,7 @@ def log_likelihood_by_sampling(
     made: BayesianLayer, x_ND: Tensor, y_N: Tensor, noise: float, draws: int
 ) -> tuple[Tensor, float]:
     """The mean over draws of a Bayesian layer's log-likelihood, and its standard error."""
-    out_SN = sampled(made, x_ND.repeat(draws, 1), drawn(generator(12))).reshape(draws, -1)
+    out_SN = sampled(made, x_ND.repeat(draws, 1), drawn_noise(generator(12))).reshape(draws, -1)
     each_S = (-((y_N - out_SN) ** 2) / (2 * noise**2) - math.log(noise * math.sqrt(2 * math.pi))).sum(1)
     return each_S.mean(), each_S.std().item() / draws**0.5
 
@@ -225,7 +229,7 @@ def test_what_a_bayesian_layer_samples_is_the_exact_free_energy_and_slope() -> N
     state = {"weight": posterior.mu_D[None]}, {"weight": inverse_softplus(posterior.sigma_D)[None]}
     made.load_state_dict(joined(*state))
     mean, error = log_likelihood_by_sampling(made, x_ND, y_N, 0.5, draws=4000)
-    mu, rho = (each["weight"] for each in split(dict(made.named_parameters())))
+    mu, rho = (each["weight"] for each in split_parameters(dict(made.named_parameters())))
     exact = expected_log_likelihood(x_ND, y_N, Gaussian.of(mu[0], functional.softplus(rho[0])), 0.5)
     assert abs(mean.item() - exact.item()) < 5 * error
     for found, right in zip(*(torch.autograd.grad(each, (mu, rho)) for each in (mean, exact)), strict=True):
@@ -238,7 +242,7 @@ def test_no_step_from_the_minimiser_lowers_the_free_energy() -> None:
     mu_D, sigma_D = best.mu_D.requires_grad_(), best.sigma_D.requires_grad_()
     found = Gaussian.of(mu_D, sigma_D)
     none = torch.zeros((), dtype=torch.float64)
-    energy = FreeEnergy(expected_log_likelihood(x_ND, y_N, found, 0.5), kl(found, reference).sum(), none)
+    energy = FreeEnergy(expected_log_likelihood(x_ND, y_N, found, 0.5), gaussian_kl(found, reference).sum(), none)
     slopes = torch.autograd.grad(energy.value(), (mu_D, sigma_D))
     assert max(slope.abs().max().item() for slope in slopes) < 1e-9
 

@@ -19,8 +19,8 @@ from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.bayesian_training import Posterior, training_of
 from fedpeer.algorithms.coordinated import AlgorithmError, in_peer_order
 from fedpeer.algorithms.draws import Draws, branch
-from fedpeer.algorithms.gaussian import Gaussian, kl
-from fedpeer.algorithms.leaves import leaves, stacked, taken
+from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl
+from fedpeer.algorithms.leaves import leaves_of, stack_states, take_rows
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.fedavg import FedAvg
@@ -70,10 +70,10 @@ def test_a_block_of_clients_is_each_alone(name: str) -> None:
         broadcast, before = algorithm.open(server, round), clients
         trained, updates = algorithm.train(before, broadcast, block, (1, 2, 3))
         for p in range(3):
-            alone = algorithm.train(taken(before, p), broadcast, block.peer(p), (p + 1,))
-            together = taken(trained, p), taken(updates, p)
+            alone = algorithm.train(take_rows(before, p), broadcast, block.peer(p), (p + 1,))
+            together = take_rows(trained, p), take_rows(updates, p)
             for one, other in zip(alone, together, strict=True):
-                for field, a, b in zip(leaves(one), leaves(one).values(), leaves(other).values(), strict=True):
+                for field, a, b in zip(leaves_of(one), leaves_of(one).values(), leaves_of(other).values(), strict=True):
                     assert a.shape == b.shape
                     # Deltas are differences of precisions: what is left of them has the rounding of the whole.
                     scale = 1 / 0.05**2 if "chi" in field or "xi" in field else 1.0
@@ -87,14 +87,16 @@ def test_nothing_passed_in_is_changed(name: str) -> None:
     algorithm = MAKERS[name]()
     block = block_for(algorithm)
     server, clients, x_n = begun(algorithm)
-    held = [*leaves(server).values(), *leaves(clients).values(), block.index, block.y, block.x_NF, x_n]
+    held = [*leaves_of(server).values(), *leaves_of(clients).values(), block.index, block.y, block.x_NF, x_n]
     before = [each.clone() for each in held]
     trained, updates = algorithm.train(clients, algorithm.open(server, 1), block, (1, 2, 3))
     later = algorithm.close(server, updates)
     algorithm.settle(clients, trained, later, torch.tensor([True, False, True]))
     assert all(torch.equal(a, b) for a, b in zip(held, before, strict=True))
     assert not torch.equal(algorithm.personal_model(trained), algorithm.personal_model(clients))
-    assert any(distance(a, b) > 1e-4 for a, b in zip(leaves(later).values(), leaves(server).values(), strict=True))
+    assert any(
+        distance(a, b) > 1e-4 for a, b in zip(leaves_of(later).values(), leaves_of(server).values(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -103,9 +105,9 @@ def test_who_answers_first_decides_no_bit(name: str) -> None:
     block = block_for(algorithm)
     server, clients, _ = begun(algorithm)
     _, updates = algorithm.train(clients, algorithm.open(server, 1), block, (1, 2, 3))
-    arrived = {str(p): taken(updates, p) for p in (2, 0, 1)}
+    arrived = {str(p): take_rows(updates, p) for p in (2, 0, 1)}
     later, ordered = (algorithm.close(server, each) for each in (in_peer_order(arrived), updates))
-    assert all(torch.equal(a, b) for a, b in zip(leaves(later).values(), leaves(ordered).values(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(leaves_of(later).values(), leaves_of(ordered).values(), strict=True))
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -225,7 +227,7 @@ def test_one_pass_over_clients_of_a_linear_model_is_exact_inference(exponent: An
     for k, n in enumerate((2, 4, 6, 8)):
         client = algorithm.start_client(x_n, torch.tensor(n))
         _, sent = algorithm.train(client, algorithm.open(server, 1), work, (k,))
-        server = algorithm.close(server, stacked([sent]))
+        server = algorithm.close(server, stack_states([sent]))
     prior = Gaussian.of(torch.zeros(5, dtype=torch.float64), 0.8) ** counted
     wanted = minimiser(x_KND.flatten(0, 1), y_KN.flatten(), prior, noise)
     assert apart(server.posterior, wanted) < 1e-10
@@ -255,7 +257,7 @@ def test_who_was_not_counted_has_the_old_factor_and_its_own_posterior() -> None:
     algorithm, block = Virtual(bench_of("stack")), batches()
     server, before, _ = begun(algorithm)
     trained, sent = algorithm.train(before, algorithm.open(server, 1), block, (1, 2, 3))
-    later = algorithm.close(server, taken(sent, [0, 2]))
+    later = algorithm.close(server, take_rows(sent, [0, 2]))
     after = algorithm.settle(before, trained, later, torch.tensor([True, False, True]))
     assert torch.equal(after.factor.xi_D[1], before.factor.xi_D[1])
     assert torch.equal(after.factor.chi_D[1], before.factor.chi_D[1])
@@ -280,7 +282,7 @@ def test_training_starts_from_the_server_and_is_held_to_cavity_and_prior() -> No
         algorithm.train(clients, told, batches(), (1, 2, 3))
         start, reference, strength = seen.pop()[:3]
         cavity = told / Gaussian.of(x_n, 0.05) ** 0.25
-        assert apart(taken(reference, 1), cavity * Gaussian.of(torch.zeros_like(x_n), 2.0) ** 0.25) < 1e-5
+        assert apart(take_rows(reference, 1), cavity * Gaussian.of(torch.zeros_like(x_n), 2.0) ** 0.25) < 1e-5
         torch.testing.assert_close(strength, 0.2 / EXAMPLES)
         wanted = cavity * told**0.25 if ablation else told
         assert apart(Posterior(start.mu_n[2], start.rho_n[2]).gaussian, wanted) < 1e-5
@@ -324,8 +326,8 @@ def test_with_lateral_connections_the_clients_part_never_leaves() -> None:
     shared = len(algorithm.shared_D)
     assert shared == 5 * 4 + 4 + 4 * 3 + 3 < len(x_n)
     trained, sent = algorithm.train(clients, algorithm.open(server, 1), block, (1, 2, 3))
-    assert {leaf.shape for leaf in leaves(sent).values()} == {(3, shared)}
-    assert {leaf.shape for leaf in leaves(algorithm.open(server, 1)).values()} == {(shared,)}
+    assert {leaf.shape for leaf in leaves_of(sent).values()} == {(3, shared)}
+    assert {leaf.shape for leaf in leaves_of(algorithm.open(server, 1)).values()} == {(shared,)}
     assert (trained.mu_n != clients.mu_n).float().mean() > 0.9
     again = algorithm.settle(clients, trained, algorithm.close(server, sent), torch.tensor([False] * 3))
     start: list[Posterior] = []
@@ -384,7 +386,7 @@ def test_pfedbayes_global_copy_descends_on_the_divergence() -> None:
     w = Posterior(
         (0.5 * own.mu_n - 0.2).requires_grad_(), torch.linspace(-3, 1, len(own.mu_n)).double().requires_grad_()
     )
-    value = kl(own.gaussian, Gaussian.of(w.mu_n, functional.softplus(w.rho_n))).sum()
+    value = gaussian_kl(own.gaussian, Gaussian.of(w.mu_n, functional.softplus(w.rho_n))).sum()
     slopes = torch.autograd.grad(value, (w.mu_n, w.rho_n))
     after = _followed(w, w.gaussian.xi_D, own, torch.tensor([0.01], dtype=torch.float64))
     torch.testing.assert_close(w.mu_n - after.mu_n, 0.01 * slopes[0])
@@ -394,7 +396,7 @@ def test_pfedbayes_global_copy_descends_on_the_divergence() -> None:
 def test_pfedbayes_trains_personally_on_each_batch_and_lets_the_global_copy_follow() -> None:
     algorithm, one = PFedBayes(bench_of("stack"), zeta=2.0, personal_steps=3), batches(peers=1, steps=1).peer(0)
     server, clients, x_n = begun(algorithm)
-    client = taken(clients, 1)
+    client = take_rows(clients, 1)
     trained, sent = algorithm.train(client, algorithm.open(server, 1), one, (5,))
     steps = training_of(algorithm.bench, estimator="local", samples=1)
     strength, same = torch.tensor(2.0 / 30), one.taking([0, 0, 0])
@@ -437,7 +439,7 @@ def learned(
             work = Batches(x_NF, index, y_N[index])
             key = draws.key("dropout", str(k), round)
             pairs[k] = algorithm.train(clients[k], algorithm.open(server, round), work, (key,))
-        server = algorithm.close(server, stacked([update for _, update in pairs.values()]))
+        server = algorithm.close(server, stack_states([update for _, update in pairs.values()]))
         for k, (trained, _) in pairs.items():
             clients[k] = algorithm.settle(clients[k], trained, server, torch.tensor(True))
 
@@ -499,7 +501,7 @@ def test_sequences_of_tokens_are_learnt_together() -> None:
     assert isinstance(server, VirtualServer)
     right = bench.stepper.logits(server.posterior.mu_D[None], x_NT[None])[0].argmax(-1) == x_NT[:, -1]
     assert right.float().mean() > 0.9
-    assert apart(product_of([taken(clients, p) for p in range(3)]), server.posterior) < 1e-5
+    assert apart(product_of([take_rows(clients, p) for p in range(3)]), server.posterior) < 1e-5
 
 
 @pytest.mark.parametrize("clients", [1, 4])

@@ -7,33 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.cli.asking import asked, asked_again
+from fedpeer.cli.asking import asked_again, options_of
 from fedpeer.config.choice import Choice
 from fedpeer.config.problems import ConfigError
-from fedpeer.sims.prepare import prepare
+from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 
 
 def methods(given: dict[str, str], config: Path | None = None) -> list[str]:
-    return [str(method) for method in asked(given, config).methods]
+    return [str(method) for method in options_of(given, config).methods]
 
 
 def test_nothing_asked_is_the_default() -> None:
-    request = asked({})
+    request = options_of({})
     assert [str(method) for method in request.methods] == ["local", "partial-averaging", "full-averaging"]
     assert request.seeds == (0,)
     assert request.federation.simulation.dataset == Choice("digits")
 
 
 def test_repeats_are_seeds_in_a_row() -> None:
-    assert asked({"seed": "7", "repeats": "3"}).seeds == (7, 8, 9)
+    assert options_of({"seed": "7", "repeats": "3"}).seeds == (7, 8, 9)
 
 
 def test_engine_and_faults_are_the_runs_and_are_kept() -> None:
-    request = asked({"engine": "network", "faults": "links,loss=0.1/slow:1-4", "compare": "local"})
+    request = options_of({"engine": "network", "faults": "links,loss=0.1/slow:1-4", "compare": "local"})
     assert (request.engine, request.faults) == ("network", "links,loss=0.1/slow:1-4")
     assert SimulationRequest.from_json(request.to_json()) == request
-    assert prepare(request).faults.paces == tuple((f"peer{number}", 10.0) for number in (1, 2, 3, 4))
+    assert prepare_simulation(request).faults.paces == tuple((f"peer{number}", 10.0) for number in (1, 2, 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_files_algorithm_takes_its_place_among_the_three(tmp_path: Path) -> 
 def test_options_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "federation.yaml"
     file.write_text("seed: 3\nlearning: {rounds: 5, batch_size: 4}\ngossip: {tolerance: 0.01}")
-    federation = asked({"rounds": "9", "exchanges": "2"}, file).federation
+    federation = options_of({"rounds": "9", "exchanges": "2"}, file).federation
     assert (federation.seed, federation.learning.rounds, federation.learning.batch_size) == (3, 9, 4)
     assert federation.gossip.exchanges == 2, "and the file's tolerance does not contradict it"
 
@@ -76,8 +76,8 @@ def test_options_override_the_file(tmp_path: Path) -> None:
 def test_the_rate_is_the_optimizers(text: str, wanted: Choice, tmp_path: Path) -> None:
     file = tmp_path / "federation.yaml"
     file.write_text(text)
-    assert asked({"lr": "0.5"}, file).federation.learning.optimizer == wanted
-    assert asked({"lr": "0.5", "optimizer": "adam"}, file).federation.learning.optimizer.name == "adam"
+    assert options_of({"lr": "0.5"}, file).federation.learning.optimizer == wanted
+    assert options_of({"lr": "0.5", "optimizer": "adam"}, file).federation.learning.optimizer.name == "adam"
 
 
 def test_a_data_file_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,14 +85,16 @@ def test_a_data_file_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "sub" / "federation.yaml"
     file.write_text("simulation: {dataset: {csv: {path: a.csv, label: y}}}")
     monkeypatch.chdir(tmp_path)
-    in_file = asked({}, Path("sub/federation.yaml")).federation.simulation.dataset
+    in_file = options_of({}, Path("sub/federation.yaml")).federation.simulation.dataset
     assert in_file == Choice("csv", str((tmp_path / "sub/a.csv").resolve()), {"label": "y"})
-    typed = asked({"dataset": "csv:a.csv,label=y"}, file).federation.simulation.dataset
+    typed = options_of({"dataset": "csv:a.csv,label=y"}, file).federation.simulation.dataset
     assert typed.value == str((tmp_path / "a.csv").resolve())
 
 
 def test_a_resumed_run_keeps_what_it_was_asked() -> None:
-    request = asked({"peers": "4", "lr": "0.5", "split": "iid/swap:1+2,on=1-2", "compare": "local", "workers": "1"})
+    request = options_of(
+        {"peers": "4", "lr": "0.5", "split": "iid/swap:1+2,on=1-2", "compare": "local", "workers": "1"}
+    )
     data = request.to_json()
     settings = json.loads(json.dumps({**data.pop("federation"), **data, "command": "fedpeer simulate"}))
     again = asked_again({"resume": "last", "workers": "2"}, None)(settings)

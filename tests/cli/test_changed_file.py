@@ -8,7 +8,7 @@ import pytest
 
 from fedpeer.cli.peer_config import load_peer
 from fedpeer.peer.runtime.agreement import state_of
-from fedpeer.peer.runtime.prepared import prepare
+from fedpeer.peer.runtime.prepared import prepare_peer
 from fedpeer.peer.state.journal import held_of
 from tests.cli.conftest import Fedpeer
 from tests.kept.release import moved, unpacked
@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
     """A state of the release before, which kept a digest only, after one start of this one."""
     folder = moved(unpacked("gossip", tmp_path)) / "peer1"
     config = load_peer(folder / "peer1.yaml")
-    with whole(prepare(config.file, config.federation)) as running:
+    with whole(prepare_peer(config.file, config.federation)) as running:
         assert "digest of its contract only" in running.line("older_state").text
         assert "older_state" not in {line.what for line in running.lines if line.level != "info"}
     state = state_of(folder / "peer1-state")
@@ -65,4 +65,4 @@ def test_settings_that_a_file_leaves_open_stay_as_they_were(folder: Path) -> Non
     """Words, order and the defaults written out are no change."""
     rewritten(folder, ("gossip: {topology: complete,", "gossip: {every: 1, tick: 0.025, topology: complete,"))
     config = load_peer(folder / "peer1.yaml")
-    assert prepare(config.file, config.federation).going.remark == ""
+    assert prepare_peer(config.file, config.federation).going.remark == ""

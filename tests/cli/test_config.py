@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fedpeer.cli.config import ConfigSource, load
-from fedpeer.cli.errors import LINES_MIN, report
-from fedpeer.cli.yaml_marks import parse
+from fedpeer.cli.errors import LINES_MIN, report_error
+from fedpeer.cli.yaml_marks import parse_yaml
 from fedpeer.config.capacity import METADATA_BYTES_MAX, hello_bytes
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
@@ -49,7 +49,7 @@ simulation: {peers: 16}
 
 
 def loaded(text: str) -> Federation:
-    data, marks = parse(text, "federation.yaml")
+    data, marks = parse_yaml(text, "federation.yaml")
     return load(ConfigSource(data, marks, {}, "federation.yaml"))
 
 
@@ -68,10 +68,10 @@ def test_the_documented_example_is_right() -> None:
 
 
 def test_the_report_names_line_setting_problem_and_way_out() -> None:
-    data, marks = parse(THREE_MISTAKES, "federation.yaml")
+    data, marks = parse_yaml(THREE_MISTAKES, "federation.yaml")
     with pytest.raises(ConfigError) as caught:
         load(ConfigSource(data, marks, {}, "federation.yaml"), ", so nothing was started")
-    assert report(caught.value, width=120).splitlines() == [
+    assert report_error(caught.value, width=120).splitlines() == [
         "federation.yaml has 3 problems, so nothing was started.",
         "",
         '  line 5:19  partial_models.a.depends_on  "everyon" is not a partial model here; did you mean "everyone"?',
@@ -85,7 +85,7 @@ def test_a_report_fits_one_screen_of_any_width(width: int) -> None:
     many = [
         ConfigProblem(("partial_models", f"model{n}", "neurons"), "word " * 30, f"line {n}:1") for n in range(1, 200)
     ]
-    lines = report(ConfigError("federation.yaml", many), width).splitlines()
+    lines = report_error(ConfigError("federation.yaml", many), width).splitlines()
     assert len(lines) <= LINES_MIN
     assert max(map(len, lines)) <= width
     assert "more" in lines[-1]

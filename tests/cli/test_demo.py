@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedpeer.experiments.associative import demonstration, words
 from fedpeer.experiments.associative.demonstration import METHODS
-from fedpeer.experiments.associative.drawing import DrawingMarks, drawn, picture
+from fedpeer.experiments.associative.drawing import DrawingMarks, draw_marks, draw_picture
 from fedpeer.experiments.associative.recall import Cells, Pattern, Recall, Recalled
 from fedpeer.experiments.associative.shown import Scene, Shown
 from tests.cli.conftest import Fedpeer
@@ -61,14 +61,14 @@ def rendered(what: object, width: int = 80) -> list[str]:
 def test_right_missing_too_much_and_off_are_told_apart_without_colour(
     width: int, settings: dict[str, bool], drawing: str
 ) -> None:
-    found = picture(STRANGE, EXPECTED, DrawingMarks.suited(width, **settings))
+    found = draw_picture(STRANGE, EXPECTED, DrawingMarks.suited(width, **settings))
     assert str(found) == drawing
     assert {str(span.style) for span in found.spans} == {"green", "yellow", "bold red", "dim"}
 
 
 def test_answers_stand_side_by_side_under_their_names() -> None:
     marks = DrawingMarks.suited(80, images=False, ascii_only=True)
-    assert rendered(drawn(scene(), marks, images=False)) == [
+    assert rendered(draw_marks(scene(), marks, images=False)) == [
         "given  expected  local only  full averaging  partial averaging",
         "##..   ##..      ##..        #ox.            ##..",
         "....   .#.#      .o.o        .#.#            .#.#",
@@ -84,7 +84,7 @@ def test_images_are_pixels_and_fit_80_columns() -> None:
     answers = dict.fromkeys(METHODS, half)
     passes = dict.fromkeys(METHODS, True)
     digit = Scene(peer="peer1", otherwise=True, given=half, expected=whole, answers=answers, passes=passes)
-    lines = rendered(drawn(digit, DrawingMarks.suited(80, images=True, ascii_only=False), images=True))
+    lines = rendered(draw_marks(digit, DrawingMarks.suited(80, images=True, ascii_only=False), images=True))
     assert lines[0] == "half and rest     local only        full averaging    partial averaging"
     assert lines[1] == "  ".join(["█" * 16] * 4)
     assert lines[8] == "  ".join(["░" * 16] * 4)

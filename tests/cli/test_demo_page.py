@@ -24,8 +24,8 @@ from fedpeer.experiments.associative.page.server import (
     QuestionError,
     address,
     application,
-    bound,
-    serve,
+    bind_page,
+    serve_page,
 )
 from fedpeer.experiments.associative.questions import Question, answer_to, answered, question_in, tellable
 from fedpeer.experiments.associative.shown import Shown
@@ -204,9 +204,9 @@ def _somebody(number: int, frame: object) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 async def test_it_ends_by_a_signal_and_leaves_port_and_signals(number: signal.Signals) -> None:
     ready, usual = asyncio.Event(), signal.signal(signal.SIGTERM, _somebody)
-    with closing(bound(0)) as listening:
+    with closing(bind_page(0)) as listening:
         url = address(listening)
-        served = asyncio.create_task(serve({}, lambda _: {}, listening, ready.set))
+        served = asyncio.create_task(serve_page({}, lambda _: {}, listening, ready.set))
         await ready.wait()
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             assert answer.status == 200

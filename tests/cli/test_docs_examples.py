@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpeer.cli.config import ConfigSource, load
-from fedpeer.cli.yaml_marks import parse
+from fedpeer.cli.yaml_marks import parse_yaml
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.config.reading import typed
@@ -30,7 +30,7 @@ def examples() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "text"), examples())
 def test_example(name: str, text: str) -> None:
-    data, marks = parse(text, name)
+    data, marks = parse_yaml(text, name)
     source = ConfigSource(data, marks, {}, name)
     if text.lstrip().startswith("# federation.yaml, for simulations"):
         Federation.model_validate(source.data)
@@ -47,7 +47,7 @@ def test_examples_of_peer_files() -> None:
     texts = [text for page in pages for text in PEER_BLOCK.findall(page.read_text(encoding="utf-8"))]
     assert texts
     for text in texts:
-        data, marks = parse(text, "peer file")
+        data, marks = parse_yaml(text, "peer file")
         file, problems = typed(PeerFile, data)
         assert file is not None
         assert [*problems, *file.contradictions(), *marks.problems] == []

@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import fedpeer
-from fedpeer.cli.asking import OPTIONS, asked, flag
+from fedpeer.cli.asking import OPTIONS, flag, options_of
 from fedpeer.cli.config import ConfigSource, load
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError, ConfigProblem
@@ -66,7 +66,7 @@ def by_python(settings: Mapping[str, Any], methods: list[str], **options: Any) -
 def by_file(folder: Path, settings: Mapping[str, Any], methods: list[str], **options: str) -> list[ConfigProblem]:
     file = folder / "federation.yaml"
     file.write_text(json.dumps({"name": "doors", **settings}), encoding="utf-8")
-    return refused(lambda: asked({"compare": ",".join(methods), **options}, file))
+    return refused(lambda: options_of({"compare": ",".join(methods), **options}, file))
 
 
 def by_options(folder: Path, settings: Mapping[str, Any], methods: list[str], **options: str) -> list[ConfigProblem]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from fedpeer.cli.progress import Bars, NoProgress, ProgressLines, ProgressTable, watcher
-from fedpeer.cli.units import apart, lasting
+from fedpeer.cli.progress import Bars, NoProgress, ProgressLines, ProgressTable, progress_display
+from fedpeer.cli.units import apart, duration_text
 from fedpeer.sims.events import (
     Event,
     MethodDone,
@@ -156,9 +156,9 @@ def test_a_bar_counts_the_runs_where_several_are_under_way() -> None:
 
 
 def test_the_display_suits_the_stream() -> None:
-    assert isinstance(watcher(Console(file=io.StringIO()), quiet=False), ProgressLines)
-    assert isinstance(watcher(Console(file=io.StringIO(), force_terminal=True), quiet=False), Bars)
-    assert isinstance(watcher(Console(file=io.StringIO(), force_terminal=True), quiet=True), NoProgress)
+    assert isinstance(progress_display(Console(file=io.StringIO()), quiet=False), ProgressLines)
+    assert isinstance(progress_display(Console(file=io.StringIO(), force_terminal=True), quiet=False), Bars)
+    assert isinstance(progress_display(Console(file=io.StringIO(), force_terminal=True), quiet=True), NoProgress)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_the_display_suits_the_stream() -> None:
     ],
 )
 def test_durations(seconds: float, words: str) -> None:
-    assert lasting(seconds) == words
+    assert duration_text(seconds) == words
 
 
 def test_spreads() -> None:

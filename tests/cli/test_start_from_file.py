@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedpeer.cli.peer_config import load_peer
-from fedpeer.peer.runtime.prepared import prepare
+from fedpeer.peer.runtime.prepared import prepare_peer
 from tests.cli.conftest import Fedpeer
 
 FILE = """\
@@ -44,7 +44,7 @@ def test_a_new_federation_begins_with_an_exported_model(fedpeer: Fedpeer, weight
     going = []
     for peer in ("peer1", "peer2"):
         config = load_peer(Path(f"fed/{peer}/{peer}.yaml"))
-        prepared = prepare(config.file, config.federation)
+        prepared = prepare_peer(config.file, config.federation)
         learner = prepared.outfit.learner
         found = prepared.outfit.assembly.layout.unflatten(learner.start())["hidden1.weight"]
         assert torch.equal(found[:4], weight)

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.cli.yaml_marks import FILE_BYTES_MAX, parse, read, scalar
+from fedpeer.cli.yaml_marks import FILE_BYTES_MAX, parse_yaml, read_yaml, scalar
 from fedpeer.config.problems import ConfigError
 
 
 def refused(text: str) -> list[tuple[str, str]]:
     with pytest.raises(ConfigError) as caught:
-        parse(text, "file.yaml")
+        parse_yaml(text, "file.yaml")
     return [(problem.place, problem.text) for problem in caught.value.problems]
 
 
 def test_values_are_those_of_yaml_1_2() -> None:
-    found, marks = parse("a: 1e-4\nb: no\nc: [0o17, true, ~, 1.5, '1', 2020-01-01]\n", "file.yaml")
+    found, marks = parse_yaml("a: 1e-4\nb: no\nc: [0o17, true, ~, 1.5, '1', 2020-01-01]\n", "file.yaml")
     assert found == {"a": 1e-4, "b": "no", "c": [15, True, None, 1.5, "1", "2020-01-01"]}
     assert marks.problems == []
 
 
 def test_every_key_and_value_has_its_line_and_column() -> None:
-    _, marks = parse("a: 1\nb:\n  c: [x, y]\n", "file.yaml")
+    _, marks = parse_yaml("a: 1\nb:\n  c: [x, y]\n", "file.yaml")
     assert marks.of(("a",)) == "line 1:4"
     assert marks.of(("b", "c"), key=True) == "line 3:3"
     assert marks.of(("b", "c", 1)) == "line 3:10"
@@ -35,7 +35,7 @@ def test_every_key_and_value_has_its_line_and_column() -> None:
 
 
 def test_mistakes_of_single_settings_are_collected_and_the_rest_is_read() -> None:
-    found, marks = parse("a: 1\na: 2\nb: .nan\nc: -.inf\n1: x\nd: [1, .inf, 3]\n", "file.yaml")
+    found, marks = parse_yaml("a: 1\na: 2\nb: .nan\nc: -.inf\n1: x\nd: [1, .inf, 3]\n", "file.yaml")
     assert found == {"a": 1, "d": [1, 3]}
     assert [(problem.place, problem.dotted) for problem in marks.problems] == [
         ("line 2:1", "a"),
@@ -83,11 +83,11 @@ def test_files_that_are_not_text(tmp_path: Path) -> None:
     for content, words in ((b"a: \xff", "0xff is not UTF-8"), (b"a" * (FILE_BYTES_MAX + 1), "larger than 1 MiB")):
         file.write_bytes(content)
         with pytest.raises(ConfigError, match=words):
-            read(file)
+            read_yaml(file)
     with pytest.raises(ConfigError, match="folder"):
-        read(tmp_path)
+        read_yaml(tmp_path)
     with pytest.raises(ConfigError, match="no such file"):
-        read(tmp_path / "other.yaml")
+        read_yaml(tmp_path / "other.yaml")
 
 
 def test_options_are_read_as_plain_scalars() -> None:
@@ -99,4 +99,4 @@ def test_options_are_read_as_plain_scalars() -> None:
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(ConfigError):
-        parse(text, "file.yaml")
+        parse_yaml(text, "file.yaml")

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.config.choice import Choice, ChoiceError, bind, chain, from_data, lookup, nearest, parse, plain
+from fedpeer.config.choice import (
+    Choice,
+    ChoiceError,
+    bind_settings,
+    chain,
+    from_data,
+    lookup,
+    nearest_name,
+    parse_choice,
+    plain_value,
+)
 
 WORD = st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True)
 #: What may stand after a colon or an equals sign: anything without a comma, with no blanks at its ends.
@@ -21,7 +31,7 @@ VALUE = st.text(st.characters(codec="ascii", exclude_characters=",", exclude_cat
 @given(WORD, st.none() | VALUE, st.dictionaries(WORD, VALUE, max_size=3))
 def test_parsing_what_is_spelled_gives_it_back(name: str, value: str | None, settings: dict[str, str]) -> None:
     choice = Choice(name, value, settings)
-    assert parse(str(choice)) == choice
+    assert parse_choice(str(choice)) == choice
 
 
 @pytest.mark.parametrize(
@@ -36,7 +46,7 @@ def test_parsing_what_is_spelled_gives_it_back(name: str, value: str | None, set
     ],
 )
 def test_parse(text: str, choice: Choice) -> None:
-    assert parse(text) == choice
+    assert parse_choice(text) == choice
 
 
 @pytest.mark.parametrize(
@@ -53,7 +63,7 @@ def test_parse(text: str, choice: Choice) -> None:
 )
 def test_what_is_not_in_the_grammar_is_refused(text: str, words: str) -> None:
     with pytest.raises(ChoiceError, match=words):
-        parse(text)
+        parse_choice(text)
 
 
 def test_values_are_spelled_as_the_grammar_reads_them() -> None:
@@ -131,7 +141,7 @@ def needing(*, degree: int) -> None: ...
     ],
 )
 def test_settings_are_converted_by_the_functions_annotations(data: object, bound: dict[str, Any]) -> None:
-    found = bind(from_data(data), everything)
+    found = bind_settings(from_data(data), everything)
     assert found == bound
     assert [type(value) for value in found.values()] == [type(value) for value in bound.values()]
 
@@ -155,31 +165,31 @@ def test_settings_are_converted_by_the_functions_annotations(data: object, bound
 )
 def test_a_setting_that_cannot_be_taken_names_itself_and_the_way_out(data: object, words: list[str]) -> None:
     with pytest.raises(ChoiceError) as refusal:
-        bind(from_data(data), everything)
+        bind_settings(from_data(data), everything)
     assert all(word in str(refusal.value) for word in ["x", *words]), refusal.value
 
 
 def test_a_function_without_settings_takes_none() -> None:
-    assert bind(parse("x"), nothing) == {}
+    assert bind_settings(parse_choice("x"), nothing) == {}
     for text in ("x:4", "x,degree=4"):
         with pytest.raises(ChoiceError, match=r"takes no value|has no settings"):
-            bind(parse(text), nothing)
+            bind_settings(parse_choice(text), nothing)
 
 
 def test_a_setting_without_default_is_asked_for() -> None:
     with pytest.raises(ChoiceError, match=r"write x,degree=\.\.\."):
-        bind(parse("x"), needing)
-    assert bind(parse("x:2"), needing) == {"degree": 2}
+        bind_settings(parse_choice("x"), needing)
+    assert bind_settings(parse_choice("x:2"), needing) == {"degree": 2}
 
 
 def test_lookup_names_the_nearest_choice_or_all() -> None:
     registry: Mapping[str, Any] = {"ring": nothing, "k-regular": everything}
-    assert lookup(parse("k-regular:4"), registry, "topology") is everything
+    assert lookup(parse_choice("k-regular:4"), registry, "topology") is everything
     with pytest.raises(ChoiceError, match=r'there is no topology "k-regluar"; did you mean "k-regular"\?'):
-        lookup(parse("k-regluar:4"), registry, "topology")
+        lookup(parse_choice("k-regluar:4"), registry, "topology")
     with pytest.raises(ChoiceError, match="known: k-regular, ring"):
-        lookup(parse("zzz"), registry, "topology")
-    assert nearest("rnig", ["ring", "star"]) == 'did you mean "ring"?'
+        lookup(parse_choice("zzz"), registry, "topology")
+    assert nearest_name("rnig", ["ring", "star"]) == 'did you mean "ring"?'
 
 
 @pytest.mark.parametrize(
@@ -195,5 +205,5 @@ def test_lookup_names_the_nearest_choice_or_all() -> None:
     ],
 )
 def test_a_text_without_an_annotation_stands_for_what_it_looks_like(text: object, meaning: object) -> None:
-    found = plain(text)
+    found = plain_value(text)
     assert (found, type(found)) == (meaning, type(meaning))

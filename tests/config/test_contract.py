@@ -17,9 +17,9 @@ from fedpeer.config.contract import (
     HeldContract,
     Key,
     changed_by_hand,
+    contract_digest,
     contract_of,
     differences,
-    digest_of,
     federation_of,
     named,
     overlaid,
@@ -70,7 +70,7 @@ def test_every_setting_has_a_row_that_says_whom_it_concerns() -> None:
 
 def test_the_spelling_is_that_of_the_release_before() -> None:
     file = federation()
-    assert digest_of(text_of(contract_of(file), str(file.learning.algorithm))).hex() == OLD_DIGEST
+    assert contract_digest(text_of(contract_of(file), str(file.learning.algorithm))).hex() == OLD_DIGEST
 
 
 def test_a_later_setting_enters_only_where_it_is_not_neutral(monkeypatch: pytest.MonkeyPatch) -> None:

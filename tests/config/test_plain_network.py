@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.plain_network import plain_network
 from fedpeer.networks.registry import NETWORKS
 from fedpeer.slicing.trace import trace
 
 
 def test_an_mlps_parts_are_found_without_building_it() -> None:
-    network = plain_network(parse("mlp:6+5+4+3"))
+    network = plain_network(parse_choice("mlp:6+5+4+3"))
     assert network is not None
     traced = trace(NETWORKS["mlp"]((6,), 3, layers=(6, 5, 4, 3)), torch.zeros(2, 6))
     assert [part.size for part in network.parts] == [part.size for part in traced.parts]

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 import torch
 
-from fedpeer.config.choice import called, chain
+from fedpeer.config.choice import call_choice, chain
 from fedpeer.config.problems import Path
 from fedpeer.config.registries import CHOICES, FORMS, OPTIMIZERS, PACKERS, registry
 from fedpeer.gossip import reductions
@@ -37,7 +37,7 @@ def test_what_a_form_refuses_a_check_refuses(wire: str) -> None:
     first, *packers = chain(wire)
     last, known = (packers[-1], reductions.PACKERS) if packers else (first, reductions.FORMS)
     with pytest.raises(reductions.FormError):
-        called(last, cast("dict[str, Callable[..., object]]", known), "form")()
+        call_choice(last, cast("dict[str, Callable[..., object]]", known), "form")()
 
 
 @pytest.mark.parametrize("path", CHOICES)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedpeer.config.choice import Choice, parse
+from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import Path
 from fedpeer.config.rules import PEERS, RULES, Combination, problems_of
@@ -181,7 +181,7 @@ BREAKING: dict[str, dict[str, Any]] = {
 def combination(given: dict[str, Any]) -> Combination:
     settings = {name: value for name, value in given.items() if name in Federation.model_fields}
     options = {name: value for name, value in given.items() if name not in (*settings, "methods")}
-    methods = tuple(map(parse, given.get("methods", ["partial-averaging"])))
+    methods = tuple(map(parse_choice, given.get("methods", ["partial-averaging"])))
     return Combination(federation=Federation.stored(settings), methods=methods, compared=True, **options)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.federation import Federation
-from fedpeer.data.associative import associative, vectors
+from fedpeer.data.associative import associative_data, vectors
 from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.held import held
-from fedpeer.data.preview import preview
+from fedpeer.data.preview import preview_data
 from fedpeer.data.splits import bases, default_split, make_split, summary
 from fedpeer.learning.holdings import load_dataset, normalisation_of, split_of
 
@@ -72,7 +72,7 @@ def test_the_experiment_is_the_default() -> None:
 
 @pytest.mark.parametrize(("missed", "others", "s"), [(1, 2, 3), (2, 1, 3), (3, 0, 5)])
 def test_what_users_miss_others_know(missed: int, others: int, s: int) -> None:
-    dataset = associative(missed=missed, others=others, s=s, m=3, changed=1, users=7, train=20)
+    dataset = associative_data(missed=missed, others=others, s=s, m=3, changed=1, users=7, train=20)
     assert dataset.user_N is not None
     assert dataset.test_N is not None
     known = set()
@@ -107,12 +107,12 @@ def test_the_summary_counts_ones() -> None:
     dataset, split = default()
     found = summary(dataset, split)
     assert found["peers"][0]["train_quantiles"] == [[16.0] * 5]
-    assert "ones: min, quartiles, max" in str(preview(dataset, split, width=100).columns[3].header)
+    assert "ones: min, quartiles, max" in str(preview_data(dataset, split, width=100).columns[3].header)
 
 
 @pytest.mark.parametrize("rule", ["iid", "blocks"])
 def test_other_splits_test_on_parts_too(rule: str) -> None:
-    dataset = associative(users=3)
+    dataset = associative_data(users=3)
     federation = Federation.model_validate({"simulation": {"split": rule, "peers": 2}})
     split = split_of(dataset, federation, 0)
     assert dataset.test_N is not None
@@ -141,7 +141,7 @@ def test_what_would_mix_whole_and_part_is_refused(simulation: dict[str, object],
 
 
 def test_users_without_a_part_of_their_own_are_refused() -> None:
-    dataset = associative(users=2)
+    dataset = associative_data(users=2)
     assert dataset.test_N is not None
     assert dataset.user_N is not None
     swapped = replace(dataset, user_N=np.where(dataset.test_N, 0, dataset.user_N))
@@ -170,5 +170,5 @@ def test_users_without_a_part_of_their_own_are_refused() -> None:
 )
 def test_settings_have_bounds(settings: dict[str, int], words: list[str]) -> None:
     with pytest.raises(DataError) as refusal:
-        associative(**settings)
+        associative_data(**settings)
     assert all(word in str(refusal.value) for word in words)

@@ -63,7 +63,7 @@ def test_watch_is_cut_into_windows(
 ) -> None:
     path = put(tmp_path, monkeypatch, recordings())
     monkeypatch.setattr(bundled, "WATCH_SHA256", {hashlib.sha256(path.read_bytes()).hexdigest()})
-    found = bundled.watch(stride=stride)
+    found = bundled.load_watch(stride=stride)
     expected = [
         [1000 * axis + start + sample for axis in range(6) for sample in range(100)]
         for each in starts
@@ -81,7 +81,7 @@ def test_watch_is_cut_into_windows(
 def test_another_watch_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, monkeypatch, recordings())
     with pytest.raises(DataError, match=r"watch_dataset.npy: its SHA-256 .* is none of the known"):
-        bundled.watch()
+        bundled.load_watch()
 
 
 def test_a_watch_file_of_other_content_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_watch_file_of_other_content_is_named(tmp_path: Path, monkeypatch: pyt
     path = put(tmp_path, monkeypatch, held)
     monkeypatch.setattr(bundled, "WATCH_SHA256", {hashlib.sha256(path.read_bytes()).hexdigest()})
     with pytest.raises(DataError, match=r"watch_dataset.npy cannot be used: .*shorter"):
-        bundled.watch()
+        bundled.load_watch()
 
 
 def test_without_seglearn_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,17 +98,17 @@ def test_without_seglearn_the_error_names_the_extra(monkeypatch: pytest.MonkeyPa
     with pytest.raises(
         DataError, match=r"watch comes with the Python package seglearn.*pip install 'fedpeer\[watch\]'"
     ):
-        bundled.watch()
+        bundled.load_watch()
 
 
 def test_a_stride_of_nothing_is_an_error() -> None:
     with pytest.raises(DataError, match=r"stride = 0: .* write 1 or more"):
-        bundled.watch(stride=0)
+        bundled.load_watch(stride=0)
 
 
 @needs_seglearn
 def test_watch_as_shipped() -> None:
-    found = bundled.watch()
+    found = bundled.load_watch()
     assert (found.x.shape, found.x.dtype.name) == ((2369, 600), "float32")
     assert np.isfinite(found.x).all()
     assert found.classes == ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")

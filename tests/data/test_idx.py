@@ -14,7 +14,7 @@ from fedpeer.data.dataset import DataError
 
 @pytest.mark.slow
 def test_mnist_as_published(real: Path) -> None:
-    found = idx.mnist()
+    found = idx.load_mnist()
     assert found.x.shape == (70_000, 784)
     assert (found.x.min(), found.x.max(), found.x.dtype.name) == (0, 1, "float32")
     # Counts of each digit as the authors' page gives them, and the first five labels, 5 0 4 1 9.
@@ -37,7 +37,7 @@ def test_fashion_mnist_as_images(real: Path) -> None:
 
 
 def test_standard_pixels_have_mean_0_and_deviation_1_where_training_images_are(real: Path) -> None:
-    for dataset in (idx.mnist(pixels="standard"), idx.fashion_mnist(shape="image", pixels="standard")):
+    for dataset in (idx.load_mnist(pixels="standard"), idx.fashion_mnist(shape="image", pixels="standard")):
         train_N = dataset.x[:60_000]
         assert train_N.mean(dtype=np.float64) == pytest.approx(0, abs=1e-3)
         assert train_N.std(dtype=np.float64) == pytest.approx(1, abs=1e-3)
@@ -53,7 +53,7 @@ def test_qmnist_knows_the_writers(real: Path) -> None:
     assert (len(found.user_names), (train > 0).sum(), (test > 0).sum()) == (836, 539, 297)
     assert (train[train > 0].min(), train.max(), (train >= 100).sum()) == (19, 131, 440)
     assert train[: len(test)] @ test == 0, "nobody writes in both parts"
-    np.testing.assert_array_equal(found.y, idx.mnist().y)
+    np.testing.assert_array_equal(found.y, idx.load_mnist().y)
 
 
 def idx_bytes(x: np.ndarray, code: int) -> bytes:
@@ -101,7 +101,7 @@ def test_a_file_of_another_size_is_not_mnist(folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(idx_bytes(np.zeros((3, 28, 28) if "idx3" in path.name else 3, np.uint8), 0x08)))
     with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz cannot be used: it holds \(3, 28, 28\), not"):
-        idx.mnist()
+        idx.load_mnist()
 
 
 def test_labels_of_other_digits_are_not_mnists(folder: Path) -> None:

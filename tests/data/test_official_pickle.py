@@ -33,7 +33,7 @@ class Calls:
 
 
 def read(content: bytes, **options: Any) -> Any:
-    return official_pickle.read(content, sha256={digest(content)}, what="batch", **options)
+    return official_pickle.read_pickle(content, sha256={digest(content)}, what="batch", **options)
 
 
 def digest(content: bytes) -> str:
@@ -134,7 +134,7 @@ def test_another_file_is_not_even_looked_at(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(official_pickle, "_Unpickler", None)
     monkeypatch.setattr(official_pickle.tarfile, "open", None)  # type: ignore[attr-defined]
     content = pickle.dumps([1], 2)
-    for function in (official_pickle.read, official_pickle.read_npy):
+    for function in (official_pickle.read_pickle, official_pickle.read_npy):
         with pytest.raises(DataError, match=f"SHA-256 {digest(content)} is none of the known"):
             function(content, sha256={digest(b"another")}, what="batch")
     with pytest.raises(DataError, match="nothing of it was read"):

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.config.choice import bind, lookup, parse
+from fedpeer.config.choice import bind_settings, lookup, parse_choice
 from fedpeer.data.dataset import DataError, Dataset
-from fedpeer.data.own import OWN, csv, images, npz, parquet, python
+from fedpeer.data.own import OWN, csv, images, npz, parquet, python_arrays
 from fedpeer.data.own.mistakes import SHOWN_MAX
 
 GOOD = "age,weight,ward,outcome\n61,70.5,a,sick\n45,80,b,well\n\n33,65.25,a,well\n"
@@ -57,9 +57,9 @@ def test_a_table_is_read_as_it_stands(table: Callable[[str | bytes], str]) -> No
 
 
 def test_it_is_a_choice_like_any_data_set(table: Callable[[str | bytes], str]) -> None:
-    choice = parse(f"csv:{table(GOOD)},label=outcome,drop=ward+age")
+    choice = parse_choice(f"csv:{table(GOOD)},label=outcome,drop=ward+age")
     read = lookup(choice, OWN, "kind of file")
-    assert read(**bind(choice, read)).feature_names == ("weight",)
+    assert read(**bind_settings(choice, read)).feature_names == ("weight",)
 
 
 @pytest.mark.parametrize("mark", [";", "tab"])
@@ -410,8 +410,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_function_of_ones_own_gives_the_data(module: str) -> None:
-    assert python(function=f"{module}:pair").y.tolist() == [0, 1, 2, 0]
-    found = python(function=f"{module}:items")
+    assert python_arrays(function=f"{module}:pair").y.tolist() == [0, 1, 2, 0]
+    found = python_arrays(function=f"{module}:items")
     assert found.input_shape == (1, 2, 2)
     assert found.y.tolist() == [0, 1, 0, 1]
     assert found.x[3].max() == 3
@@ -432,7 +432,7 @@ def test_a_function_of_ones_own_gives_the_data(module: str) -> None:
     ],
 )
 def test_what_is_wrong_with_a_function_is_said(function: str, said: str, module: str) -> None:
-    assert said in _message(python, function=function)
+    assert said in _message(python_arrays, function=function)
 
 
 def test_where_a_missing_file_was_looked_for_is_said_of_relative_paths_only(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedpeer.data.dataset import Dataset, Share, Split
 from fedpeer.data.normalise import NORMALISERS, standard
-from fedpeer.data.preview import ROWS_MAX, preview
+from fedpeer.data.preview import ROWS_MAX, preview_data
 
 
 def _dataset(classes: int, examples: int = 600) -> Dataset:
@@ -36,7 +36,7 @@ def _split(peers: int, note: str, examples: int = 600) -> Split:
 
 def _drawn(dataset: Dataset, split: Split, width: int) -> list[str]:
     console = Console(width=200, file=io.StringIO(), color_system=None)
-    console.print(preview(dataset, split, width=width))
+    console.print(preview_data(dataset, split, width=width))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.config.choice import ChoiceError, bind, parse
+from fedpeer.config.choice import ChoiceError, bind_settings, parse_choice
 from fedpeer.data import registry
 from fedpeer.data.dataset import DataError
-from fedpeer.data.registry import DATASETS, SOURCES, describe, prepare
+from fedpeer.data.registry import DATASETS, SOURCES, describe_dataset, prepare_dataset
 
 
 def test_each_data_set_is_described(folder: Path) -> None:
     assert DATASETS.keys() == SOURCES.keys()
     for name, function in DATASETS.items():
-        found = describe(name)
+        found = describe_dataset(name)
         others = {
             "extra": ("digits", "watch", "associative-digits"),
             "made here": ("associative",),
@@ -36,36 +36,42 @@ def test_each_data_set_is_described(folder: Path) -> None:
 
 
 def test_a_file_that_is_there_shows(folder: Path) -> None:
-    assert not describe("landmine").here
+    assert not describe_dataset("landmine").here
     (folder / "landmine").mkdir()
     (folder / "landmine/LandmineData.mat").write_bytes(b"")
-    assert describe("landmine").here
-    assert prepare("landmine") == [folder / "landmine/LandmineData.mat"]
+    assert describe_dataset("landmine").here
+    assert prepare_dataset("landmine") == [folder / "landmine/LandmineData.mat"]
 
 
 def test_all_real_ones_are_here(real: Path) -> None:
-    absent = {name for name in DATASETS if not describe(name).here}
+    absent = {name for name in DATASETS if not describe_dataset(name).here}
     assert absent <= {"femnist", "hapt", "gleam", "watch"}
 
 
 def test_settings_follow_the_grammar_of_choices() -> None:
-    assert bind(parse("cifar100:fine"), DATASETS["cifar100"]) == {"labels": "fine"}
-    assert bind(parse("mnist:image"), DATASETS["mnist"]) == {"shape": "image"}
-    assert bind(parse("femnist:digits,shape=image"), DATASETS["femnist"]) == {"variant": "digits", "shape": "image"}
-    assert bind(parse("parkinsons:total_UPDRS"), DATASETS["parkinsons"]) == {"target": "total_UPDRS"}
-    assert bind(parse("shakespeare:none,samples=50"), DATASETS["shakespeare"]) == {"users": None, "samples": 50}
-    assert bind(parse("watch:50"), DATASETS["watch"]) == {"stride": 50}
-    assert bind(parse("har:sitting"), DATASETS["har"]) == {"positive": "sitting"}
+    assert bind_settings(parse_choice("cifar100:fine"), DATASETS["cifar100"]) == {"labels": "fine"}
+    assert bind_settings(parse_choice("mnist:image"), DATASETS["mnist"]) == {"shape": "image"}
+    assert bind_settings(parse_choice("femnist:digits,shape=image"), DATASETS["femnist"]) == {
+        "variant": "digits",
+        "shape": "image",
+    }
+    assert bind_settings(parse_choice("parkinsons:total_UPDRS"), DATASETS["parkinsons"]) == {"target": "total_UPDRS"}
+    assert bind_settings(parse_choice("shakespeare:none,samples=50"), DATASETS["shakespeare"]) == {
+        "users": None,
+        "samples": 50,
+    }
+    assert bind_settings(parse_choice("watch:50"), DATASETS["watch"]) == {"stride": 50}
+    assert bind_settings(parse_choice("har:sitting"), DATASETS["har"]) == {"positive": "sitting"}
     with pytest.raises(ChoiceError, match="takes no value"):
-        bind(parse("landmine:3"), DATASETS["landmine"])
+        bind_settings(parse_choice("landmine:3"), DATASETS["landmine"])
 
 
 def test_preparing_what_comes_with_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert prepare("digits") == []
+    assert prepare_dataset("digits") == []
     monkeypatch.setattr(registry.store.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
-    assert not describe("watch").here
+    assert not describe_dataset("watch").here
     with pytest.raises(DataError, match=r"fedpeer\[watch\]"):
-        prepare("watch")
+        prepare_dataset("watch")
 
 
 def test_listing_imports_nothing_heavy() -> None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from fedpeer.config.choice import called, parse
+from fedpeer.config.choice import call_choice, parse_choice
 from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, summary
-from fedpeer.data.splits.cuts import cut, deal, fill, random_cuts
+from fedpeer.data.splits.cuts import cut_examples, deal, fill, random_cuts
 
 
 def _generator(seed: int = 0) -> np.random.Generator:
@@ -63,8 +63,8 @@ def _regression() -> Dataset:
 
 def _split(rule: str, dataset: Dataset, peers: int | None = 16, seed: int = 0) -> Split:
     """As the command line does it: the choices' grammar, then the functions."""
-    base, *changes = [parse(piece) for piece in pieces(rule)]
-    bound = [called(base, SPLITS, "split"), *(called(each, MODIFIERS, "split") for each in changes)]
+    base, *changes = [parse_choice(piece) for piece in pieces(rule)]
+    bound = [call_choice(base, SPLITS, "split"), *(call_choice(each, MODIFIERS, "split") for each in changes)]
     return make_split(bound, dataset, peers, _generator(seed))
 
 
@@ -177,7 +177,7 @@ def test_cut_covers_all_in_order_and_leaves_no_part_empty(count: int, data: st.D
     parts_wanted = data.draw(st.integers(1, count))
     order = _generator(count).permutation(count)
     places = random_cuts(count, parts_wanted, _generator(parts_wanted))
-    parts = cut(order, places)
+    parts = cut_examples(order, places)
     assert len(parts) == parts_wanted
     assert min(map(len, parts)) >= 1
     assert np.array_equal(np.concatenate(parts), order)
@@ -194,7 +194,7 @@ def test_random_cuts_takes_every_set_of_places_equally_often() -> None:
 def test_cut_refuses_places_outside_or_repeated() -> None:
     for places in ([0], [5], [2, 2], [3, 1]):
         with pytest.raises(AssertionError):
-            cut(np.arange(5), places)
+            cut_examples(np.arange(5), places)
 
 
 @given(st.integers(1, 8), st.integers(1, 40), st.integers(0, 1000), st.data())
@@ -330,7 +330,7 @@ def test_cuts_per_class_are_independent_and_leave_nothing() -> None:
 def test_random_slicing_sizes_follow_the_closed_form() -> None:
     """A part of N points cut in M has mean N / M and P(size > s) = C(N-1-s, M-1) / C(N-1, M-1)."""
     draws = _generator()
-    sizes = [len(cut(np.arange(30), random_cuts(30, 4, draws))[1]) for _ in range(4000)]
+    sizes = [len(cut_examples(np.arange(30), random_cuts(30, 4, draws))[1]) for _ in range(4000)]
     exact = [np.prod([(29 - s - i) / (29 - i) for i in range(3)]) for s in (5, 10, 15)]
     measured = [np.mean(np.array(sizes) > s) for s in (5, 10, 15)]
     assert np.allclose(measured, exact, atol=5 * 0.5 / np.sqrt(4000))

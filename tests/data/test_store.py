@@ -122,7 +122,7 @@ def test_what_was_parsed_is_remembered_until_the_file_changes(cache: Path, tmp_p
         return {"x": np.array([float(path.read_text())]), "names": np.array(["a", "bc"])}
 
     def x(version: int = 1) -> float:
-        arrays = store.parsed("aset", path, parse, version=version)
+        arrays = store.parsed_source("aset", path, parse, version=version)
         assert arrays["names"].tolist() == ["a", "bc"]
         return float(arrays["x"][0])
 
@@ -139,7 +139,9 @@ def test_what_was_parsed_is_remembered_until_the_file_changes(cache: Path, tmp_p
 def test_a_cache_that_cannot_be_written_is_no_error(cache: Path, tmp_path: Path) -> None:
     cache.write_text("a file in place of the folder")
     (tmp_path / "table").write_text("1")
-    assert store.parsed("aset", tmp_path / "table", lambda path: {"x": np.ones(1)}, version=1)["x"].tolist() == [1]
+    assert store.parsed_source("aset", tmp_path / "table", lambda path: {"x": np.ones(1)}, version=1)["x"].tolist() == [
+        1
+    ]
 
 
 def test_members_of_an_archive(tmp_path: Path) -> None:

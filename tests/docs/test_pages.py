@@ -25,7 +25,7 @@ from fedpeer.experiments.associative.page import server as playground
 from fedpeer.gossip.reductions import FORMS, PACKERS
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.prepare import prepare
+from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 
 from .pages import PAGES, PEERS, REAL, ROOT, SCALING, commands, named
@@ -93,7 +93,7 @@ def test_command(
     def prepared(request: SimulationRequest, make: Callable[[], RunFolder], **_: bool) -> int:
         source = SOURCES.get(request.federation.simulation.dataset.name)
         if source is None or source.here:
-            prepare(request)
+            prepare_simulation(request)
         return 0
 
     monkeypatch.setattr(running, "carry_out", prepared)

@@ -16,7 +16,7 @@ from fedpeer.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.experiments.results import Measured
 from fedpeer.experiments.saved import saved
 from fedpeer.experiments.scalar_gossip import scale
-from fedpeer.experiments.table import judged, page, stem_of
+from fedpeer.experiments.table import judged, stem_of, table_page
 
 from .pages import ROOT
 
@@ -43,7 +43,9 @@ def test_all_are_on_one_page_and_in_the_index() -> None:
 @pytest.mark.parametrize("path", NUMBERS, ids=lambda path: path.stem)
 def test_a_page_is_that_of_its_numbers(path: Path) -> None:
     data = json.loads(path.read_text(encoding="utf-8"))
-    assert path.with_suffix(".md").read_text(encoding="utf-8") == page(data), "write it with fedpeer experiment report"
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == table_page(data), (
+        "write it with fedpeer experiment report"
+    )
     assert path.stem == stem_of(data)
     assert data["name"] in EXPERIMENTS
 
@@ -51,7 +53,9 @@ def test_a_page_is_that_of_its_numbers(path: Path) -> None:
 def test_the_page_of_crowds_is_that_of_its_numbers() -> None:
     data = json.loads(SCALE.read_text(encoding="utf-8"))
     text = SCALE.with_suffix(".md").read_text(encoding="utf-8")
-    assert text == scale.page(data["cells"], data["command"], data["facts"]), "write it with fedpeer topology sweep"
+    assert text == scale.scale_page(data["cells"], data["command"], data["facts"]), (
+        "write it with fedpeer topology sweep"
+    )
 
 
 @pytest.mark.parametrize("path", NUMBERS, ids=lambda path: path.stem)

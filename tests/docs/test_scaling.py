@@ -24,7 +24,7 @@ from ruamel.yaml import YAML
 
 from benchmarks.scaling import PARAMETERS, measure
 from fedpeer.cli.main import run
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import ACK_BYTES, MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
@@ -33,7 +33,7 @@ from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.processes.watch import JsonLinesReader
-from fedpeer.sims.world import World, build, plan_of
+from fedpeer.sims.world import World, build_world, plan_of
 from tests.docs.machines import Machines
 from tests.docs.test_pages import loaded
 from tests.net.hosts import Hosts, HostsError, missing
@@ -253,7 +253,7 @@ def test_the_formula_foretells_what_whole_peers_send(peers: int, topology: str, 
     """Shares and acknowledgements of some rounds; a lane's first transfer is float32, whatever comes behind it."""
     rounds, exchanges = 3, 4
     world = _world(peers, {"topology": topology, "exchanges": exchanges, "wire": wire}, rounds=rounds)
-    method = parse("partial-averaging")
+    method = parse_choice("partial-averaging")
     plan = plan_of(world, method_of(method))
     (group,) = plan.groups
     with NetworkEngine(world, plan, method) as engine:
@@ -280,7 +280,7 @@ def _world(peers: int, gossip: dict[str, object], rounds: int = 3) -> World:
             "simulation": {"peers": peers, "split": "iid"},
         }
     )
-    return build(federation, load_dataset(federation.simulation.dataset), federation.seed)
+    return build_world(federation, load_dataset(federation.simulation.dataset), federation.seed)
 
 
 def _averaging(town: Simulator) -> list[int]:
@@ -302,8 +302,8 @@ def test_bytes_add_up_over_groups_and_a_coordinator_sends_what_all_others_do() -
         federation = _world(5, {"protocol": protocol}).federation.model_copy(
             update={"partial_models": Federation.model_validate({"partial_models": models}).partial_models}
         )
-        world = build(federation, load_dataset(federation.simulation.dataset), federation.seed)
-        plan = plan_of(world, method_of(parse("partial-averaging")))
+        world = build_world(federation, load_dataset(federation.simulation.dataset), federation.seed)
+        plan = plan_of(world, method_of(parse_choice("partial-averaging")))
         length = {group.id: group.length for group in plan.groups}
         found = sending(plan, federation, 0)
         for peer, (all_, pair) in shares.items():

@@ -12,12 +12,12 @@ import torch
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.optimizers import OptimizerError
 from fedpeer.algorithms.registry import ALGORITHMS
-from fedpeer.config.choice import Choice, ChoiceError, parse
+from fedpeer.config.choice import Choice, ChoiceError, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.networks.registry import NetworkError
 from fedpeer.sims.network.engine import NetworkEngine
-from fedpeer.sims.prepare import prepare
+from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.world import World, plan_of
 from tests.sims import worlds
@@ -70,7 +70,7 @@ def test_local_hidden_units_keep_to_themselves_and_shared_ones_agree() -> None:
 @pytest.mark.parametrize("method", ["local", "partial-averaging", "full-averaging"])
 def test_whole_peers_learn_what_the_vector_engine_learns(method: str) -> None:
     made = world()
-    choice = parse(method)
+    choice = parse_choice(method)
     nodes = NetworkEngine(made, plan_of(made, method_of(choice)), choice)
     with worlds.engine(made, method) as vector, nodes:
         for _ in range(3):
@@ -92,7 +92,7 @@ def test_neither_workers_nor_blocks_nor_devices_change_a_bit(monkeypatch: pytest
 
 
 def request(**settings: Any) -> SimulationRequest:
-    method = parse(settings.pop("method", "partial-averaging"))
+    method = parse_choice(settings.pop("method", "partial-averaging"))
     return SimulationRequest(federation=federation(**settings), methods=(method,), device="cpu", workers=1)
 
 
@@ -117,7 +117,7 @@ def test_what_does_not_go_with_it_is_refused(
 ) -> None:
     models = MODELS if set(settings) & {"learning__loss", "learning__optimizer"} else {}
     with pytest.raises(error) as refusal:
-        prepare(request(**{"partial_models": models, **settings}))
+        prepare_simulation(request(**{"partial_models": models, **settings}))
     assert all(re.search(re.escape(word), str(refusal.value)) for word in words), str(refusal.value)
 
 
@@ -143,8 +143,8 @@ FIRST = dict.fromkeys(("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"), "wr
 def test_algorithms_that_need_gradients_say_so_and_the_others_run(method: str) -> None:
     asked = request(method=method, learning__steps_between_averaging=3)
     if method in WITHOUT_GRADIENTS:
-        prepare(asked)
+        prepare_simulation(asked)
         return
     with pytest.raises(AlgorithmError) as refusal:
-        prepare(asked)
+        prepare_simulation(asked)
     assert FIRST.get(method, "lateral-mlp" if method == "virtual-2019" else "rule of its own") in str(refusal.value)

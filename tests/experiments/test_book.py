@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedpeer.experiments.book import book, index
-from fedpeer.experiments.table import page
+from fedpeer.experiments.table import table_page
 from tests.peer.runtime.browser import CHROMIUM, chromium
 
 
@@ -147,10 +147,10 @@ def test_a_page_has_all_that_it_needs_and_each_figure_once() -> None:
 def test_a_point_of_one_run_has_no_bar() -> None:
     (one,) = PAGES[0]["measured"]
     alone = {**one, "seeds": [0], "per_seed": {"PM": [0.9]}}
-    text = page(data("one", figure=FIGURE, seeds=1, measured=[alone]))
+    text = table_page(data("one", figure=FIGURE, seeds=1, measured=[alone]))
     assert "| FedAvg | 90.0 |" in text
     assert "In percent, of one run (the paper has 10)." in text
-    assert "| FedAvg | 85.0 (84.0–86.0) |" in page(PAGES[1])
+    assert "| FedAvg | 85.0 (84.0–86.0) |" in table_page(PAGES[1])
 
 
 def test_of_many_points_with_fewer_seeds_is_said_how_many() -> None:
@@ -158,7 +158,7 @@ def test_of_many_points_with_fewer_seeds_is_said_how_many() -> None:
     for count, words in ((2, "of 3: FedAvg 0 2, FedAvg 1 2."), (13, "of 3: 2 or more, at 13 points fewer than all.")):
         labels = [f"FedAvg {number}" for number in range(count)]
         more: dict[str, Any] = {"cells": labels, "theirs": {label: {} for label in labels}, "seeds": 3}
-        text = page(data("one", measured=[{**one, "label": label} for label in labels], **more))
+        text = table_page(data("one", measured=[{**one, "label": label} for label in labels], **more))
         assert f"Seeds so far, {words}" in text
 
 

@@ -20,15 +20,15 @@ from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import DataError
 from fedpeer.data.registry import DATASETS
 from fedpeer.experiments import playing, runner
-from fedpeer.experiments.asking import asked, passes
+from fedpeer.experiments.asking import experiment_options, passes
 from fedpeer.experiments.claims import above, in_order, keeps, part_of, reaches
 from fedpeer.experiments.events import Begun, CellDone, OfRun
 from fedpeer.experiments.experiment import SEARCH_VALIDATION, Cell, Experiment, RunSize, SizeName
 from fedpeer.experiments.playing import WantedRun
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.experiments.results import COLUMNS, ClaimVerdict, Measured, Results, validation_score
-from fedpeer.experiments.runner import ExperimentOptions, carry_out, digest_of, found
-from fedpeer.experiments.table import page, page_data
+from fedpeer.experiments.runner import ExperimentOptions, found, request_digest, run_experiment
+from fedpeer.experiments.table import page_data, table_page
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import RoundDone, RunBegun
@@ -38,7 +38,7 @@ SIMULATION = {"dataset": "digits", "split": "blocks:40,shuffle=true,test=50"}
 
 
 def request(method: str, size: RunSize, **learning: Any) -> SimulationRequest:
-    return asked(
+    return experiment_options(
         method,
         size,
         learning={**passes(size, 10), "optimizer": "sgd,lr=0.5", **learning},
@@ -142,7 +142,7 @@ def test_a_variant_is_chosen_on_what_was_kept_back_and_never_on_test_examples(la
         "validation_accuracy": 0.1 if "0.1" in optimizer else 0.9,
         "server_accuracy": 0.2 if "0.1" in optimizer else 0.99,
     }
-    assert carry_out(wanted(tmp_path))
+    assert run_experiment(wanted(tmp_path))
     fedavg = found(wanted(tmp_path))["FedAvg"]
     assert fedavg.variant == "lr=0.1"
     assert fedavg.tried == pytest.approx({"lr=0.5": 0.5, "lr=0.1": 0.9})
@@ -154,7 +154,7 @@ def test_a_variant_is_chosen_on_what_was_kept_back_and_never_on_test_examples(la
 
 
 def test_a_size_that_does_not_search_takes_the_first(lab: Lab, tmp_path: Path) -> None:
-    assert carry_out(wanted(tmp_path, "quick"))
+    assert run_experiment(wanted(tmp_path, "quick"))
     assert [(method, optimizer) for method, optimizer, _, _ in lab.played] == [
         ("local", "sgd,lr=0.5"),
         ("fedavg", "sgd,lr=0.5"),
@@ -162,15 +162,15 @@ def test_a_size_that_does_not_search_takes_the_first(lab: Lab, tmp_path: Path) -
 
 
 def test_a_search_can_be_left_out_and_the_page_says_so(lab: Lab, tmp_path: Path) -> None:
-    assert carry_out(wanted(tmp_path, search=False))
+    assert run_experiment(wanted(tmp_path, search=False))
     assert [optimizer for _, optimizer, _, validation in lab.played if not validation] == ["sgd,lr=0.5"] * 4
-    text = page(read_json(wanted(tmp_path).folder / "results.json"))
+    text = table_page(read_json(wanted(tmp_path).folder / "results.json"))
     assert "All of it is small. No search" in text
-    assert carry_out(wanted(tmp_path, "quick", search=False))
-    assert "No search" not in page(read_json(wanted(tmp_path, "quick").folder / "results.json"))
+    assert run_experiment(wanted(tmp_path, "quick", search=False))
+    assert "No search" not in table_page(read_json(wanted(tmp_path, "quick").folder / "results.json"))
 
     lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.9 if "0.1" in optimizer else 0.5}
-    assert carry_out(wanted(tmp_path))
+    assert run_experiment(wanted(tmp_path))
     assert found(wanted(tmp_path, search=False))["FedAvg"].variant == "lr=0.1", "an earlier search counts"
 
 
@@ -185,29 +185,29 @@ def test_what_is_finished_is_kept_and_more_seeds_are_added_to_it(lab: Lab, tmp_p
     lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.5}
     lab.stop_before = 3
     stop = threading.Event()
-    assert not carry_out(wanted(tmp_path), stop=stop)
+    assert not run_experiment(wanted(tmp_path), stop=stop)
     assert list(found(wanted(tmp_path))) == ["Local"], "the second cell is not finished"
     data = read_json(wanted(tmp_path).folder / "results.json")
-    assert "Not finished: FedAvg." in page(data)
+    assert "Not finished: FedAvg." in table_page(data)
 
     lab.stop_before = 10**9
     told: list[Any] = []
-    assert carry_out(wanted(tmp_path), told.append)
+    assert run_experiment(wanted(tmp_path), told.append)
     assert len(lab.played) == len(set(lab.played)) == 6, "nothing twice"
     assert told[0] == Begun(runs=6, finished=3)
     assert [event.measured.label for event in told if isinstance(event, CellDone)] == ["Local", "FedAvg"]
     begun = [event.run for event in told if isinstance(event, OfRun) and isinstance(event.event, RunBegun)]
     assert begun == ["FedAvg, trying lr=0.1", "FedAvg, seed 0", "FedAvg, seed 1"]
 
-    assert carry_out(wanted(tmp_path))
+    assert run_experiment(wanted(tmp_path))
     assert len(lab.played) == 6, "all of it was there"
-    assert carry_out(wanted(tmp_path, seeds=3, only=("Local",)))
+    assert run_experiment(wanted(tmp_path, seeds=3, only=("Local",)))
     assert lab.played[6:] == [("local", "sgd,lr=0.5", 2, 0.0)]
     more = found(wanted(tmp_path, seeds=3))
     assert (more["Local"].seeds, more["FedAvg"].seeds) == ((0, 1, 2), (0, 1))
     data = read_json(wanted(tmp_path).folder / "results.json")
-    assert "Seeds so far, of 3: FedAvg 2." in page(data)
-    assert carry_out(wanted(tmp_path, seeds=3))
+    assert "Seeds so far, of 3: FedAvg 2." in table_page(data)
+    assert run_experiment(wanted(tmp_path, seeds=3))
     data = read_json(wanted(tmp_path).folder / "results.json")
     assert [each["seeds"] for each in data["measured"]] == [[0, 1, 2]] * 2, "what was known in between is not kept"
 
@@ -244,7 +244,7 @@ def test_all_that_is_ready_is_begun_at_once_and_seeds_wait_for_their_search(
     asked = wanted(tmp_path, cluster="")
     many, told = AllAtOnce(lab, asked.folder, last_first), list[Any]()
     monkeypatch.setattr(runner, "venue", lambda *_: nullcontext(many))
-    assert carry_out(asked, told.append)
+    assert run_experiment(asked, told.append)
     assert many.handed[0] == ["FedAvg, trying lr=0.1", "FedAvg, trying lr=0.5", "Local, seed 0", "Local, seed 1"]
     assert {name for handed in many.handed for name in handed if "FedAvg, seed" in name} == {
         "FedAvg, seed 0",
@@ -261,19 +261,21 @@ def test_all_that_is_ready_is_begun_at_once_and_seeds_wait_for_their_search(
 def test_a_changed_definition_is_another_run() -> None:
     size = SIZES["quick"]
     one = request("fedavg", size)
-    assert digest_of(one) == digest_of(replace(one, device="cuda", workers=7)), "where it is played is the same"
+    assert request_digest(one) == request_digest(replace(one, device="cuda", workers=7)), (
+        "where it is played is the same"
+    )
     others = [request("fedprox", size), request("fedavg", size, batch_size=20), replace(one, seeds=(1,))]
-    assert len({digest_of(each) for each in (one, *others)}) == 4
+    assert len({request_digest(each) for each in (one, *others)}) == 4
 
 
 def test_the_users_mistakes(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match='no cell "FedProx"; it has: Local; FedAvg'):
-        carry_out(wanted(tmp_path, only=("FedProx",)))
+        run_experiment(wanted(tmp_path, only=("FedProx",)))
     with pytest.raises(ChoiceError, match="no experiment"):
         experiment("pfedvem-table9")
     monkeypatch.setattr(runner, "describe", lambda name: SimpleNamespace(here=False))
     with pytest.raises(DataError, match=r"digits is not on this machine.*fedpeer data prepare digits"):
-        carry_out(wanted(tmp_path))
+        run_experiment(wanted(tmp_path))
     assert not lab.played
     assert not list(tmp_path.iterdir()), "a mistake leaves nothing behind"
 
@@ -371,8 +373,8 @@ def test_every_experiment_is_whole(name: str) -> None:
     where = {"command": "fedpeer", "environment": made, "workers": 1}
     size = found.sizes["default"]
     nothing = page_data(found, size, "default", found.cells(size), {}, where)
-    assert f"# {found.title}" in page(nothing)
-    assert f"{COLUMNS[found.columns[0]].title}: {COLUMNS[found.columns[0]].meant}" in page(nothing)
+    assert f"# {found.title}" in table_page(nothing)
+    assert f"{COLUMNS[found.columns[0]].title}: {COLUMNS[found.columns[0]].meant}" in table_page(nothing)
 
 
 def test_a_page_says_what_was_measured(lab: Lab, tmp_path: Path) -> None:
@@ -380,9 +382,9 @@ def test_a_page_says_what_was_measured(lab: Lab, tmp_path: Path) -> None:
         "validation_server_accuracy": 0.5,
         "server_accuracy": 0.25 if method == "fedavg" else 0.75,
     }
-    assert carry_out(wanted(tmp_path))
+    assert run_experiment(wanted(tmp_path))
     data = read_json(wanted(tmp_path).folder / "results.json")
-    text = page(data)
+    text = table_page(data)
     mean = float(np.mean([[50, 60, 70], [50, 60, 80]]))
     assert f"| Local | 90.0 ± 0.1 | {mean:.1f} ± 1.7 | 75.0 ± 0.0 |" in text
     assert "All of it is small." in text
@@ -392,15 +394,15 @@ def test_a_page_says_what_was_measured(lab: Lab, tmp_path: Path) -> None:
     assert "| FedAvg | lr=0.5 | lr=0.5: 50.0, lr=0.1: 50.0 |" in text
     assert "$ fedpeer experiment run tiny" in text
     assert "best round" not in text, "where nothing was kept back none is chosen"
-    assert page(json.loads(json.dumps(data))) == text
-    assert carry_out(wanted(tmp_path, "full"))
-    text = page(read_json(wanted(tmp_path, "full").folder / "results.json"))
+    assert table_page(json.loads(json.dumps(data))) == text
+    assert run_experiment(wanted(tmp_path, "full"))
+    text = table_page(read_json(wanted(tmp_path, "full").folder / "results.json"))
     assert "| alone they reach 0.1 | **held** | 60.0 beside 0.1 |" in text
 
 
 def test_statistics_are_of_those_who_have_them(lab: Lab, tmp_path: Path) -> None:
     lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.5}
-    assert carry_out(wanted(tmp_path))
+    assert run_experiment(wanted(tmp_path))
     local = found(wanted(tmp_path))["Local"]
     assert COLUMNS["update"].values(local) == (2.0, 2.001), "the first was never asked; in KB"
     assert COLUMNS["sent"].values(local) == (3e-6,), "6 bytes in two rounds of which one was recorded"
@@ -417,9 +419,9 @@ def test_real_runs_go_on_to_the_same_numbers(tmp_path: Path) -> None:
                     self.set()
 
     stop = Stopping()
-    assert not carry_out(wanted(tmp_path / "stopped", "quick"), stop, stop)
-    assert carry_out(wanted(tmp_path / "stopped", "quick"))
-    assert carry_out(wanted(tmp_path / "whole", "quick"))
+    assert not run_experiment(wanted(tmp_path / "stopped", "quick"), stop, stop)
+    assert run_experiment(wanted(tmp_path / "stopped", "quick"))
+    assert run_experiment(wanted(tmp_path / "whole", "quick"))
     stopped, whole = (found(wanted(tmp_path / each, "quick")) for each in ("stopped", "whole"))
     assert {label: each.per_seed for label, each in stopped.items()} == {k: each.per_seed for k, each in whole.items()}
     assert set(whole["FedAvg"].per_seed) == {"PM", "MT", "GM", "S"}

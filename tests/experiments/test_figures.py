@@ -21,12 +21,12 @@ from fedpeer.experiments.events import Begun
 from fedpeer.experiments.experiment import AtRound, Cell, Experiment, SizeName
 from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
 from fedpeer.experiments.figure_lines import lines_of
-from fedpeer.experiments.pictures import picture
+from fedpeer.experiments.pictures import figure_picture
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.experiments.results import Measured, Middle
-from fedpeer.experiments.runner import RESULTS, ExperimentOptions, carry_out, found, played
+from fedpeer.experiments.runner import RESULTS, ExperimentOptions, found, played, run_experiment
 from fedpeer.experiments.schemes import FIRST, level
-from fedpeer.experiments.table import page
+from fedpeer.experiments.table import table_page
 from fedpeer.runs.canvas import PALETTE
 from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.folder import RunFolder
@@ -97,7 +97,7 @@ def wanted(root: Path, size: SizeName = "full") -> ExperimentOptions:
 
 def test_one_run_is_read_at_several_rounds(band: Band, tmp_path: Path) -> None:
     told: list[Any] = []
-    assert carry_out(wanted(tmp_path), told.append)
+    assert run_experiment(wanted(tmp_path), told.append)
     assert told[0] == Begun(runs=10, finished=0)
     assert Counter(band.played) == {(name, seed): 1 for name in ("local", "full-averaging") for seed in range(5)}
     cells = found(wanted(tmp_path))
@@ -114,18 +114,18 @@ def test_what_a_paper_leaves_open_can_be_chosen_otherwise(band: Band, tmp_path: 
     other = replace(usual, otherwise={"loss": "squared-error", "start": "uniform:1"})
     asked = [cell.variants[""].federation.learning for cell in other.cells]
     assert {(each.loss, str(each.start)) for each in asked} == {("squared-error", "uniform:1")}
-    assert carry_out(usual)
-    assert carry_out(other)
+    assert run_experiment(usual)
+    assert run_experiment(other)
     assert len(band.played) == 20, "nothing of the usual runs counts"
     assert played(tmp_path, "fig0", "full") == [usual.folder, other.folder]
     assert other.folder.name == "fig0-full-squared-error-uniform-1"
-    text = page(read_json(other.folder / RESULTS))
+    text = table_page(read_json(other.folder / RESULTS))
     assert "Chosen otherwise: loss squared-error, start uniform:1." in text
     assert "](fig0-full-squared-error-uniform-1.svg)" in text
 
 
 def test_a_point_is_the_median_and_its_bar_goes_from_two_to_three_fifths(band: Band, tmp_path: Path) -> None:
-    assert carry_out(wanted(tmp_path))
+    assert run_experiment(wanted(tmp_path))
     data = read_json(wanted(tmp_path).folder / "results.json")
     local, full = lines_of(data)
     assert [local.name, full.name] == ["0", "100"]
@@ -135,16 +135,16 @@ def test_a_point_is_the_median_and_its_bar_goes_from_two_to_three_fifths(band: B
     # Five runs: 40 % of the way from the first to the last lies between the second and the third.
     assert local.points[-1][1].low == pytest.approx(scores[1] + 0.6 * (scores[2] - scores[1]))
     assert local.points[-1][1].high == pytest.approx(scores[2] + 0.4 * (scores[3] - scores[2]))
-    text = page(data)
+    text = table_page(data)
     assert "| 0 | 24.0 (22.8–26.0) |" in text
     assert "![A figure](fig0-full.svg)" in text
     assert "**held**" in text
 
 
 def test_the_picture_has_each_point_and_the_book_has_the_picture(band: Band, tmp_path: Path) -> None:
-    assert carry_out(wanted(tmp_path))
+    assert run_experiment(wanted(tmp_path))
     data = read_json(wanted(tmp_path).folder / "results.json")
-    svg = picture(data)
+    svg = figure_picture(data)
     assert "mini-batches" in svg
     assert svg.count("<use ") >= 6, "a marker a point"
     html = book([data, data])
@@ -154,7 +154,7 @@ def test_the_picture_has_each_point_and_the_book_has_the_picture(band: Band, tmp
 
 
 def test_more_lines_than_colours_are_told_apart_and_the_legend_hides_no_point(band: Band, tmp_path: Path) -> None:
-    assert carry_out(wanted(tmp_path))
+    assert run_experiment(wanted(tmp_path))
     data = read_json(wanted(tmp_path).folder / "results.json")
     places = {
         f"line {number}; {x}": {"line": f"line {number}", "x": float(x)}
@@ -162,9 +162,9 @@ def test_more_lines_than_colours_are_told_apart_and_the_legend_hides_no_point(ba
         for x in (1, 2)
     }
     found = {**data, "places": places, "measured": [{**data["measured"][0], "label": label} for label in places]}
-    svg = picture(found)
+    svg = figure_picture(found)
     assert "stroke-dasharray" in svg, "the last has the colour of the first"
-    assert "stroke-dasharray" not in picture(data)
+    assert "stroke-dasharray" not in figure_picture(data)
     top = re.search(r'id="patch_2">\s*<path d="M \S+ \S+ \s*L \S+ \S+ \s*L \S+ (\S+)', svg)
     names = {name: float(y) for y, name in re.findall(r'<text [^>]*\by="([\d.]+)"[^>]*>(line \d)<', svg)}
     assert top is not None
@@ -174,13 +174,13 @@ def test_more_lines_than_colours_are_told_apart_and_the_legend_hides_no_point(ba
 
 def test_what_an_earlier_version_was_asked_for_is_known_by_what_it_asked(band: Band, tmp_path: Path) -> None:
     """A setting that came later has its default in what was asked before it came."""
-    assert carry_out(wanted(tmp_path))
+    assert run_experiment(wanted(tmp_path))
     for path in tmp_path.rglob("cell.json"):
         cell = read_json(path)
         del cell["asked"]["federation"]["gossip"]["every"]
         write_json(path, cell)
     assert len(found(wanted(tmp_path))) == 6
-    assert carry_out(wanted(tmp_path))
+    assert run_experiment(wanted(tmp_path))
     assert len(band.played) == 10, "nothing was played again"
     for path in tmp_path.rglob("cell.json"):
         cell = read_json(path)

@@ -12,16 +12,16 @@ from fedpeer.config.federation import Federation
 from fedpeer.experiments.experiment import AtSecond, Cell, SizeName
 from fedpeer.experiments.figure_lines import lines_of
 from fedpeer.experiments.moments import at_second
-from fedpeer.experiments.pictures import picture
+from fedpeer.experiments.pictures import figure_picture
 from fedpeer.experiments.registry import experiment
 from fedpeer.experiments.results import COLUMNS, Measured, Results
-from fedpeer.experiments.runner import digest_of
-from fedpeer.experiments.table import page, page_data
+from fedpeer.experiments.runner import request_digest
+from fedpeer.experiments.table import page_data, table_page
 from fedpeer.runs.scores import METRICS
 from fedpeer.sims.network.engine import SECONDS, NetworkEngine
-from fedpeer.sims.network.faults import Faults, asked
+from fedpeer.sims.network.faults import Faults, faults_from
 from fedpeer.sims.network.links import LinkRules
-from fedpeer.sims.prepare import prepare
+from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 from tests.sims import worlds
 
@@ -58,7 +58,7 @@ def test_push_sum_differs_from_the_exact_mean_in_graph_and_exchanges_alone() -> 
     exact = wanted.federation.model_copy(update={"gossip": Federation().gossip})
     for number in (1, 2, 4, 8):
         same = request(found[f"exact mean; exchanges in an averaging: {number}"])
-        assert digest_of(same) == digest_of(wanted), "one run for all its points"
+        assert request_digest(same) == request_digest(wanted), "one run for all its points"
         for graph in ("ring", "k-regular:4", "one-peer-exponential", "complete"):
             made = request(found[f"{graph}; exchanges in an averaging: {number}"])
             gossip = made.federation.gossip
@@ -78,7 +78,7 @@ def test_messages_are_lost_in_the_shares_that_the_axis_says() -> None:
         for percent in (0, 10, 20, 30):
             made = request(found[f"{line}; messages lost, %: {percent}"])
             assert made.engine == "network"
-            assert asked(made.faults, ["peer1"]) == Faults(links=LinkRules(loss=percent / 100))
+            assert faults_from(made.faults, ["peer1"]) == Faults(links=LinkRules(loss=percent / 100))
             assert (made.federation.learning.mode, made.federation.gossip.protocol) == (mode, protocol)
             assert made.federation.learning.rounds == 12
 
@@ -90,9 +90,9 @@ def test_stragglers_are_so_many_and_a_run_is_read_at_every_second() -> None:
         for slow in (0, 2, 4):
             cells_of = [found[f"{mode}, {slow} slow; virtual seconds: {second}"] for second in (1, 2, 3)]
             assert [cell.read for cell in cells_of] == [AtSecond(1), AtSecond(2), AtSecond(3)]
-            assert len({digest_of(request(cell)) for cell in cells_of}) == 1
+            assert len({request_digest(request(cell)) for cell in cells_of}) == 1
             made = request(cells_of[0])
-            paces = asked(made.faults, peers).paces if made.faults else ()
+            paces = faults_from(made.faults, peers).paces if made.faults else ()
             assert [times for _, times in paces] == [10.0] * slow
             assert made.federation.learning.mode == mode
             waits = mode == "synchronous"
@@ -107,12 +107,12 @@ def test_the_requests_can_be_played(name: str) -> None:
     seen = set()
     for cell in cells(name, "quick").values():
         made = request(cell)
-        if digest_of(made) in seen:
+        if request_digest(made) in seen:
             continue
-        seen.add(digest_of(made))
+        seen.add(request_digest(made))
         small = made.federation.simulation.model_copy(update={"dataset": Choice("digits"), "split": None})
         federation = made.federation.model_copy(update={"simulation": small, "network": None})
-        prepare(
+        prepare_simulation(
             SimulationRequest(
                 federation=federation, methods=made.methods, engine=made.engine, faults=made.faults, workers=1
             )
@@ -254,12 +254,12 @@ def test_each_column_has_a_panel_and_a_table() -> None:
         "workers": 1,
     }
     data = page_data(each, size, "default", made, found, where)
-    text = page(data)
+    text = table_page(data)
     assert "| synchronous push-sum | 90.0 | 89.0 | 88.0 | 87.0 |" in text
     assert "| synchronous push-sum | 1.00 | 11.00 | 21.00 | 31.00 |" in text
     assert "the paper has" not in text
     assert [x for x, _ in lines_of(data, "seconds")[0].points] == [0, 10, 20, 30]
-    svg, two, alone = (picture({**data, "columns": data["columns"][:count]}) for count in (3, 2, 1))
+    svg, two, alone = (figure_picture({**data, "columns": data["columns"][:count]}) for count in (3, 2, 1))
     for words in ("accuracy, %", "virtual seconds", "MB a round"):
         assert words in svg
     assert svg.count("messages lost, %") == 3
@@ -271,7 +271,7 @@ def test_each_column_has_a_panel_and_a_table() -> None:
 def test_what_a_request_says_goes_wrong_reaches_the_peers() -> None:
     federation = worlds.federation(learning__mode="asynchronous", learning__rounds=2)
     wanted = SimulationRequest(federation=federation, engine="network", faults="slow:2")
-    simulation = prepare(wanted)
+    simulation = prepare_simulation(wanted)
     method = wanted.methods[1]
     with NetworkEngine(simulation.world, simulation.plans[str(method)], method, faults=simulation.faults) as nodes:
         for _ in range(2):

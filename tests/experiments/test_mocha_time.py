@@ -16,8 +16,8 @@ from fedpeer.experiments.moments import at_objective, read_at
 from fedpeer.experiments.registry import experiment
 from fedpeer.experiments.results import COLUMNS, Measured
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.prepare import prepare
-from fedpeer.sims.simulate import simulate
+from fedpeer.sims.prepare import prepare_simulation
+from fedpeer.sims.simulate import run_prepared
 
 #: Of a round: operations of a step, and its communication, in units of as many operations as there are features.
 STEP = {"mocha": 8, "cocoa": 8, "minibatch-sdca": 6, "minibatch-sgd": 4}
@@ -143,7 +143,7 @@ def test_of_real_runs_the_time_is_that_of_their_rounds(tmp_path: Path, monkeypat
             short = Scheme(scheme.name, scheme.method, network="linear", learning={"rounds": 12})
             request = replace(world.request(short, RunSize(rounds=1, seeds=1, minutes=0)), workers=1)
             run = RunFolder.create(tmp_path / "runs", name="test", settings=request.to_json(), environment={})
-            simulate(prepare(request), run)
+            run_prepared(prepare_simulation(request), run)
             [read] = read_at(run.rows(), AtObjective(0.7, 64))
             seconds[scheme.name] = read["statistics"]
     for network, cost in ROUND.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedpeer.config.choice import Choice, parse
+from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.experiments.experiment import Cell, SizeName
 from fedpeer.experiments.recurrent_figure import LSTM
 from fedpeer.experiments.registry import experiment
@@ -67,7 +67,7 @@ def test_own_output_averages_all_but_the_last_layer() -> None:
 
 def test_the_levels_differ_in_nothing_else() -> None:
     wanted = request("50")
-    assert wanted.federation.simulation.dataset == parse("shakespeare,users=8,samples=8000")
+    assert wanted.federation.simulation.dataset == parse_choice("shakespeare,users=8,samples=8000")
     assert wanted.federation.learning.batch_size == 10
     methods = {"0": "local", "25": "partial-averaging", "75": "partial-averaging", "100": "full-averaging"}
     for name, method in methods.items():

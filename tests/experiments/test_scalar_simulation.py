@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.experiments.scalar_gossip import scale
-from fedpeer.experiments.scalar_gossip.simulation import CrowdAsked, play
+from fedpeer.experiments.scalar_gossip.simulation import CrowdAsked, simulate_scalar
 from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
 
-ASKED = CrowdAsked(graph=parse("k-regular:4"), peers=300)
+ASKED = CrowdAsked(graph=parse_choice("k-regular:4"), peers=300)
 
 
 def test_what_is_measured_of_a_crowd() -> None:
-    outcome = play(ASKED)
+    outcome = simulate_scalar(ASKED)
     assert outcome.agreed
     assert outcome.left[0] == 1
     assert outcome.left[-2] > 1e-6 >= outcome.left[-1]
@@ -27,12 +27,12 @@ def test_what_is_measured_of_a_crowd() -> None:
     assert outcome.bytes_sent(100) == 4 * outcome.exchanges * (400 + SHARE_HEAD_BYTES)
     assert outcome.drift < 1e-12
     assert outcome.weight == pytest.approx(1)
-    assert play(ASKED).left == outcome.left, "a crowd is its seed"
-    assert play(replace(ASKED, seed=1)).left != outcome.left
+    assert simulate_scalar(ASKED).left == outcome.left, "a crowd is its seed"
+    assert simulate_scalar(replace(ASKED, seed=1)).left != outcome.left
 
 
 def test_losses_are_repeated_and_answers_counted() -> None:
-    outcome = play(replace(ASKED, loss=0.3))
+    outcome = simulate_scalar(replace(ASKED, loss=0.3))
     sent = outcome.traffic.shares + outcome.traffic.repeats
     assert outcome.traffic.answers / sent == pytest.approx(0.7, abs=0.01)
     amount = sent * SHARE_HEAD_BYTES + outcome.traffic.answers * ACK_BYTES
@@ -47,20 +47,20 @@ def test_a_crowd_stops_when_asked_to() -> None:
         if len(seen) == 3:
             stop.set()
 
-    outcome = play(ASKED, tell, stop)
+    outcome = simulate_scalar(ASKED, tell, stop)
     assert outcome.exchanges == 3
     assert list(outcome.left[1:]) == seen
     assert not outcome.agreed
 
 
 def test_memory_is_that_of_arrays() -> None:
-    outcome = play(CrowdAsked(graph=parse("ring"), peers=50_000, exchanges_max=1))
+    outcome = simulate_scalar(CrowdAsked(graph=parse_choice("ring"), peers=50_000, exchanges_max=1))
     assert 50_000 * 2 * 8 * 3 < outcome.peak_bytes < 50_000 * 1_000
 
 
 @pytest.mark.slow
 def test_a_hundred_thousand_with_losses_take_seconds() -> None:
-    outcome = play(CrowdAsked(graph=parse("one-peer-exponential"), peers=100_000, loss=0.1))
+    outcome = simulate_scalar(CrowdAsked(graph=parse_choice("one-peer-exponential"), peers=100_000, loss=0.1))
     assert outcome.agreed
     assert outcome.seconds < 15
     assert outcome.peak_bytes < 400e6

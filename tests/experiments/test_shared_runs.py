@@ -13,8 +13,8 @@ from fedpeer.experiments import playing
 from fedpeer.experiments.events import Begun
 from fedpeer.experiments.experiment import Experiment
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
-from fedpeer.experiments.runner import ExperimentOptions, carry_out, digest_of, folder_of
-from fedpeer.experiments.table import page
+from fedpeer.experiments.runner import ExperimentOptions, folder_of, request_digest, run_experiment
+from fedpeer.experiments.table import table_page
 from fedpeer.runs.disk import read_json, write_json
 from tests.experiments.test_figures import SMALL, Band
 
@@ -37,11 +37,11 @@ def wanted(each: Experiment, root: Path, *only: str) -> ExperimentOptions:
 
 def test_what_another_has_finished_is_taken_and_the_rest_played(band: Band, tmp_path: Path) -> None:
     labels = [cell.label for cell in FIRST.cells(FIRST.sizes["default"])]
-    assert carry_out(wanted(FIRST, tmp_path, labels[0]))
+    assert run_experiment(wanted(FIRST, tmp_path, labels[0]))
     for path in tmp_path.rglob("run.json"):
         write_json(path, {**read_json(path), "seconds": 60.0})
     taken, told = len(band.played), list[Any]()
-    assert carry_out(wanted(SECOND, tmp_path), told.append)
+    assert run_experiment(wanted(SECOND, tmp_path), told.append)
     begun = next(each for each in told if isinstance(each, Begun))
     assert begun.finished == taken > 0
     assert len(band.played) == begun.runs
@@ -49,19 +49,21 @@ def test_what_another_has_finished_is_taken_and_the_rest_played(band: Band, tmp_
     assert [each["label"] for each in data["measured"]] == labels, "a whole page"
     assert data["shared"] == [FIRST.name]
     assert data["measured"][0]["seconds"] == 0.0, "its time is the other's"
-    assert f"of runs, besides those of {FIRST.name} that count here too, with 1 worker" in page(data)
+    assert f"of runs, besides those of {FIRST.name} that count here too, with 1 worker" in table_page(data)
 
 
 def test_nothing_is_taken_of_who_is_not_named_or_has_not_finished(band: Band, tmp_path: Path) -> None:
-    assert carry_out(wanted(FIRST, tmp_path))
+    assert run_experiment(wanted(FIRST, tmp_path))
     played = len(band.played)
     stranger = replace(SECOND, name="stranger", shares=())
-    assert carry_out(wanted(stranger, tmp_path))
+    assert run_experiment(wanted(stranger, tmp_path))
     assert len(band.played) == 2 * played
-    assert " of runs with 1 worker" in page(read_json(folder_of(tmp_path, "stranger", "default") / "results.json"))
+    assert " of runs with 1 worker" in table_page(
+        read_json(folder_of(tmp_path, "stranger", "default") / "results.json")
+    )
     for path in folder_of(tmp_path, FIRST.name, "default").rglob("run.json"):
         write_json(path, {**read_json(path), "status": "interrupted"})
-    assert carry_out(wanted(SECOND, tmp_path))
+    assert run_experiment(wanted(SECOND, tmp_path))
     assert len(band.played) == 3 * played
 
 
@@ -70,7 +72,7 @@ def test_what_is_common_is_named_and_nothing_else_is() -> None:
     asked = {}
     for each in map(experiment, EXPERIMENTS):
         requests = [one for cell in each.cells(each.sizes["default"]) for one in cell.variants.values()]
-        asked[each.name] = {digest_of(replace(request, seeds=(0,))) for request in requests}
+        asked[each.name] = {request_digest(replace(request, seeds=(0,))) for request in requests}
         assert not set(each.reads) & set(each.shares), each.name
     for one, other in combinations([name for name in EXPERIMENTS if not experiment(name).reads], 2):
         common = not asked[one].isdisjoint(asked[other])

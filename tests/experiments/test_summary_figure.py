@@ -12,12 +12,12 @@ from fedpeer.experiments import playing
 from fedpeer.experiments.events import Begun
 from fedpeer.experiments.experiment import Axes, Experiment, Place, RunSize, SizeName
 from fedpeer.experiments.figure_lines import lines_of
-from fedpeer.experiments.pictures import picture
+from fedpeer.experiments.pictures import figure_picture
 from fedpeer.experiments.registry import experiment
 from fedpeer.experiments.results import Measured
-from fedpeer.experiments.runner import ExperimentOptions, carry_out, digest_of, folder_of, found, refresh
+from fedpeer.experiments.runner import ExperimentOptions, folder_of, found, refresh, request_digest, run_experiment
 from fedpeer.experiments.summary_figure import FIG7, GLOBAL, LOCAL, PARTIAL, TASKS, SummaryTask
-from fedpeer.experiments.table import page
+from fedpeer.experiments.table import table_page
 from fedpeer.runs.disk import read_json, write_json
 from tests.experiments.test_figures import SMALL, Band, accuracy
 
@@ -71,9 +71,9 @@ BOTH = ("0; mini-batches: 4", "100; mini-batches: 4")
 
 def test_runs_of_the_figures_behind_it_are_its_own(band: Band, tmp_path: Path) -> None:
     """At whatever size: the figure was played with five seeds, of which the summary takes three."""
-    assert carry_out(wanted(FIGURE, tmp_path, "full", BOTH))
+    assert run_experiment(wanted(FIGURE, tmp_path, "full", BOTH))
     played, told = len(band.played), list[Any]()
-    assert carry_out(wanted(SUMMARY, tmp_path), told.append)
+    assert run_experiment(wanted(SUMMARY, tmp_path), told.append)
     assert told[0] == Begun(runs=6, finished=6)
     assert len(band.played) == played
     cells = found(wanted(SUMMARY, tmp_path))
@@ -83,12 +83,12 @@ def test_runs_of_the_figures_behind_it_are_its_own(band: Band, tmp_path: Path) -
 
 
 def test_what_they_lack_is_played(band: Band, tmp_path: Path) -> None:
-    assert carry_out(wanted(FIGURE, tmp_path, "default", BOTH[:1]))
+    assert run_experiment(wanted(FIGURE, tmp_path, "default", BOTH[:1]))
     for number, path in enumerate(sorted(tmp_path.rglob("run.json"))):
         if not number:  # one of the figure's three runs was interrupted, and is the figure's to go on with
             write_json(path, {**read_json(path), "status": "interrupted"})
     band.played.clear()
-    assert carry_out(wanted(SUMMARY, tmp_path))
+    assert run_experiment(wanted(SUMMARY, tmp_path))
     assert [method for method, _ in band.played] == ["local", *["full-averaging"] * 3]
     assert len(list(tmp_path.glob("experiments/summary-default/*/run.json"))) == 4
 
@@ -96,29 +96,29 @@ def test_what_they_lack_is_played(band: Band, tmp_path: Path) -> None:
 def test_a_report_draws_it_from_what_is_there_and_names_what_is_not(band: Band, tmp_path: Path) -> None:
     refresh(SUMMARY, tmp_path, SIZES[:2])
     assert not list(tmp_path.iterdir()), "nothing was played"
-    assert carry_out(wanted(FIGURE, tmp_path, "quick", BOTH[:1]))
+    assert run_experiment(wanted(FIGURE, tmp_path, "quick", BOTH[:1]))
     refresh(SUMMARY, tmp_path, ("default",))
     assert not folder_of(tmp_path, "summary", "default").exists(), "nothing of that size was played"
     refresh(SUMMARY, tmp_path, SIZES[:2])
     data = read_json(folder_of(tmp_path, "summary", "quick") / "results.json")
-    text = page(data)
+    text = table_page(data)
     assert "| averaging ↓, task → | digits |" in text
     assert "Not finished: digits; 100." in text
     assert "$ fedpeer experiment run summary --quick\n" in text
     assert data["workers"] == 1
 
-    assert carry_out(wanted(FIGURE, tmp_path, "default", BOTH))
+    assert run_experiment(wanted(FIGURE, tmp_path, "default", BOTH))
     refresh(SUMMARY, tmp_path, SIZES[:2])
     for size in SIZES[:2]:
         again = read_json(folder_of(tmp_path, "summary", size) / "results.json")
         assert [each["label"] for each in again["measured"]] == ["digits; 0", "digits; 100"], "the old page too"
-    assert "Seeds so far" not in page(again)
+    assert "Seeds so far" not in table_page(again)
     refresh(FIGURE, tmp_path, SIZES)
     assert sum(name == "full-averaging" for name, _ in band.played) == 3, "a report plays nothing"
 
 
 def test_a_report_of_other_cells_than_its_own_says_nothing(band: Band, tmp_path: Path) -> None:
-    assert carry_out(wanted(FIGURE, tmp_path, "default", ("0; mini-batches: 1",)))
+    assert run_experiment(wanted(FIGURE, tmp_path, "default", ("0; mini-batches: 1",)))
     other = replace(SUMMARY, cells=lambda size: lines(size)[1:])
     refresh(other, tmp_path, SIZES[:2])
     assert not folder_of(tmp_path, "summary", "default").exists()
@@ -129,7 +129,7 @@ def test_its_points_are_points_of_the_figures(band: Band) -> None:
     assert FIG7.reads == tuple(name for name in FIG7.reads if experiment(name).name == name)
     for size in SIZES:
         behind = {
-            digest_of(replace(request, seeds=(0,)))
+            request_digest(replace(request, seeds=(0,)))
             for name in FIG7.reads
             for cell in experiment(name).cells(experiment(name).sizes[size])
             for request in cell.variants.values()
@@ -138,7 +138,7 @@ def test_its_points_are_points_of_the_figures(band: Band) -> None:
         assert len(made) == 3 * len(TASKS)
         for cell in made:
             (request,) = cell.variants.values()
-            assert digest_of(replace(request, seeds=(0,))) in behind, cell.label
+            assert request_digest(replace(request, seeds=(0,))) in behind, cell.label
         assert {cell.place.line for cell in made if cell.place} == {LOCAL, PARTIAL, GLOBAL}
 
 
@@ -153,10 +153,10 @@ def test_each_task_has_a_name_on_the_axis_and_its_points_stand_apart() -> None:
         "measured": [measured(label, 0.5 + 0.1 * at).to_json() for at, label in enumerate(places)],
     }
     assert [[x for x, _ in line.points] for line in lines_of(data)] == [[0, 1], [0, 1]]
-    svg = picture(data)
+    svg = figure_picture(data)
     for name in ("A", "B"):
         assert f">{name}</text>" in svg
-    joined = picture({**data, "figure": {**figure, "ticks": []}})
+    joined = figure_picture({**data, "figure": {**figure, "ticks": []}})
     assert lengths(joined) == 2
     assert lengths(svg) == 0
 

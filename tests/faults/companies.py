@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedpeer.peer.state.events import NewRoster
-from fedpeer.sims.network.faults import Act, Faults, drawn
+from fedpeer.sims.network.faults import Act, Faults, draw_faults
 from fedpeer.sims.network.lies import promising, rising, standing
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.group_cluster import GroupCluster, world
@@ -51,7 +51,7 @@ def group_coordinator_killed(effects: int) -> None:
 def groups_coordinated(seed: int) -> None:
     """P6: whatever happens, a round of a group has one mean, which each takes over once and in order."""
     made = world()
-    faults = drawn(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
+    faults = draw_faults(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
     faults = replace(
         faults,
         cuts=tuple(replace(cut, begin=cut.begin + CALM, end=cut.end + CALM) for cut in faults.cuts),

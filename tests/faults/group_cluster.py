@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import setup_of
 from fedpeer.peer.state.events import AggregateUpdates, Effect, Send
 from fedpeer.peer.wire.ballots import Accept, Commit, Heartbeat
-from fedpeer.peer.wire.leaf_bytes import parted
+from fedpeer.peer.wire.leaf_bytes import split_leaves
 from fedpeer.peer.wire.messages import ConsensusMessage, Update
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import Roster, sign
@@ -125,7 +125,7 @@ class GroupCluster:
 
     def __init__(self, made: World, faults: Faults, *, roster: Sequence[str] | None = None) -> None:
         self.made = made
-        residents = NodeFactory.of(made, parse("partial-averaging"))
+        residents = NodeFactory.of(made, parse_choice("partial-averaging"))
         restless = {peer: Restless(peer, learner.start()) for peer, learner in residents.learners.items()}
         self.residents, self.everybody = replace(residents, learners=restless), residents.roster
         self.admitted = made.peers
@@ -226,7 +226,7 @@ class GroupCluster:
 
     def _weigh(self, place: Place, content: bytes, length: int) -> None:
         """A mean is that of the updates of which it says that they count."""
-        found = parted(content, 4 * length)
+        found = split_leaves(content, 4 * length)
         assert found is not None, "what is applied is a model"
         counted = {peer for peer, last in found[0].items() if last == place[1]}
         value_D = np.frombuffer(found[1], np.float32)

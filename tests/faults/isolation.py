@@ -14,7 +14,7 @@ from typing import Any
 
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.events import Effect, Note
-from fedpeer.sims.network.faults import Faults, asked
+from fedpeer.sims.network.faults import Faults, faults_from
 from fedpeer.sims.network.links import LinkRules
 from fedpeer.sims.network.simulator import Simulator
 from tests.faults import group_cluster as guilds
@@ -74,7 +74,7 @@ def faults_of(kind: str, seconds: float, peers: tuple[str, ...], seed: int) -> F
     at = f"at={BEGIN / SECOND:g},for={seconds:g}"
     named = [f"cut:{number + 1},{at}" for number in range(len(peers))] if kind == "apart" else [f"{kind},{at}"]
     links = LinkRules(delay=0.2, jitter=0.2 + seed % 5 / 4)
-    return replace(asked("/".join(named), peers), seed=seed, links=links, heal=BEGIN + seconds * SECOND)
+    return replace(faults_from("/".join(named), peers), seed=seed, links=links, heal=BEGIN + seconds * SECOND)
 
 
 def isolated(seed: int) -> None:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import setup_of
 from fedpeer.peer.state.durable_state import DurableState, GroupState
@@ -144,7 +144,7 @@ class PeerCluster:
         method: str = "partial-averaging",
     ) -> None:
         self.made, self.seed, self.forgetful = made, faults.seed if seed is None else seed, forgetful
-        residents = NodeFactory.of(made, parse(method), dict(pace or {}))
+        residents = NodeFactory.of(made, parse_choice(method), dict(pace or {}))
         self.everybody = residents.roster
         self.start = {peer: self._drawn(peer, learner.start()) for peer, learner in residents.learners.items()}
         still = {peer: self._learner(peer, Still(start_n, drift)) for peer, start_n in self.start.items()}

@@ -15,7 +15,7 @@ import torch
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.state.events import NewRoster, OperatorCommand
-from fedpeer.sims.network.faults import Act, Faults, Kind, drawn
+from fedpeer.sims.network.faults import Act, Faults, Kind, draw_faults
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.amended import AMENDED
 from tests.faults.companies import COMPANIES
@@ -39,7 +39,7 @@ FIGURES = {"float32": 1e-6, "bfloat16": 1e-3, "float64": 1e-9}
 
 def stormy(seed: int, peers: Sequence[str], kinds: Sequence[Kind]) -> Faults:
     """The faults of this seed, after a calm beginning, so that everybody has put in its values before."""
-    faults = drawn(seed, peers, STORM, kinds)
+    faults = draw_faults(seed, peers, STORM, kinds)
     return replace(
         faults,
         cuts=tuple(replace(cut, begin=cut.begin + CALM, end=cut.end + CALM) for cut in faults.cuts),

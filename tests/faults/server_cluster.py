@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.config.choice import parse
-from fedpeer.peer.consensus.round_results import concluded, practised
+from fedpeer.config.choice import parse_choice
+from fedpeer.peer.consensus.round_results import practised, server_result
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import setup_of
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
@@ -37,7 +37,7 @@ from fedpeer.peer.state.events import (
 )
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.ballots import Accept, Commit, Heartbeat
-from fedpeer.peer.wire.leaf_bytes import parted
+from fedpeer.peer.wire.leaf_bytes import split_leaves
 from fedpeer.peer.wire.messages import ConsensusMessage, Update
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import Roster, sign
@@ -137,7 +137,7 @@ class Clerk:
             case AggregateUpdates():
                 values, changes = np.array([pair(each) for each in job.updates.values()]).T
                 server = np.array([values.mean(), pair(job.server)[1] + changes.sum()])
-                return concluded(job, server.tobytes(), sound=self.course.sound(server.tobytes()))
+                return server_result(job, server.tobytes(), sound=self.course.sound(server.tobytes()))
             case FinishRound():
                 client = job.before
                 if job.trained is not None:
@@ -186,7 +186,7 @@ class ServerCluster:
         self.made = made
         self.voters = {1: len(made.peers)}
         self.clerks = {peer: Clerk(peer, share, liar=(liars or {}).get(peer, frozenset())) for peer in made.peers}
-        residents = NodeFactory.of(made, parse("fedavg"), dict(pace or {}))
+        residents = NodeFactory.of(made, parse_choice("fedavg"), dict(pace or {}))
         still = {peer: Still(learner.start()) for peer, learner in residents.learners.items()}
         self.residents = replace(residents, learners=still, pupils=self.clerks)
         self.everybody = residents.roster
@@ -281,7 +281,7 @@ class ServerCluster:
         chambers = [node.ledger.chambers[EVERYONE] for node in self.nodes().values()]
         assert len(chambers) == len(self.made.peers), "everybody lives"
         assert len({(each.settled, each.holding.round) for each in chambers}) == 1, "all are in one round"
-        found = parted(self.seen.contents[chambers[0].settled], BYTES)
+        found = split_leaves(self.seen.contents[chambers[0].settled], BYTES)
         assert found is not None
         total = pair(found[1])[1]
         own = sum(pair(each.client)[0] for each in chambers)

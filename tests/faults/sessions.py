@@ -16,7 +16,7 @@ from fedpeer.peer.consensus.polls import ElectionTiming
 from fedpeer.peer.state.events import NewRoster, OperatorCommand
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.sims.network.disk import DiskRules
-from fedpeer.sims.network.faults import NEVER, Act, Faults, drawn
+from fedpeer.sims.network.faults import NEVER, Act, Faults, draw_faults
 from fedpeer.sims.network.lies import TERMS, Said
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.pretenders import pretend
@@ -67,7 +67,7 @@ def coordinated(seed: int) -> None:
     """P6: whatever happens, a round has one result, which each applies once and in order, and what clients keep is what
     the server counted."""
     made = world(3 + seed % 3)
-    faults = drawn(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
+    faults = draw_faults(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
     faults = replace(
         faults,
         cuts=tuple(replace(cut, begin=cut.begin + CALM, end=cut.end + CALM) for cut in faults.cuts),

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpeer.data.splits import cut
+from fedpeer.data.splits import cut_examples
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import receive, share
-from fedpeer.slicing.assign import Assignment, layout
-from fedpeer.slicing.flat import FlatLayout, gather, scatter_
+from fedpeer.gossip.push_sum import receive, share_of
+from fedpeer.slicing.assign import Assignment, layout_of_slices
+from fedpeer.slicing.flat import FlatLayout, gather_group, scatter_
 from fedpeer.slicing.models import ModelGraph, PartialModel
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan, compile_plan, reduced_sets
@@ -49,7 +49,7 @@ def push_sum_atomic(inputs: Case) -> Case:
     found: Case = {"s_after": [], "w_after": [], "estimate_after": []}
     found["true_mean"] = weighted_mean(_stacked(peers)).tolist()
     for source, target, fraction in inputs["events"]:
-        peers[source], sent = share(peers[source], fraction)
+        peers[source], sent = share_of(peers[source], fraction)
         peers[target] = receive(peers[target], sent)
         now_PD = _stacked(peers)
         found["s_after"].append(now_PD.value_D.tolist())
@@ -81,7 +81,7 @@ def push_sum_asynchronous(inputs: Case) -> Case:
     for act, *rest in inputs["operations"]:
         if act == "send":
             source, target, fraction, name = rest
-            peers[source], sent = share(peers[source], fraction)
+            peers[source], sent = share_of(peers[source], fraction)
             flight[name] = (source, target, sent)
         else:
             source, target, sent = flight.pop(rest[0])
@@ -149,7 +149,7 @@ def averaged(plan: Plan, start: dict[str, Tensor]) -> dict[str, Tensor]:
     value = {peer: x_n.clone() for peer, x_n in start.items()}
     for group in plan.groups:
         index = {peer: torch.from_numpy(index_D) for peer, index_D in group.indices.items()}
-        held_PD = torch.stack([gather(value[peer], index[peer]) for peer in group.members])
+        held_PD = torch.stack([gather_group(value[peer], index[peer]) for peer in group.members])
         mean_D = weighted_mean(Mass.of(held_PD))
         for peer in group.members:
             scatter_(value[peer], index[peer], mean_D)
@@ -172,7 +172,9 @@ def graph_of(inputs: Case) -> ModelGraph:
 def assigned(inputs: Case, graph: ModelGraph, peer: str, network: NetworkMap) -> Assignment:
     """The neurons of a peer as its layout lists them."""
     layers = zip(network.parts, inputs["layout"][int(peer)], strict=True)
-    return layout(network, graph, {part.name: [(model, index) for model, index in layer] for part, layer in layers})
+    return layout_of_slices(
+        network, graph, {part.name: [(model, index) for model, index in layer] for part, layer in layers}
+    )
 
 
 def flat(inputs: Case, peer: str) -> Tensor:
@@ -223,7 +225,7 @@ def reduced_model_sets(inputs: Case) -> Case:
 
 def random_slicing(inputs: Case) -> Case:
     """13"""
-    parts = [part.tolist() for part in cut(np.array(inputs["order"], dtype=np.int64), inputs["cut_indices"])]
+    parts = [part.tolist() for part in cut_examples(np.array(inputs["order"], dtype=np.int64), inputs["cut_indices"])]
     return {"parts": parts, "sizes": [len(part) for part in parts]}
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import weighted_mean
-from fedpeer.algorithms.leaves import taken
+from fedpeer.algorithms.leaves import take_rows
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.pfedvem import Head, confidence, kl, kl_up_to_constants
+from fedpeer.algorithms.pfedvem import Head, confidence, kl_of_heads, kl_up_to_constants
 from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMClient
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import inverse_softplus
@@ -42,7 +42,7 @@ def pfedvem_confidence_and_aggregation(inputs: Case) -> Case:
     found = _two_rounds(inputs, at)
     w1, tau1 = found["w1"], found["tau1"]
     trained = Head(at[2].mu_D.requires_grad_(), at[2].pi_D.requires_grad_())
-    kl_J = kl(trained, w1, tau1)
+    kl_J = kl_of_heads(trained, w1, tau1)
     gradient_mu, gradient_pi = torch.autograd.grad(kl_J.sum(), (trained.mu_D, trained.pi_D))
     w = w1
     for _ in range(200):  # as often as it takes to 1e-6, and more
@@ -69,7 +69,7 @@ def _two_rounds(inputs: Case, at: Sequence[Head]) -> dict[str, Tensor]:
     for round in (1, 2):
         broadcast = algorithm.open(server, round)
         clients, sent = algorithm.train(clients, broadcast, Batches(base_m, none, none), (round,))
-        server = algorithm.close(server, taken(sent, inputs[f"sampled_round{round}"]))
+        server = algorithm.close(server, take_rows(sent, inputs[f"sampled_round{round}"]))
         found |= {f"tau{round - 1}": sent.tau, f"w{round}": algorithm.parted(server.model_n)[1]}
     return found | {"tau2": algorithm.statistics(clients, server)["confidence"]}
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.algorithms import virtual
-from fedpeer.algorithms.gaussian import Gaussian, kl, product, stacked
+from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl, product, stack_gaussians
 from fedpeer.networks.bayesian import BayesianLayer, bayesian, handed, inverse_softplus, reparametrised, sampled
 from fedpeer.networks.lateral import LateralMLP
 from fedpeer.networks.mlp import MLP
@@ -50,9 +50,9 @@ def gaussian_product_ratio(inputs: Case) -> Case:
         "product": told(one * two),
         "ratio": told(one / two),
         "ratio_reversed": natural(two / one),
-        "kl_1_to_2": kl(one, two).tolist(),
-        "kl_2_to_1": kl(two, one).tolist(),
-        "kl_1_to_2_total": kl(one, two).sum().item(),
+        "kl_1_to_2": gaussian_kl(one, two).tolist(),
+        "kl_2_to_1": gaussian_kl(two, one).tolist(),
+        "kl_1_to_2_total": gaussian_kl(one, two).sum().item(),
     }
 
 
@@ -72,8 +72,8 @@ def virtual_round(inputs: Case) -> Case:
 
     full, part = deltas(1.0), deltas(inputs["gamma"])
     stored = {i: virtual.stored(old[i], sent) for i, sent in zip(active, part, strict=True)}
-    full_D, part_D = (aggregate(server, stacked(sent)).server for sent in (full, part))
-    slower_D = aggregate(server, stacked(part), server_lr=inputs["server_lr"]).server
+    full_D, part_D = (aggregate(server, stack_gaussians(sent)).server for sent in (full, part))
+    slower_D = aggregate(server, stack_gaussians(part), server_lr=inputs["server_lr"]).server
     return {
         "server": told(server),
         "cavity_without_prior": natural(cavity),
@@ -82,7 +82,7 @@ def virtual_round(inputs: Case) -> Case:
         "server_after_undamped": told(full_D),
         "damped_factor": {str(i): told(factor) for i, factor in stored.items()},
         "server_after_damped": told(part_D),
-        "product_of_stored": natural(product(stacked([stored.get(i, old[i]) for i in range(inputs["K"])]))),
+        "product_of_stored": natural(product(stack_gaussians([stored.get(i, old[i]) for i in range(inputs["K"])]))),
         "server_after_damped_and_server_lr": natural(slower_D),
     }
 
@@ -97,7 +97,7 @@ def negative_precision(inputs: Case) -> Case:
     old = gaussian(inputs, "old")
     delta = virtual.delta(gaussian(inputs, "new"), old)
     server = Gaussian(tensor(inputs["server_chi"]), tensor(inputs["server_xi"]))
-    after = aggregate(server, stacked([delta])).server
+    after = aggregate(server, stack_gaussians([delta])).server
     bad = virtual.cavity(Gaussian(server.chi_D, tensor(inputs["bad_server_xi"])), old)
     return {
         "delta_chi": delta.chi_D.tolist(),
@@ -119,7 +119,7 @@ def snr_pruning(inputs: Case) -> Case:
     found["pruned"] = {str(percentile): {} for percentile in inputs["percentiles"]}
     for percentile in inputs["percentiles"]:
         for name, ratio in snr.items():
-            keep = virtual.kept(ratio, percentile)
+            keep = virtual.kept_weights(ratio, percentile)
             sparse = virtual.pruned(delta, keep)
             found["pruned"][str(percentile)][name] = {
                 "threshold_linear": virtual.snr_threshold(ratio, percentile).item(),
@@ -150,7 +150,7 @@ def _energies(inputs: Case, cavity: Gaussian, shared: Gaussian, private: Gaussia
 
     def energy(shared: Gaussian, private: Gaussian) -> FreeEnergy:
         likelihood = _likelihood(inputs, shared, private)
-        return FreeEnergy(likelihood, kl(shared, against).sum(), kl(private, own).sum())
+        return FreeEnergy(likelihood, gaussian_kl(shared, against).sum(), gaussian_kl(private, own).sum())
 
     now, beta, points = energy(shared, private), inputs["beta"], len(inputs["y"])
     best = minimiser(*_design(inputs), _together(against, own), inputs["sigma_y"])
@@ -196,7 +196,7 @@ def local_reparametrisation(inputs: Case) -> Case:
     found |= {"mean_forward_logits": net(x), "mean_forward_softmax": net(x).softmax(-1)}
     posterior = Gaussian.of(*(torch.cat([each.flatten() for each in of.values()]) for of in (mu, sigma)))
     standard = Gaussian.of(torch.zeros_like(posterior.chi_D), 1.0)
-    found["kl_to_standard_normal"] = kl(posterior, standard).sum()
+    found["kl_to_standard_normal"] = gaussian_kl(posterior, standard).sum()
     return {name: value.tolist() for name, value in found.items()}
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpeer.algorithms.leaves import stacked
+from fedpeer.algorithms.leaves import stack_states
 from fedpeer.algorithms.mocha import dual, omega, sdca
 from fedpeer.algorithms.servers import mocha
 from fedpeer.algorithms.servers.mocha import Mocha, MochaUpdate
@@ -67,7 +67,7 @@ class Run:
             for t, (algorithm, client) in enumerate(zip(each, self.clients, strict=True))
         ]
         self.before = self.clients
-        self.server = each[0].close(self.server, stacked([said for _, said in trained]))
+        self.server = each[0].close(self.server, stack_states([said for _, said in trained]))
         self.clients = [
             each[0].settle(before, node, self.server, torch.tensor(True))
             for before, (node, _) in zip(self.before, trained, strict=True)

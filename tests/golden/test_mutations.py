@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import share
-from fedpeer.slicing.assign import layout
-from fedpeer.slicing.flat import gather, scatter_
+from fedpeer.gossip.push_sum import share_of
+from fedpeer.slicing.assign import layout_of_slices
+from fedpeer.slicing.flat import gather_group, scatter_
 from fedpeer.slicing.models import ModelGraph
 from fedpeer.slicing.plan import Plan, compile_plan
 from fedpeer.topology.mixing import metropolis_hastings, push_sum_matrix
@@ -34,7 +34,7 @@ REDUCED, EXCHANGE = ModelGraph.reduced, push_pull.exchange
 
 def share_the_rest(held: Mass, fraction: float) -> tuple[Mass, Mass]:
     """What should be kept is sent."""
-    kept, sent = share(held, fraction)
+    kept, sent = share_of(held, fraction)
     return sent, kept
 
 
@@ -57,7 +57,7 @@ def reply_after_merging(asking: Mass, answering: Mass) -> tuple[Mass, Mass]:
 
 
 def gather_backwards(x_n: Tensor, index_D: Tensor) -> Tensor:
-    return gather(x_n, index_D.flip(0))
+    return gather_group(x_n, index_D.flip(0))
 
 
 def scatter_one_later(x_n: Tensor, index_D: Tensor, value_D: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def by_position(network: Any, graph: ModelGraph, layers: dict[str, list[tuple[st
     for part, neurons in layers.items():
         models = [model for model, _ in neurons]
         counted[part] = [(model, models[:at].count(model)) for at, model in enumerate(models)]
-    return layout(network, graph, counted)
+    return layout_of_slices(network, graph, counted)
 
 
 def dependencies_kept(graph: ModelGraph, names: Iterable[str]) -> frozenset[str]:

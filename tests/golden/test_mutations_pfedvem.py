@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import weighted_mean
-from fedpeer.algorithms.pfedvem import Head, confidence, kl, kl_up_to_constants
+from fedpeer.algorithms.pfedvem import Head, confidence, kl_of_heads, kl_up_to_constants
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMClient, PFedVEMUpdate
 from fedpeer.networks.bayesian import inverse_softplus
@@ -65,11 +65,11 @@ def exponential(head: Head) -> Tensor:
 
 
 def kl_with_the_paper_s_sign(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:
-    return -kl(head, w_D, tau)
+    return -kl_of_heads(head, w_D, tau)
 
 
 def kl_of_a_variance(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:
-    return kl(head, w_D, 1 / tau)
+    return kl_of_heads(head, w_D, 1 / tau)
 
 
 def without_the_half(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms import virtual
-from fedpeer.algorithms.gaussian import Gaussian, kl
+from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl
 from fedpeer.networks.bayesian import BayesianLayer, Noise, reparametrised
 from fedpeer.networks.lateral import ClientLayer
 from tests.golden.adapters_virtual import ADAPTERS
@@ -37,13 +37,13 @@ def ratio_reversed(one: Gaussian, other: Gaussian) -> Gaussian:
 
 
 def kl_reversed(posterior: Gaussian, reference: Gaussian) -> Tensor:
-    return kl(reference, posterior)
+    return gaussian_kl(reference, posterior)
 
 
 def kl_with_the_mean_by_the_wrong_precision(posterior: Gaussian, reference: Gaussian) -> Tensor:
     """The published program's slip."""
     wrong = Gaussian(reference.chi_D / posterior.xi_D * reference.xi_D, reference.xi_D)
-    return kl(posterior, wrong)
+    return gaussian_kl(posterior, wrong)
 
 
 def sum_of_moments(one: Gaussian, other: Gaussian) -> Gaussian:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, Averaging, Way, traffic, turn
-from fedpeer.gossip.event_trigger import Awake, moved, wakings, woken_matrix
+from fedpeer.gossip.event_trigger import Awake, has_moved, wakings, woken_matrix
 from fedpeer.topology.graphs import GRAPHS
 from fedpeer.topology.mixing import Protocol
 from fedpeer.topology.overlay import overlay
@@ -136,16 +136,16 @@ def test_who_gave_gets_weight_back_in_the_next_exchange() -> None:
 
 def test_what_counts_as_moved() -> None:
     reference_D = torch.tensor([3.0, 4.0], dtype=torch.float64)
-    assert not moved(reference_D, reference_D, 0.1)
-    assert not moved(reference_D + torch.tensor([0.5, 0.0]), reference_D, 0.1), "just so far is not further"
-    assert moved(reference_D + torch.tensor([0.0, -0.501]), reference_D, 0.1)
+    assert not has_moved(reference_D, reference_D, 0.1)
+    assert not has_moved(reference_D + torch.tensor([0.5, 0.0]), reference_D, 0.1), "just so far is not further"
+    assert has_moved(reference_D + torch.tensor([0.0, -0.501]), reference_D, 0.1)
     nothing_D = torch.zeros(2, dtype=torch.float64)
-    assert not moved(nothing_D, nothing_D, 5.0)
-    assert moved(nothing_D + 1e-100, nothing_D, 5.0), "from nothing every step is far"
+    assert not has_moved(nothing_D, nothing_D, 5.0)
+    assert has_moved(nothing_D + 1e-100, nothing_D, 5.0), "from nothing every step is far"
     value_PD, reference_PD = values(40, 6, 3), values(40, 6, 4)
-    together = moved(value_PD, reference_PD, 1.3)
+    together = has_moved(value_PD, reference_PD, 1.3)
     assert 0 < together.sum() < 40
-    assert together.tolist() == [bool(moved(v, r, 1.3)) for v, r in zip(value_PD, reference_PD, strict=True)]
+    assert together.tolist() == [bool(has_moved(v, r, 1.3)) for v, r in zip(value_PD, reference_PD, strict=True)]
 
 
 def test_how_many_exchanges() -> None:

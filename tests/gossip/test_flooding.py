@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
-from fedpeer.gossip.flooding import spread
+from fedpeer.gossip.flooding import flood_along
 from fedpeer.topology.graphs import complete, exponential, k_regular, one_peer_exponential, ring, star
 from fedpeer.topology.overlay import Overlay, overlay
 
@@ -52,7 +52,7 @@ def played(graph: nx.Graph, sources: Collection[int]) -> tuple[int, list[int], l
 def test_it_is_what_the_members_play(build: object, members: int) -> None:
     made = drawn(build, members)
     for sources in (None, [0], range(0, members, 2), []):
-        found = spread(made, sources)
+        found = flood_along(made, sources)
         exchanges, messages, items = played(made.union, range(members) if sources is None else sources)
         assert (found.exchanges, found.messages_P.tolist(), found.items_P.tolist()) == (exchanges, messages, items)
 
@@ -61,7 +61,7 @@ def test_it_is_what_the_members_play(build: object, members: int) -> None:
 @given(members=st.integers(2, 15), seed=st.integers(0, 5))
 def test_all_have_everything_after_the_diameter_and_no_edge_tells_anything_twice(members: int, seed: int) -> None:
     made = drawn(k_regular, members, seed)
-    found = spread(made)
+    found = flood_along(made)
     assert found.exchanges == nx.diameter(made.union)
     degree_P = np.array([made.union.degree(member) for member in range(members)])
     assert (found.items_P <= members * degree_P).all()
@@ -71,11 +71,11 @@ def test_all_have_everything_after_the_diameter_and_no_edge_tells_anything_twice
 
 def test_on_a_tree_everything_goes_along_each_edge_once() -> None:
     made = drawn(star, 7)
-    found = spread(made)
+    found = flood_along(made)
     assert found.items_P.sum() == 7 * 6
     assert found.items_P.tolist() == [6 + 6 * 5, *[1] * 6]  # the centre's own to six, and each of theirs to five
 
 
 def test_bytes_are_those_of_the_things_and_of_a_head_a_message() -> None:
-    found = spread(drawn(ring, 6))
+    found = flood_along(drawn(ring, 6))
     assert found.bytes_of(100).tolist() == (found.items_P * 100 + found.messages_P * MESSAGE_HEAD_BYTES).tolist()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import absorb, receive, share
+from fedpeer.gossip.push_sum import absorb, receive, share_of
 from tests.reference import push_pull
 from tests.reference.exact import disagreement, variance, weighted_mean
 
@@ -42,7 +42,7 @@ def test_held_and_under_way_never_change_whatever_happens(
     for act, a, b, fraction in schedule:
         i, j = a % 4, b % 4
         if act == "send" and peers[i].weight > 1e-6:
-            peers[i], sent = share(peers[i], fraction / 2, wire=wire)
+            peers[i], sent = share_of(peers[i], fraction / 2, wire=wire)
             flight.append((i, j, sent))
         elif act == "meet" and i != j:
             peers[i], peers[j] = push_pull.exchange(peers[i], peers[j], wire=wire)
@@ -58,7 +58,7 @@ def test_held_and_under_way_never_change_whatever_happens(
 @pytest.mark.parametrize("wire", WIRES)
 def test_what_is_debited_is_what_travels(wire: torch.dtype) -> None:
     held = Mass.of(values(1, 50, 0)[0], 1.7)
-    kept, sent = share(held, 0.3, wire=wire)
+    kept, sent = share_of(held, 0.3, wire=wire)
     assert torch.equal(sent.value_D, sent.value_D.to(wire).to(torch.float64)), "the receiver gets these very numbers"
     torch.testing.assert_close(kept.value_D + sent.value_D, held.value_D, atol=1e-15, rtol=0)
     torch.testing.assert_close(sent.value_D, 0.3 * held.value_D, atol=0, rtol=torch.finfo(wire).eps)
@@ -66,7 +66,7 @@ def test_what_is_debited_is_what_travels(wire: torch.dtype) -> None:
 
 def test_copies_are_equal_shares_of_what_was_held_at_first() -> None:
     held = Mass.of(values(1, 5, 1)[0], 2.0)
-    kept, sent = share(held, 0.25, copies=3)
+    kept, sent = share_of(held, 0.25, copies=3)
     torch.testing.assert_close(sent.value_D, held.value_D / 4)
     torch.testing.assert_close(kept.value_D, held.value_D / 4)
     assert (float(kept.weight), float(sent.weight)) == (0.5, 0.5)
@@ -87,10 +87,10 @@ def test_many_peers_at_once_are_each_one_alone() -> None:
     estimate_PD, weight_P = values(4, 3, 3), torch.tensor([1.0, 2.0, 0.5, 1.5], dtype=torch.float64)
     start_PD, trained_PD = values(4, 3, 4), values(4, 3, 5)
     together = absorb(Mass.of(estimate_PD, weight_P), start_PD, trained_PD)
-    kept, sent = share(together, 0.25, copies=2, wire=torch.float32)
+    kept, sent = share_of(together, 0.25, copies=2, wire=torch.float32)
     for p in range(4):
         alone = absorb(Mass.of(estimate_PD[p], weight_P[p]), start_PD[p], trained_PD[p])
-        for one, row in zip(share(alone, 0.25, copies=2, wire=torch.float32), (kept, sent), strict=True):
+        for one, row in zip(share_of(alone, 0.25, copies=2, wire=torch.float32), (kept, sent), strict=True):
             assert torch.equal(one.value_D, row.value_D[p])
             assert torch.equal(one.weight, row.weight[p])
 
@@ -119,6 +119,6 @@ def test_spread_of_known_values() -> None:
 def test_our_own_mistakes_stop_at_once() -> None:
     held = Mass.of(torch.zeros(3))
     with pytest.raises(AssertionError, match="no one can give more"):
-        share(held, 0.6, copies=2)
+        share_of(held, 0.6, copies=2)
     with pytest.raises(AssertionError, match="float64"):
         Mass(torch.zeros(3), torch.tensor(1.0, dtype=torch.float64))

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedpeer.gossip import transfers
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.noise_phase import NoisePhase, give_made_up, shown
-from fedpeer.gossip.push_sum import receive, share
+from fedpeer.gossip.noise_phase import NoisePhase, give_made_up, meaningful_estimate
+from fedpeer.gossip.push_sum import receive, share_of
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Outgoing
 from fedpeer.topology.prediction import predicted_rounds
@@ -89,7 +89,7 @@ def test_a_push_takes_exactly_what_it_sends(seed: int, pushes: int, copies: int,
         total = receive(total, mass)
     torch.testing.assert_close(total.value_D, held.value_D, atol=1e-13 * SCALE, rtol=0)
     torch.testing.assert_close(total.weight, held.weight, atol=0, rtol=1e-14)
-    _, usual = share(held, 1 / (copies + 1), copies=copies, wire=wire)
+    _, usual = share_of(held, 1 / (copies + 1), copies=copies, wire=wire)
     for peer, mass in sent.items():
         assert torch.equal(mass.weight, usual.weight), "by its weight nobody can tell it from a true one"
         assert torch.equal(mass.value_D, mass.value_D.to(wire).double())
@@ -120,12 +120,12 @@ def test_on_a_lane_a_push_is_the_same(form: str) -> None:
 def test_an_estimate_is_shown_when_the_phase_is_over() -> None:
     held, veil = Mass.of(normal(3)), NoisePhase(2)
     for number, peer in enumerate(["b", "b", "c"]):
-        assert shown(held, veil) is None
+        assert meaningful_estimate(held, veil) is None
         held, veil, _ = push(held, veil, 0.1, {peer: normal(3, seed=number)})
-    found = shown(held, veil)
+    found = meaningful_estimate(held, veil)
     assert found is not None
     assert torch.equal(found, held.estimate_D)
-    assert shown(Mass.of(normal(3)), NoisePhase(0)) is not None, "who asks for no phase has none"
+    assert meaningful_estimate(Mass.of(normal(3)), NoisePhase(0)) is not None, "who asks for no phase has none"
 
 
 def test_a_phase_ends_with_the_last_neighbour() -> None:
@@ -166,11 +166,11 @@ def test_what_is_sent_says_nothing_of_the_value(kind: str, wire: torch.dtype) ->
         held, veil, sent = push(held, veil, FRACTION, made_up, wire=wire)
         assert abs(correlation(sent[str(number)].value_D, value_D)) < 0.05
     assert veil.lifted
-    _, first = share(held, FRACTION, wire=wire)
+    _, first = share_of(held, FRACTION, wire=wire)
     noise = math.sqrt(sum((FRACTION * (1 - FRACTION) ** k * SCALE) ** 2 for k in range(PUSHES)))
     wanted = 1 / math.sqrt(1 + (noise / float(value_D.std())) ** 2)
     assert correlation(first.value_D, value_D) == pytest.approx(wanted, abs=0.04)
-    _, bare = share(Mass.of(value_D), FRACTION, wire=wire)
+    _, bare = share_of(Mass.of(value_D), FRACTION, wire=wire)
     assert correlation(bare.value_D, value_D) > 0.999, "without the phase the first share is the value"
 
 
@@ -197,7 +197,7 @@ def test_only_all_who_were_told_together_find_the_value(pushes: int, tau: float)
             made_up = {near: torch.from_numpy(SCALE * rng.standard_normal(1))}
             held, veil, sent = push(held, veil, FRACTION, made_up)
             seen |= {peer: mass for peer, mass in sent.items() if peer in corrupted}
-        _, first = share(held, FRACTION)
+        _, first = share_of(held, FRACTION)
         error = float((guessed(begun, first, seen) - begun.value_D).norm())
         assert (error < 1e-9) == (veil.told <= corrupted)
         leaks += error < 1e-9

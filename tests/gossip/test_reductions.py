@@ -24,7 +24,7 @@ from fedpeer.gossip.reductions import (
     float32,
     float64,
     int8,
-    pack,
+    pack_values,
     restore,
     top_k,
     zstd,
@@ -65,7 +65,7 @@ def test_a_payload_has_the_bytes_that_its_form_says_and_nothing_wrong_with_it(fo
 def test_what_travels_and_what_is_left_are_all(form: Form, seed: int, length: int, weight: float) -> None:
     """And both ends compute the same numbers from the same payload, to the last bit."""
     share_D, reference_D = weight * values(length, seed), values(length, seed + 1).float()
-    payload = pack(form, share_D, weight, reference_D, draws(seed))
+    payload = pack_values(form, share_D, weight, reference_D, draws(seed))
     carried_D, moved_D = restore(form, payload, length, weight, reference_D)
     again_D, theirs_D = restore(form, payload.clone(), length, weight, reference_D.clone())
     assert torch.equal(carried_D, again_D)

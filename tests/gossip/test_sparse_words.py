@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpeer.gossip.sparse_words import packed, packed_bytes_min, restored, wire_bytes
+from fedpeer.gossip.sparse_words import pack_words, packed_bytes_min, restore_words, wire_bytes
 
 
 def packed_slowly(content: bytes) -> bytes:
@@ -31,9 +31,9 @@ CONTENTS = st.builds(lambda words, rest: b"".join(words) + rest, st.lists(WORDS)
 @given(CONTENTS | st.binary(max_size=60))
 @settings(deadline=None)
 def test_what_is_packed_comes_back_and_is_what_packing_by_hand_gives(content: bytes) -> None:
-    form = packed(content)
+    form = pack_words(content)
     assert form == packed_slowly(content)
-    assert restored(form, len(content)) == content
+    assert restore_words(form, len(content)) == content
     assert wire_bytes(content) == min(len(content), len(form))
     assert len(form) >= packed_bytes_min(len(content))
 
@@ -41,8 +41,8 @@ def test_what_is_packed_comes_back_and_is_what_packing_by_hand_gives(content: by
 @given(st.binary(max_size=40), st.integers(0, 80))
 @settings(max_examples=150, deadline=None)
 def test_bytes_are_the_form_of_one_content_or_of_none(data: bytes, size: int) -> None:
-    content = restored(data, size)
-    assert content is None or (len(content) == size and packed(content) == data)
+    content = restore_words(data, size)
+    assert content is None or (len(content) == size and pack_words(content) == data)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def test_bytes_are_the_form_of_one_content_or_of_none(data: bytes, size: int) ->
     ],
 )
 def test_what_is_malformed_is_none(data: bytes, size: int) -> None:
-    assert restored(data, size) is None
+    assert restore_words(data, size) is None
 
 
 def test_negative_zeros_and_nan_are_kept_to_the_bit() -> None:
     content = struct.pack("<4f", -0.0, 0.0, 1e-45, 1.0) + b"\x01\x00\xc0\x7f"
-    assert restored(packed(content), len(content)) == content
-    assert len(packed(content)) == 1 + 4 * 4
+    assert restore_words(pack_words(content), len(content)) == content
+    assert len(pack_words(content)) == 1 + 4 * 4
 
 
 def test_an_update_with_nine_tenths_pruned_travels_in_an_eighth() -> None:
@@ -78,9 +78,9 @@ def test_an_update_with_nine_tenths_pruned_travels_in_an_eighth() -> None:
 def test_the_largest_of_contents_takes_its_own_memory_and_little_more() -> None:
     """Whatever the bytes: the size was bounded before."""
     size = 1 << 22
-    data = packed(bytes(size))
+    data = pack_words(bytes(size))
     tracemalloc.start()
-    assert restored(data, size) == bytes(size)
+    assert restore_words(data, size) == bytes(size)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 * size

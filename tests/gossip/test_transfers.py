@@ -10,7 +10,7 @@ import torch
 
 from fedpeer.gossip import incarnations, transfers
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import share
+from fedpeer.gossip.push_sum import share_of
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, Receipt, TransferDecision
 from fedpeer.topology.prediction import predicted_rounds
@@ -284,7 +284,7 @@ def give(
 @pytest.mark.parametrize("copies", [1, 3, 4])
 def test_shares_are_those_of_push_sum_to_the_last_bit(name: str, wire: torch.dtype, copies: int) -> None:
     held = Mass.of(torch.randn(50, dtype=torch.float64, generator=torch.Generator().manual_seed(copies)), 1.7)
-    kept, sent = share(held, 0.2, copies=copies, wire=wire)
+    kept, sent = share_of(held, 0.2, copies=copies, wire=wire)
     left, lanes, parcels = give(held, {str(n): Outgoing() for n in range(copies)}, FORMS[name])
     assert torch.equal(left.value_D, kept.value_D)
     assert torch.equal(left.weight, kept.weight)

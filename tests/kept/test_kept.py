@@ -13,7 +13,7 @@ from fedpeer.cli.asking import asked_again
 from fedpeer.cli.peer_config import load_peer
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing
-from fedpeer.peer.runtime.prepared import prepare
+from fedpeer.peer.runtime.prepared import prepare_peer
 from fedpeer.peer.runtime.store import Store
 from fedpeer.peer.state import tags
 from fedpeer.peer.state.durable_state import DurableState
@@ -23,8 +23,8 @@ from fedpeer.peer.wire import consensus_wire
 from fedpeer.peer.wire.ballots import Message as Said
 from fedpeer.peer.wire.messages import KINDS, Message
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.prepare import prepare as prepare_simulation
-from fedpeer.sims.simulate import simulate
+from fedpeer.sims.prepare import prepare_simulation as prepare_simulation
+from fedpeer.sims.simulate import run_prepared
 from tests.kept.everything import ENTRIES, OWNER, ledger
 from tests.kept.release import FOLDER, PEERS, OldRelease, moved, unpacked
 from tests.peer.runtime.whole import whole
@@ -102,7 +102,7 @@ def resumed(folder: Path, peer: str) -> DurableState:
     """The ledger of a peer that is started on its kept state."""
     found: list[DurableState] = []
     config = load_peer(folder / peer / f"{peer}.yaml")
-    with whole(prepare(config.file, config.federation)) as running:
+    with whole(prepare_peer(config.file, config.federation)) as running:
         found.append(running.inside(running.life.ledger.copy))
         assert not [line for line in running.lines if line.what in ("snapshot_corrupt", "journal_corrupt")]
     return found[0]
@@ -154,9 +154,9 @@ def test_an_interrupted_run_of_the_release_ends_with_the_numbers_of_an_uninterru
     assert (kept.path / "checkpoint.safetensors").exists()
     before = measured(kept)
     request = asked_again({"resume": kept.id}, None)(kept.read("settings") or {})
-    simulate(prepare_simulation(request), kept)
+    run_prepared(prepare_simulation(request), kept)
     anew = RunFolder.create(tmp_path / "anew", name="anew", settings={}, environment={})
-    simulate(prepare_simulation(request), anew)
+    run_prepared(prepare_simulation(request), anew)
     assert measured(kept)[: len(before)] == before
     counted_now = [{**row, "bytes_sent": bytes_now(row)} for row in before]
     assert counted_now + measured(kept)[len(before) :] == measured(anew)

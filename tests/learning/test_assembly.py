@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedpeer.config.choice import Choice, ChoiceError, parse
+from fedpeer.config.choice import Choice, ChoiceError, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import Dataset
 from fedpeer.learning.assembly import Assembly, DataShape, assemble
@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_said(
 
 
 def test_a_network_of_a_peers_own_stands_in_for_the_federations() -> None:
-    found = made(TABLE, parse("mlp:4+9+3"), network="mlp:4+5+3")
+    found = made(TABLE, parse_choice("mlp:4+9+3"), network="mlp:4+5+3")
     assert (str(found.federation.network), str(found.asked.network)) == ("mlp:4+9+3", "mlp:4+5+3")
     assert found.layout.n == 4 * 9 + 9 + 9 * 3 + 3
 
@@ -82,7 +82,7 @@ def test_a_network_of_a_peers_own_stands_in_for_the_federations() -> None:
     ],
 )
 def test_a_users_own_network_that_does_not_fit_is_said(answer: Any, said: str) -> None:
-    federation = Federation(network=parse("python:mypkg:build"))
+    federation = Federation(network=parse_choice("python:mypkg:build"))
     with pytest.raises(NetworkError, match=said):
         assemble(federation, TABLE, 0, lambda name: answer)
 

@@ -21,7 +21,7 @@ from fedpeer.learning.holdings import load_dataset
 from fedpeer.learning.models import Card, Model, ModelError, load, save
 from fedpeer.learning.program import ExportError, write_onnx, write_pt2, write_state_dict
 from fedpeer.sims.peers import learners
-from fedpeer.sims.world import World, build
+from fedpeer.sims.world import World, build_world
 from tests.sims.worlds import federation
 
 DIGITS = load_dataset(Choice("digits"))
@@ -73,7 +73,7 @@ def own_test_part(made: World, peer: str) -> tuple[NDArray[np.generic], NDArray[
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_stored_model_is_as_good_as_it_was_when_it_was_trained(name: str, tmp_path: Path) -> None:
     dataset, settings = WORLDS[name]
-    made = build(federation(**settings), dataset, 0)
+    made = build_world(federation(**settings), dataset, 0)
     model = trained(tmp_path, made, "peer2")
     wanted = learners(made)["peer2"].evaluate(made.layout.flatten(model.module))
     np.testing.assert_allclose(model.evaluate(*own_test_part(made, "peer2")), wanted, rtol=1e-4)
@@ -82,7 +82,7 @@ def test_a_stored_model_is_as_good_as_it_was_when_it_was_trained(name: str, tmp_
 @pytest.mark.parametrize("name", WORLDS)
 def test_answers_are_what_the_score_was_counted_from(name: str, tmp_path: Path) -> None:
     dataset, settings = WORLDS[name]
-    made = build(federation(**settings), dataset, 0)
+    made = build_world(federation(**settings), dataset, 0)
     model = trained(tmp_path, made, "peer2")
     x, y = own_test_part(made, "peer2")
     answers, score = model.answers(x), model.evaluate(x, y)[0]
@@ -95,7 +95,7 @@ def test_answers_are_what_the_score_was_counted_from(name: str, tmp_path: Path) 
 
 
 def test_the_probabilities_of_sigmoid_outputs_are_their_shares() -> None:
-    made = build(federation(learning__loss="squared-error"), DIGITS, 0)
+    made = build_world(federation(learning__loss="squared-error"), DIGITS, 0)
     card = Card.of(made, DIGITS, {"peer1": made.held(0)})
     model = Model(card=card, peer="peer1", module=made.module.eval())
     with torch.no_grad():
@@ -118,7 +118,7 @@ def onnx(path: Path) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:
 @pytest.mark.parametrize("name", ["scaled and permuted", "numbers", "one output", "images", "tokens"])
 def test_a_pt2_program_gives_the_models_answers_for_any_number_of_examples(name: str, tmp_path: Path) -> None:
     dataset, settings = WORLDS[name]
-    made = build(federation(**settings), dataset, 0)
+    made = build_world(federation(**settings), dataset, 0)
     model = trained(tmp_path, made, "peer2")
     write_pt2(model.program, made.shape.example(), tmp_path / "model.pt2")
     for count in (1, 7):
@@ -131,7 +131,7 @@ def test_a_pt2_program_gives_the_models_answers_for_any_number_of_examples(name:
 def test_an_onnx_graph_gives_the_models_answers_for_any_number_of_examples(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript", reason="the extra fedpeer[onnx] is not installed")
     dataset, settings = WORLDS[name]
-    made = build(federation(**settings), dataset, 0)
+    made = build_world(federation(**settings), dataset, 0)
     model = trained(tmp_path, made, "peer2")
     write_onnx(model.program, made.shape.example(), tmp_path / "model.onnx")
     for count in (1, 7):
@@ -140,7 +140,7 @@ def test_an_onnx_graph_gives_the_models_answers_for_any_number_of_examples(name:
 
 
 def test_without_the_extra_onnx_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = build(federation(), DIGITS, 0)
+    made = build_world(federation(), DIGITS, 0)
     model = trained(tmp_path, made, "peer2")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ExportError, match=r"fedpeer\[onnx\]"):
@@ -154,7 +154,7 @@ def test_a_state_dict_serves_plain_pytorch(tmp_path: Path) -> None:
     from torch import nn
 
     dataset, settings = WORLDS["scaled and permuted"]
-    made = build(federation(**settings), dataset, 0)
+    made = build_world(federation(**settings), dataset, 0)
     model = trained(tmp_path, made, "peer2")
     write_state_dict(model.module, tmp_path / "plain.safetensors")
     card = json.loads((tmp_path / "model.json").read_text())["peers"]["peer2"]
@@ -180,7 +180,7 @@ def damaged(card: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("how", ["no json", "newer", "another network", "an object", "unknown"])
 def test_a_damaged_card_is_refused(how: str, tmp_path: Path) -> None:
-    trained(tmp_path, build(federation(), DIGITS, 0), "peer2")
+    trained(tmp_path, build_world(federation(), DIGITS, 0), "peer2")
     card = tmp_path / "model.json"
     card.write_text(damaged(card.read_text())[how])
     with pytest.raises(ModelError):
@@ -189,7 +189,7 @@ def test_a_damaged_card_is_refused(how: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0, 8, 100])
 def test_damaged_parameters_are_refused(keep: int, tmp_path: Path) -> None:
-    trained(tmp_path, build(federation(), DIGITS, 0), "peer2")
+    trained(tmp_path, build_world(federation(), DIGITS, 0), "peer2")
     tensors = tmp_path / "model.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:keep])
     with pytest.raises(ModelError, match="cannot be read"):
@@ -197,7 +197,7 @@ def test_damaged_parameters_are_refused(keep: int, tmp_path: Path) -> None:
 
 
 def test_a_network_of_someone_elses_code_is_not_imported_without_leave(tmp_path: Path) -> None:
-    trained(tmp_path, build(federation(), DIGITS, 0), "peer2")
+    trained(tmp_path, build_world(federation(), DIGITS, 0), "peer2")
     card = tmp_path / "model.json"
     card.write_text(card.read_text().replace("mlp:64+12+10", "python:evil:build"))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedpeer.cli.peer_config import load_peer
 from fedpeer.peer.node.node_setup import owner_of, rules_of, setup_of
-from fedpeer.peer.runtime.prepared import prepare
+from fedpeer.peer.runtime.prepared import prepare_peer
 from fedpeer.peer.runtime.store import Store
 from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.journal import ledger_of
@@ -24,7 +24,7 @@ from tests.reference import audit
 def ledger_in(file: Path) -> DurableState:
     """The ledger of the peer with this file, as it is on its disk."""
     loaded = load_peer(file, "")
-    prepared = prepare(loaded.file, loaded.federation)
+    prepared = prepare_peer(loaded.file, loaded.federation)
     assembly, me = prepared.outfit.assembly, loaded.file.id
     setup = setup_of(assembly, prepared.roster, me, nonce=0, held=prepared.going.held)
     rules = rules_of(assembly.federation, assembly.seed, me, prepared.outfit.learner.examples, setup.held.text)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedpeer.networks.associative import Associative, associate_, fires
-from fedpeer.networks.registry import NetworkError, associative
+from fedpeer.networks.registry import NetworkError, associative_network
 from fedpeer.slicing.trace import trace
 
 THRESHOLD = 0.5
@@ -127,7 +127,7 @@ def test_what_was_shown_often_is_completed_from_its_half() -> None:
 
 
 def test_the_parts_are_the_layers_and_every_link_has_two_ends() -> None:
-    map_n = trace(associative((1, 2, 3), 6, hidden=4), torch.zeros(2, 1, 2, 3))
+    map_n = trace(associative_network((1, 2, 3), 6, hidden=4), torch.zeros(2, 1, 2, 3))
     assert [(part.name, part.size) for part in map_n.parts] == [("input", 6), ("hidden", 4), ("output", 6)]
     assert not any(tensor.unsliceable for tensor in map_n.tensors)
     into = [(map_n.parts[p].name, n) for p, n in zip(map_n.out_part_n, map_n.out_neuron_n, strict=True)]
@@ -156,7 +156,7 @@ def test_its_own_draw_is_over_the_whole_range() -> None:
 )
 def test_refusals_say_the_way_out(settings: dict[str, float], words: list[str]) -> None:
     with pytest.raises(NetworkError) as refusal:
-        associative((6,), **{"outputs": 6, **settings})  # type: ignore[arg-type]
+        associative_network((6,), **{"outputs": 6, **settings})  # type: ignore[arg-type]
     assert all(word in str(refusal.value) for word in words)
 
 

@@ -16,11 +16,11 @@ from fedpeer.networks.bayesian import (
     BayesianLayer,
     Estimator,
     bayesian,
-    drawn,
+    drawn_noise,
     handed,
     inverse_softplus,
     sampled,
-    split,
+    split_parameters,
 )
 from fedpeer.networks.registry import NetworkError, cnn, lstm, mlp
 from fedpeer.slicing.flat import FlatLayout
@@ -97,7 +97,7 @@ def test_every_estimator_has_the_exact_mean_and_variance(kind: str, estimator: E
     made, x = layer(kind, estimator)
     mean, variance = made.moments(x)
     asked: list[Tensor] = []
-    draw = drawn(generator(3))
+    draw = drawn_noise(generator(3))
 
     def recording(like: Tensor) -> Tensor:
         asked.append(draw(like))
@@ -110,7 +110,7 @@ def test_every_estimator_has_the_exact_mean_and_variance(kind: str, estimator: E
 
 def test_flipout_is_one_perturbation_with_signs_of_each_example_on_both_sides() -> None:
     made, x = layer("linear", "flipout")
-    draw, shapes = drawn(generator(4)), ((2, 3), (2,), (2, 3), (2, 2))
+    draw, shapes = drawn_noise(generator(4)), ((2, 3), (2,), (2, 3), (2, 2))
     noise = [draw(torch.zeros(shape, dtype=torch.float64)) for shape in shapes]
     sigma = made.sigma()
     with torch.no_grad():
@@ -124,7 +124,7 @@ def test_flipout_is_one_perturbation_with_signs_of_each_example_on_both_sides() 
 def correlation_of_examples(estimator: Estimator) -> float:
     """Between the outputs of two examples that are the same."""
     made, x = layer("linear", estimator)
-    noise = drawn(generator(4))
+    noise = drawn_noise(generator(4))
     with torch.no_grad():
         draws = torch.stack([sampled(made, x[:1].expand(2, 3), noise)[:, 0] for _ in range(500)])
     return float(torch.corrcoef(draws.T)[0, 1])
@@ -143,7 +143,7 @@ def test_gradients_are_those_of_finite_differences(kind: str, estimator: Estimat
     names, values = zip(*made.named_parameters(), strict=True)
 
     def output(*parameters: Tensor) -> Tensor:
-        made.noise = drawn(generator(5))
+        made.noise = drawn_noise(generator(5))
         out: Tensor = functional_call(made, dict(zip(names, parameters, strict=True)), (x,))
         made.noise = None
         return out
@@ -153,7 +153,7 @@ def test_gradients_are_those_of_finite_differences(kind: str, estimator: Estimat
 
 def test_an_input_of_zeros_has_gradients() -> None:
     made, _ = layer("no bias")
-    out = sampled(made, torch.zeros(2, 3, dtype=torch.float64), drawn(generator(6)))
+    out = sampled(made, torch.zeros(2, 3, dtype=torch.float64), drawn_noise(generator(6)))
     assert all(slope.isfinite().all() for slope in torch.autograd.grad(out.sum(), list(made.parameters())))
 
 
@@ -162,21 +162,21 @@ def test_without_noise_the_means_compute() -> None:
     x = torch.randn(4, 6, generator=generator(7))
     net = bayesian(plain, estimator="local", sigma=0.1)
     assert torch.equal(net(x), plain(x))
-    sampled(net, x, drawn(generator(8)))
+    sampled(net, x, drawn_noise(generator(8)))
     assert torch.equal(net(x), plain(x)), "noise is there for one pass only"
 
 
 def test_noise_is_let_go_after_a_mistake() -> None:
     net = bayesian(nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2)), estimator="local", sigma=0.1)
     with pytest.raises(RuntimeError):
-        sampled(net, torch.zeros(1, 3), drawn(generator(9)))
+        sampled(net, torch.zeros(1, 3), drawn_noise(generator(9)))
     assert all(module.noise is None for module in net.modules() if isinstance(module, BayesianLayer))
 
 
 def test_the_same_stream_gives_the_same_draw_and_another_does_not() -> None:
     net = bayesian(mlp((6,), 3, layers=(6, 5, 3)), estimator="flipout", sigma=0.1)
     x = torch.randn(4, 6, generator=generator(10))
-    first, again, other = (sampled(net, x, drawn(generator(seed))) for seed in (1, 1, 2))
+    first, again, other = (sampled(net, x, drawn_noise(generator(seed))) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -199,7 +199,7 @@ NETWORKS: dict[str, tuple[nn.Module, Tensor]] = {
 def test_means_and_rhos_are_cut_as_the_plain_network_is(name: str) -> None:
     plain, _ = NETWORKS[name]
     net = bayesian(plain, estimator="local", sigma=0.3)
-    mu, rho = split(dict(net.named_parameters()))
+    mu, rho = split_parameters(dict(net.named_parameters()))
     there = dict(plain.named_parameters())
     assert list(mu) == list(rho) == list(there)
     assert all(torch.equal(mu[key], there[key]) for key in there)
@@ -217,11 +217,11 @@ def test_whole_networks_draw(name: str, estimator: Estimator) -> None:
     """Small deviations make small changes, of all layers; recurrent layers have their weights drawn."""
     plain, x = NETWORKS[name]
     net = bayesian(plain, estimator=estimator, sigma=1e-3)
-    noise = drawn(generator(11))
+    noise = drawn_noise(generator(11))
     first, second = sampled(net, x, noise), sampled(net, x, noise)
     assert 0 < (first - plain(x)).abs().max() < 0.1
     assert not torch.equal(first, second)
-    rhos = split(dict(net.named_parameters()))[1]
+    rhos = split_parameters(dict(net.named_parameters()))[1]
     # Rectifiers that are off, and tokens that do not occur, have no slope; some weight of the network has one.
     assert any(slope.any() for slope in torch.autograd.grad(first.square().sum(), list(rhos.values())))
 

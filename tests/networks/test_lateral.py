@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fedpeer.networks.bayesian import BayesianLayer, bayesian, drawn, sampled, split
+from fedpeer.networks.bayesian import BayesianLayer, bayesian, drawn_noise, sampled, split_parameters
 from fedpeer.networks.lateral import LateralMLP
 
 
@@ -74,12 +74,12 @@ def test_the_server_does_not_hear_the_client() -> None:
 def test_all_of_it_can_be_gaussian_and_names_say_what_is_shared() -> None:
     net = network()
     gaussian = bayesian(net, estimator="flipout", sigma=1e-3)
-    mu, rho = split(dict(gaussian.named_parameters()))
+    mu, rho = split_parameters(dict(gaussian.named_parameters()))
     assert list(mu) == list(rho) == [name for name, _ in net.named_parameters()]
     assert {name.partition(".")[0] for name in mu} == {"server", "client"}
     layers = [module for module in gaussian.modules() if isinstance(module, BayesianLayer)]
     assert len(layers) == 3 + 3 * 4
-    noise = drawn(torch.Generator().manual_seed(3))
+    noise = drawn_noise(torch.Generator().manual_seed(3))
     first, second = sampled(gaussian, example(), noise), sampled(gaussian, example(), noise)
     assert 0 < (first - net(example())).abs().max() < 0.5
     assert not torch.equal(first, second)

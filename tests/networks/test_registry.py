@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedpeer.config.choice import bind, parse
-from fedpeer.networks.registry import NETWORKS, NetworkError, cnn, lateral_mlp, linear, lstm, mlp
+from fedpeer.config.choice import bind_settings, parse_choice
+from fedpeer.networks.registry import NETWORKS, NetworkError, cnn, lateral_mlp, linear_network, lstm, mlp
 
 Build = Callable[[], nn.Module]
 
@@ -37,17 +37,17 @@ Build = Callable[[], nn.Module]
     ],
 )
 def test_answers_one_row_of_outputs_an_example(name: str, shape: tuple[int, ...], outputs: int) -> None:
-    choice = parse(name)
-    network = NETWORKS[choice.name](shape, outputs, **bind(choice, NETWORKS[choice.name]))
+    choice = parse_choice(name)
+    network = NETWORKS[choice.name](shape, outputs, **bind_settings(choice, NETWORKS[choice.name]))
     for size in (2, 5):
         assert network(torch.randn(size, *shape)).shape == (size, outputs)
 
 
 def test_linear_is_one_layer_and_nothing_else() -> None:
-    network, x_SF = linear((2, 3), 2), torch.randn(4, 2, 3)
+    network, x_SF = linear_network((2, 3), 2), torch.randn(4, 2, 3)
     weight, bias = dict(network.named_parameters())["output.weight"], dict(network.named_parameters())["output.bias"]
     torch.testing.assert_close(network(x_SF), x_SF.flatten(1) @ weight.mT + bias)
-    assert [name for name, _ in linear((3,), 1, bias=False).named_parameters()] == ["output.weight"]
+    assert [name for name, _ in linear_network((3,), 1, bias=False).named_parameters()] == ["output.weight"]
 
 
 def test_tokens_are_embedded_over_their_whole_vocabulary() -> None:

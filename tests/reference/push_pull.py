@@ -13,17 +13,17 @@ from __future__ import annotations
 import torch
 
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import receive, share
+from fedpeer.gossip.push_sum import receive, share_of
 
 
 def request(held: Mass, *, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:
     """The beginner's half: (kept until the answer comes, request)."""
-    return share(held, 0.5, wire=wire)
+    return share_of(held, 0.5, wire=wire)
 
 
 def respond(held: Mass, request: Mass, *, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:
     """The other's: (merged, answer), the answer taken from what was held before."""
-    kept, answer = share(held, 0.5, wire=wire)
+    kept, answer = share_of(held, 0.5, wire=wire)
     return receive(kept, request), answer
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging, Turn, turn
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import receive, share
+from fedpeer.gossip.push_sum import receive, share_of
 
 #: (exchange, sender)
 Arrival = tuple[int, str]
@@ -94,7 +94,7 @@ def _enter(member: Member) -> tuple[Member, list[Sent]]:
     plan = turn(member.policy, member.peer, member.round, member.exchange)
     if not plan.to:
         return replace(member, turn=plan), []
-    kept, each = share(member.held, plan.fraction, copies=len(plan.to), wire=member.wire)
+    kept, each = share_of(member.held, plan.fraction, copies=len(plan.to), wire=member.wire)
     return replace(member, held=kept, turn=plan), [Sent(to, member.exchange, each) for to in plan.to]
 
 

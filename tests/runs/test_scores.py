@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedpeer.runs.scores import scores
+from fedpeer.runs.scores import read_scores
 from fedpeer.runs.summary import headline, server_score, spoken, summarise
 
 
@@ -16,7 +16,7 @@ def row(round: int, own: list[float], server: list[float] | None = None, seed: i
 
 
 def test_pooled_and_plain_means_of_both_models() -> None:
-    found = scores([row(1, [0.5, 0.9], [0.2, 0.4])], "accuracy")
+    found = read_scores([row(1, [0.5, 0.9], [0.2, 0.4])], "accuracy")
     assert {name: each["final"] for name, each in found.items()} == pytest.approx(
         {"PM": 0.7, "MT": 0.8, "GM": 0.3, "S": 0.35}
     )
@@ -24,7 +24,7 @@ def test_pooled_and_plain_means_of_both_models() -> None:
 
 
 def test_without_a_servers_model_there_are_two() -> None:
-    assert set(scores([row(1, [0.5, 0.9])], "accuracy")) == {"PM", "MT"}
+    assert set(read_scores([row(1, [0.5, 0.9])], "accuracy")) == {"PM", "MT"}
 
 
 def test_the_best_round_is_validations_where_there_is_one() -> None:
@@ -33,7 +33,7 @@ def test_the_best_round_is_validations_where_there_is_one() -> None:
     tested = ([0.4, 0.4], [0.8, 0.8], [0.6, 0.6])
     plain = [row(number, own) for number, own in enumerate(tested, 1)]
     with_validation = [each | {"validation_accuracy": valid} for each, valid in zip(plain, kept_back, strict=True)]
-    chosen, flattered = (scores(rows, "accuracy")["PM"] for rows in (with_validation, plain))
+    chosen, flattered = (read_scores(rows, "accuracy")["PM"] for rows in (with_validation, plain))
     assert (chosen["best"], chosen["best_by"], chosen["final"]) == (
         pytest.approx(0.4),
         "validation",
@@ -44,7 +44,7 @@ def test_the_best_round_is_validations_where_there_is_one() -> None:
 
 def test_seeds_that_were_cut_short_do_not_count() -> None:
     rows = [row(1, [0.5, 0.5]), row(2, [0.6, 0.6]), row(1, [0.1, 0.1], seed=1), row(2, [0.8, 0.8], seed=1)]
-    found = scores([*rows, row(1, [0.0, 0.0], seed=2)], "accuracy")["PM"]
+    found = read_scores([*rows, row(1, [0.0, 0.0], seed=2)], "accuracy")["PM"]
     assert found["final"] == pytest.approx(0.7)
     assert found["final_sem"] == pytest.approx(0.1)
     assert found["per_seed"] == pytest.approx([0.6, 0.8])
@@ -55,7 +55,7 @@ def test_errors_are_best_where_they_are_least() -> None:
         {"method": "fedavg", "seed": 0, "round": n, "accuracy": None, "error": [e], "tested": [4]}
         for n, e in ((1, 3.0), (2, 1.0), (3, 2.0))
     ]
-    found = scores(rows, "error")["PM"]
+    found = read_scores(rows, "error")["PM"]
     assert (found["final"], found["best"]) == (2.0, 1.0)
 
 

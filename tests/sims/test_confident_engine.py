@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import AlgorithmError
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.rules import PEERS
@@ -190,8 +190,8 @@ def test_whole_peers_give_the_same_models_weights_and_scores(sigma: float) -> No
         world(federation(**UNEVEN, gossip__topology="star", gossip__deadline=120.0)),
         f"{METHOD},sigma={sigma}",
     )
-    plan = plan_of(made, method_of(parse(method)))
-    with engine(made, method) as expected, NetworkEngine(made, plan, parse(method)) as found:
+    plan = plan_of(made, method_of(parse_choice(method)))
+    with engine(made, method) as expected, NetworkEngine(made, plan, parse_choice(method)) as found:
         for _ in range(2):
             expected.step()
             found.step()

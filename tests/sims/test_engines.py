@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from torch import nn
 
-from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import EngineName
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
 from fedpeer.sims.events import Event, RoundDone, SimulationStarted
-from fedpeer.sims.network.faults import Faults, asked, drawn
+from fedpeer.sims.network.faults import Faults, draw_faults, faults_from
 from fedpeer.sims.network.links import LinkRules
-from fedpeer.sims.prepare import prepare
+from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.simulate import simulate
+from fedpeer.sims.simulate import run_prepared
 from tests.sims.worlds import federation
 
 PEERS = ("peer1", "peer2", "peer3")
@@ -31,7 +31,7 @@ PEERS = ("peer1", "peer2", "peer3")
 def request(engine: EngineName, faults: str = "", device: str = "cpu", **settings: Any) -> SimulationRequest:
     return SimulationRequest(
         federation=federation(**settings),
-        methods=(parse("partial-averaging"),),
+        methods=(parse_choice("partial-averaging"),),
         device=device,
         workers=1,
         engine=engine,
@@ -45,7 +45,7 @@ def request(engine: EngineName, faults: str = "", device: str = "cpu", **setting
         (request("vector", learning__mode="asynchronous"), 'learning.mode: asynchronous; use engine="network"'),
         (request("vector", gossip__wire="int8"), 'gossip.wire = int8; use engine="network"'),
         (
-            replace(request("network", learning__mode="asynchronous"), methods=(parse("fedavg"),)),
+            replace(request("network", learning__mode="asynchronous"), methods=(parse_choice("fedavg"),)),
             "fedavg goes round by round, with all who take part; write learning.mode: synchronous",
         ),
         (request("vector", faults="7"), 'the vector engine has no network; use engine="network"'),
@@ -60,7 +60,7 @@ def request(engine: EngineName, faults: str = "", device: str = "cpu", **setting
 )
 def test_what_an_engine_cannot_play_is_refused_with_the_way_out(wanted: SimulationRequest, words: str) -> None:
     with pytest.raises((ChoiceError, ConfigError)) as refusal:
-        prepare(wanted)
+        prepare_simulation(wanted)
     assert words in " ".join(str(refusal.value).split())
 
 
@@ -74,26 +74,34 @@ def test_python_objects_cannot_go_to_processes(tmp_path: Path) -> None:
 
 
 def test_faults_are_a_seed_a_choice_or_a_line() -> None:
-    assert asked("7", PEERS) == drawn(7, PEERS, 1200.0)
-    assert asked("seed:7,heal=50", PEERS) == drawn(7, PEERS, 50.0)
-    links = asked("links,loss=0.3,delay=2", PEERS)
+    assert faults_from("7", PEERS) == draw_faults(7, PEERS, 1200.0)
+    assert faults_from("seed:7,heal=50", PEERS) == draw_faults(7, PEERS, 50.0)
+    links = faults_from("links,loss=0.3,delay=2", PEERS)
     assert links == Faults(links=LinkRules(loss=0.3, delay=2.0), heal=math.inf)
-    assert asked(links.line(), PEERS) == links
-    assert asked(drawn(3, PEERS, 100.0).line(), PEERS) == drawn(3, PEERS, 100.0)
+    assert faults_from(links.line(), PEERS) == links
+    assert faults_from(draw_faults(3, PEERS, 100.0).line(), PEERS) == draw_faults(3, PEERS, 100.0)
 
 
 def test_faults_are_laid_over_one_another() -> None:
     slow = (("peer1", 10.0), ("peer3", 10.0))
-    assert asked("slow:1+3", PEERS) == Faults(paces=slow)
+    assert faults_from("slow:1+3", PEERS) == Faults(paces=slow)
     both = Faults(links=LinkRules(loss=0.1, bytes_per_tick=1e5), paces=slow)
-    assert asked("links,loss=0.1,bytes_per_tick=1e5/slow:1+3", PEERS) == both
-    assert asked("slow:1+3/links,loss=0.1,bytes_per_tick=1e5", PEERS) == both
-    assert asked("slow:1-3,times=2/slow:2,times=7", PEERS).paces == (("peer1", 2.0), ("peer2", 7.0), ("peer3", 2.0))
-    assert asked("7/slow:1+3", PEERS) == asked("slow:1+3/7", PEERS) == replace(drawn(7, PEERS, 1200.0), paces=slow)
-    assert asked(both.line(), PEERS) == both
+    assert faults_from("links,loss=0.1,bytes_per_tick=1e5/slow:1+3", PEERS) == both
+    assert faults_from("slow:1+3/links,loss=0.1,bytes_per_tick=1e5", PEERS) == both
+    assert faults_from("slow:1-3,times=2/slow:2,times=7", PEERS).paces == (
+        ("peer1", 2.0),
+        ("peer2", 7.0),
+        ("peer3", 2.0),
+    )
+    assert (
+        faults_from("7/slow:1+3", PEERS)
+        == faults_from("slow:1+3/7", PEERS)
+        == replace(draw_faults(7, PEERS, 1200.0), paces=slow)
+    )
+    assert faults_from(both.line(), PEERS) == both
     older = json.loads(both.line())
     del older["paces"]
-    assert asked(json.dumps(older), PEERS) == replace(both, paces=()), "a line of an earlier version"
+    assert faults_from(json.dumps(older), PEERS) == replace(both, paces=()), "a line of an earlier version"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +127,7 @@ def test_faults_are_laid_over_one_another() -> None:
 )
 def test_wrong_faults_are_the_users_mistake(text: str, words: str) -> None:
     with pytest.raises(ChoiceError, match=words):
-        asked(text, PEERS)
+        faults_from(text, PEERS)
 
 
 def test_a_run_keeps_its_engine_and_faults_and_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
@@ -135,15 +143,15 @@ def test_a_run_keeps_its_engine_and_faults_and_goes_on_to_the_same_numbers(tmp_p
     whole, broken = (
         RunFolder.create(tmp_path, name=name, settings=wanted.to_json(), environment={}) for name in ("a", "b")
     )
-    simulate(prepare(wanted), whole)
-    simulate(prepare(wanted), broken, tell, stop)
+    run_prepared(prepare_simulation(wanted), whole)
+    run_prepared(prepare_simulation(wanted), broken, tell, stop)
     assert isinstance(events[0], SimulationStarted)
     assert events[0].workers == 1
     assert broken.status == "interrupted"
     settings = broken.read("settings")
     assert settings is not None
     again = RunFolder.open(tmp_path, broken.id)
-    simulate(prepare(SimulationRequest.from_json(settings)), again)
+    run_prepared(prepare_simulation(SimulationRequest.from_json(settings)), again)
     seconds = {"seconds": 0.0}
     assert [row | seconds for row in again.rows()] == [row | seconds for row in whole.rows()]
     assert len(whole.rows()) == 3

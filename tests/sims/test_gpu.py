@@ -10,7 +10,7 @@ import torch
 
 from fedpeer.data.dataset import Dataset
 from fedpeer.learning.holdings import load_dataset
-from fedpeer.sims.world import build
+from fedpeer.sims.world import build_world
 from tests.sims.worlds import federation, played, relative
 
 pytestmark = [
@@ -40,5 +40,5 @@ def digits(kind: Any) -> Dataset:
 )
 @pytest.mark.parametrize("method", ["local", "partial-averaging"])
 def test_a_gpu_gives_the_cpus_numbers(kind: str, settings: dict[str, Any], method: str) -> None:
-    made = build(federation(**settings), digits(kind), 0)
+    made = build_world(federation(**settings), digits(kind), 0)
     assert relative(played(made, method=method, device="cuda").cpu(), played(made, method=method)) < 1e-4

@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedpeer.cli.asking import asked
-from fedpeer.config.choice import parse
+from fedpeer.cli.asking import options_of
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.settings import EngineName
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.prepare import prepare
-from fedpeer.sims.simulate import simulate
+from fedpeer.sims.prepare import prepare_simulation
+from fedpeer.sims.simulate import run_prepared
 
 PARITY = 1e-5
 ROUNDS = 5
@@ -108,13 +108,13 @@ def parameters(file: Path, engine: EngineName, method: str) -> dict[str, Tensor]
 
 def played(file: Path, engine: EngineName, method: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The same, and the last row of measurements."""
-    request = asked({"compare": method, "engine": engine, "device": "cpu", "workers": "1"}, file)
-    simulation = prepare(request)
+    request = options_of({"compare": method, "engine": engine, "device": "cpu", "workers": "1"}, file)
+    simulation = prepare_simulation(request)
     run = RunFolder.create(file.parent / engine, name="parity", settings=request.to_json(), environment={})
-    simulate(simulation, run)
+    run_prepared(simulation, run)
     last = run.rows()[-1]
     assert last["round"] == ROUNDS
-    found = load_file(run.models(str(parse(method)), request.federation.seed))
+    found = load_file(run.models(str(parse_choice(method)), request.federation.seed))
     return {
         peer: torch.cat([value.reshape(-1) for name, value in sorted(found.items()) if name.startswith(f"{peer}/")])
         for peer in simulation.world.peers

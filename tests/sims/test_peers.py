@@ -19,7 +19,7 @@ from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.peers import learners
 from fedpeer.sims.vector.tasks import Evaluate, Train, Worker
 from fedpeer.sims.vector.workspace import States
-from fedpeer.sims.world import World, build, plan_of
+from fedpeer.sims.world import World, build_world, plan_of
 from tests.sims.worlds import federation, relative, start_of
 
 DIGITS = load_dataset(Choice("digits"))
@@ -77,7 +77,7 @@ def two_rounds(learner: Learner) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_learner_is_a_peer_of_the_vector_engine(name: str) -> None:
     dataset, settings = WORLDS[name]
-    made = build(federation(**settings), dataset, 0)
+    made = build_world(federation(**settings), dataset, 0)
     hands, alone = bench(made), list(learners(made).values())
     workspace = hands.workspace
     assert torch.equal(torch.stack([learner.start() for learner in alone]), workspace.x[0])
@@ -93,7 +93,7 @@ def test_a_learner_is_a_peer_of_the_vector_engine(name: str) -> None:
 
 
 def test_training_changes_nothing_that_was_handed_in() -> None:
-    made = build(federation(learning__optimizer="sgd,lr=0.1,momentum=0.9"), DIGITS, 0)
+    made = build_world(federation(learning__optimizer="sgd,lr=0.1,momentum=0.9"), DIGITS, 0)
     learner = learners(made)["peer2"]
     x_n, s_k = learner.start(), torch.zeros(learner.state_size)
     once, again = (learner.train(1, x_n, s_k, True) for _ in range(2))

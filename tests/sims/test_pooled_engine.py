@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import round_order
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import EngineName
@@ -28,7 +28,7 @@ PARITY = 1e-5
 
 
 def pooled(made: World, **settings: Any) -> PooledEngine:
-    memory = workspace_of(made, plan_of(made, method_of(parse("global"))), "cpu")()
+    memory = workspace_of(made, plan_of(made, method_of(parse_choice("global"))), "cpu")()
     return PooledEngine(job_of(made, "cpu"), memory, made.drawn(""), **settings)
 
 

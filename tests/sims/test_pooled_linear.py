@@ -15,7 +15,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.mocha.dual import DualTask
 from fedpeer.algorithms.mocha.losses import HINGE
 from fedpeer.algorithms.mocha.sdca import reshuffled, solve
-from fedpeer.config.choice import Choice, parse
+from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.data.binary import against_the_rest
@@ -25,7 +25,7 @@ from fedpeer.sims import api
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.vector.pooled_linear import PooledLinearEngine
-from fedpeer.sims.world import World, build, plan_of
+from fedpeer.sims.world import World, build_world, plan_of
 from tests.sims.worlds import federation, relative, same_bits
 
 LAM = 0.3
@@ -38,7 +38,7 @@ def zeros() -> Dataset:
 
 def binary(**settings: Any) -> World:
     """Six peers of 40 digits, each of whom sees the pixels in an order of its own."""
-    return build(asked(**{"simulation__split": "blocks:40,shuffle=true,test=50/pixels", **settings}), zeros(), 0)
+    return build_world(asked(**{"simulation__split": "blocks:40,shuffle=true,test=50/pixels", **settings}), zeros(), 0)
 
 
 def asked(**settings: Any) -> Federation:
@@ -48,7 +48,7 @@ def asked(**settings: Any) -> Federation:
 
 
 def linear(made: World, method: str = f"global,lam={LAM},passes=30", **settings: Any) -> PooledLinearEngine:
-    found = method_of(parse(method))
+    found = method_of(parse_choice(method))
     assert found.linear is not None
     memory = workspace_of(made, plan_of(made, found), "cpu")()
     return PooledLinearEngine(job_of(made, "cpu"), memory, made.drawn(""), *found.linear, **settings)

@@ -17,33 +17,33 @@ from fedpeer.algorithms.assignment import (
     Floats,
     Gain,
     below,
-    cut,
     groups,
     merges,
+    merges_taken,
     missed,
-    told,
+    normalised_sketches,
 )
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.evaluation import losses
 from fedpeer.algorithms.losses import LOSSES
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.rules import PEERS, Combination, problems_of
 from fedpeer.gossip.averaging import traffic
-from fedpeer.gossip.flooding import spread
+from fedpeer.gossip.flooding import flood_along
 from fedpeer.learning.groups import averaging_among
 from fedpeer.sims.api import simulate
-from fedpeer.sims.engine import check
+from fedpeer.sims.engine import check_engine
 from fedpeer.sims.memory import job_of
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.vector.seeking import SeekingEngine
-from fedpeer.sims.vector.sought import kinds, parted, sought_in
+from fedpeer.sims.vector.sought import kinds, sought_in, split_network
 from fedpeer.sims.vector.workspace import WorkspacePart
 from tests.sims.worlds import engine, federation, same_bits, world
 
-ALGORITHM = parse("partial-averaging")
+ALGORITHM = parse_choice("partial-averaging")
 METHOD = method_of(ALGORITHM)
 PAIR = {"neurons": {"input": "all", "hidden1": 8, "output": "all"}, "members": ["peer1", "peer2"]}
 FREE = {"neurons": {"hidden1": 4}, "members": "alike,after=6"}
@@ -162,13 +162,13 @@ def test_everything_that_the_search_says_is_counted() -> None:
         usual = np.array(running.traffic)
         running.step()
         spent = np.array(running.traffic) - usual
-    flood, length = spread(made.sought.overlay), made.sought.slice_PD.shape[1]
+    flood, length = flood_along(made.sought.overlay), made.sought.slice_PD.shape[1]
     assert length == 4 * 64 + 4 + 4 * 10  # into the neurons, their own, and out of them
     expected = np.stack([2 * flood.messages_P, flood.bytes_of(2 * 90) + flood.bytes_of(0)])
     tried = [members for members in of_all if len(members) > 1]
     assert len(tried) == 5  # one a merge
     for members in tried:
-        expected[1] += spread(made.sought.overlay, members).items_P * GAIN_BYTES
+        expected[1] += flood_along(made.sought.overlay, members).items_P * GAIN_BYTES
         names = [made.world.peers[peer] for peer in members]
         policy = averaging_among(names, f"kin {names[0]}", made.world.federation.gossip, 0)
         for peer, (count, amount) in zip(members, traffic(policy, length), strict=True):
@@ -197,7 +197,7 @@ def test_a_trial_is_the_members_mean_in_place_of_their_own() -> None:
 
 def test_kept_back_examples_are_some_of_each_peers_own() -> None:
     part = WorkspacePart(torch.arange(10, 25), torch.arange(100, 115), (0, 2, 5, 15))
-    train, back = parted(part, 0.3, Draws(0), ("a", "b", "c"))
+    train, back = split_network(part, 0.3, Draws(0), ("a", "b", "c"))
     assert (train.first_P1, back.first_P1) == ((0, 1, 3, 10), (0, 1, 2, 5))
     for peer, own in enumerate(((10, 12), (12, 15), (15, 25))):
         rows = [each.index_T[each.first_P1[peer] : each.first_P1[peer + 1]].tolist() for each in (train, back)]
@@ -242,7 +242,7 @@ def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
         running._engine.step()
         running._add_up()
         found = running._search()
-        tree = merges(told(running._sketch_PS))
+        tree = merges(normalised_sketches(running._sketch_PS))
         nodes = below(tree)
         alone = {peer: running._trial((peer,))[peer] for peer in range(6)}
         before: dict[tuple[int, ...], dict[int, Floats]] = {
@@ -254,7 +254,7 @@ def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
             before[both] = {p: missed(each_M, alone[p].mean()) for p, each_M in running._trial(both).items()}
             gained = [before[nodes[n]][p] - before[both][p] for n in (a, b) for p in nodes[n]]
             gains.append(Gain.of(np.concatenate(gained), np.zeros(15 * len(both))))
-    assert found == groups(tree, cut(gains))
+    assert found == groups(tree, merges_taken(gains))
     assert found == ((0, 1, 2), (3, 4, 5))
 
 
@@ -284,12 +284,14 @@ def test_what_cannot_be_sought_is_refused(changed: dict[str, Any], words: str) -
 
 def test_other_engines_and_methods() -> None:
     found = world(asked())
-    assert sought_in(found, method_of(parse("full-averaging"))) is None
+    assert sought_in(found, method_of(parse_choice("full-averaging"))) is None
     assert sought_in(world(asked("all")), METHOD) is None
     for engine_name in ("network", "processes"):
-        request = SimulationRequest(federation=asked(), methods=(parse("partial-averaging"),), engine=engine_name)
+        request = SimulationRequest(
+            federation=asked(), methods=(parse_choice("partial-averaging"),), engine=engine_name
+        )
         with pytest.raises(ConfigError, match=r"partial_models\.kin\.members +members are found in the vector"):
-            check(request, [])
+            check_engine(request, [])
 
 
 def test_real_peers_want_members_written_down() -> None:

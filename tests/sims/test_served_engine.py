@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import round_order
 from fedpeer.algorithms.coordinated import AlgorithmError
-from fedpeer.algorithms.leaves import leaves
+from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.algorithms.privacy import epsilon
 from fedpeer.config.problems import ConfigError
 from fedpeer.sims import api
@@ -179,7 +179,7 @@ def test_a_stopped_round_does_not_reach_into_what_is_saved() -> None:
         kept = {name: value.clone() for name, value in tensors.items()}
         states = running._session.states
         for peer, side in enumerate(running._session.sides):
-            for leaf in leaves(states.clients[other(side)]).values():
+            for leaf in leaves_of(states.clients[other(side)]).values():
                 leaf[peer] = 7
         assert all(torch.equal(kept[name], value) for name, value in tensors.items())
 

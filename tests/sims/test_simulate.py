@@ -14,7 +14,7 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import EngineName
 from fedpeer.learning.holdings import load_dataset
@@ -22,12 +22,12 @@ from fedpeer.networks.registry import NetworkError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted
-from fedpeer.sims.prepare import prepare
+from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.simulate import simulate
+from fedpeer.sims.simulate import run_prepared
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
-from fedpeer.sims.world import build
+from fedpeer.sims.world import build_world
 from tests.sims.worlds import federation, start_of
 
 
@@ -54,7 +54,7 @@ def test_a_request_survives_its_settings_file() -> None:
 def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
     asked, events = request(), list[Event]()
     run = folder(tmp_path, asked)
-    summary = simulate(prepare(asked), run, events.append)
+    summary = run_prepared(prepare_simulation(asked), run, events.append)
     assert isinstance(events[0], SimulationStarted)
     assert events[0].cells == tuple((m, s) for s in (0, 1) for m in ("local", "partial-averaging", "full-averaging"))
     assert [type(each) for each in events[1:]] == [MethodStarted, RoundDone, RoundDone, RoundDone, MethodDone] * 6
@@ -86,8 +86,8 @@ def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
 def test_a_run_is_its_seed(tmp_path: Path) -> None:
     asked = request()
     one, two = folder(tmp_path, asked), folder(tmp_path, asked)
-    simulate(prepare(asked), one)
-    simulate(prepare(asked), two)
+    run_prepared(prepare_simulation(asked), one)
+    run_prepared(prepare_simulation(asked), two)
     assert measured(one) == measured(two)
     assert measured(one)[2] != measured(one)[11]  # the same method, another seed
 
@@ -96,7 +96,7 @@ def test_a_run_is_its_seed(tmp_path: Path) -> None:
 def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_path: Path, after: int) -> None:
     asked = request()
     whole, broken = folder(tmp_path, asked), folder(tmp_path, asked)
-    expected = simulate(prepare(asked), whole)
+    expected = run_prepared(prepare_simulation(asked), whole)
     stop, rounds = threading.Event(), 0
 
     def tell(event: Event) -> None:
@@ -105,11 +105,11 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pa
         if rounds == after:
             stop.set()
 
-    partial = simulate(prepare(asked), broken, tell, stop)
+    partial = run_prepared(prepare_simulation(asked), broken, tell, stop)
     assert broken.status == "interrupted"
     assert partial["methods"]
     again = RunFolder.open(tmp_path, broken.id)
-    assert simulate(prepare(asked), again)["methods"].keys() == expected["methods"].keys()
+    assert run_prepared(prepare_simulation(asked), again)["methods"].keys() == expected["methods"].keys()
     assert measured(again) == measured(whole)
     assert again.status == "finished"
 
@@ -119,7 +119,7 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pa
 def test_a_stop_within_a_round_loses_no_row(tmp_path: Path, phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request()
     whole, broken = folder(tmp_path, asked), folder(tmp_path, asked)
-    simulate(prepare(asked), whole)
+    run_prepared(prepare_simulation(asked), whole)
     of = GossipRounds if phase == "close" else VectorEngine
     stop, original, calls = threading.Event(), getattr(of, phase), itertools.count()
 
@@ -130,9 +130,9 @@ def test_a_stop_within_a_round_loses_no_row(tmp_path: Path, phase: str, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr(of, phase, stopping)
-        simulate(prepare(asked), broken, stop=stop)
+        run_prepared(prepare_simulation(asked), broken, stop=stop)
     assert len(broken.rows()) < len(whole.rows())
-    simulate(prepare(asked), RunFolder.open(tmp_path, broken.id))
+    run_prepared(prepare_simulation(asked), RunFolder.open(tmp_path, broken.id))
     assert measured(broken) == measured(whole)
 
 
@@ -140,10 +140,10 @@ def test_a_stop_within_a_round_loses_no_row(tmp_path: Path, phase: str, monkeypa
 def test_rows_after_the_last_checkpoint_of_a_killed_run_are_done_again(tmp_path: Path) -> None:
     asked = request()
     whole, killed = folder(tmp_path, asked), folder(tmp_path, asked)
-    simulate(prepare(asked), whole)
+    run_prepared(prepare_simulation(asked), whole)
     for row in whole.rows()[:5]:
         killed.record(row)
-    simulate(prepare(asked), killed)
+    run_prepared(prepare_simulation(asked), killed)
     assert measured(killed) == measured(whole)
 
 
@@ -161,11 +161,11 @@ def test_regression_is_scored_in_the_units_of_the_data(tmp_path: Path) -> None:
             learning__rounds=12,
             simulation={"dataset": f"csv:{path},label=y,task=regression", "split": "iid", "peers": 4},
         ),
-        methods=(parse("full-averaging"),),
+        methods=(parse_choice("full-averaging"),),
         device="cpu",
         workers=1,
     )
-    found = simulate(prepare(asked), folder(tmp_path, asked))["methods"]["full-averaging"]
+    found = run_prepared(prepare_simulation(asked), folder(tmp_path, asked))["methods"]["full-averaging"]
     assert 0 < found["error_mean"] < 0.3 * y.std()  # a third of what the best constant leaves; 1000 off unless undone
     assert found["error_worst"] == max(found["error_per_peer"])
 
@@ -197,12 +197,12 @@ def test_other_networks_learn_slice_by_slice(tmp_path: Path, network: str, datas
                 "normalise": "none",
             },
         ),
-        methods=(parse("partial-averaging"),),
+        methods=(parse_choice("partial-averaging"),),
         device="cpu",
         workers=1,
     )
     run = folder(tmp_path, asked)
-    simulate(prepare(asked), run)
+    run_prepared(prepare_simulation(asked), run)
     plan = run.read("plan")
     assert plan is not None
     parts = {part["name"]: part for part in plan["kinds"][0]["parts"]}
@@ -216,7 +216,7 @@ def test_batch_normalisation_of_single_examples_is_refused_before_the_run() -> N
         device="cpu",
     )
     with pytest.raises(NetworkError, match="batch_size = 1"):
-        prepare(asked)
+        prepare_simulation(asked)
 
 
 def normalised() -> nn.Module:
@@ -226,7 +226,7 @@ def normalised() -> nn.Module:
 def test_a_users_own_network_starts_as_it_was_built() -> None:
     asked = federation(network="python:tests.sims.test_simulate:normalised")
     module = normalised()
-    made = build(asked, load_dataset(asked.simulation.dataset), 0, module)
+    made = build_world(asked, load_dataset(asked.simulation.dataset), 0, module)
     x_Pn = start_of(made)
     assert torch.equal(x_Pn, made.layout.flatten(module).expand_as(x_Pn))
 
@@ -249,22 +249,25 @@ def failing() -> nn.Module:
 )
 def test_a_users_function_gets_its_settings_as_numbers(network: Any) -> None:
     asked = federation(network=network)
-    made = build(asked, load_dataset(asked.simulation.dataset), 0)
+    made = build_world(asked, load_dataset(asked.simulation.dataset), 0)
     assert made.module[0].out_features == 7  # type: ignore[index]
 
 
 def test_a_users_function_that_fails_is_the_users_mistake() -> None:
     asked = federation(network="python:tests.sims.test_simulate:failing")
     with pytest.raises(NetworkError, match="KeyError: 'no weights here'"):
-        build(asked, load_dataset(asked.simulation.dataset), 0)
+        build_world(asked, load_dataset(asked.simulation.dataset), 0)
 
 
 def test_a_loss_that_is_lost_is_said_once(tmp_path: Path) -> None:
     asked = SimulationRequest(
-        federation=federation(learning__optimizer="sgd,lr=1e30"), methods=(parse("local"),), device="cpu", workers=1
+        federation=federation(learning__optimizer="sgd,lr=1e30"),
+        methods=(parse_choice("local"),),
+        device="cpu",
+        workers=1,
     )
     events = list[Event]()
-    simulate(prepare(asked), folder(tmp_path, asked), events.append)
+    run_prepared(prepare_simulation(asked), folder(tmp_path, asked), events.append)
     remarks = [event.text for event in events if isinstance(event, Remark)]
     assert len(remarks) == 1
     assert "smaller learning rate" in remarks[0]
@@ -302,16 +305,18 @@ def test_objects_handed_over_in_python_are_normalised_like_files(tmp_path: Path)
 )
 def test_what_only_whole_peers_can_play_is_refused_with_the_way_out(settings: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=f'{said}; use engine="network"'):
-        prepare(SimulationRequest(federation=federation(**settings)))
+        prepare_simulation(SimulationRequest(federation=federation(**settings)))
 
 
 @pytest.mark.parametrize("engine", ["network", "processes"])
 def test_what_whole_peers_have_no_room_to_tell_is_played_by_matrices_only(engine: EngineName) -> None:
     many = federation(partial_models={f"partial-model-{number:02}": {} for number in range(40)})
-    request = SimulationRequest(federation=many, methods=(parse("local"), parse("partial-averaging")), engine=engine)
+    request = SimulationRequest(
+        federation=many, methods=(parse_choice("local"), parse_choice("partial-averaging")), engine=engine
+    )
     with pytest.raises(ConfigError) as refusal:
-        prepare(request)
+        prepare_simulation(request)
     assert {problem.path for problem in refusal.value.problems} == {("partial_models",)}
     assert 'or use engine="vector"' in refusal.value.problems[0].text
-    prepare(replace(request, engine="vector"))
-    prepare(replace(request, methods=(parse("local"), parse("full-averaging"))))
+    prepare_simulation(replace(request, engine="vector"))
+    prepare_simulation(replace(request, methods=(parse_choice("local"), parse_choice("full-averaging"))))

@@ -18,14 +18,14 @@ from safetensors import safe_open
 from torch import Tensor
 
 from benchmarks.watched import watched
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.runs.disk import RunError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.footprint import footprint, memory_of
-from fedpeer.sims.prepare import prepare
-from fedpeer.sims.record import begin
+from fedpeer.sims.prepare import prepare_simulation
+from fedpeer.sims.record import begin_record
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.simulate import simulate
+from fedpeer.sims.simulate import run_prepared
 from fedpeer.sims.vector import resident
 from fedpeer.sims.vector.workspace import Handle, Workspace, WorkspacePart, on_disk
 from tests.sims.test_served_engine import drawn, played
@@ -128,11 +128,11 @@ def test_what_a_run_takes_on_the_disk_is_foretold_and_refused_where_there_is_no_
     """Everybody trains, so nothing is left to chance: two sides and the update of each; the models, once more."""
     asked = SimulationRequest(
         federation=federation(network="mlp:64+400+10", simulation__peers=12),
-        methods=(parse("scaffold"), parse("full-averaging")),
+        methods=(parse_choice("scaffold"), parse_choice("full-averaging")),
         device="cpu",
         workers=1,
     )
-    simulation = prepare(asked)
+    simulation = prepare_simulation(asked)
     model = 4 * simulation.world.layout.n
     found = footprint(simulation)
     assert found is not None
@@ -150,7 +150,7 @@ def test_what_a_run_takes_on_the_disk_is_foretold_and_refused_where_there_is_no_
         assert stored_bytes == pytest.approx(found.states, rel=0.2), "a server and first states beside it"
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=found.disk - 1))
     with pytest.raises(RunError, match=r"takes up to .* on the disk, and .*runs has .* free; name another folder"):
-        begin(tmp_path / "runs", simulation, "fedpeer simulate")
+        begin_record(tmp_path / "runs", simulation, "fedpeer simulate")
     assert not (tmp_path / "runs").exists(), "a mistake leaves nothing behind"
 
 
@@ -222,7 +222,7 @@ def test_killed_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pat
     asked = SimulationRequest.from_json(ASKED.to_json() | {"methods": [algorithm]})
     whole, killed = folder(tmp_path / "whole", asked), folder(tmp_path / "killed", asked)
     killed.finish({}, "interrupted")
-    simulate(prepare(asked), whole)
+    run_prepared(prepare_simulation(asked), whole)
     ended = subprocess.run([sys.executable, "-c", KILLED, json.dumps(asked.to_json()), str(tmp_path / "killed")])
     assert ended.returncode == -signal.SIGKILL
     assert list(killed.path.glob("work-*")), "what it had on the disk is left"
@@ -232,7 +232,7 @@ def test_killed_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pat
     assert held == {str(peer) for number in (1, 2, 3) for peer in drawn(made, number)}, "those that have trained"
     assert len(held) < 12
     again = RunFolder.open(tmp_path / "killed", killed.id)
-    simulate(prepare(asked), again)
+    run_prepared(prepare_simulation(asked), again)
     assert measured(again) == measured(whole)
     names = [run.models(algorithm, 0) for run in (whole, again)]
     with safe_open(names[0], framework="pt") as one, safe_open(names[1], framework="pt") as other:

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms import steppers
 from fedpeer.algorithms.batches import order
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.vector.pool import EngineError, Stopped
-from fedpeer.sims.world import World, build, plan_of
+from fedpeer.sims.world import World, build_world, plan_of
 from tests.sims.worlds import engine, federation, played, relative, same_bits, start_of, world
 
 PARITY = 1e-5
@@ -30,7 +30,7 @@ PARITY = 1e-5
 def twin(made: World, method: str, rounds: int = 3) -> Tensor:
     """The same run as anyone would write it: a loop over peers and batches with autograd, and means by hand."""
     learning = made.federation.learning
-    plan = plan_of(made, method_of(parse(method)))
+    plan = plan_of(made, method_of(parse_choice(method)))
     averaging = averaging_of(plan, made.federation, made.seed)
     x_Pn = start_of(made)
     weight = {group.id: torch.ones(len(group.members), dtype=torch.float64) for group in plan.groups}
@@ -288,7 +288,7 @@ def test_normalisation_is_averaged_or_stays_local_as_the_federation_says(buffers
     asked = federation(network=network, learning__buffers=buffers, gossip={"protocol": "exact"})
     digits = load_dataset(asked.simulation.dataset)
     images = dataclasses.replace(digits, x=digits.x.reshape(-1, 1, 8, 8), input_kind="image")
-    with engine(build(asked, images, 0), "full-averaging") as running:
+    with engine(build_world(asked, images, 0), "full-averaging") as running:
         running.step()
         one, two = (running._job.layout.unflatten(x_n) for x_n in running.x_Pn[:2])
     norm = {"norm1.weight", "norm1.bias", "norm1.running_mean", "norm1.running_var"}

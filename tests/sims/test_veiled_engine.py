@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.processes.engine import ProcessesEngine
@@ -49,7 +49,7 @@ def averaged(privacy: str, rounds: int = 1, **gossip: Any) -> Tensor:
 def test_whole_peers_give_the_numbers_of_matrices(gossip: dict[str, Any], learning: dict[str, Any]) -> None:
     settings = {f"gossip__{key}": each for key, each in gossip.items()}
     made = world(federation(**UNEVEN, **settings, **learning, gossip__privacy="noise,pushes=2,scale=0.5"))
-    choice = parse(METHOD)
+    choice = parse_choice(METHOD)
     with engine(made, METHOD) as expected, NetworkEngine(made, plan_of(made, method_of(choice)), choice) as found:
         for _ in range(2):
             expected.step()
@@ -83,7 +83,7 @@ def test_real_processes_have_secrets_of_their_own_and_come_to_the_same(tmp_path:
     gossip: dict[str, Any] = {"exchanges": None, "tolerance": 1e-6, "topology": "complete", "tick": 0.3}
     settings = UNEVEN | {f"gossip__{key}": each for key, each in gossip.items()} | {"simulation__peers": 3}
     made = world(federation(**settings, learning__rounds=2, gossip__privacy="noise,pushes=2,scale=0.5"))
-    choice, quiet = parse(METHOD), world(federation(**settings))
+    choice, quiet = parse_choice(METHOD), world(federation(**settings))
     with ProcessesEngine(made, plan_of(made, method_of(choice)), choice, folder=tmp_path / "peers") as real:
         real.step()
         real.step()

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.memory import engine_of
 from fedpeer.sims.vector.engine import VectorEngine
-from fedpeer.sims.world import World, build
+from fedpeer.sims.world import World, build_world
 
 
 def federation(**settings: Any) -> Federation:
@@ -33,7 +33,7 @@ def federation(**settings: Any) -> Federation:
 
 
 def world(asked: Federation, seed: int = 0) -> World:
-    return build(asked, load_dataset(asked.simulation.dataset), seed)
+    return build_world(asked, load_dataset(asked.simulation.dataset), seed)
 
 
 def engine(
@@ -45,7 +45,7 @@ def engine(
     **watched: Any,
 ) -> VectorEngine:
     """The engine of one method in this world."""
-    return engine_of(made, parse(method), device=device, workers=workers, **watched)
+    return engine_of(made, parse_choice(method), device=device, workers=workers, **watched)
 
 
 def start_of(made: World) -> Tensor:

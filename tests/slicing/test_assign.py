@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpeer.slicing.assign import assign, assign_all, layout
+from fedpeer.slicing.assign import assign, assign_all, layout_of_slices
 from fedpeer.slicing.models import Claim, ModelGraph, PartialModel, SlicingError
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.trace import trace
@@ -88,10 +88,10 @@ def test_peers_that_are_alike_share_one_assignment() -> None:
 
 def test_a_layout_is_taken_as_it_is_and_checked() -> None:
     graph = ModelGraph([model("m", {})])
-    found = layout(NET, graph, {"output": [("m", 1), None, ("m", 0)]})
+    found = layout_of_slices(NET, graph, {"output": [("m", 1), None, ("m", 0)]})
     np.testing.assert_array_equal(found.model_of_neuron[2], [0, -1, 0])
     np.testing.assert_array_equal(found.index_in_slice[2], [1, 0, 0])
     with pytest.raises(SlicingError, match="has 3 neurons, but the layout has 1"):
-        layout(NET, graph, {"output": [("m", 0)]})
+        layout_of_slices(NET, graph, {"output": [("m", 0)]})
     with pytest.raises(SlicingError, match="two neurons the same"):
-        layout(NET, graph, {"output": [("m", 0), ("m", 0), None]})
+        layout_of_slices(NET, graph, {"output": [("m", 0), ("m", 0), None]})

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import torch
 from torch import nn
 
-from fedpeer.slicing.describe import describe, to_svg
+from fedpeer.slicing.describe import describe_slices, slices_svg
 from fedpeer.slicing.models import ModelGraph, PartialModel
 from fedpeer.slicing.plan import compile_plan
 from fedpeer.slicing.trace import trace
@@ -22,7 +22,7 @@ PLAN = compile_plan(dict.fromkeys(("p1", "p2", "p3"), NETWORK), ModelGraph(MODEL
 
 
 def test_sizes_members_and_shares_are_those_of_the_plan() -> None:
-    found = describe(PLAN, NETWORK)
+    found = describe_slices(PLAN, NETWORK)
     assert [(m.name, m.level, m.members, m.depends_on) for m in found.models] == [
         ("everyone", 0, 3, ()),
         ("<ward>", 1, 2, ("everyone",)),
@@ -42,7 +42,7 @@ def test_sizes_members_and_shares_are_those_of_the_plan() -> None:
 
 
 def test_the_picture_is_well_formed_and_names_everything() -> None:
-    svg = to_svg(describe(PLAN, dict.fromkeys(PLAN.peers, NETWORK)))
+    svg = slices_svg(describe_slices(PLAN, dict.fromkeys(PLAN.peers, NETWORK)))
     drawing = ET.fromstring(svg)
     text = " ".join(drawing.itertext())
     for piece in ("everyone", "<ward>", "input", "p1, p2", "5 of 6", "7 of 44 weights local"):
@@ -57,7 +57,7 @@ def test_many_kinds_of_peers_are_counted_and_not_drawn() -> None:
         PartialModel("all", neurons={"0": 1}),
         *(PartialModel(p, ("all",), {"0": 1}, members=(p,)) for p in peers),
     ]
-    found = describe(compile_plan(dict.fromkeys(peers, NETWORK), ModelGraph(models)), NETWORK)
+    found = describe_slices(compile_plan(dict.fromkeys(peers, NETWORK), ModelGraph(models)), NETWORK)
     assert len(found.kinds) == 30
-    assert "and 22 more kinds of peers" in to_svg(found)
-    assert to_svg(found).count("weights local") == 8
+    assert "and 22 more kinds of peers" in slices_svg(found)
+    assert slices_svg(found).count("weights local") == 8

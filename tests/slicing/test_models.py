@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.slicing.models import ModelGraph, PartialModel, SlicingError, problems
+from fedpeer.slicing.models import ModelGraph, PartialModel, SlicingError, model_mistakes
 
 
 @st.composite
@@ -82,7 +82,7 @@ def test_who_implements_a_model_without_its_dependencies_sees_the_path() -> None
         PartialModel("region", ("everyone",), members=("peer1", "peer3")),
         PartialModel("ward-a", ("region",), members=("peer3",)),
     ]
-    found = [str(problem) for problem in problems(models, ["peer1", "peer2", "peer3"])]
+    found = [str(problem) for problem in model_mistakes(models, ["peer1", "peer2", "peer3"])]
     assert len(found) == 2
     assert (
         "partial_models.region.members: peer3 implements region -> everyone but is not a member of everyone" in found[0]
@@ -100,7 +100,7 @@ def test_a_missing_dependency_deep_in_one_of_two_branches_is_found() -> None:
         PartialModel("right", ("far",), members=("p",)),
         PartialModel("both", ("left", "right"), members=("p",)),
     ]
-    found = [str(problem) for problem in problems(models, ["p"])]
+    found = [str(problem) for problem in model_mistakes(models, ["p"])]
     assert any("both -> right -> far but" in line for line in found)
 
 
@@ -115,7 +115,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
         PartialModel("local", ("x",)),
         PartialModel("z", ("local",)),
     ]
-    found = "\n".join(map(str, problems(models)))
+    found = "\n".join(map(str, model_mistakes(models)))
     for piece in (
         "partial_models.a&b: & and +",
         "empty name",
@@ -126,11 +126,13 @@ def test_all_mistakes_are_reported_at_once() -> None:
         'nothing can depend on what is "local"',
     ):
         assert piece in found
-    assert len(problems(models)) == 7
+    assert len(model_mistakes(models)) == 7
 
 
 def test_members_must_be_known_and_named_once() -> None:
-    found = "\n".join(map(str, problems([PartialModel("m", members=("peer1", "peer1", "peer9"))], ["peer1", "peer2"])))
+    found = "\n".join(
+        map(str, model_mistakes([PartialModel("m", members=("peer1", "peer1", "peer9"))], ["peer1", "peer2"]))
+    )
     assert '"peer9" is not a peer here; did you mean' in found
     assert '"peer1" is listed 2 times' in found
 

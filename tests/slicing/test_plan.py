@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedpeer.slicing.assign import assign_all
-from fedpeer.slicing.flat import FlatLayout, gather, scatter_
+from fedpeer.slicing.flat import FlatLayout, gather_group, scatter_
 from fedpeer.slicing.models import ModelGraph, PartialModel, SlicingError
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan, compile_plan
@@ -124,10 +124,10 @@ def test_averaging_conserves_the_sum_and_leaves_what_is_in_no_group_bit_identica
     after = averaged(plan, start)
     for peer in PEERS:
         local = torch.from_numpy(plan.local[peer])
-        assert torch.equal(gather(after[peer], local), gather(start[peer], local))
+        assert torch.equal(gather_group(after[peer], local), gather_group(start[peer], local))
     for group in plan.groups:
         before_D, after_D = (
-            sum(gather(values[peer], torch.from_numpy(group.indices[peer])) for peer in group.members)
+            sum(gather_group(values[peer], torch.from_numpy(group.indices[peer])) for peer in group.members)
             for values in (start, after)
         )
         torch.testing.assert_close(torch.as_tensor(after_D), torch.as_tensor(before_D), rtol=0, atol=1e-12)
@@ -183,12 +183,12 @@ def test_a_step_and_an_average_is_a_step_on_the_sum_of_losses_with_the_rate_shar
         here = torch.arange(group.length) + len(holders)
         for peer in group.members:
             places[peer][torch.from_numpy(group.indices[peer])] = here
-        pieces.append(gather(x[group.members[0]], torch.from_numpy(group.indices[group.members[0]])))
+        pieces.append(gather_group(x[group.members[0]], torch.from_numpy(group.indices[group.members[0]])))
         holders += [len(group.members)] * group.length
     for peer in PEERS:
         local = torch.from_numpy(plan.local[peer])
         places[peer][local] = torch.arange(len(local)) + len(holders)
-        pieces.append(gather(x[peer], local))
+        pieces.append(gather_group(x[peer], local))
         holders += [1] * len(local)
     whole = torch.cat(pieces)
     for _ in range(3):
@@ -212,10 +212,10 @@ def test_gather_then_scatter_is_the_identity_with_and_without_leading_dimensions
         index_D = torch.from_numpy(group.indices["p1"])
         x_Pn = torch.randn(5, NETWORKS["p1"].n, generator=torch.Generator().manual_seed(0))
         before = x_Pn.clone()
-        assert torch.equal(scatter_(x_Pn, index_D, gather(x_Pn, index_D)), before)
+        assert torch.equal(scatter_(x_Pn, index_D, gather_group(x_Pn, index_D)), before)
         value_PD = torch.arange(5 * group.length, dtype=torch.float32).reshape(5, -1)
-        assert torch.equal(gather(scatter_(x_Pn, index_D, value_PD), index_D), value_PD)
-        assert torch.equal(gather(x_Pn[2], index_D), value_PD[2])
+        assert torch.equal(gather_group(scatter_(x_Pn, index_D, value_PD), index_D), value_PD)
+        assert torch.equal(gather_group(x_Pn[2], index_D), value_PD[2])
 
 
 @pytest.mark.parametrize("name", ZOO)

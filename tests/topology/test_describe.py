@@ -9,14 +9,14 @@ from xml.etree import ElementTree
 import networkx as nx
 import pytest
 
-from fedpeer.topology.describe import describe, layout, to_svg
+from fedpeer.topology.describe import describe_topology, layout_of_graph, topology_svg
 from tests.topology.test_graphs import NAMES, made
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_a_ring_in_numbers() -> None:
-    found = describe(made("ring", 10), tolerances=(1e-2, 1e-4))
+    found = describe_topology(made("ring", 10), tolerances=(1e-2, 1e-4))
     assert (found.degree_min, found.degree_max, found.diameter, found.directed) == (2, 2, 5, False)
     assert found.edges[0] == (0, 1)
     assert len(found.edges) == 10
@@ -28,7 +28,7 @@ def test_a_ring_in_numbers() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_diameter_and_degrees_as_networkx_has_them(name: str) -> None:
     drawn = made(name, 14)
-    found = describe(drawn)
+    found = describe_topology(drawn)
     assert found.diameter == nx.diameter(drawn.union)
     out = [len(list(phase.neighbors(node))) for phase in drawn.phases for node in phase]
     assert (found.degree_min, found.degree_max) == (min(out), max(out))
@@ -37,13 +37,13 @@ def test_diameter_and_degrees_as_networkx_has_them(name: str) -> None:
 
 def test_the_gap_is_per_exchange() -> None:
     """One peer a phase on 3 members: both phases are (I + a shift by one place) / 2, of second modulus 1/2 each."""
-    assert describe(made("one-peer-exponential", 3)).spectral_gap == pytest.approx(0.5, abs=1e-6)
-    assert describe(made("one-peer-exponential", 8)).spectral_gap == 1.0
+    assert describe_topology(made("one-peer-exponential", 3)).spectral_gap == pytest.approx(0.5, abs=1e-6)
+    assert describe_topology(made("one-peer-exponential", 8)).spectral_gap == 1.0
 
 
 def test_no_hope_is_none_and_one_peer_is_no_trouble() -> None:
-    assert describe(made("ring", 300), tolerances=(1e-4,)).exchanges == {1e-4: None}
-    alone = describe(made("ring", 1), tolerances=(1e-4,))
+    assert describe_topology(made("ring", 300), tolerances=(1e-4,)).exchanges == {1e-4: None}
+    alone = describe_topology(made("ring", 1), tolerances=(1e-4,))
     assert (alone.diameter, alone.spectral_gap, alone.exchanges) == (0, 1.0, {1e-4: 0})
 
 
@@ -52,14 +52,14 @@ def test_no_hope_is_none_and_one_peer_is_no_trouble() -> None:
 def test_a_drawing_shows_every_peer_and_every_edge(name: str, count: int) -> None:
     graph = made(name, count).union
     labels = [f"<peer & {i}>" for i in range(count)]
-    root = ElementTree.fromstring(to_svg(graph, labels))
+    root = ElementTree.fromstring(topology_svg(graph, labels))
     assert [t.text for t in root.iter(f"{SVG}title")] == labels
     edges = next(g for g in root.iter(f"{SVG}g") if g.get("class") == "edge")
     assert len(list(edges)) == graph.number_of_edges()
-    places = layout(graph)
+    places = layout_of_graph(graph)
     assert all(0 <= x <= 1 and 0 <= y <= 1 for x, y in places)
     assert len({(round(x, 4), round(y, 4)) for x, y in places}) == count, "no two peers at one place"
-    assert layout(graph) == places
+    assert layout_of_graph(graph) == places
 
 
 def test_looking_at_graphs_needs_no_torch() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.topology.graphs import GRAPHS, Builder, TopologyError, edge_problems
-from fedpeer.topology.overlay import Overlay, overlay, problems
+from fedpeer.topology.overlay import Overlay, overlay, overlay_mistakes
 
 NAMES = [name for name in GRAPHS if name != "edges"]
 
@@ -118,7 +118,7 @@ def test_a_setting_out_of_range_is_named(name: str, given: dict[str, Any], messa
     with pytest.raises(TopologyError) as error:
         made(name, 8, **given)
     assert str(error.value) == message
-    assert message in problems(name, given, ids(8))
+    assert message in overlay_mistakes(name, given, ids(8))
 
 
 def test_own_edges_are_restricted_to_the_group_and_refused_if_they_leave_parts() -> None:  # C08
@@ -144,11 +144,11 @@ def test_every_mistake_in_own_edges_is_named() -> None:  # C07
         'the edge "a-b-c" can be read as a and b-c or a-b and c; rename a peer'
     )
     assert edge_problems(("my-pc-your-pc",), ("my-pc", "your-pc")) == [], "ids may hold a dash"
-    assert problems("edges", {"edges": ("x-y",)}, ids(2)) == edge_problems(("x-y",), ids(2))
+    assert overlay_mistakes("edges", {"edges": ("x-y",)}, ids(2)) == edge_problems(("x-y",), ids(2))
 
 
 def test_a_degree_that_not_even_all_peers_allow_is_refused_before_the_start() -> None:
-    assert problems("k-regular", {"degree": 20}, ids(16)) == [
+    assert overlay_mistakes("k-regular", {"degree": 20}, ids(16)) == [
         "k-regular: degree = 20: there are only 16 peers; use 15 or less"
     ]
-    assert problems("k-regular", {"degree": 15}, ids(16)) == []
+    assert overlay_mistakes("k-regular", {"degree": 15}, ids(16)) == []

@@ -48,7 +48,7 @@ class QuestionError(Exception):
         self.name = name
 
 
-def bound(port: int) -> socket.socket:
+def bind_page(port: int) -> socket.socket:
     """A socket that listens already, so that a port that is taken is told before anything is trained; 0: a free one.
 
     Raises:
@@ -93,7 +93,9 @@ def application(told: Mapping[str, Any], answer: Answer) -> web.Application:
     return app
 
 
-async def serve(told: Mapping[str, Any], answer: Answer, listening: socket.socket, ready: Callable[[], None]) -> None:
+async def serve_page(
+    told: Mapping[str, Any], answer: Answer, listening: socket.socket, ready: Callable[[], None]
+) -> None:
     """Serve until the first SIGINT or SIGTERM; `ready` is called once a browser is answered."""
     visitors = Visitors()
     stop, loop = asyncio.Event(), asyncio.get_running_loop()

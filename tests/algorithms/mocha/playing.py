@@ -14,13 +14,13 @@ from torch import Tensor
 from fedpeer.algorithms.batches import Batches, Examples
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.leaves import stacked
+from fedpeer.algorithms.leaves import stack_states
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
 from fedpeer.algorithms.mocha.sdca import State
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.workbench import Workbench
-from fedpeer.networks.registry import linear
+from fedpeer.networks.registry import linear_network
 
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
 
@@ -46,7 +46,7 @@ class Tasks:
 
     @cached_property
     def bench(self) -> Workbench:
-        module = linear((self.xs[0].shape[1],), 1, bias=self.bias).double()
+        module = linear_network((self.xs[0].shape[1],), 1, bias=self.bias).double()
         choice = OptimizerChoice("SGD", {"lr": 0.1})
         made = Workbench.of(module, LOSSES[self.loss], choice, clients=len(self.xs))
         return replace(made, examples_max=max(map(len, self.xs)))
@@ -100,7 +100,7 @@ class Play:
         }
         came = [ended[t][1] for t in numbers if t not in missing]
         if came:
-            self.server = self.algorithm.close(self.server, stacked(came))
+            self.server = self.algorithm.close(self.server, stack_states(came))
         for t, (trained, _) in ended.items():
             counted = torch.tensor(t not in missing)
             self.clients[t] = self.algorithm.settle(self.clients[t], trained, self.server, counted)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.leaves import leaves, stacked, taken
+from fedpeer.algorithms.leaves import leaves_of, stack_states, take_rows
 from fedpeer.algorithms.mocha import comparators, dual, omega
 from fedpeer.algorithms.mocha.dual import DualProblem
 from fedpeer.algorithms.mocha.sdca import Order, State
@@ -110,11 +110,11 @@ def test_a_block_is_each_alone(kind: Any) -> None:
     algorithm = kind(TASKS.bench, **RELATED)
     play = Play(algorithm, TASKS).rounds(2)
     told, keys = algorithm.open(play.server, 3), (11, 12, 13)
-    nodes, said = algorithm.train(stacked(play.clients), told, TASKS.block([0, 1, 2]), keys)
+    nodes, said = algorithm.train(stack_states(play.clients), told, TASKS.block([0, 1, 2]), keys)
     for t in range(3):
         pair = algorithm.train(play.clients[t], told, TASKS.batches(t), keys[t : t + 1])
-        for one, other in zip((taken(nodes, t), taken(said, t)), pair, strict=True):
-            assert all(torch.equal(leaf, leaves(other)[name]) for name, leaf in leaves(one).items())
+        for one, other in zip((take_rows(nodes, t), take_rows(said, t)), pair, strict=True):
+            assert all(torch.equal(leaf, leaves_of(other)[name]) for name, leaf in leaves_of(one).items())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import functional_call
 
-from fedpeer.algorithms.leaves import leaves, rebuilt, stacked, taken
+from fedpeer.algorithms.leaves import leaves_of, rebuilt, stack_states, take_rows
 from fedpeer.algorithms.mocha import dual, omega
 from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
 from fedpeer.algorithms.mocha.sdca import State, cyclic, round_of
@@ -144,7 +144,7 @@ def test_relations_are_learned_after_every_inner_rounds_and_w_follows_at_once(
     assert torch.equal(play.server.coupling.matrix_TT, first_TT)
     told = algorithm.open(play.server, 3)
     _, updates = algorithm.train(
-        stacked(play.clients), told, TASKS.block(range(3)), [play.draws.key("local", str(t), 3) for t in range(3)]
+        stack_states(play.clients), told, TASKS.block(range(3)), [play.draws.key("local", str(t), 3) for t in range(3)]
     )
     w_TF = first_TT @ (play.server.v_TF + updates.delta_v_F)
     play.one()
@@ -215,13 +215,13 @@ def test_local_is_each_task_alone_and_global_all_examples_as_one() -> None:
 def test_a_block_is_each_alone() -> None:
     algorithm, play = Mocha(TASKS.bench, low=0.2), Play(Mocha(TASKS.bench), TASKS).rounds(2)
     told, keys = algorithm.open(play.server, 3), (11, 12, 13)
-    nodes, said = algorithm.train(stacked(play.clients), told, TASKS.block([0, 1, 2]), keys)
-    settled = algorithm.settle(stacked(play.clients), nodes, play.server, torch.tensor([True, False, True]))
+    nodes, said = algorithm.train(stack_states(play.clients), told, TASKS.block([0, 1, 2]), keys)
+    settled = algorithm.settle(stack_states(play.clients), nodes, play.server, torch.tensor([True, False, True]))
     for t in range(3):
         node, update = algorithm.train(play.clients[t], told, TASKS.batches(t), keys[t : t + 1])
         alone = algorithm.settle(play.clients[t], node, play.server, torch.tensor(t != 1))
-        for one, other in ((taken(settled, t), alone), (taken(said, t), update)):
-            assert all(torch.equal(leaf, leaves(other)[name]) for name, leaf in leaves(one).items())
+        for one, other in ((take_rows(settled, t), alone), (take_rows(said, t), update)):
+            assert all(torch.equal(leaf, leaves_of(other)[name]) for name, leaf in leaves_of(one).items())
 
 
 def test_the_model_is_that_of_the_network_with_its_bias_as_one_more_feature() -> None:
@@ -255,12 +255,14 @@ def test_a_client_that_was_never_asked_has_its_initial_model_and_types_stay() ->
     assert Play(algorithm, TASKS).algorithm.server_model(server) is None
     nodes, said = algorithm.train(block, algorithm.open(server, 1), TASKS.block([0, 1]), (1, 2))
     settled = algorithm.settle(block, nodes, algorithm.close(server, said), torch.tensor([True, True]))
-    assert {name: (leaf.dtype, leaf.shape) for name, leaf in leaves(settled).items()} == {
-        name: (leaf.dtype, leaf.shape) for name, leaf in leaves(block).items()
+    assert {name: (leaf.dtype, leaf.shape) for name, leaf in leaves_of(settled).items()} == {
+        name: (leaf.dtype, leaf.shape) for name, leaf in leaves_of(block).items()
     }
     assert settled.model_n.dtype == torch.float32
     later = algorithm.close(server, said)
-    assert all(torch.equal(leaf, leaves(later)[name]) for name, leaf in leaves(rebuilt(server, leaves(later))).items())
+    assert all(
+        torch.equal(leaf, leaves_of(later)[name]) for name, leaf in leaves_of(rebuilt(server, leaves_of(later))).items()
+    )
 
 
 def test_the_number_of_no_task_is_a_lie_and_moves_nothing() -> None:

@@ -15,9 +15,9 @@ from fedpeer.algorithms.mocha.relations import Relations, correlations
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.algorithms.workbench import Workbench
-from fedpeer.config.choice import bind, parse
+from fedpeer.config.choice import bind_settings, parse_choice
 from fedpeer.config.methods import method_of
-from fedpeer.networks.registry import linear, mlp
+from fedpeer.networks.registry import linear_network, mlp
 from tests.algorithms.mocha.playing import Tasks
 
 BENCH = Tasks.drawn(1).bench
@@ -25,9 +25,9 @@ BENCH = Tasks.drawn(1).bench
 
 def made(text: str, bench: Workbench = BENCH) -> Any:
     """The algorithm of a choice, as whoever reads a federation file builds it: checked first, then bound."""
-    choice = parse(text)
+    choice = parse_choice(text)
     algorithm = ALGORITHMS[choice.name]
-    return algorithm(bench, **bind(choice, algorithm))
+    return algorithm(bench, **bind_settings(choice, algorithm))
 
 
 def test_choices_become_settings() -> None:
@@ -38,7 +38,7 @@ def test_choices_become_settings() -> None:
     assert made("cocoa,theta=0.2").theta == 0.2
     assert made("minibatch-sdca:local,batch=4,beta=12").beta == 12
     assert made("minibatch-sgd,average=sum").average == "sum"
-    assert all(method_of(parse(name)).served for name in ("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"))
+    assert all(method_of(parse_choice(name)).served for name in ("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"))
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,18 @@ def bench_of(module: nn.Module, loss: str) -> Workbench:
 
 @pytest.mark.parametrize("name", ["mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"])
 def test_it_learns_linear_models_of_one_output(name: str) -> None:
-    for module in (mlp((4,), 1, layers=(4, 3, 1)), linear((4,), 2), nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())):
+    for module in (
+        mlp((4,), 1, layers=(4, 3, 1)),
+        linear_network((4,), 2),
+        nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()),
+    ):
         with pytest.raises(AlgorithmError, match="write network: linear, and for two classes loss: binary"):
             made(name, bench_of(module, "cross-entropy"))
-    for module in (linear((2, 2), 1), mlp((4,), 1, layers=(4, 1)), nn.Linear(4, 1)):
+    for module in (linear_network((2, 2), 1), mlp((4,), 1, layers=(4, 1)), nn.Linear(4, 1)):
         made(name, bench_of(module, "binary"))
     with pytest.raises(AlgorithmError, match="for numbers write loss=squared"):
-        made(name, bench_of(linear((4,), 1), "mean-squared-error"))
-    made(f"{name},loss=squared", bench_of(linear((4,), 1), "mean-squared-error"))
+        made(name, bench_of(linear_network((4,), 1), "mean-squared-error"))
+    made(f"{name},loss=squared", bench_of(linear_network((4,), 1), "mean-squared-error"))
 
 
 KINDS: list[Any] = ["trace-constrained", "clustered", "sparse-precision", "mean-regularised", "fixed", "local"]

@@ -14,10 +14,10 @@ from hypothesis.extra import numpy as hnp
 
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.consensus.capability import Capability
-from fedpeer.peer.consensus.means import concluded, course_of, patience_in
+from fedpeer.peer.consensus.means import course_of, mean_result, patience_in
 from fedpeer.peer.state.events import AggregateUpdates
-from fedpeer.peer.wire.leaf_bytes import parted
-from fedpeer.peer.wire.mean_bytes import mean_of, update_of, values_of
+from fedpeer.peer.wire.leaf_bytes import split_leaves
+from fedpeer.peer.wire.mean_bytes import mean_from_bytes, update_of, values_of
 from fedpeer.peer.wire.tails import content_digest
 from fedpeer.topology.graphs import complete
 from fedpeer.topology.overlay import overlay
@@ -33,7 +33,7 @@ COURSE = course_of(torch.tensor([1.0, 2.0, 3.0]), weight_max=10.0, patience=0.5)
 )
 def test_the_mean_is_that_of_exact_sums(values_MD: np.ndarray, weights: list[float]) -> None:
     updates = [update_of(w, torch.from_numpy(row)) for w, row in zip(weights, values_MD, strict=False)]
-    found_D = values_of(mean_of(updates), values_MD.shape[1])
+    found_D = values_of(mean_from_bytes(updates), values_MD.shape[1])
     whole = math.fsum(weights[: len(updates)])
     for place, found in enumerate(found_D.tolist()):
         terms = [w * float(row[place]) for w, row in zip(weights, values_MD, strict=False)]
@@ -44,17 +44,17 @@ def test_the_mean_is_that_of_exact_sums(values_MD: np.ndarray, weights: list[flo
 def test_the_mean_is_summed_in_float64() -> None:
     """In float32 the small ones would be lost beside the large ones, which cancel."""
     values = [2.0**24, 1.0, 1.0, -(2.0**24)]
-    assert values_of(mean_of([update_of(1.0, torch.tensor([each])) for each in values]), 1).tolist() == [0.5]
+    assert values_of(mean_from_bytes([update_of(1.0, torch.tensor([each])) for each in values]), 1).tolist() == [0.5]
 
 
 def test_examples_weigh() -> None:
     updates = [update_of(30.0, torch.tensor([1.0, 0.0])), update_of(10.0, torch.tensor([5.0, 8.0]))]
-    assert values_of(mean_of(updates), 2).tolist() == [2.0, 2.0]
+    assert values_of(mean_from_bytes(updates), 2).tolist() == [2.0, 2.0]
 
 
 def test_the_largest_numbers_have_a_mean() -> None:
     most = torch.finfo(torch.float32).max
-    assert values_of(mean_of([update_of(1e12, torch.tensor([most]))] * 3), 1).tolist() == [most]
+    assert values_of(mean_from_bytes([update_of(1e12, torch.tensor([most]))] * 3), 1).tolist() == [most]
 
 
 def test_it_is_what_the_matrix_of_a_coordinator_gives() -> None:
@@ -64,16 +64,16 @@ def test_it_is_what_the_matrix_of_a_coordinator_gives() -> None:
     matrix = np.asarray(policy.matrix(0) @ np.eye(3))
     expected_D = (matrix @ (weights_M[:, None] * values_MD))[0] / (matrix @ weights_M)[0]
     updates = [update_of(w, torch.tensor(row).float()) for w, row in zip(weights_M, values_MD, strict=True)]
-    assert values_of(mean_of(updates), 2).numpy() == pytest.approx(expected_D, rel=1e-6)
+    assert values_of(mean_from_bytes(updates), 2).numpy() == pytest.approx(expected_D, rel=1e-6)
 
 
 def test_a_round_ends_with_its_mean_and_who_counted() -> None:
     updates = {"a": update_of(1.0, torch.tensor([1.0])), "c": update_of(1.0, torch.tensor([2.0]))}
-    done = concluded(AggregateUpdates(3, 7, b"", {"a": 6, "b": 5}, updates, ("a", "b", "c"), group="left"))
+    done = mean_result(AggregateUpdates(3, 7, b"", {"a": 6, "b": 5}, updates, ("a", "b", "c"), group="left"))
     assert (done.term, done.round, done.group) == (3, 7, "left")
     assert done.content is not None
     assert done.digest == content_digest(done.content)
-    assert parted(done.content, 4) == ({"a": 7, "b": 5, "c": 7}, np.float32(1.5).tobytes())
+    assert split_leaves(done.content, 4) == ({"a": 7, "b": 5, "c": 7}, np.float32(1.5).tobytes())
 
 
 @pytest.mark.parametrize(

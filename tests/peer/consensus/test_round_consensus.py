@@ -14,7 +14,7 @@ import pytest
 from fedpeer.peer.consensus import round_consensus
 from fedpeer.peer.consensus.polls import ElectionTiming
 from fedpeer.peer.consensus.retries import AGAIN_MAX, RetryTimer
-from fedpeer.peer.consensus.round_results import concluded
+from fedpeer.peer.consensus.round_results import server_result
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.events import (
@@ -345,7 +345,7 @@ def test_whose_update_is_left_out_of_a_round_is_told() -> None:
         seat.decrees.election.stand.term, seat.applied + 1, bytes(BYTES), {}, {sender: b""}, seat.clients
     )
     far = Rejection("too_far", "it moved by 9")
-    effects = node.step(concluded(job, bytes(BYTES), sound=True, out={sender: far, node.life.me: far}))
+    effects = node.step(server_result(job, bytes(BYTES), sound=True, out={sender: far, node.life.me: far}))
     assert refusals(effects) == ["too_far"]
     notes = [each.text for each in effects if isinstance(each, Note) and each.what == "update_void"]
     assert notes == ["this peer's own update does not count: it moved by 9"]

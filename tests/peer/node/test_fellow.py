@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.peer.node.node_setup import group_electorate
@@ -130,7 +130,7 @@ def test_only_members_speak_in_a_council(guild: GroupCluster) -> None:
 
 def test_a_groups_voters_are_those_of_its_models() -> None:
     federation = Federation.model_validate({"partial_models": MODELS})
-    plain = partial(group_electorate, federation, method_of(parse("partial-averaging")))
+    plain = partial(group_electorate, federation, method_of(parse_choice("partial-averaging")))
     roster = Roster(
         federation="f",
         authority=bytes(32),
@@ -151,7 +151,7 @@ def test_a_groups_voters_are_those_of_its_models() -> None:
     assert plain("left+right", roster).members == {"peer3"}
     alone = replace(roster, entries=tuple(each for each in roster.entries if each.id in ("peer4", "peer5")))
     assert plain("right", alone).voters == {"peer4", "peer5"}, "where none is a voter all are"
-    everything = group_electorate(federation, method_of(parse("full-averaging")), "everyone", roster)
+    everything = group_electorate(federation, method_of(parse_choice("full-averaging")), "everyone", roster)
     assert everything.members == set(roster.by_id)
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from fedpeer.algorithms.confident_peers import Trusting
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.leaves import leaves
+from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.algorithms.servers.models import ServerModel
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.node.keeper import Keeper
@@ -40,7 +40,7 @@ CARRIED_ON = (
 
 
 def keeper(method: str = METHOD, **settings: Any) -> Keeper:
-    made, choice = world(federation(simulation__peers=3, **settings)), parse(method)
+    made, choice = world(federation(simulation__peers=3, **settings)), parse_choice(method)
     return Keeper.of(learners(made)["peer2"], choice, plan_of(made, method_of(choice)))
 
 
@@ -63,7 +63,7 @@ def test_bytes_between_rounds_change_no_number() -> None:
     _, s_k, state = two_rounds(one)
     assert s_k.dtype == torch.uint8
     assert bytes(s_k.tolist()) == one.form.written(state)
-    assert len(s_k) == sum(leaf.nbytes for leaf in leaves(state).values())
+    assert len(s_k) == sum(leaf.nbytes for leaf in leaves_of(state).values())
     own_n = one.own_model(s_k)
     assert own_n is not None
     assert torch.equal(own_n, state.model_n)

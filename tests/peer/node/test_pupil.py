@@ -12,17 +12,17 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from fedpeer.algorithms.leaves import leaves, rebuilt
-from fedpeer.config.choice import parse
+from fedpeer.algorithms.leaves import leaves_of, rebuilt
+from fedpeer.config.choice import parse_choice
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.code import imported
 from fedpeer.peer.node.pupil import Pupil
 from fedpeer.peer.state.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
-from fedpeer.peer.wire.leaf_bytes import content_of, parted
+from fedpeer.peer.wire.leaf_bytes import content_of, split_leaves
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
 from fedpeer.sims.peers import learners
-from fedpeer.sims.world import World, build
+from fedpeer.sims.world import World, build_world
 from tests.sims import worlds
 
 THREE = ("peer1", "peer2", "peer3")
@@ -37,7 +37,7 @@ def world(**learning: object) -> World:
 
 def pupil(method: str, peer: str = "peer1", **learning: object) -> Pupil:
     made = world(**learning)
-    return Pupil.of(learners(made)[peer], parse(method), imported, made.peers)
+    return Pupil.of(learners(made)[peer], parse_choice(method), imported, made.peers)
 
 
 @cache
@@ -53,12 +53,12 @@ def tasks() -> World:
         input_kind="features",
         classes=("0", "1"),
     )
-    return build(asked, data, 0)
+    return build_world(asked, data, 0)
 
 
 def task(method: str) -> Pupil:
     """peer3's."""
-    return Pupil.of(learners(tasks())["peer3"], parse(method), imported, tasks().peers)
+    return Pupil.of(learners(tasks())["peer3"], parse_choice(method), imported, tasks().peers)
 
 
 def update_of(one: Pupil, clients: tuple[str, ...] = SIX) -> bytes:
@@ -77,7 +77,7 @@ def closed(one: Pupil, updates: dict[str, bytes], clients: tuple[str, ...] = SIX
 def server_of(one: Pupil, done: UpdatesAggregated) -> tuple[dict[str, int], dict[str, Tensor]]:
     """Whose update counted when, and the server's leaves."""
     assert done.content is not None
-    found = parted(done.content, one.course.server_bytes)
+    found = split_leaves(done.content, one.course.server_bytes)
     assert found is not None
     return found[0], one.server.leaves(found[1])
 
@@ -108,7 +108,9 @@ def test_a_rule_that_is_left_with_too_few_clients_goes_by_the_median() -> None:
     one = pupil("fedavg", aggregation="trimmed-mean,liars=1")
     update = one.update.read(update_of(one))
     sent = {
-        peer: one.update.written(rebuilt(update, {**leaves(update), "model_n": torch.full_like(update.model_n, value)}))
+        peer: one.update.written(
+            rebuilt(update, {**leaves_of(update), "model_n": torch.full_like(update.model_n, value)})
+        )
         for peer, value in zip(THREE, (1.0, 2.0, 9.0), strict=True)
     }
     _, server = server_of(one, closed(one, sent, THREE))
@@ -121,7 +123,7 @@ def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
     change_n = update.model_n - start.model_n
 
     def moved(times: float) -> bytes:
-        return one.update.written(rebuilt(update, {**leaves(update), "model_n": start.model_n + times * change_n}))
+        return one.update.written(rebuilt(update, {**leaves_of(update), "model_n": start.model_n + times * change_n}))
 
     sent = {"peer1": moved(1.0), "peer2": moved(-1.5), "peer3": moved(20.0)}
     done = closed(one, sent)
@@ -137,7 +139,9 @@ def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
 def test_the_vector_engine_leaves_out_the_same() -> None:
     """Of peers that learn the same by other digits the one that went furthest; the round is then that of the others."""
     made = world(farthest=1.05)
-    pupils = {peer: Pupil.of(each, parse("fedavg"), imported, made.peers) for peer, each in learners(made).items()}
+    pupils = {
+        peer: Pupil.of(each, parse_choice("fedavg"), imported, made.peers) for peer, each in learners(made).items()
+    }
     done = closed(pupils["peer1"], {peer: update_of(each) for peer, each in pupils.items()})
     assert done.out
     refused: dict[str, str] = {}

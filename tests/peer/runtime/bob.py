@@ -20,8 +20,8 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.gossip.claims import Advert, Claim, claim_text
 from fedpeer.peer.runtime.identity import Identity, client_context, server_context
-from fedpeer.peer.runtime.listener import bind
-from fedpeer.peer.runtime.prepared import prepare
+from fedpeer.peer.runtime.listener import bind_socket
+from fedpeer.peer.runtime.prepared import prepare_peer
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope
@@ -241,7 +241,7 @@ def answer(connection: socket.socket) -> RejectMessage | None:
 def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] = Bob) -> Iterator[Bob]:
     """bob in this federation, or in one of equals with a group of all and one with eve."""
     people = People.at(folder / "people")
-    ports = {peer: bind("127.0.0.1", 0) for peer in ("ann", "bob", "cas", "dan")}
+    ports = {peer: bind_socket("127.0.0.1", 0) for peer in ("ann", "bob", "cas", "dan")}
     keys = {
         peer: people.identity(peer, address=f"https://127.0.0.1:{port.getsockname()[1]}")
         for peer, port in ports.items()
@@ -274,7 +274,7 @@ def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] =
         for peer, ear in ears.items():
             await stack.enter_async_context(serving(ear, tls=server_context(keys[peer]), listening=ports[peer]))
 
-    with whole(prepare(file, federation or equals), listen) as peer:
+    with whole(prepare_peer(file, federation or equals), listen) as peer:
         bob = kind(peer, people, keys, ears)
         policy = bob.peer.inside(lambda: peer.process._node.policy("ann"))
         for other, ear in ears.items():

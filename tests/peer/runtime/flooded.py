@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.identity import Identity, peer_of, server_context
-from fedpeer.peer.runtime.listener import bind
+from fedpeer.peer.runtime.listener import bind_socket
 from fedpeer.peer.runtime.server import Host, PeerServer
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Message
@@ -45,7 +45,7 @@ async def serve(folder: Path, length: int) -> None:
     )
     key = load_pem_private_key((folder / "bob.key").read_bytes(), None)
     bob = Identity("bob", key, folder / "bob.crt", folder / "bob.key", folder / "ca.crt")  # type: ignore[arg-type]
-    server, listening = PeerServer(host, BufferPool()), bind("127.0.0.1", 0)
+    server, listening = PeerServer(host, BufferPool()), bind_socket("127.0.0.1", 0)
     await server.start(listening, server_context(bob))
     print(listening.getsockname()[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.limits import Limits
-from fedpeer.peer.runtime.listener import bind
+from fedpeer.peer.runtime.listener import bind_socket
 from fedpeer.peer.runtime.server import Host, PeerServer
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_policy import MessagePolicy
@@ -90,7 +90,7 @@ async def serving(
         broken=lambda error, sender: port.mistakes.append((sender, str(error))),
     )
     server = PeerServer(host, port.pool, limits)
-    listening = listening or bind("127.0.0.1", 0)
+    listening = listening or bind_socket("127.0.0.1", 0)
     port.number, port.scheme = listening.getsockname()[1], "https" if tls else "http"
     await server.start(listening, tls)
     try:

@@ -30,7 +30,7 @@ from fedpeer.learning import models
 from fedpeer.peer.runtime import blocks
 from fedpeer.peer.runtime.job_runner import JobRunner
 from fedpeer.peer.runtime.limits import Limits
-from fedpeer.peer.runtime.prepared import prepare
+from fedpeer.peer.runtime.prepared import prepare_peer
 from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.state.events import Enrol, Evaluate, Work, Worked
 from fedpeer.peer.wire.messages import Ack, Pong
@@ -179,7 +179,7 @@ def change(file: Path, **settings: object) -> None:
 
 def started(file: Path) -> AbstractContextManager[Whole]:
     peer = load_peer(file)
-    return whole(prepare(peer.file, peer.federation))
+    return whole(prepare_peer(peer.file, peer.federation))
 
 
 def lived(file: Path) -> bytes:

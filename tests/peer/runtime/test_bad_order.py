@@ -20,7 +20,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpeer.config.contract import digest_of
+from fedpeer.config.contract import contract_digest
 from fedpeer.gossip.claims import Claim
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.gossip.reductions import FORMS, Zstd
@@ -111,13 +111,13 @@ def another_file(bob: Bob) -> None:
     text = bob.peer.life.setup.held.text.replace(b'"batch_size":5', b'"batch_size":6').replace(b'"seed":0', b'"seed":9')
     named = "learning.batch_size is 5 here and 6 there; seed is 0 here and 9 there"
     with bob.refuses("plan_mismatch", named), bob.tells("ann", telling("plan_mismatch")):
-        assert bob.say(bob.hello(contract=digest_of(text))) is None
+        assert bob.say(bob.hello(contract=contract_digest(text))) is None
         assert bob.say(bob.framed(Contract(text=text))) is None
     assert bob.peer.inside(lambda: bob.peer.life.others["ann"].agreed) == set()  # the seed decides who is a neighbour
     text = bob.peer.life.setup.held.text.replace(b'"batch_size":5', b'"batch_size":7')
-    digest = bob.peer.inside(lambda: bob.peer.life.digest_under(digest_of(text), "all"))
+    digest = bob.peer.inside(lambda: bob.peer.life.digest_under(contract_digest(text), "all"))
     with bob.refuses("plan_mismatch", "learning.batch_size is 5 here and 7 there"):
-        assert bob.say(bob.hello(contract=digest_of(text), digest=digest)) is None
+        assert bob.say(bob.hello(contract=contract_digest(text), digest=digest)) is None
         assert bob.say(bob.framed(Contract(text=text))) is None
     assert bob.peer.inside(lambda: bob.peer.life.others["ann"].agreed) == {"all"}
     bob.gives()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedpeer.algorithms.leaves import leaves, rebuilt
+from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.pupil import Pupil
@@ -39,7 +39,7 @@ from fedpeer.peer.wire.ballots import (
     acceptance_text,
     vote_text,
 )
-from fedpeer.peer.wire.leaf_bytes import content_of, parted
+from fedpeer.peer.wire.leaf_bytes import content_of, split_leaves
 from fedpeer.peer.wire.messages import Ack, ConsensusMessage, Message, ModelReply, RejectMessage, RosterNews, Update
 from fedpeer.peer.wire.roster import sign, sign_statement, to_bytes
 from fedpeer.peer.wire.tails import content_digest
@@ -105,7 +105,7 @@ class Councillor(Bob):
         values = {"model_n": times * torch.ones_like(template.model_n), "number": number}
         values |= {"examples": torch.tensor(40), "precision": torch.tensor(1.0)}
         values |= {name: torch.tensor(value) for name, value in changed.items()}
-        typed = {name: values[name].to(leaf.dtype) for name, leaf in leaves(template).items()}
+        typed = {name: values[name].to(leaf.dtype) for name, leaf in leaves_of(template).items()}
         content = self.pupil.update.written(rebuilt(template, typed))
         term, round = self.term, self.council.applied + 1 - late
         return Update(group=EVERYONE, term=term, round=round, digest=content_digest(content), content=content)
@@ -247,7 +247,7 @@ def test_the_round_is_that_of_the_others(council: Councillor) -> None:
     """Whose update was left out did not count; and round 1 comes into force."""
     decree = council.peer.inside(lambda: council.council.decrees._open)
     assert decree is not None
-    found = parted(council.council.chamber.models[decree.digest], council.pupil.course.server_bytes)
+    found = split_leaves(council.council.chamber.models[decree.digest], council.pupil.course.server_bytes)
     assert found is not None
     assert found[0].keys() == {"ann", "bob", "cas"}
     scope = council.council.decrees.election.scope

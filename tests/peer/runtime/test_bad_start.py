@@ -28,7 +28,7 @@ import pytest
 from fedpeer.cli.main import run
 from fedpeer.peer.runtime.dashboard.access import DashboardAddress, read_token
 from fedpeer.peer.runtime.dashboard.ask import ask
-from fedpeer.peer.runtime.listener import bind
+from fedpeer.peer.runtime.listener import bind_socket
 from tests.docs.pages import ROOT, blocks
 from tests.peer.runtime.test_bad_machine import change, settled
 
@@ -248,7 +248,7 @@ def test_an_address_that_is_not_there_yet_is_waited_for(file: Path, host: str) -
 @pytest.mark.parametrize("setting", ["listen", "dashboard"], ids=["D04-port-taken", "D04-dashboard-taken"])
 def test_a_port_in_use_is_for_another_start(file: Path, setting: str, capsys: pytest.CaptureFixture[str]) -> None:
     door = with_dashboard(file)
-    with bind("127.0.0.1", int(door.url.rpartition(":")[2]) if setting == "dashboard" else 0) as taken:
+    with bind_socket("127.0.0.1", int(door.url.rpartition(":")[2]) if setting == "dashboard" else 0) as taken:
         if setting == "listen":
             change(file, listen=f"127.0.0.1:{taken.getsockname()[1]}", dashboard=None)
         code = run(["start", "--quiet", "--config", str(file)])

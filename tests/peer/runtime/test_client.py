@@ -18,7 +18,7 @@ from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.runtime.client import BULK_BYTES, DeliveryReceipt, LinkDown, Outcome, PeerLinks
 from fedpeer.peer.runtime.identity import client_context, put_out, server_context
 from fedpeer.peer.runtime.limits import Limits
-from fedpeer.peer.runtime.listener import ListenError, bind
+from fedpeer.peer.runtime.listener import ListenError, bind_socket
 from fedpeer.peer.wire.ballots import Certificate, Commit, HeartbeatReply, Progress, Proposal
 from fedpeer.peer.wire.codec import encode
 from fedpeer.peer.wire.messages import Ack, ConsensusMessage, Message, RejectMessage, RosterNews, Transfer
@@ -392,7 +392,7 @@ async def test_without_tls_only_loopback_is_spoken_to(address: str) -> None:
 async def test_an_address_cannot_talk_us_out_of_tls(tmp_path: Path) -> None:
     people = People.at(tmp_path / "wards")
     to_bob = client_context(people.identity("ann"), people.identity("bob").key.public_key().public_bytes_raw())
-    listening = bind("127.0.0.1", 0)
+    listening = bind_socket("127.0.0.1", 0)
     with listening:
         async with links_of_ann(tls=to_bob) as (links, reports):
             send(links, f"http://127.0.0.1:{listening.getsockname()[1]}", MESSAGES["ack"])

@@ -24,7 +24,7 @@ from fedpeer.config.peer_file import DataSettings
 from fedpeer.peer.runtime.announce import announce
 from fedpeer.peer.runtime.authority import Authority, EnrolmentError, change_roster, open_authority, sign_next
 from fedpeer.peer.runtime.certificates import pem, request
-from fedpeer.peer.runtime.enrolment import INVITED, LATE_MAX, fetch_model, invite, join, listening
+from fedpeer.peer.runtime.enrolment import INVITED, LATE_MAX, fetch_model, invite, join_federation, listening
 from fedpeer.peer.runtime.identity import joining_context, load_identity, read_roster, server_context
 from fedpeer.peer.runtime.invitation import (
     ADDRESSES_MAX,
@@ -242,7 +242,7 @@ async def meet(
 
 def test_invite_and_join_over_tls_make_a_peer_that_can_show_who_it_is(authority: Authority, tmp_path: Path) -> None:
     key = Ed25519PrivateKey.generate()
-    roster, admission = asyncio.run(meet(authority, lambda made: join(made, key)))
+    roster, admission = asyncio.run(meet(authority, lambda made: join_federation(made, key)))
     assert roster == admission.roster == authority.roster
     folder = tmp_path / "peer5"
     with new_folder(folder) as place:
@@ -267,7 +267,7 @@ def test_who_joins_gets_the_newest_contract_and_the_model_that_the_federation_st
             await fetch_model(replace(made, secret=bytes(16)), got)
         assert not got.exists()
         assert await fetch_model(made, got)
-        return await join(made, Ed25519PrivateKey.generate())
+        return await join_federation(made, Ed25519PrivateKey.generate())
 
     _, admission = asyncio.run(meet(authority, come, start=start))
     assert admission.contract == signed
@@ -290,7 +290,9 @@ def test_nobody_else_can_answer_in_the_authoritys_place(authority: Authority, tm
     """The joiner accepts the key in its token only; what it was told to trust before does not matter."""
 
     async def elsewhere(made: Token) -> None:
-        await join(replace(made, authority=Ed25519PrivateKey.generate().public_key().public_bytes_raw()), key)
+        await join_federation(
+            replace(made, authority=Ed25519PrivateKey.generate().public_key().public_bytes_raw()), key
+        )
 
     key = Ed25519PrivateKey.generate()
     _, refused = asyncio.run(meet(authority, elsewhere, seconds=0.5))
@@ -306,7 +308,7 @@ def test_a_wrong_token_and_one_used_before_are_told_so(authority: Authority) -> 
             right = token(authority, f"127.0.0.1:{port}")
             for each in (replace(right, secret=bytes(16)), right, right):
                 try:
-                    await join(each, Ed25519PrivateKey.generate())
+                    await join_federation(each, Ed25519PrivateKey.generate())
                 except EnrolmentError as error:
                     found.append(str(error))
         wrong, used = found
@@ -328,12 +330,14 @@ def test_who_has_the_token_gets_in_while_others_guess(authority: Authority, monk
 
             async def guess(number: int) -> None:
                 try:
-                    await join(replace(right, secret=number.to_bytes(16, "big")), Ed25519PrivateKey.generate())
+                    await join_federation(
+                        replace(right, secret=number.to_bytes(16, "big")), Ed25519PrivateKey.generate()
+                    )
                 except EnrolmentError as error:
                     told.append(str(error))
 
             guesses = [asyncio.create_task(guess(number)) for number in range(LATE_MAX + 2)]
-            admission = await join(right, Ed25519PrivateKey.generate())
+            admission = await join_federation(right, Ed25519PrivateKey.generate())
             assert over.is_set()
             early = len(told)
         await asyncio.gather(*guesses)
@@ -362,7 +366,7 @@ def test_who_holds_connections_keeps_nobody_out(authority: Authority) -> None:
                 writer.write(b"POST /v1/join HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{" if number % 2 else b"P")
                 held.callback(writer.transport.abort)
                 readers.append((reader, writer))
-            admission = await join(token(authority, f"127.0.0.1:{port}"), Ed25519PrivateKey.generate())
+            admission = await join_federation(token(authority, f"127.0.0.1:{port}"), Ed25519PrivateKey.generate())
             await asyncio.sleep(0)
             return sum(not reader.at_eof() and reader.exception() is None for reader, _ in readers), admission
 
@@ -382,7 +386,7 @@ def test_an_invitation_that_nobody_takes_ends_in_time(authority: Authority) -> N
 
 def test_a_listener_that_is_not_there_is_said_to_be_unreachable(authority: Authority) -> None:
     with pytest.raises(EnrolmentError, match=r"cannot be reached at 127\.0\.0\.1:1: connection refused"):
-        asyncio.run(join(token(authority, "127.0.0.1:1"), Ed25519PrivateKey.generate()))
+        asyncio.run(join_federation(token(authority, "127.0.0.1:1"), Ed25519PrivateKey.generate()))
 
 
 def test_a_port_that_is_taken_is_said_to_be_so(authority: Authority) -> None:

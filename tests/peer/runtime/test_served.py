@@ -22,8 +22,8 @@ from fedpeer.learning import models
 from fedpeer.learning.device import memory_of
 from fedpeer.peer.node.node_setup import VOTERS_MAX, setup_of
 from fedpeer.peer.runtime.job_runner import JobRunner
-from fedpeer.peer.runtime.prepared import Prepared, prepare, status_of
-from fedpeer.peer.runtime.secret import SECRET_BYTES, keep, secret_in
+from fedpeer.peer.runtime.prepared import Prepared, prepare_peer, status_of
+from fedpeer.peer.runtime.secret import SECRET_BYTES, keep_secret, secret_in
 from fedpeer.peer.runtime.store import StateError
 from fedpeer.peer.state.events import (
     AggregateUpdates,
@@ -35,7 +35,7 @@ from fedpeer.peer.state.events import (
     TrainClient,
     UpdatesAggregated,
 )
-from fedpeer.peer.wire.leaf_bytes import parted
+from fedpeer.peer.wire.leaf_bytes import split_leaves
 from fedpeer.peer.wire.roster import RosterError, to_bytes
 from tests.peer.runtime.people import People
 from tests.peer.runtime.whole import whole
@@ -67,7 +67,7 @@ def prepared(tmp_path: Path) -> Prepare:
                 "bandwidth": bandwidth,
             }
         )
-        return prepare(file, federation)
+        return prepare_peer(file, federation)
 
     return made
 
@@ -121,7 +121,7 @@ def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepa
     concluded = bench.work(AggregateUpdates(1, 1, course.server, {}, {"ann": practised.update}, clients))
     assert isinstance(concluded, UpdatesAggregated)
     assert concluded.content is not None
-    found = parted(concluded.content, course.server_bytes)
+    found = split_leaves(concluded.content, course.server_bytes)
     assert found is not None
     assert found[0] == {"ann": 1}
     assert found[1] != course.server
@@ -148,8 +148,8 @@ def test_the_noise_of_a_peer_comes_from_a_secret_that_it_keeps(prepared: Prepare
     first, second = prepared(**private), prepared(**private)
     assert first.secret != second.secret, "nothing was kept yet"
     first.folder.mkdir()
-    keep(first.folder, first.secret)
-    keep(first.folder, second.secret)
+    keep_secret(first.folder, first.secret)
+    keep_secret(first.folder, second.secret)
     again = prepared(**private)
     assert again.secret == first.secret
     assert len(again.secret) == SECRET_BYTES
@@ -175,7 +175,7 @@ def test_a_secret_that_was_damaged_is_the_users_business(tmp_path: Path) -> None
 
 @pytest.mark.skipif(os.name != "posix", reason="needs modes of files (POSIX)")
 def test_a_secret_that_others_can_read_is_not_taken(tmp_path: Path) -> None:
-    keep(tmp_path, bytes(SECRET_BYTES))
+    keep_secret(tmp_path, bytes(SECRET_BYTES))
     assert secret_in(tmp_path) == bytes(SECRET_BYTES)
     (tmp_path / "secret").chmod(0o640)
     with pytest.raises(StateError, match="chmod 600"):

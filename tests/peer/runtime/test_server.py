@@ -16,7 +16,7 @@ import torch
 from fedpeer.gossip.transfers import WINDOW, NumberedTransfer
 from fedpeer.peer.runtime.identity import client_context, peer_of, put_out, server_context
 from fedpeer.peer.runtime.limits import Limits
-from fedpeer.peer.runtime.listener import ListenError, bind
+from fedpeer.peer.runtime.listener import ListenError, bind_socket
 from fedpeer.peer.runtime.server import HASHED_AT_ONCE_BYTES
 from fedpeer.peer.runtime.transient import NoAddressError, PortInUseError
 from fedpeer.peer.wire import codec
@@ -316,14 +316,17 @@ async def test_a_mistake_of_our_own_refuses_the_message_on_which_it_happens() ->
 
 
 async def test_a_port_that_is_taken_is_a_sentence() -> None:
-    with bind("127.0.0.1", 0) as taken, pytest.raises(PortInUseError, match=r"cannot be listened on \(another process"):
-        bind("127.0.0.1", taken.getsockname()[1])
+    with (
+        bind_socket("127.0.0.1", 0) as taken,
+        pytest.raises(PortInUseError, match=r"cannot be listened on \(another process"),
+    ):
+        bind_socket("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(NoAddressError, match=r"192\.0\.2\.1:7401 cannot be listened on .* bring up the interface"):
-        bind("192.0.2.1", 7401)
+        bind_socket("192.0.2.1", 7401)
     with pytest.raises(ListenError, match="cannot be listened on"):
-        bind("no-such-host.invalid", 7401)
+        bind_socket("no-such-host.invalid", 7401)
     with pytest.raises(ListenError, match=r"0\.0\.0\.0 is not this machine"):
-        bind("0.0.0.0", 0, plain=True)
+        bind_socket("0.0.0.0", 0, plain=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------- TLS

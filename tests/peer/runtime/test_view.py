@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.runtime.status import COUNTED, NodeView
 from fedpeer.peer.runtime.view import audit, view_of
 from fedpeer.peer.state.events import Note
 from fedpeer.sims.network.driver import Machine
-from fedpeer.sims.network.faults import Faults, asked, drawn
+from fedpeer.sims.network.faults import Faults, draw_faults, faults_from
 from fedpeer.sims.network.node_factory import NodeFactory
 from fedpeer.sims.network.simulator import Simulator
 from tests.sims import worlds
@@ -25,7 +25,7 @@ TICKS_MAX = 20_000.0
 def town(faults: Faults | None = None, rounds: int = 3) -> Simulator:
     """Six peers that are started."""
     made = worlds.world(worlds.federation(learning__rounds=rounds))
-    found = Simulator(made.peers, NodeFactory.of(made, parse("partial-averaging")).craft(), faults)
+    found = Simulator(made.peers, NodeFactory.of(made, parse_choice("partial-averaging")).craft(), faults)
     found.start()
     return found
 
@@ -68,7 +68,7 @@ def test_a_run_is_seen_from_its_beginning_to_its_end() -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_the_account_of_weight_holds_at_every_moment(seed: int) -> None:
     peers = tuple(f"peer{n}" for n in range(1, 7))
-    here = town(drawn(seed, peers, heal=600.0, kinds=("kill", "pause", "old", "lose")))
+    here = town(draw_faults(seed, peers, heal=600.0, kinds=("kill", "pause", "old", "lose")))
     errors: list[float] = []
 
     def stepped(peer: str, machine: Machine) -> None:
@@ -101,7 +101,7 @@ def test_the_notes_that_are_counted_are_said_somewhere() -> None:
 
 def test_a_peer_that_nobody_answers_says_so_and_claims_no_agreement() -> None:
     """It keeps its round, and what it measured of the others before says nothing about now."""
-    here = town(asked("cut:1,at=4,for=40", [f"peer{number}" for number in range(1, 7)]), rounds=100_000)
+    here = town(faults_from("cut:1,at=4,for=40", [f"peer{number}" for number in range(1, 7)]), rounds=100_000)
     log: list[str] = []
     here.said = lambda peer, effect: log.append(effect.what) if peer == "peer1" and isinstance(effect, Note) else None
     here.run(30.0 / 0.025)

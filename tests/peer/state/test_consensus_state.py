@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.gossip.reductions import FLOAT32
-from fedpeer.peer.state.consensus_state import ELECTORATES_MAX, ConsensusState, bound, called, holding_of
+from fedpeer.peer.state.consensus_state import (
+    ELECTORATES_MAX,
+    ConsensusState,
+    commit_state_changed,
+    holding_of,
+    voter_set_known,
+)
 from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import (
     ChamberEntry,
@@ -50,13 +56,13 @@ CERTIFICATES = st.builds(Certificate, DECREES, st.just((("ann", bytes(64)), ("be
 HOLDINGS = st.builds(CommitState, st.just(1), st.none() | DECREES, st.none() | CERTIFICATES)
 ENTRIES: st.SearchStrategy[ChamberEntry] = st.one_of(
     st.builds(TermChanged, group=st.just(GROUP), term=st.integers(0, 9), voted=st.sampled_from(["", "ann"])),
-    HOLDINGS.map(lambda holding: bound(GROUP, holding)),
+    HOLDINGS.map(lambda holding: commit_state_changed(GROUP, holding)),
     st.integers(0, 8).map(lambda n: ModelStored(group=GROUP, digest=DIGESTS[n], content=bytes([n]))),
     st.integers(1, 9).map(lambda n: UpdateMade(group=GROUP, round=n, update=bytes([n]), client=bytes([n, n]))),
     st.integers(1, 9).map(
         lambda n: ClientStateSaved(group=GROUP, round=n, client=bytes([n]), x_n=torch.tensor([n, 0.5]))
     ),
-    st.integers(1, 40).map(lambda n: called(GROUP, VoterSet(n, PEERS, PEERS | {f"p{n}"}))),
+    st.integers(1, 40).map(lambda n: voter_set_known(GROUP, VoterSet(n, PEERS, PEERS | {f"p{n}"}))),
     st.integers(0, 1).map(lambda n: VotingAllowed(group=GROUP, lost=n)),
 )
 
@@ -77,19 +83,21 @@ def test_a_disk_gives_the_same_chamber(entries: list[ChamberEntry], at: int) -> 
 
 @given(HOLDINGS)
 def test_a_holding_is_an_entry_and_back(holding: CommitState) -> None:
-    entry = entry_of(entry_bytes(bound(GROUP, holding)))
-    assert entry == bound(GROUP, holding)
-    assert holding_of(bound(GROUP, holding)) == holding
+    entry = entry_of(entry_bytes(commit_state_changed(GROUP, holding)))
+    assert entry == commit_state_changed(GROUP, holding)
+    assert holding_of(commit_state_changed(GROUP, holding)) == holding
 
 
 def test_models_are_kept_as_long_as_they_are_needed() -> None:
     accepted, applied = Proposal(1, 2, 1, DIGESTS[0]), Certificate(Proposal(1, 1, 1, DIGESTS[1]), ())
-    found = chamber().changed(bound(GROUP, CommitState(1, accepted, applied)))
+    found = chamber().changed(commit_state_changed(GROUP, CommitState(1, accepted, applied)))
     for number, digest in enumerate(DIGESTS):
         found = found.changed(ModelStored(group=GROUP, digest=digest, content=bytes([number])))
         assert found.models.keys() >= {*DIGESTS[: min(number + 1, 2)]}
     assert list(found.models) == [*DIGESTS[:2], *DIGESTS[-MODELS_MAX:]]
-    found = found.changed(bound(GROUP, CommitState(1, None, Certificate(Proposal(1, 3, 1, DIGESTS[8]), ()))))
+    found = found.changed(
+        commit_state_changed(GROUP, CommitState(1, None, Certificate(Proposal(1, 3, 1, DIGESTS[8]), ())))
+    )
     assert list(found.models) == DIGESTS[-MODELS_MAX:]
 
 
@@ -104,11 +112,11 @@ def test_a_training_waits_until_it_is_settled() -> None:
 def test_earlier_electorates_are_forgotten_and_never_the_one_in_force() -> None:
     found = chamber()
     for number in range(2, 3 * ELECTORATES_MAX):
-        found = found.changed(called(GROUP, VoterSet(number, PEERS, PEERS)))
+        found = found.changed(voter_set_known(GROUP, VoterSet(number, PEERS, PEERS)))
         assert 1 in found.electorates
         assert number in found.electorates
-    found = found.changed(bound(GROUP, CommitState(3 * ELECTORATES_MAX - 1)))
-    found = found.changed(called(GROUP, VoterSet(3 * ELECTORATES_MAX, PEERS, PEERS)))
+    found = found.changed(commit_state_changed(GROUP, CommitState(3 * ELECTORATES_MAX - 1)))
+    found = found.changed(voter_set_known(GROUP, VoterSet(3 * ELECTORATES_MAX, PEERS, PEERS)))
     assert len(found.electorates) == ELECTORATES_MAX
     assert {3 * ELECTORATES_MAX - 1, 3 * ELECTORATES_MAX} <= found.electorates.keys()
 

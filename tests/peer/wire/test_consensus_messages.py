@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.config.capacity import METADATA_BYTES_MAX, NAME_LETTERS_MAX, SIGNATURES_MAX
-from fedpeer.gossip.sparse_words import packed, wire_bytes
+from fedpeer.gossip.sparse_words import pack_words, wire_bytes
 from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
 from fedpeer.peer.wire.ballots import (
@@ -216,7 +216,7 @@ HOSTILE = (
     Hostile("S04-sparse-words", "wrong_shape", update_of("sparse", 24, b"\x01", ZEROS)),
     Hostile("S04-sparse-zeros", "wrong_shape", update_of("sparse", 24, b"\x01" + bytes(4), ZEROS)),
     Hostile("R10-update", "digest_mismatch", update_of("plain", 24, bytes(24), DIGEST)),
-    Hostile("R10-sparse", "digest_mismatch", update_of("sparse", 24, packed(bytes(24)))),
+    Hostile("R10-sparse", "digest_mismatch", update_of("sparse", 24, pack_words(bytes(24)))),
     Hostile("R10-model", "digest_mismatch", model(MODEL_BYTES)),
     Hostile("M01-signatures-cut", "bad_metadata", lead(signed("ann", "cas")[:-1])),
     Hostile("M01-signatures-no-msgpack", "bad_metadata", lead(b"\xc1" * 100)),
@@ -267,7 +267,7 @@ def test_the_good_frames_of_which_the_hostile_ones_are_variants_are_taken() -> N
         lead(signed("ann", "cas")),
         ballot("answer", 5, False, True, bytes(64)),
         update_of("plain", 24, bytes(24)),
-        update_of("sparse", 24, packed(bytes(24)), ZEROS),
+        update_of("sparse", 24, pack_words(bytes(24)), ZEROS),
         model(MODEL_BYTES, content_digest(bytes(MODEL_BYTES))),
     ):
         message_of(build(PARTY))

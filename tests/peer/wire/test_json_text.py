@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.peer.wire.json_text import DEPTH_MAX, deeper, parsed
+from fedpeer.peer.wire.json_text import DEPTH_MAX, deeper, parse_json
 
 BRACKETS = st.text(st.sampled_from('[]{}"\\ax'), max_size=8)
 VALUES = st.recursive(
@@ -32,7 +32,7 @@ def test_the_depth_is_that_of_what_is_read(value: Any) -> None:
     text, depth = json.dumps(value).encode(), depth_of(value)
     assert not deeper(text, depth)
     assert depth == 0 or deeper(text, depth - 1)
-    assert parsed(text) == value
+    assert parse_json(text) == value
 
 
 @pytest.mark.parametrize("depth", [DEPTH_MAX + 1, 962, 30_000])
@@ -40,13 +40,13 @@ def test_the_depth_is_that_of_what_is_read(value: Any) -> None:
 def test_what_is_nested_too_deep_is_no_json_of_ours(depth: int, pair: str) -> None:
     text = pair[:-1] * depth + "1" + pair[-1] * depth
     with pytest.raises(ValueError, match="nested deeper"):
-        parsed(text.encode())
+        parse_json(text.encode())
 
 
 @pytest.mark.parametrize("text", [b"", b"[", b'"', b"\xff", b'"\\', b"9" * 10_000, b"\xef\xbb\xbf[]"])
 def test_what_is_no_json_raises_nothing_else(text: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (the words are json's)
-        parsed(text)
+        parse_json(text)
 
 
 @pytest.mark.parametrize("text", [b'"' + b'\\"' * 500_000, b'"' * 1_000_001, b"[" * 1_000_000, b"\\" * 1_000_000])

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedpeer.algorithms.leaves import leaves
+from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.config.peer_id import PEER_ID
-from fedpeer.peer.wire.leaf_bytes import ENTRY_BYTES_MAX, LeafForm, content_bytes, content_of, parted
+from fedpeer.peer.wire.leaf_bytes import ENTRY_BYTES_MAX, LeafForm, content_bytes, content_of, split_leaves
 from fedpeer.peer.wire.tails import content_digest
 
 
@@ -40,9 +40,9 @@ def test_a_state_is_read_again_to_the_last_bit() -> None:
     form, other = LeafForm(state()), state(1)
     data = form.written(other)
     assert len(data) == form.size == 12 * 8 + 8 + 7
-    found = leaves(form.read(data))
-    assert found.keys() == leaves(other).keys()
-    for name, leaf in leaves(other).items():
+    found = leaves_of(form.read(data))
+    assert found.keys() == leaves_of(other).keys()
+    for name, leaf in leaves_of(other).items():
         assert torch.equal(found[name], leaf)
         assert (found[name].shape, found[name].dtype) == (leaf.shape, leaf.dtype)
 
@@ -75,7 +75,7 @@ COUNTED = st.dictionaries(IDS, st.integers(0, 2**63 - 1), max_size=5)
 @given(COUNTED, st.binary(max_size=20))
 def test_a_content_has_two_parts(counted: dict[str, int], server: bytes) -> None:
     content = content_of(counted, server)
-    assert parted(content, len(server)) == (counted, server)
+    assert split_leaves(content, len(server)) == (counted, server)
     least, most = content_bytes(len(server))
     assert least <= len(content) <= most
     assert len(content) <= least + len(counted) * ENTRY_BYTES_MAX
@@ -89,7 +89,7 @@ def test_any_other_bytes_are_none_or_another_content(
     content = bytearray(content_of(counted, server))
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] ^= data.draw(st.integers(1, 255))
-    found = parted(bytes(content), len(server))
+    found = split_leaves(bytes(content), len(server))
     assert found is None or content_of(*found) == bytes(content)
     assert found != (counted, server)
     assert content_digest(bytes(content)) != content_digest(content_of(counted, server))
@@ -97,7 +97,7 @@ def test_any_other_bytes_are_none_or_another_content(
 
 @given(st.binary(max_size=60), st.integers(0, 20))
 def test_strangers_bytes_are_read_or_not(content: bytes, server_bytes: int) -> None:
-    found = parted(content, server_bytes)
+    found = split_leaves(content, server_bytes)
     assert found is None or content_of(*found) == content
 
 
@@ -105,6 +105,6 @@ def test_ids_are_in_order_and_once() -> None:
     def entry(client: bytes) -> bytes:
         return bytes([len(client)]) + client + bytes(8)
 
-    assert parted((2).to_bytes(4, "little") + entry(b"a") + entry(b"b"), 0) == ({"a": 0, "b": 0}, b"")
+    assert split_leaves((2).to_bytes(4, "little") + entry(b"a") + entry(b"b"), 0) == ({"a": 0, "b": 0}, b"")
     for first, second in ((b"b", b"a"), (b"a", b"a"), (b"a", b"\xc3"), (b"a", b"")):
-        assert parted((2).to_bytes(4, "little") + entry(first) + entry(second), 0) is None
+        assert split_leaves((2).to_bytes(4, "little") + entry(first) + entry(second), 0) is None

@@ -10,7 +10,7 @@ import pytest
 import torch
 from _pytest.mark.structures import ParameterSet
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.peer.node.node import Node
@@ -18,7 +18,7 @@ from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.sims.network.driver import Machine
 from fedpeer.sims.network.engine import ALONE_S, SECONDS, NetworkEngine
-from fedpeer.sims.network.faults import Act, Faults, asked, drawn
+from fedpeer.sims.network.faults import Act, Faults, draw_faults, faults_from
 from fedpeer.sims.network.links import LinkRules
 from fedpeer.sims.network.node_factory import NodeFactory
 from fedpeer.sims.network.simulator import Simulator
@@ -32,7 +32,7 @@ METHOD = "partial-averaging"
 
 
 def network(made: World, method: str = METHOD, **more: Any) -> NetworkEngine:
-    choice = parse(method)
+    choice = parse_choice(method)
     return NetworkEngine(made, plan_of(made, method_of(choice)), choice, **more)
 
 
@@ -99,7 +99,7 @@ def test_a_checkpoint_is_a_number() -> None:
 def test_traffic_is_what_went_over_the_links() -> None:
     """Two exchanges on a ring of six: to each of two neighbours, in each exchange, a share and an acknowledgement."""
     made = worlds.world(worlds.federation())
-    plan = plan_of(made, method_of(parse(METHOD)))
+    plan = plan_of(made, method_of(parse_choice(METHOD)))
     with network(made) as nodes:
         for _ in range(2):
             nodes.step()
@@ -227,7 +227,7 @@ def test_peers_that_never_reach_one_another_go_on_alone_where_the_file_says_so()
 def test_who_is_cut_off_until_the_others_have_ended_goes_on_alone_in_the_end() -> None:
     """In a simulation nobody who has ended comes back, so the default of a day is ten minutes there."""
     made = worlds.world(worlds.federation(gossip__gather=1.0, gossip__deadline=1.0))
-    with network(made, faults=asked("cut:1,at=0,for=3600", made.peers)) as nodes:
+    with network(made, faults=faults_from("cut:1,at=0,for=3600", made.peers)) as nodes:
         for _ in range(made.federation.learning.rounds):
             nodes.step()
         first, others = nodes.statistics()[SECONDS][0], nodes.statistics()[SECONDS][1:]
@@ -248,7 +248,7 @@ class Watched:
     """A town of nodes whose masses are looked at every few ticks."""
 
     def __init__(self, made: World, faults: Faults) -> None:
-        self.residents = NodeFactory.of(made, parse(METHOD))
+        self.residents = NodeFactory.of(made, parse_choice(METHOD))
         self.town = Simulator(made.peers, self.residents.craft(fact=audit.took), faults)
         self.last: dict[str, DurableState] = {}
         self.town.stepped = self._note
@@ -319,7 +319,7 @@ def seeds() -> list[ParameterSet]:
 @pytest.mark.parametrize("seed", seeds())
 def test_nodes_under_faults_lose_nothing_and_finish(seed: int) -> None:
     made = small()
-    watched = Watched(made, drawn(seed, made.peers, heal=400.0, kinds=("kill", "flip", "pause", "step", "full")))
+    watched = Watched(made, draw_faults(seed, made.peers, heal=400.0, kinds=("kill", "flip", "pause", "step", "full")))
     watched.play(until=6000.0)
     watched.judge()
 
@@ -328,7 +328,7 @@ def test_a_run_of_nodes_is_its_seed() -> None:
     made = small()
 
     def played(seed: int) -> str:
-        watched = Watched(made, drawn(seed, made.peers, heal=100.0))
+        watched = Watched(made, draw_faults(seed, made.peers, heal=100.0))
         watched.town.start()
         watched.town.run(150.0)
         return judges.digest(watched.town.rows)

@@ -16,11 +16,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.sims.network.engine import NetworkEngine
-from fedpeer.sims.network.faults import asked
+from fedpeer.sims.network.faults import faults_from
 from fedpeer.sims.network.links import LinkRules
 from fedpeer.sims.world import plan_of
 from tests.sims import worlds
@@ -64,9 +64,9 @@ def accuracy(case: str, seed: int) -> float:
             "simulation": {"peers": 5, "split": "dirichlet:0.3"},
         }
     )
-    made, method = worlds.world(federation, seed), parse("full-averaging")
+    made, method = worlds.world(federation, seed), parse_choice("full-averaging")
     kinds, times = CASES[case]
-    faults = asked("/".join(filter(None, [f"slow:1-5,times={times}", kinds])), made.peers)
+    faults = faults_from("/".join(filter(None, [f"slow:1-5,times={times}", kinds])), made.peers)
     faults = replace(faults, seed=seed, links=LinkRules(delay=0.2, jitter=0.5))
     with NetworkEngine(made, plan_of(made, method_of(method)), method, faults=faults) as nodes:
         for _ in range(ROUNDS):

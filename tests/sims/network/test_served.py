@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches, round_order
-from fedpeer.algorithms.leaves import stacked
+from fedpeer.algorithms.leaves import stack_states
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.building import coordinated_of, optimizer_of
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.data.own.code import imported
 from fedpeer.learning.learner import Learner
@@ -57,7 +57,7 @@ def obvious(made: World, method: str) -> tuple[dict[str, Tensor], Tensor | None]
             keys = [draws.key("dropout", peer, round)]
             batches = batches_of(made, found[peer], peer, round)
             trained[peer], updates[peer] = algorithms[peer].train(clients[peer], broadcast, batches, keys)
-        server = first.close(server, stacked([updates[peer] for peer in part]))
+        server = first.close(server, stack_states([updates[peer] for peer in part]))
         for peer in training:
             counted = torch.tensor(peer in part)
             clients[peer] = algorithms[peer].settle(clients[peer], trained[peer], server, counted)
@@ -76,7 +76,7 @@ def algorithm(made: World, method: str, learner: Learner) -> Any:
         examples_max=learner.examples,
         draw=made.drawn,
     )
-    return coordinated_of(parse(method), made.federation.learning, bench, imported)
+    return coordinated_of(parse_choice(method), made.federation.learning, bench, imported)
 
 
 def batches_of(made: World, learner: Learner, peer: str, round: int) -> Batches:
@@ -91,7 +91,7 @@ def batches_of(made: World, learner: Learner, peer: str, round: int) -> Batches:
 def played(
     made: World, method: str, pace: Mapping[str, float] | None = None
 ) -> tuple[NetworkEngine, dict[str, Tensor]]:
-    choice = parse(method)
+    choice = parse_choice(method)
     faults = Faults(paces=tuple((pace or {}).items()))
     with NetworkEngine(made, plan_of(made, method_of(choice)), choice, faults=faults) as engine:
         for _ in range(ROUNDS):

@@ -11,7 +11,7 @@ from fedpeer.peer.wire.messages import Ack
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.driver import Machine
-from fedpeer.sims.network.faults import Act, Faults, drawn
+from fedpeer.sims.network.faults import Act, Faults, draw_faults
 from fedpeer.sims.network.links import LinkRules, partition
 from fedpeer.sims.network.simulator import Simulator
 from tests.reference import judges
@@ -58,7 +58,7 @@ def sweep(count: int, usual: range) -> list[ParameterSet]:
 
 @pytest.mark.parametrize("seed", sweep(30, range(2, 30, 6)))
 def test_coins_are_kept_whatever_happens(seed: int) -> None:
-    faults = drawn(seed, PEERS, heal=150.0, kinds=("kill", "pause", "step", "full", "flip"))
+    faults = draw_faults(seed, PEERS, heal=150.0, kinds=("kill", "pause", "step", "full", "flip"))
     town = Simulator(PEERS, bank.craft(PEERS), faults)
     checked(town)
     town.start()
@@ -99,7 +99,7 @@ def test_speaking_before_the_save_is_found_and_costs_coins() -> None:
 
 def test_a_run_is_its_seed() -> None:
     def played(seed: int) -> str:
-        town = Simulator(PEERS, bank.craft(PEERS), drawn(seed, PEERS, heal=60.0, kinds=("kill", "pause", "full")))
+        town = Simulator(PEERS, bank.craft(PEERS), draw_faults(seed, PEERS, heal=60.0, kinds=("kill", "pause", "full")))
         town.start()
         town.run(80.0)
         return judges.digest(town.rows)

@@ -14,7 +14,7 @@ from fedpeer.peer.state.saving import Recovered
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.agenda import Agenda
 from fedpeer.sims.network.disk import DiskRules, MemoryDisk
-from fedpeer.sims.network.faults import Faults, Lying, asked, drawn, parsed
+from fedpeer.sims.network.faults import Faults, Lying, draw_faults, faults_from, parse_faults
 from fedpeer.sims.network.lies import LIES
 from fedpeer.sims.network.links import Cut, LinkRules, SimulatedLinks, partition
 from fedpeer.sims.network.timeline import Timeline
@@ -175,39 +175,39 @@ def test_a_save_takes_as_long_as_its_bytes() -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_one_line_replays_the_faults(seed: int) -> None:
-    faults = drawn(seed, PEERS, 300.0, ("kill", "pause", "step", "full", "flip", "old", "lose"))
-    assert parsed(faults.line()) == faults
+    faults = draw_faults(seed, PEERS, 300.0, ("kill", "pause", "step", "full", "flip", "old", "lose"))
+    assert parse_faults(faults.line()) == faults
     assert "\n" not in faults.line()
-    assert faults == drawn(seed, PEERS, 300.0, ("kill", "pause", "step", "full", "flip", "old", "lose"))
+    assert faults == draw_faults(seed, PEERS, 300.0, ("kill", "pause", "step", "full", "flip", "old", "lose"))
     assert all(0 <= act.tick <= 300 and act.peer in PEERS for act in faults.acts)
     assert faults.links.loss <= 0.3
     assert faults.links.repeat <= 0.3
 
 
 def test_a_liar_is_a_fault_like_others() -> None:
-    faults = asked("liar:2,lies=life+verdict,at=5,for=10/liar:1", PEERS)
+    faults = faults_from("liar:2,lies=life+verdict,at=5,for=10/liar:1", PEERS)
     assert faults.liars[0] == Lying(200.0, 600.0, PEERS[1], ("life", "verdict"))
     assert set(faults.liars[1].lies) == set(LIES), "in all ways"
-    assert parsed(faults.line()) == faults
-    assert parsed(faults.line().replace("liars", "other")).liars == (), "older lines have none"
+    assert parse_faults(faults.line()) == faults
+    assert parse_faults(faults.line().replace("liars", "other")).liars == (), "older lines have none"
     timeline = Timeline(0.025, faults)
     timeline.finished(PEERS[0], 4000.0, 7, {})
     spans = timeline.to_json()["faults"]
     assert {"begin": 5.0, "end": 15.0, "text": f"{PEERS[1]} lies (life, verdict)"} in spans
     assert {"begin": 5.0, "end": 100.0, "text": f"{PEERS[0]} lies ({len(LIES)} lies)"} in spans
     with pytest.raises(ChoiceError, match="there is no lie"):
-        asked("liar:2,lies=live", PEERS)
+        faults_from("liar:2,lies=live", PEERS)
 
 
 def test_rare_mixes_appear() -> None:
-    found = [drawn(seed, PEERS, 300.0) for seed in range(200)]
+    found = [draw_faults(seed, PEERS, 300.0) for seed in range(200)]
     assert any(not faults.acts for faults in found)
     assert any(not faults.cuts for faults in found)
     assert any(len(faults.cuts) == 1 for faults in found), "one-way"
     assert any(len(cut.receivers) == 1 for faults in found for cut in faults.cuts)
     assert {act.kind for faults in found for act in faults.acts} == {"kill", "pause", "step"}
     assert max(faults.links.loss for faults in found) > 0.28
-    assert parsed(Faults().line()) == Faults()
+    assert parse_faults(Faults().line()) == Faults()
 
 
 # ------------------------------------------------------------------------------------------------------------ history

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.peer.consensus.polls import ElectionTiming
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.crew import ProcessPool
@@ -203,7 +203,7 @@ def starve(folder: Path, *, minutes: float, load: int, kills: int) -> Found:
     gossip = {"gossip__topology": "complete", "gossip__tick": TICK_S, "gossip__deadline": 30.0}
     made = worlds.world(worlds.federation(**settings, **gossip))
     with mock.patch.object(settling, "tick_of", return_value=TICK_S):
-        files = settle(folder, made, parse("fedavg"), "cpu")
+        files = settle(folder, made, parse_choice("fedavg"), "cpu")
     logs = Logs({peer: folder / "peers" / peer / f"{peer}-state" for peer in files})
     patience = PATIENCE_S * (1 + load / (os.cpu_count() or 1))
 

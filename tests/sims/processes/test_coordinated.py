@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.peer.runtime import blocks
 from fedpeer.peer.state.entries import ClientStateSaved, CommitStateChanged, Entry
@@ -61,7 +61,7 @@ def world(peers: int = 3, rounds: int = 4, **settings: Any) -> World:
 
 
 def engine(made: World, folder: Path, **more: Any) -> ProcessesEngine:
-    choice = parse(METHOD)
+    choice = parse_choice(METHOD)
     return ProcessesEngine(made, plan_of(made, method_of(choice)), choice, folder=folder, **more)
 
 
@@ -261,7 +261,7 @@ def test_all_pause_and_go_on_where_they_were(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_who_comes_late_takes_the_newest_model_over(tmp_path: Path) -> None:
     made = world(peers=4, rounds=5000, gossip__gather=1.0)
-    files = settle(tmp_path / "made", made, parse(METHOD), "cpu")
+    files = settle(tmp_path / "made", made, parse_choice(METHOD), "cpu")
     folders = states(tmp_path / "made", made)
     watched = {peer: Watched(peer, state) for peer, state in folders.items()}
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.engine import ProcessesEngine
@@ -44,7 +44,7 @@ def world(peers: int = 3, rounds: int = ROUNDS) -> World:
 
 
 def engine(made: World, folder: Path, **more: Any) -> ProcessesEngine:
-    choice = parse(METHOD)
+    choice = parse_choice(METHOD)
     return ProcessesEngine(made, plan_of(made, method_of(choice)), choice, folder=folder, **more)
 
 
@@ -69,7 +69,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 def test_the_default_graph_fits_few_peers(tmp_path: Path) -> None:
     made = worlds.world(worlds.federation(simulation__peers=3, gossip__topology="k-regular:4"))
-    assert list(settling.settle(tmp_path / "made", made, parse(METHOD), "cpu")) == ["peer1", "peer2", "peer3"]
+    assert list(settling.settle(tmp_path / "made", made, parse_choice(METHOD), "cpu")) == ["peer1", "peer2", "peer3"]
 
 
 def test_a_killed_peer_is_named_and_started_again_and_nothing_is_lost(tmp_path: Path) -> None:

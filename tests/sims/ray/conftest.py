@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.sims.memory import engine_of
 from fedpeer.sims.world import World
 from tests.sims.ray.held import VARIABLE
@@ -36,12 +36,12 @@ class Machines:
         """The ray engine of one method in this world."""
         from fedpeer.sims.ray.crew import opened
 
-        return engine_of(made, parse(method), elsewhere=partial(opened, self.cluster, shards), **watched)
+        return engine_of(made, parse_choice(method), elsewhere=partial(opened, self.cluster, shards), **watched)
 
 
 def vector(made: World, method: str) -> Any:
     """The vector engine of one method in this world."""
-    return engine_of(made, parse(method))
+    return engine_of(made, parse_choice(method))
 
 
 def _started(times: int) -> Any:
@@ -65,12 +65,12 @@ def _started(times: int) -> Any:
 @pytest.fixture(scope="package")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     pytest.importorskip("ray")
-    from fedpeer.sims.ray.cluster import STARTS_MAX, joined
+    from fedpeer.sims.ray.cluster import STARTS_MAX, join_cluster
 
     hold = os.environ[VARIABLE] = str(tmp_path_factory.mktemp("held") / "hold")
     of_ray = _started(STARTS_MAX)
     try:
-        with joined(str(of_ray.address), None, lambda text: None) as cluster:
+        with join_cluster(str(of_ray.address), None, lambda text: None) as cluster:
             yield Machines(of_ray, cluster, Path(hold))
     finally:
         of_ray.shutdown()

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.problems import ConfigError
-from fedpeer.sims.engine import check
-from fedpeer.sims.prepare import prepare
+from fedpeer.sims.engine import check_engine
+from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 from tests.sims.worlds import federation
 
 
 def request(method: str = "partial-averaging", **settings: Any) -> SimulationRequest:
-    return SimulationRequest(federation=federation(**settings), methods=(parse(method),), engine="ray")
+    return SimulationRequest(federation=federation(**settings), methods=(parse_choice(method),), engine="ray")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def request(method: str = "partial-averaging", **settings: Any) -> SimulationReq
 )
 def test_what_cannot_be_played_is_refused_with_the_way_out(wanted: SimulationRequest, words: str) -> None:
     with pytest.raises((ChoiceError, ConfigError)) as refusal:
-        prepare(wanted)
+        prepare_simulation(wanted)
     assert words in " ".join(str(refusal.value).split())
 
 
@@ -50,7 +50,7 @@ def test_who_has_no_ray_reads_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> 
     there = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else there(name))
     with pytest.raises(ChoiceError, match=r"the ray engine needs Ray; run pip install 'fedpeer\[ray\]', or use the v"):
-        prepare(request())
+        prepare_simulation(request())
 
 
 def test_an_address_at_which_nobody_listens_is_told_before_anything_begins() -> None:
@@ -58,33 +58,33 @@ def test_an_address_at_which_nobody_listens_is_told_before_anything_begins() -> 
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = "127.0.0.1:{1}".format(*server.getsockname())
     with pytest.raises(ChoiceError, match=rf"no Ray cluster answers at {address} .*ray start --head"):
-        prepare(replace(request(), address=address))
+        prepare_simulation(replace(request(), address=address))
 
 
 @pytest.mark.parametrize("settings", [{"gossip__privacy": "noise"}, {"gossip__drift": 0.1}])
 def test_runs_that_are_spread_whole_play_what_the_vector_engine_plays(settings: dict[str, Any]) -> None:
     pytest.importorskip("ray")
     several = replace(request("partial-averaging", **settings), seeds=(0, 1))
-    check(several, ())
-    check(replace(request("global"), seeds=(0, 1)), ())
+    check_engine(several, ())
+    check_engine(replace(request("global"), seeds=(0, 1)), ())
     with pytest.raises(ConfigError, match="the ray engine does not play"):
-        check(replace(several, shards=2), ())
+        check_engine(replace(several, shards=2), ())
     with pytest.raises(ConfigError, match="does not play learning"):
-        check(replace(request(learning__mode="asynchronous"), seeds=(0, 1)), ())
+        check_engine(replace(request(learning__mode="asynchronous"), seeds=(0, 1)), ())
     with pytest.raises(ConfigError, match="the ray engine trains on CPUs"):
-        check(replace(several, device="cuda"), ())
+        check_engine(replace(several, device="cuda"), ())
     with pytest.raises(ChoiceError, match='"head" is no address'):
-        check(replace(several, address="head"), ())
+        check_engine(replace(several, address="head"), ())
 
 
 def test_several_runs_are_spread_and_one_is_cut() -> None:
     one = request()
     assert not one.spread
     assert replace(one, seeds=(0, 1)).spread
-    assert replace(one, methods=(parse("local"), parse("fedavg"))).spread
+    assert replace(one, methods=(parse_choice("local"), parse_choice("fedavg"))).spread
     assert not replace(one, seeds=(0, 1), shards=2).spread
     assert not replace(one, seeds=(0, 1), engine="vector").spread
-    alone = replace(one, seeds=(0, 1), address="auto").alone(parse("local"), 1)
+    alone = replace(one, seeds=(0, 1), address="auto").alone(parse_choice("local"), 1)
     assert (alone.engine, alone.address, alone.device, alone.workers) == ("vector", "", "cpu", 1)
     assert alone.only == ("local", 1)
 
@@ -124,10 +124,10 @@ def job(steps: list[int], block: int) -> Any:
 def test_shards_have_whole_blocks_and_about_as_much_to_do(shards: int, block: int) -> None:
     pytest.importorskip("ray")
     from fedpeer.sims.ray.crew import dealt
-    from fedpeer.sims.vector.rounds import cut
+    from fedpeer.sims.vector.rounds import blocks_of_peers
 
     asked = job([3] * 10 + [7] * 4 + [1] * 6, block)
-    blocks = cut(asked, range(20))
+    blocks = blocks_of_peers(asked, range(20))
     found = dealt(asked, shards)
     assert sorted(peer for peers in found for peer in peers) == list(range(20))
     assert len(found) == min(shards, len(blocks))
@@ -153,9 +153,9 @@ def test_parcels_hold_every_block_of_columns_once_and_are_neither_many_nor_large
 
 def test_patches_whose_clients_have_all_trained_again_are_let_go() -> None:
     pytest.importorskip("ray")
-    from fedpeer.sims.ray.crew import needed
+    from fedpeer.sims.ray.crew import needed_snapshots
 
     patches = [((0, 1, 2), (0, 0, 0), "a"), ((0, 1), (1, 1), "b"), ((1,), (0,), "c"), ((0, 2), (0, 1), "d")]
-    assert [each[2] for each in needed(patches[:1])] == ["a"]
-    assert [each[2] for each in needed(patches[:2])] == ["a", "b"]
-    assert [each[2] for each in needed(patches)] == ["c", "d"]
+    assert [each[2] for each in needed_snapshots(patches[:1])] == ["a"]
+    assert [each[2] for each in needed_snapshots(patches[:2])] == ["a", "b"]
+    assert [each[2] for each in needed_snapshots(patches)] == ["c", "d"]

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from fedpeer.algorithms import steppers
-from fedpeer.config.choice import parse
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.settings import EngineName
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, Remark, RoundDone
-from fedpeer.sims.prepare import prepare
+from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.simulate import simulate
+from fedpeer.sims.simulate import run_prepared
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from tests.sims.ray.conftest import Machines, vector
 from tests.sims.worlds import federation as small
@@ -198,13 +198,15 @@ def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(method: str, moment: s
 
 def request(engine: EngineName, method: str, **more: Any) -> SimulationRequest:
     wide = federation(network="mlp:64+2000+10")  # so much that Ray leaves it on the machine where it was made
-    return SimulationRequest(federation=wide, methods=(parse(method),), device="cpu", workers=1, engine=engine, **more)
+    return SimulationRequest(
+        federation=wide, methods=(parse_choice(method),), device="cpu", workers=1, engine=engine, **more
+    )
 
 
 def recorded(asked: SimulationRequest, folder: Path, tell: Callable[[Event], None]) -> list[dict[str, Any]]:
     """The rows of a whole simulation, but for the seconds."""
     run = RunFolder.create(folder, name=asked.engine, settings=asked.to_json(), environment={})
-    simulate(prepare(asked), run, tell)
+    run_prepared(prepare_simulation(asked), run, tell)
     return [{name: value for name, value in row.items() if name != "seconds"} for row in run.rows()]
 
 

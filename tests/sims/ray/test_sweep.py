@@ -15,20 +15,20 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpeer.cli.progress import ProgressTable
-from fedpeer.config.choice import ChoiceError, parse
+from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.settings import EngineName
 from fedpeer.data.dataset import DataError
-from fedpeer.experiments.asking import asked as asked_for
+from fedpeer.experiments.asking import experiment_options as asked_for
 from fedpeer.experiments.events import Begun, OfRun, Told
 from fedpeer.experiments.experiment import Cell, RunSize
-from fedpeer.experiments.runner import carry_out, found
+from fedpeer.experiments.runner import found, run_experiment
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, MethodStarted, RoundDone, RunLost
-from fedpeer.sims.prepare import prepare
+from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.simulate import simulate
+from fedpeer.sims.simulate import run_prepared
 from tests.experiments.test_experiments import TINY, wanted
 from tests.sims.ray.conftest import Machines
 from tests.sims.worlds import federation
@@ -48,7 +48,7 @@ def held(machines: Machines) -> Iterator[Path]:
 
 def request(engine: EngineName, **more: Any) -> SimulationRequest:
     settings = federation(network="python:tests.sims.ray.held:Held", simulation__peers=3, learning__rounds=6)
-    methods = tuple(map(parse, METHODS))
+    methods = tuple(map(parse_choice, METHODS))
     return SimulationRequest(
         federation=settings, methods=methods, seeds=SEEDS, device="cpu", workers=1, engine=engine, **more
     )
@@ -62,8 +62,8 @@ def played(
     asked: SimulationRequest, run: RunFolder, tell: Callable[[Event], None] = lambda event: None, **more: Any
 ) -> dict[str, Any]:
     """All that a simulation leaves, but for times and names."""
-    simulation = prepare(asked, dataset=load_dataset(asked.federation.simulation.dataset))
-    summary = simulate(simulation, run, tell, **more)
+    simulation = prepare_simulation(asked, dataset=load_dataset(asked.federation.simulation.dataset))
+    summary = run_prepared(simulation, run, tell, **more)
     for method in summary["methods"].values():
         del method["seconds_per_round"]
     del summary["run"], summary["report"]
@@ -178,14 +178,14 @@ def test_an_experiment_has_the_same_numbers_and_goes_on_after_a_stop(machines: M
 
     here = replace(wanted(tmp_path / "here", "quick", seeds=2), experiment=HELD)
     spread = replace(here, root=tmp_path / "spread", cluster=machines.address)
-    assert carry_out(here)
-    assert carry_out(replace(spread, only=("Local",)))
+    assert run_experiment(here)
+    assert run_experiment(replace(spread, only=("Local",)))
     machines.hold.touch()
     try:
-        assert not carry_out(spread, stopping, stop)
+        assert not run_experiment(spread, stopping, stop)
     finally:
         machines.hold.unlink()
-    assert carry_out(spread, told.append)
+    assert run_experiment(spread, told.append)
     begun = next(event for event in told if isinstance(event, Begun))
     assert (begun.runs, begun.at_once, begun.finished) == (4, 4, 2), "those of Local"
     first = [
@@ -211,10 +211,10 @@ def test_what_a_run_cannot_have_is_told_as_the_users_mistake(machines: Machines)
 
     most, stop = machines.cluster.widest, threading.Event()
     with pytest.raises(ChoiceError, match=rf"no machine of the Ray cluster has 99 CPUs.*--workers {most}"):
-        Sweep(machines.cluster, 99, lambda errand, event: None, stop, simulate)
+        Sweep(machines.cluster, 99, lambda errand, event: None, stop, run_prepared)
     missing = federation(simulation__dataset="csv:/nowhere.csv,label=y", simulation__split=None)
-    asked = SimulationRequest(federation=missing, methods=(parse("local"),))
-    with Sweep(machines.cluster, 1, lambda errand, event: None, stop, simulate) as sweep:
+    asked = SimulationRequest(federation=missing, methods=(parse_choice("local"),))
+    with Sweep(machines.cluster, 1, lambda errand, event: None, stop, run_prepared) as sweep:
         sweep.begin(RemoteRun(key="one", name="local, seed 0", request=asked))
         with pytest.raises(DataError, match=r"^on .* a machine of the Ray cluster: .*/nowhere.csv"):
             sweep.finished()
@@ -230,4 +230,4 @@ def test_data_that_is_not_on_a_machine_is_named_with_the_machine(
 
     monkeypatch.setenv("FEDPEER_DATA", str(tmp_path))
     with pytest.raises(DataError, match=rf"femnist is not on {socket.gethostname()} .*fedpeer data prepare femnist"):
-        _dataset(parse("femnist"))
+        _dataset(parse_choice("femnist"))
