@@ -1,8 +1,7 @@
-"""The entry point `fedpeer`: the commands, and what becomes of an error.
+"""The entry point `fedpeer`: the commands.
 
 Each command lives in its own file and imports the rooms it needs inside its function, so that `fedpeer --help` is
-quick. Exit codes: 0; 2 the user's mistake, told in one screen without a traceback; 1 our own, whose traceback goes
-into a file; 75 what may pass by itself, such as a port in use or too little memory; 130 after Ctrl-C.
+quick. What becomes of an error is in `outcome.py`.
 """
 
 from __future__ import annotations
@@ -10,12 +9,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-import tempfile
-import time
-import traceback
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -38,10 +33,7 @@ from fedpeer.cli import (
     update,
     use_commands,
 )
-from fedpeer.cli.errors import is_users_mistake, report_error, temporary, wrapped
-from fedpeer.config.problems import ConfigError
-
-EXIT_OURS, EXIT_USERS, EXIT_TEMPORARY, EXIT_STOPPED = 1, 2, 75, 130
+from fedpeer.cli.outcome import EXIT_STOPPED, EXIT_TEMPORARY, outcome_of
 
 app = typer.Typer(
     name="fedpeer",
@@ -120,47 +112,8 @@ def _command() -> Any:
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out one command line and return the exit code; errors are told on standard error."""
-    try:
-        outcome: Any = _command()(args=list(arguments), prog_name="fedpeer", standalone_mode=False, obj=arguments)
-    except ConfigError as error:
-        return _told(report_error(error), EXIT_USERS)
-    except _UsageError as error:
-        return _told(_usage(error), EXIT_USERS)
-    except (KeyboardInterrupt, typer.Abort):
-        return _told("Stopped.", EXIT_STOPPED)
-    except Exception as error:
-        if is_users_mistake(error):
-            return _told(wrapped(str(error)), EXIT_USERS)
-        if words := temporary(error):
-            return _told(wrapped(words), EXIT_TEMPORARY)
-        return _told(_own_mistake(error, arguments), EXIT_OURS)
-    return outcome if isinstance(outcome, int) else 0
-
-
-#: Base of typer's errors about a command line; typer does not name it in public.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-
-
-def _told(text: str, code: int) -> int:
-    print(text, file=sys.stderr)
-    return code
-
-
-def _usage(error: Any) -> str:
-    """Typer's complaint about the command line, and where the help is."""
-    command = error.ctx.command_path if error.ctx else "fedpeer"
-    return wrapped(f"{error.format_message()}\n\n  {command} --help  says what can be written.")
-
-
-def _own_mistake(error: Exception, arguments: Sequence[str]) -> str:
-    log = Path(tempfile.gettempdir()) / f"fedpeer-error-{time.strftime('%Y%m%d-%H%M%S')}.txt"
-    words = f"fedpeer {fedpeer.__version__}: fedpeer {' '.join(arguments)}\n\n{traceback.format_exc()}"
-    shown = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-    try:
-        log.write_text(words, encoding="utf-8")
-    except OSError:
-        return f"{words}\nThis is a mistake in fedpeer, not yours; please report it with the lines above."
-    return f"This is a mistake in fedpeer, not yours: {shown}\nThe details for a report are in {log}"
+    whole = {"args": list(arguments), "prog_name": "fedpeer", "standalone_mode": False, "obj": arguments}
+    return outcome_of(lambda: _command()(**whole), arguments)
 
 
 if __name__ == "__main__":

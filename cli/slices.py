@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from fedpeer.config.choice import Choice
-    from fedpeer.config.federation import Federation
+    from fedpeer.config.settings import FederationSettings
     from fedpeer.slicing.describe import KindShape, ModelShape, SliceDescription
     from fedpeer.slicing.network import NetworkMap
     from fedpeer.slicing.plan import Plan
@@ -63,7 +63,7 @@ def slices_command(
         console.print(f"Drawn in {svg}", highlight=False, soft_wrap=True)
 
 
-def planned(federation: Federation) -> tuple[Plan, NetworkMap]:
+def planned(federation: FederationSettings) -> tuple[Plan, NetworkMap]:
     """Who averages what, and the network. The data set is loaded only if the network's sizes depend on it."""
     from fedpeer.config.methods import method_of
     from fedpeer.config.plain_network import written_layers
@@ -183,7 +183,7 @@ def _groups(found: SliceDescription) -> Table:
     return table
 
 
-def _to_be_found(federation: Federation) -> list[str]:
+def _to_be_found(federation: FederationSettings) -> list[str]:
     """Of each model whose members are not known yet, where its neurons are in the picture, in a sentence."""
     from fedpeer.config.methods import method_of
     from fedpeer.config.undecided import seeking_of
@@ -197,7 +197,7 @@ def _to_be_found(federation: Federation) -> list[str]:
     ]
 
 
-def _sent(plan: Plan, federation: Federation) -> list[str]:
+def _sent(plan: Plan, federation: FederationSettings) -> list[str]:
     """What a peer sends in a round, in a sentence; nothing where nothing is averaged among equals."""
     from fedpeer.learning.bandwidth import sending
     from fedpeer.runs.summary import count_text

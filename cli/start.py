@@ -99,10 +99,9 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
     from fedpeer.sims.request import cores
 
     _read_once(peers)
-    options, threads = ["--quiet"] if quiet else [], max(1, cores() // len(peers))
+    threads = max(1, cores() // len(peers))
     starts = {
-        peer.file.id: partial(_alone, ["start", "--config", str(config), *options], threads)
-        for config, peer in zip(configs, peers, strict=True)
+        peer.file.id: partial(_alone, config, threads, quiet=quiet) for config, peer in zip(configs, peers, strict=True)
     }
     return watch_over(starts, _ended, attached=attached)
 
@@ -117,14 +116,15 @@ def _read_once(peers: Sequence[PeerConfig]) -> None:
         load_dataset(choice)
 
 
-def _alone(arguments: list[str], threads: int) -> int:
-    """One of several processes: a command line with its share of the cores."""
+def _alone(config: Path, threads: int, *, quiet: bool) -> int:
+    """One of several processes: a peer with its share of the cores."""
     import torch
 
-    from fedpeer.cli.main import run
+    from fedpeer.cli.outcome import outcome_of
 
     torch.set_num_threads(threads)
-    return run(arguments)
+    arguments = ["start", "--config", str(config), *(["--quiet"] if quiet else [])]
+    return outcome_of(partial(_run, config, quiet=quiet, leave=False), arguments)
 
 
 def _ended(peer: str, code: int) -> None:

@@ -16,7 +16,7 @@ from fedpeer.cli import crowds
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedpeer.config.federation import Federation
+    from fedpeer.config.settings import FederationSettings
     from fedpeer.topology.overlay import Overlay
 
 #: Disagreements for which the exchanges are foretold: from rough to float32's own rounding; 1e-4 is the default.
@@ -76,7 +76,7 @@ def topology(
         console.print(f"Drawn in {svg}", highlight=False, soft_wrap=True)
 
 
-def overlay_of(federation: Federation) -> Overlay:
+def overlay_of(federation: FederationSettings) -> Overlay:
     """The overlay of a group of all peers."""
     import numpy as np
 

@@ -15,10 +15,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fedpeer.config.choice import Choice
-from fedpeer.config.federation import Federation
+from fedpeer.config.reading import UNCHECKED
+from fedpeer.config.settings import FederationSettings
+
+_Settings = TypeVar("_Settings", bound=FederationSettings)
 
 #: A contract as plain values, by section.
 Contract = Mapping[str, Any]
@@ -111,7 +114,7 @@ NEW_FEDERATION = (
 # ------------------------------------------------------------------------------------------------------ the spelling
 
 
-def contract_of(federation: Federation) -> dict[str, Any]:
+def contract_of(federation: FederationSettings) -> dict[str, Any]:
     """The contract of a federation, as plain values; later settings are left out where they are neutral."""
     contract: dict[str, Any] = _without_paths(federation).model_dump(mode="json", exclude={"simulation"})
     for path, key in _later():
@@ -121,7 +124,7 @@ def contract_of(federation: Federation) -> dict[str, Any]:
     return contract
 
 
-def federation_of(contract: Contract, like: Federation) -> Federation:
+def federation_of(contract: Contract, like: _Settings) -> _Settings:
     """The federation of a contract; what a contract does not hold is as in `like`, a file of this machine."""
     filled = {name: dict(value) if isinstance(value, Mapping) else value for name, value in contract.items()}
     for name in _BESIDE:
@@ -129,14 +132,14 @@ def federation_of(contract: Contract, like: Federation) -> Federation:
     for path, key in _later():
         section, name = path.split(".")
         filled[section].setdefault(name, key.neutral)
-    made = Federation.stored(filled)
+    made = type(like).model_validate(filled, context=UNCHECKED)
     found: dict[str, Any] = {"simulation": like.simulation}
     if _without_paths(like).learning.start == made.learning.start:
         found["learning"] = made.learning.model_copy(update={"start": like.learning.start})
     return made.model_copy(update=found)
 
 
-def _without_paths(federation: Federation) -> Federation:
+def _without_paths(federation: _Settings) -> _Settings:
     """A model to start from is known by the digest of its content, wherever each machine has it."""
     start = federation.learning.start
     if start is None or start.name != "file":
@@ -161,7 +164,8 @@ def _later() -> Iterator[tuple[str, Key]]:
     """Settings that came after the first release, as far as this one has them."""
     for path, key in KEYS.items():
         section, _, name = path.partition(".")
-        if key.since and name in Federation.model_fields[section].annotation.model_fields:  # type: ignore[union-attr]
+        kind = FederationSettings.model_fields[section].annotation if key.since else None
+        if kind is not None and name in kind.model_fields:  # type: ignore[union-attr]
             yield path, key
 
 
@@ -314,13 +318,13 @@ def remembered(held: HeldContract) -> dict[str, Any]:
     return {EARLIER: contract[EARLIER]} if EARLIER in contract else {}
 
 
-def named(federation: Federation) -> bytes:
+def named(federation: FederationSettings) -> bytes:
     """The settings that a file names, without those that it leaves at their defaults."""
     said = _without_paths(federation).model_dump(mode="json", exclude={"simulation"}, exclude_unset=True)
     return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
 
 
-def overlaid(held: HeldContract, file: Federation) -> dict[str, Any]:
+def overlaid(held: HeldContract, file: FederationSettings) -> dict[str, Any]:
     """The contract that this file asks for where `held` is in force.
 
     What the file names is as it says; what it leaves open stays as it is, whatever a later release would make of it;
@@ -349,7 +353,7 @@ def _overlaid(kept: dict[str, Any], fresh: dict[str, Any], now: Any, before: Any
     return made
 
 
-def changed_by_hand(held: HeldContract, file: Federation) -> list[Difference]:
+def changed_by_hand(held: HeldContract, file: FederationSettings) -> list[Difference]:
     """What this machine's file says otherwise than the contract in force; nothing where it is as it was."""
     if not held.file or named(file) == held.file:
         return []

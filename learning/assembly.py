@@ -26,8 +26,7 @@ from fedpeer.algorithms.own_rule import learns
 from fedpeer.algorithms.start import STARTS, put_into
 from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, plain_value
-from fedpeer.config.federation import Federation
-from fedpeer.config.settings import LearningSettings, PartialModelSettings
+from fedpeer.config.settings import FederationSettings, LearningSettings, PartialModelSettings
 from fedpeer.learning.groups import default_models
 from fedpeer.networks.registry import NETWORKS, NetworkError
 from fedpeer.slicing.flat import FlatLayout
@@ -103,8 +102,8 @@ class Assembly:
     module        its own tensors matter for `start: built` only; else its form does
     """
 
-    asked: Federation
-    federation: Federation
+    asked: FederationSettings
+    federation: FederationSettings
     seed: int
     shape: DataShape
     module: nn.Module
@@ -134,7 +133,7 @@ class Assembly:
 
 
 def assemble(
-    federation: Federation,
+    federation: FederationSettings,
     shape: DataShape,
     seed: int,
     load: Loader,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedpeer.config.federation import Federation
+from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.learning.groups import averaging_of
@@ -21,7 +21,7 @@ class Sending:
     bytes: int
 
 
-def sending(plan: Plan, federation: Federation, seed: int) -> Mapping[str, Sending]:
+def sending(plan: Plan, federation: FederationSettings, seed: int) -> Mapping[str, Sending]:
     """What each peer of a plan sends in an averaging in which all have moved, by id.
 
     For forms whose length depends on the data (zstd) it is the most that there can be. A share's head and its

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,8 +18,7 @@ from torch import Tensor
 from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import call_choice
-from fedpeer.config.federation import Federation
-from fedpeer.config.settings import GossipSettings
+from fedpeer.config.settings import FederationSettings, GossipSettings
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.noise import PHASES, Noise
 from fedpeer.slicing.assign import assign_all
@@ -28,6 +27,8 @@ from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan, compile_plan, widened
 from fedpeer.topology.graphs import GRAPHS, TopologyError
 from fedpeer.topology.overlay import overlay, overlay_mistakes
+
+_Settings = TypeVar("_Settings", bound=FederationSettings)
 
 #: The paper's averaging level 80 of 784-300-100-10 (partial averaging 2021, section V.1); other sizes: four fifths.
 LEVEL_80 = {300: 250, 100: 80}
@@ -45,7 +46,7 @@ def default_models(network: NetworkMap) -> tuple[PartialModel, ...]:
     return (PartialModel("everyone", (), neurons, tuple(whole)),)
 
 
-def enrolled(federation: Federation, models: Mapping[str, Sequence[str] | None]) -> Federation:
+def enrolled(federation: _Settings, models: Mapping[str, Sequence[str] | None]) -> _Settings:
     """The federation with its partial models' members as a roster has them.
 
     `models` says for each peer of the roster which partial models it implements; None: those that the file gives it. A
@@ -68,7 +69,7 @@ def enrolled(federation: Federation, models: Mapping[str, Sequence[str] | None])
     return federation.model_copy(update={"partial_models": changed})
 
 
-def plan_for(federation: Federation, network: NetworkMap, peers: Sequence[str], method: Method) -> Plan:
+def plan_for(federation: FederationSettings, network: NetworkMap, peers: Sequence[str], method: Method) -> Plan:
     """Who averages what under this method, from the network alone, before there is any data."""
     models: tuple[PartialModel, ...] = ()
     if method.sharing == "everything":
@@ -93,7 +94,7 @@ def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> 
     return (*(model for model in models if model.name != LOCAL), private) if private.modules else models
 
 
-def averaging_of(plan: Plan, federation: Federation, seed: int) -> dict[str, Averaging]:
+def averaging_of(plan: Plan, federation: FederationSettings, seed: int) -> dict[str, Averaging]:
     """How each group of a plan averages.
 
     Raises:

@@ -20,8 +20,8 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.start import STARTS
 from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice, bind_settings, call_choice, parse_choice
-from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
+from fedpeer.config.settings import FederationSettings
 from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.held import PeerExamples, held
 from fedpeer.data.own import OWN
@@ -39,13 +39,13 @@ def load_dataset(choice: Choice) -> Dataset:
     return dataset
 
 
-def rule_of(dataset: Dataset, federation: Federation) -> tuple[Choice, ...]:
+def rule_of(dataset: Dataset, federation: FederationSettings) -> tuple[Choice, ...]:
     """The federation's split, or the data set's own."""
     asked = federation.simulation
     return asked.split or tuple(parse_choice(piece) for piece in pieces(default_split(dataset, asked.peers)))
 
 
-def split_of(dataset: Dataset, federation: Federation, seed: int) -> Split:
+def split_of(dataset: Dataset, federation: FederationSettings, seed: int) -> Split:
     """Who holds what, drawn from the stream (seed, "split")."""
     base, *changes = rule_of(dataset, federation)
     rule = [
@@ -69,7 +69,7 @@ def inputs_of(dataset: Dataset) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(dataset.x)).to(DataShape.of(dataset).dtype)
 
 
-def held_by(file: PeerFile, federation: Federation) -> tuple[Dataset, PeerExamples]:
+def held_by(file: PeerFile, federation: FederationSettings) -> tuple[Dataset, PeerExamples]:
     """The data set that a real peer learns from, and what of it the peer holds.
 
     Raises:
@@ -92,7 +92,7 @@ def held_by(file: PeerFile, federation: Federation) -> tuple[Dataset, PeerExampl
     return dataset, held(dataset, split, part - 1, normalise)
 
 
-def trained_of(federation: Federation) -> dict[str, Tensor] | None:
+def trained_of(federation: FederationSettings) -> dict[str, Tensor] | None:
     """The tensors of the model that `learning.start: file:PATH` names; None: there is none to begin with.
 
     Raises:
@@ -136,7 +136,7 @@ class Outfit:
     learner: Learner
 
 
-def outfit(file: PeerFile, federation: Federation, device: str) -> Outfit:
+def outfit(file: PeerFile, federation: FederationSettings, device: str) -> Outfit:
     """Load the data, build the network, make the learner. Paths in both files are whole by now.
 
     Raises:

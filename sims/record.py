@@ -14,7 +14,7 @@ import torch
 from fedpeer.algorithms.coordinated import drawn_alike
 from fedpeer.algorithms.privacy import epsilon
 from fedpeer.config.building import privacy_of
-from fedpeer.config.federation import Federation
+from fedpeer.config.settings import FederationSettings
 from fedpeer.data.splits import summary as split_summary
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.models import Card
@@ -130,7 +130,7 @@ def describe_timeline(run: RunFolder, engine: Engine, method: str) -> None:
         run.describe("timeline", (run.read("timeline") or {}) | {method: engine.timeline.to_json()})
 
 
-def describe_groups(run: RunFolder, method: str, seed: int, world: World, decided: Federation) -> str:
+def describe_groups(run: RunFolder, method: str, seed: int, world: World, decided: FederationSettings) -> str:
     """Who was found to be alike, in a sentence; the file that it names has the partial models for a federation's file
     (each is written as JSON, which is YAML)."""
     written = world.federation.partial_models

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.settings import EngineName
+from fedpeer.config.settings import EngineName, FederationSettings
 
 #: What is compared when nobody says otherwise.
 DEFAULT_METHODS = ("local", "partial-averaging", "full-averaging")
@@ -27,7 +27,7 @@ class SimulationRequest:
     shards     of the ray engine; None: one a CPU of the cluster, or whole runs are spread
     """
 
-    federation: Federation
+    federation: FederationSettings
     methods: tuple[Choice, ...] = tuple(Choice(name) for name in DEFAULT_METHODS)
     seeds: tuple[int, ...] = (0,)
     device: str = "auto"

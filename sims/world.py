@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedpeer.algorithms.contract import Method
-from fedpeer.config.federation import Federation
+from fedpeer.config.settings import FederationSettings
 from fedpeer.data.dataset import Dataset, Split
 from fedpeer.data.held import PeerExamples, held
 from fedpeer.data.own.code import imported
@@ -39,7 +39,7 @@ class World(Assembly):
         return held(self.dataset, self.split, peer, normalise)
 
 
-def build_world(federation: Federation, dataset: Dataset, seed: int, module: nn.Module | None = None) -> World:
+def build_world(federation: FederationSettings, dataset: Dataset, seed: int, module: nn.Module | None = None) -> World:
     """Split the data, build (unless one is given) and trace the network, fill in what the federation leaves open."""
     split = split_of(dataset, federation, seed)
     assembly = assemble(

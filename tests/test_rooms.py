@@ -5,19 +5,26 @@ from __future__ import annotations
 import ast
 import logging.config
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
 ROOT = Path(__file__).parent.parent
+ROOMS = (
+    *("slicing", "topology", "networks", "gossip", "algorithms", "config", "learning", "peer"),
+    *("sims", "experiments", "data", "runs", "cli"),
+)
 PURE: tuple[str, ...] = ("slicing", "topology", "gossip", "algorithms", "networks", "config")
 PURE += ("peer/wire", "peer/state", "peer/consensus", "peer/node")
 PURE += tuple(f"learning/{name}.py" for name in ("assembly", "bandwidth", "groups", "learner", "wire_forms"))
 #: What a pure room never does: talk, wait, read, write, look at the clock, draw from a generator of its own.
 IMPURE = {"asyncio", "socket", "threading", "multiprocessing", "subprocess", "time", "datetime", "os", "pathlib"}
 IMPURE |= {"io", "shutil", "tempfile", "random", "secrets", "logging", "aiohttp", "sqlite3", "rich", "typer", "pooch"}
+#: Modules that stand on one another by their imports.
+CHAIN_MAX = 20
 #: Of these rooms and packages alone: what listing and checking must not wait for.
 NEVER = {
     "topology": {"torch"},
@@ -65,10 +72,37 @@ def test_rooms_leave_out_what_they_must_not_wait_for(room: str) -> None:
         assert not wrong, path
 
 
+def imports_within(tree: ast.AST, modules: Collection[str]) -> Iterator[str]:
+    """Modules of ours that are imported, wherever in the source."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for each in node.names:
+                whole = f"{node.module}.{each.name}"
+                yield from {whole if whole in modules else node.module} & set(modules)
+
+
+def test_modules_import_one_another_in_no_circle_and_in_short_chains() -> None:
+    """Circles count imports for types alone and inside functions, too; chains what importing a module imports."""
+    trees = {
+        "fedpeer." + ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): tree
+        for room in ROOMS
+        for path, tree in sources(room)
+    }
+    anywhere = {name: set(imports_within(tree, trees)) - {name} for name, tree in trees.items()}
+    order = [*TopologicalSorter(anywhere).static_order()]  # raises a CycleError that names the circle
+    length = dict.fromkeys(order, 1)
+    for name in order:
+        top = ast.Module([each for each in trees[name].body if isinstance(each, ast.Import | ast.ImportFrom)], [])
+        length[name] += max((length[each] for each in imports_within(top, trees) if each != name), default=0)
+    longest = max(length, key=length.__getitem__)
+    assert length[longest] <= CHAIN_MAX, f"{longest} stands on a chain of {length[longest]} modules"
+
+
 def test_no_data_becomes_code() -> None:
     """No pickle, marshal, eval, exec or torch.load, but for the one reader of official pickles."""
-    rooms = (*PURE, "learning", "peer", "sims", "experiments", "data", "runs", "cli", "fedpeer")
-    for path, tree in (pair for room in rooms for pair in sources(room)):
+    for path, tree in (pair for room in (*ROOMS, "fedpeer") for pair in sources(room)):
         if path.name == "official_pickle.py":
             continue
         assert not {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"} & set(imported(tree)), path
@@ -82,6 +116,6 @@ def test_no_data_becomes_code() -> None:
 
 
 def test_every_file_says_what_lives_in_it() -> None:
-    for room in (*PURE, "learning", "peer", "sims", "experiments", "data", "runs", "cli", "fedpeer"):
+    for room in (*ROOMS, "fedpeer"):
         for path, tree in sources(room):
             assert ast.get_docstring(tree), path

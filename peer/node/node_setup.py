@@ -29,9 +29,9 @@ from fedpeer.config.contract import (
     remembered,
     text_of,
 )
-from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.config.rules import PEERS, Combination, problems_of
+from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import NOTHING
 from fedpeer.learning.assembly import Assembly
@@ -60,7 +60,7 @@ from fedpeer.topology.graphs import TopologyError
 VOTERS_MAX = 2 * SIGNATURES_MAX - 1
 
 
-def rules_of(federation: Federation, seed: int, me: str, examples: int, contract: bytes = b"") -> Rules:
+def rules_of(federation: FederationSettings, seed: int, me: str, examples: int, contract: bytes = b"") -> Rules:
     """How this peer's ledger changes; `contract`: the spelling of the one in force, where there were others before."""
     earlier: Sequence[str] = json.loads(contract or b"{}").get(EARLIER, ())
     by_examples = federation.learning.weights == "samples"
@@ -170,7 +170,7 @@ def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: byte
     return f"the slices of {', '.join(moved)} would be others" if moved else ""
 
 
-def group_electorate(federation: Federation, method: Method, group: str, roster: Roster) -> VoterSet:
+def group_electorate(federation: FederationSettings, method: Method, group: str, roster: Roster) -> VoterSet:
     """Those who decide in the averaging group of this id by a roster."""
     if method.sharing != "partial models":
         return electorate(roster)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedpeer.config.contract import HeldContract
-from fedpeer.config.federation import Federation
+from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.awareness import ProbeTiming
 from fedpeer.gossip.claims import Sign, Verify
@@ -107,7 +107,7 @@ class Setup:
     """
 
     me: str
-    federation: Federation
+    federation: FederationSettings
     contract: bytes
     held: HeldContract
     circle: PeerGroups

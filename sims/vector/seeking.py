@@ -33,8 +33,8 @@ from fedpeer.algorithms.assignment import (
 from fedpeer.algorithms.evaluation import losses
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.config.choice import Choice
-from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
+from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.flooding import flood_along
 from fedpeer.learning.groups import averaging_among, averaging_of, plan_for
@@ -45,7 +45,7 @@ from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World
 
 #: Told once: the federation with the groups that were found.
-Found = Callable[[Federation], None]
+Found = Callable[[FederationSettings], None]
 
 
 class SeekingEngine:
@@ -164,7 +164,7 @@ class SeekingEngine:
     def _mirror(self) -> None:
         self.round, self.weights = self._engine.round, self._engine.weights
 
-    def _playing(self, federation: Federation, *, seeks: bool = False) -> VectorEngine:
+    def _playing(self, federation: FederationSettings, *, seeks: bool = False) -> VectorEngine:
         """The vector engine under this federation's plan; while peers seek, some examples are kept back."""
         world = self._world
         plan = plan_for(federation, world.network, world.peers, method_of(self._method))
@@ -186,13 +186,13 @@ class SeekingEngine:
             **self._asked,
         )
 
-    def _decided(self) -> Federation:
+    def _decided(self) -> FederationSettings:
         assert self._groups is not None, "groups are found"
         peers = self._world.peers
         named = [[peers[member] for member in members] for members in self._groups]
         return self._world.federation.decided(self._sought.name, named)
 
-    def _go_on(self, federation: Federation, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    def _go_on(self, federation: FederationSettings, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Under another plan, from there."""
         engine = self._playing(federation).__enter__()
         weights = {id: state["weights"].get(id, value.tolist()) for id, value in engine.weights.items()}

@@ -11,6 +11,7 @@ import pytest
 
 import fedpeer as package
 from fedpeer.cli import main
+from fedpeer.cli.outcome import EXIT_OURS
 from tests.cli.conftest import Fedpeer
 
 #: What help, config checks and listings must not wait for.
@@ -74,7 +75,7 @@ def test_our_own_mistake_ends_in_a_file(fedpeer: Fedpeer, monkeypatch: pytest.Mo
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(main, "version", broken)
     outcome = fedpeer("--version")
-    assert outcome.code == main.EXIT_OURS
+    assert outcome.code == EXIT_OURS
     assert "Traceback" not in outcome.err
     (log,) = tmp_path.glob("fedpeer-error-*.txt")
     assert str(log) in outcome.err

@@ -31,6 +31,7 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.rules import PEERS, Combination, problems_of
+from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.flooding import flood_along
 from fedpeer.learning.groups import averaging_among
@@ -67,7 +68,7 @@ class Seeking:
     """An engine that remembers what it was told."""
 
     def __init__(self, of: Federation, seed: int = 0, **more: Any) -> None:
-        self.world, self.told = world(of, seed), list[Federation]()
+        self.world, self.told = world(of, seed), list[FederationSettings]()
         sought = sought_in(self.world, METHOD)
         assert sought is not None
         self.sought = sought

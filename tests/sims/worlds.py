@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
+from fedpeer.config.settings import FederationSettings
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.memory import engine_of
 from fedpeer.sims.vector.engine import VectorEngine
@@ -32,7 +33,7 @@ def federation(**settings: Any) -> Federation:
     return Federation.model_validate(data)
 
 
-def world(asked: Federation, seed: int = 0) -> World:
+def world(asked: FederationSettings, seed: int = 0) -> World:
     return build_world(asked, load_dataset(asked.simulation.dataset), seed)
 
 

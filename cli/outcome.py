@@ -1,0 +1,67 @@
+"""What becomes of a command: its exit code, and what standard error says of a mistake.
+
+Exit codes: 0; 2 the user's mistake, told in one screen without a traceback; 1 our own, whose traceback goes into a
+file; 75 what may pass by itself, such as a port in use or too little memory; 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import fedpeer
+from fedpeer.cli.errors import is_users_mistake, report_error, temporary, wrapped
+from fedpeer.config.problems import ConfigError
+
+EXIT_OURS, EXIT_USERS, EXIT_TEMPORARY, EXIT_STOPPED = 1, 2, 75, 130
+
+#: Base of typer's errors about a command line; typer does not name it in public.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def outcome_of(command: Callable[[], object], arguments: Sequence[str]) -> int:
+    """Carry out a command and return its exit code; `arguments` are what a report says was typed."""
+    try:
+        outcome = command()
+    except ConfigError as error:
+        return _told(report_error(error), EXIT_USERS)
+    except _UsageError as error:
+        return _told(_usage(error), EXIT_USERS)
+    except (KeyboardInterrupt, typer.Abort):
+        return _told("Stopped.", EXIT_STOPPED)
+    except Exception as error:
+        if is_users_mistake(error):
+            return _told(wrapped(str(error)), EXIT_USERS)
+        if words := temporary(error):
+            return _told(wrapped(words), EXIT_TEMPORARY)
+        return _told(_own_mistake(error, arguments), EXIT_OURS)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _told(text: str, code: int) -> int:
+    print(text, file=sys.stderr)
+    return code
+
+
+def _usage(error: Any) -> str:
+    """Typer's complaint about the command line, and where the help is."""
+    command = error.ctx.command_path if error.ctx else "fedpeer"
+    return wrapped(f"{error.format_message()}\n\n  {command} --help  says what can be written.")
+
+
+def _own_mistake(error: Exception, arguments: Sequence[str]) -> str:
+    log = Path(tempfile.gettempdir()) / f"fedpeer-error-{time.strftime('%Y%m%d-%H%M%S')}.txt"
+    words = f"fedpeer {fedpeer.__version__}: fedpeer {' '.join(arguments)}\n\n{traceback.format_exc()}"
+    shown = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    try:
+        log.write_text(words, encoding="utf-8")
+    except OSError:
+        return f"{words}\nThis is a mistake in fedpeer, not yours; please report it with the lines above."
+    return f"This is a mistake in fedpeer, not yours: {shown}\nThe details for a report are in {log}"
