@@ -31,7 +31,7 @@ from fedpeer.peer.wire.ballots import (
 )
 from fedpeer.peer.wire.framing import FrameError, pack, unpack_each
 from fedpeer.peer.wire.versions import NEWEST
-from fedpeer.peer.wire.wire_types import Array, Elsewhere, Flag, Layout, Octets, Tagged, Text, Whole, inlined
+from fedpeer.peer.wire.wire_types import Array, Flag, Layout, NotInMetadata, Octets, Tagged, Text, Whole, inlined
 from fedpeer.rejection import RejectionError
 
 SIGNATURE_BYTES = 64
@@ -45,7 +45,7 @@ SIGNATURES_BYTES = _ENTRY_BYTES[0], SIGNATURES_MAX * _ENTRY_BYTES[1]
 # ------------------------------------------------------------------------------------------------------------- metadata
 
 _NUMBER, _FIRST, _FLAG, _NAME = Whole(), Whole(1), Flag(), Text(NAME_LETTERS_MAX)
-_SIGNATURE, _SIGNATURES = Octets(SIGNATURE_BYTES), Elsewhere(until=())
+_SIGNATURE, _SIGNATURES = Octets(SIGNATURE_BYTES), NotInMetadata(until=())
 _PROGRESS = inlined(Progress, applied=_NUMBER, newest_round=_NUMBER, newest_term=_NUMBER)
 _DECREE = inlined(Proposal, term=_FIRST, round=_FIRST, roster=_FIRST, digest=Octets(32))
 _MANDATE = inlined(LeaderCertificate, term=_FIRST, candidate=_NAME, roster=_FIRST, votes=_SIGNATURES)

@@ -19,7 +19,7 @@ from fedpeer.config.capacity import NAME_LETTERS_MAX
 from fedpeer.gossip.reductions import Form
 from fedpeer.peer.wire.message_policy import Check, ConsensusSpec, GroupSpec, MessagePolicy, nothing_wrong
 from fedpeer.peer.wire.versions import NEWEST, OLDEST
-from fedpeer.peer.wire.wire_types import COUNT_MAX, Elsewhere, FieldType, Layout, Octets, Text, Whole, WireType
+from fedpeer.peer.wire.wire_types import COUNT_MAX, FieldType, Layout, NotInMetadata, Octets, Text, Whole, WireType
 from fedpeer.rejection import Rejection
 
 #: When a message is taken in.
@@ -166,7 +166,7 @@ class Envelope:
     recipient: Name
     incarnation: Annotated[int, Whole(1, COUNT_MAX)]
     to_incarnation: Annotated[int, Whole(0, COUNT_MAX)]
-    version: Annotated[int, Elsewhere()] = NEWEST
+    version: Annotated[int, NotInMetadata()] = NEWEST
 
 
 @dataclass(frozen=True, slots=True)

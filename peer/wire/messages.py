@@ -31,11 +31,11 @@ from fedpeer.peer.wire.wire_types import (
     COUNT_MAX,
     TEXT_LETTERS_MAX,
     Array,
-    Elsewhere,
     EmptyPlace,
     Flag,
     Many,
     Maybe,
+    NotInMetadata,
     Octets,
     OneOf,
     Real,
@@ -133,7 +133,9 @@ class LaneState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """When two peers meet, and whenever one of them has reason to compare what both remember.
+    """A greeting: what the sender is, and what it remembers of the lanes between the two.
+
+    Two peers say it when they meet, and whenever one of them has reason to compare what both remember.
 
     life, nonce     number of this start of the process, and a number drawn at it: two living processes with one
                     identity are told apart by the pair, and the larger one wins
@@ -171,7 +173,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """The learning contract as JSON (at most 64 KiB, in the tail), so that two who differ can name where."""
+    """The learning contract of the sender as JSON, so that two peers whose contracts differ can name the difference."""
 
     spec: ClassVar = MessageSpec(
         number=2,
@@ -210,9 +212,11 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """All transfers of this group up to number `taken` are taken and durable. `round` is where the sender is.
+    """The acknowledgement of all transfers of a group up to number `taken`: they are durable.
 
-    `total` of their weights, and the signature (64 bytes) of both by the sender; b"": not signed
+    round       in which the sender is
+    total       of the weights of these transfers
+    signature   (64 bytes) by the sender, of number and total; b"": not signed
     """
 
     spec: ClassVar = MessageSpec(number=4, heard="lane", about="council or group", learning=True)
@@ -226,7 +230,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """Are you there? Membership claims ride along (at most 8)."""
+    """The question whether the recipient is there; claims of membership ride along."""
 
     spec: ClassVar = MessageSpec(number=5, heard="any time")
 
@@ -236,7 +240,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingRequest:
-    """Please ping `target` for me; its answer comes back as a Pong about it."""
+    """The request to ping `target`; its answer comes back as a Pong about it."""
 
     spec: ClassVar = MessageSpec(number=6, heard="any time")
 
@@ -247,8 +251,10 @@ class PingRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pong:
-    """`target` is there: the sender itself, or one that it was asked to ping. `heard` False: it did not answer it
-    (Lifeguard's nack: the one who asks learns that the helper itself is well)."""
+    """The answer that `target` is there: the sender itself, or a peer that it was asked to ping.
+
+    heard   whether it did answer; False is Lifeguard's nack, by which the asker learns that the helper itself is well
+    """
 
     spec: ClassVar = MessageSpec(number=7, heard="any time")
 
@@ -260,7 +266,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueRequest:
-    """A late joiner asks for the current value of a group."""
+    """The request of a late joiner for the current value of a group."""
 
     spec: ClassVar = MessageSpec(number=8, heard="met", about="group")
 
@@ -280,7 +286,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterNews:
-    """A signed roster (at most 1 MiB, in the tail); the highest number wins."""
+    """A signed roster; the highest number wins."""
 
     spec: ClassVar = MessageSpec(
         number=10,
@@ -296,7 +302,7 @@ class RosterNews:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectMessage:
-    """The recipient's message was refused: the code of `rejections.py`, and a sentence for its log.
+    """The answer to a message that was not taken: a code of `rejections.py`, and a sentence for the sender's log.
 
     `group` and `seq` say which transfer, where it was one ("" and 0 elsewhere). `claims`: what shows that it is right,
     at most one: the statement of a later process with the recipient's identity.
@@ -313,8 +319,11 @@ class RejectMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reminder:
-    """What the recipient signed itself, and does not say any more: a start of its process, and how far it was on lanes
-    between the two (`reminders.py`)."""
+    """What the recipient signed itself and does not say any more (`reminders.py`).
+
+    life    a start of its process
+    lanes   how far it was on lanes between the two
+    """
 
     spec: ClassVar = MessageSpec(number=16, since=2, heard="handshake")
 
@@ -345,7 +354,7 @@ class ConsensusMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What a participant's training gave in the round that the coordinator of `term` opened.
+    """An update: what a participant's training gave in the round that the coordinator of `term` opened.
 
     digest    (32 bytes) BLAKE2b-256 of `content`, which was held against it
     content   the tail: the update's leaves in the order of the algorithm's template, little-endian, one directly after
@@ -362,13 +371,13 @@ class Update:
     term: First
     round: First
     digest: Digest
-    content: Annotated[bytes, Elsewhere()]
-    fault: Annotated[Rejection | None, Elsewhere()] = None
+    content: Annotated[bytes, NotInMetadata()]
+    fault: Annotated[Rejection | None, NotInMetadata()] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """The model with this digest (32 bytes), please."""
+    """The request for the model with this digest."""
 
     spec: ClassVar = MessageSpec(number=14, heard="met", about="council", learning=True)
 
@@ -390,7 +399,7 @@ class ModelReply:
 
     group: Group
     digest: Digest
-    content: Annotated[bytes, Elsewhere()]
+    content: Annotated[bytes, NotInMetadata()]
 
 
 Message = (

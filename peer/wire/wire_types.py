@@ -288,7 +288,7 @@ class Since:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class NotInMetadata:
     """A field that is no metadata: it stands in the header, or is, or follows from, the tail.
 
     until   what it is until the tail is read; None: no value is made before
@@ -311,7 +311,7 @@ class Tagged:
     kinds: Mapping[str, Layout]
 
 
-FieldType = WireType | Since | Elsewhere | Inline | Tagged
+FieldType = WireType | Since | NotInMetadata | Inline | Tagged
 
 
 class Layout:
@@ -340,7 +340,7 @@ class Layout:
         self._read: dict[int, Callable[[Any], dict[str, Any]]] = {}
         self._write: dict[int, Callable[[Any], tuple[Any, ...]]] = {}
         self._inlined = [(own, type.layout) for own, _, type in self._fields if isinstance(type, Inline)]
-        elsewhere = {own: type.until for own, _, type in self._fields if isinstance(type, Elsewhere)}
+        elsewhere = {own: type.until for own, _, type in self._fields if isinstance(type, NotInMetadata)}
         self._until = {own: until for own, until in elsewhere.items() if until is not None}
         self._named = [(own, name) for own, name, type in self._fields if own not in self._until]
         self._simple = not (self._inlined or self._until or beside) and all(own == name for own, name in self._named)
