@@ -70,11 +70,6 @@ class Method:
         """Whether all examples are in one place, which only a simulation can do."""
         return self.sharing == "the data"
 
-    @property
-    def synchronous(self) -> bool:
-        """Whether peers are equals that have to average in rounds."""
-        return self.own_weights or self.vectors > 1
-
 
 class Algorithm(Protocol[Client, Received, Sent]):
     """The side of a peer.

@@ -1,7 +1,8 @@
-"""One peer's learning as functions: from parameters to trained parameters, and how good they are.
+"""What one peer learns from and with: its examples, their order, its network; and how good a model is on them.
 
 The numbers are those of the vector engine: the same stream of examples, the same keys of randomness, the same steppers,
-the same view of the inputs. So a peer that runs alone on its machine and its twin in a simulation learn the same.
+the same view of the inputs. So a peer that runs alone on its machine and its twin in a simulation learn the same. What
+training is the algorithm says (`peer/node/trainer.py`).
 
 Nothing is kept between two calls, so they may be made from any thread, one at a time, and repeated.
 """
@@ -21,9 +22,7 @@ from torch import Tensor, nn
 from fedpeer.algorithms.batches import Batches, BatchView, Examples, round_order
 from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.evaluation import evaluate
-from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.losses import LOSSES
-from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.steppers import Stepper, build_stepper, choose
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.building import optimizer_of
@@ -166,11 +165,6 @@ class Learner:
         """How many it has to train on."""
         return len(self.train_part)
 
-    @property
-    def state_size(self) -> int:
-        """k, the numbers of optimiser state that it keeps between rounds."""
-        return self.stepper.state_size
-
     def start(self) -> Tensor:
         """(n,) initial parameters."""
         return self.assembly.start(self.peer)
@@ -205,16 +199,6 @@ class Learner:
     def key(self, round: int) -> int:
         """Names the streams of randomness of that round's training."""
         return self.assembly.draws.key("dropout", self.peer, round)
-
-    def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
-        """Parameters (n,) and optimiser state (k,) after the local steps of round 1, 2, ...; what came in is unchanged.
-
-        `fresh`: there is no optimiser state yet.
-        """
-        state = TrainingState(s_k.to(self.device), torch.tensor(not fresh))
-        training = LocalTraining(self.bench())
-        state, sent = training.train(state, ServerModel(x_n.to(self.device)), self.batches(round), [self.key(round)])
-        return sent.model_n.cpu(), state.optimizer_k.cpu()
 
     def evaluate(self, x_n: Tensor) -> tuple[float, float]:
         """(score, loss) on its own test part: accuracy as a fraction, or error in units of the data; and mean loss."""

@@ -52,7 +52,7 @@ def policy_of(life: NodeState, other: str | None) -> MessagePolicy:
 def weight_limits(life: NodeState, group: str) -> WeightLimits:
     """How much weight may go from one member of this group to another, and be held by one."""
     members, union = len(life.circle.groups[group].members), life.circle.averaging[group].overlay.union
-    if life.setup.federation.learning.weights == "uniform" and life.setup.keeps is None:
+    if life.setup.federation.learning.weights == "uniform" and not life.setup.own_weights:
         return WeightLimits.among(members, both_ways=not union.is_directed())
     return WeightLimits.among(members, WEIGHT_MAX, both_ways=False)
 

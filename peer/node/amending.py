@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 
 from fedpeer.config.contract import HeldContract, differences, differences_text
-from fedpeer.peer.node.evaluating import models_of
 from fedpeer.peer.node.skew import furthest
 from fedpeer.peer.state.events import Amend, Evaluate, Persist, Stop
 from fedpeer.peer.state.node_state import NodeState
@@ -91,7 +90,7 @@ def gone_over(life: NodeState) -> None:
     if held.before:
         done, every = ledger.round - 1, json.loads(held.before)["learning"]["evaluate_every"]
         if done > 0 and not ledger.trained and done % every == 0:
-            life.effects.append(Evaluate(done, *models_of(life)))
+            life.effects.append(Evaluate(done, *life.models()))
         changes = differences_text(differences(json.loads(held.before), json.loads(held.text)), "before", "now")
         life.note("info", "contract", f"contract {held.number} is in force: {changes}", number=held.number)
         life.snapshot()

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 
 from fedpeer.peer.consensus.round_consensus import PAUSED_TICKS, RoundConsensus
 from fedpeer.peer.node.amending import goes_over
-from fedpeer.peer.node.evaluating import models_of
 from fedpeer.peer.node.lifecycle import lingering
 from fedpeer.peer.state.entries import Averaged, Began, LocalTrained, UpdateMade
 from fedpeer.peer.state.events import Evaluate, Train, Trained
@@ -109,8 +108,8 @@ class GroupAverager:
 
     def _weight(self, group: str) -> float:
         """Of this peer in a group's mean: its algorithm's own, 1, or its number of examples."""
-        ledger, keeps = self.life.ledger, self.life.setup.keeps
-        own = None if keeps is None or ledger.fresh else keeps.weight(ledger.s_k, ledger.places[group])
+        ledger, reader = self.life.ledger, self.life.setup.reader
+        own = None if ledger.fresh else reader.weight(ledger.s_k, ledger.places[group])
         return ledger.rules.start_weight if own is None else own
 
     def _over(self) -> bool:
@@ -159,7 +158,7 @@ class GroupAverager:
             self._apart.clear()  # in the last averaging all are waited for once more
         life.note("debug", "round", f"round {done} is done", round=done, weights=weights, disagreement={})
         if learning.evaluated(done):
-            life.effects.append(Evaluate(done, *models_of(life)))
+            life.effects.append(Evaluate(done, *life.models()))
         life.snapshot_if_due()
         if done >= learning.rounds:
             life.enter("finished")

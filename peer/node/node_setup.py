@@ -140,6 +140,7 @@ def setup_of(
         seeds=frozenset(entry.id for entry in roster.entries if entry.address in seeds),
         models=ModelGraph(ours.models()).implemented(me),
         nonce=nonce,
+        own_weights=kind.own_weights,
         part="client" if kind.served else "fellow" if means else None,
     )
 
@@ -244,7 +245,7 @@ def node_of(
         ledger.seated(places, blank)
     if setup.held.before and _optimizer(setup.held.before) != _optimizer(setup.held.text):
         ledger.s_k, ledger.fresh = start_n.new_zeros(state_size), True
-    weight_max = WEIGHT_MAX if setup.keeps or setup.federation.learning.weights == "samples" else 1.0
+    weight_max = WEIGHT_MAX if setup.own_weights or setup.federation.learning.weights == "samples" else 1.0
 
     def course_of(group: str, council: ConsensusGroup) -> AlgorithmSpec:
         if council.index_D is None:

@@ -20,7 +20,6 @@ from fedpeer.gossip.noise_phase import NoisePhase
 from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, resting
 from fedpeer.peer.node.amending import goes_over
 from fedpeer.peer.node.channels import fitting, ship
-from fedpeer.peer.node.evaluating import models_of
 from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.node.skew import ahead, behind, finished_without, furthest, in_step, lead, may_begin, mutual
 from fedpeer.peer.state.durable_state import GroupState
@@ -113,7 +112,7 @@ def begin_round(life: NodeState, rounds: Rounds, round: int) -> None:
             disagreement=dict(rounds.disagreement),
         )
         if done % learning.evaluate_every == 0 or done >= learning.rounds:
-            life.effects.append(Evaluate(min(done, learning.rounds), *models_of(life)))
+            life.effects.append(Evaluate(min(done, learning.rounds), *life.models()))
     life.snapshot_if_due()
     if round > learning.rounds:
         life.phase = "finished"
@@ -406,11 +405,10 @@ def _noise(life: NodeState, policy: Averaging, group: str, exchange: int, cut: C
 
 def _begins_with(life: NodeState, group: str) -> float | None:
     """The weight with which each averaging of this group begins; None where weights are carried on."""
-    ledger, keeps = life.ledger, life.setup.keeps
-    if keeps is not None and not ledger.fresh:
-        weight = keeps.weight(ledger.s_k, ledger.index[group])
-        if weight is not None:
-            return weight
+    ledger = life.ledger
+    weight = None if ledger.fresh else life.setup.reader.weight(ledger.s_k, ledger.index[group])
+    if weight is not None:
+        return weight
     return ledger.rules.start_weight if life.setup.federation.learning.weights == "samples" else None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedpeer.config.federation import Federation
@@ -15,11 +15,10 @@ from fedpeer.config.methods import method_of
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.learning.device import device_of, memory_of
-from fedpeer.learning.groups import noise_of, plan_for
+from fedpeer.learning.groups import noise_of
 from fedpeer.learning.holdings import Outfit, loader_of, outfit
 from fedpeer.peer.consensus.capability import Capability
-from fedpeer.peer.node.keeper import Keeper
-from fedpeer.peer.node.pupil import Pupil
+from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.runtime.agreement import ContinuationPlan, going_on
 from fedpeer.peer.runtime.contract_file import contract_file, read_contract
 from fedpeer.peer.runtime.identity import Identity, load_identity, read_roster
@@ -35,8 +34,7 @@ class Prepared:
     """A peer that is ready to start: nothing in it can be the user's mistake any more.
 
     identity   None: plain HTTP on this machine, without identities
-    pupil      its work under an algorithm with a server; None where peers are equals
-    keeper     its learning under an algorithm of equals that keeps a state of its own; None under others
+    trainer    its work under the federation's algorithm
     secret     what its noise comes from, kept when the state folder is (`secret.py`)
     going      by which contract it goes; `federation` is that of it
     """
@@ -48,24 +46,23 @@ class Prepared:
     outfit: Outfit
     device: str
     going: ContinuationPlan
-    pupil: Pupil | None = None
-    keeper: Keeper | None = None
+    trainer: LocalTrainer
     secret: bytes = b""
 
     @property
     def patience(self) -> float:
         """How long it waits before it stands for coordinator."""
-        return Capability(
-            examples=self.outfit.learner.examples,
-            accelerator=self.device != "cpu",
-            memory=memory_of(self.device),
-            bandwidth=self.file.bandwidth,
-        ).patience
+        return _patience(self.trainer.examples, self.device, self.file.bandwidth)
 
     @property
     def folder(self) -> Path:
         """Of its state."""
         return Path(self.file.state or f"{self.file.id}-state")
+
+
+def _patience(examples: int, device: str, bandwidth: float) -> float:
+    memory = memory_of(device)
+    return Capability(examples=examples, accelerator=device != "cpu", memory=memory, bandwidth=bandwidth).patience
 
 
 def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
@@ -95,33 +92,23 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
     signed = read_contract(contract_file(Path(file.roster)), roster.authority)
     going = going_on(Path(file.state or f"{file.id}-state"), federation, signed)
     federation = going.federation
-    prepared = Prepared(
+    made, algorithm = outfit(file, federation, device), federation.learning.algorithm
+    hides = method_of(algorithm).served or noise_of(federation.gossip) is not None
+    secret = secret_in(Path(file.state or f"{file.id}-state")) if hides else b""
+    patience = _patience(made.learner.examples, device, file.bandwidth)
+    return Prepared(
         file=file,
         federation=federation,
         roster=roster,
         identity=identity,
-        outfit=outfit(file, federation, device),
+        outfit=made,
         device=device,
         going=going,
-        secret=b"" if noise_of(federation.gossip) is None else secret_in(Path(file.state or f"{file.id}-state")),
-    )
-    algorithm = federation.learning.algorithm
-    method, assembly = method_of(algorithm), prepared.outfit.assembly
-    if method.own_weights:
-        plan = plan_for(assembly.federation, assembly.network, tuple(roster.by_id), method)
-        return replace(prepared, keeper=Keeper.of(prepared.outfit.learner, algorithm, plan))
-    if not method.served:
-        return prepared
-    secret = secret_in(prepared.folder)
-    pupil = Pupil.of(
-        prepared.outfit.learner,
-        algorithm,
-        loader_of(file),
-        tuple(roster.by_id),
-        patience=prepared.patience,
+        trainer=LocalTrainer(
+            made.learner, algorithm, loader_of(file), tuple(roster.by_id), patience=patience, secret=secret
+        ),
         secret=secret,
     )
-    return replace(prepared, pupil=pupil, secret=secret)
 
 
 def status_of(prepared: Prepared) -> Status:

@@ -234,7 +234,7 @@ class PeerProcess:
 
     def _make_node(self, recovered: Any) -> Node:
         prepared = self._prepared
-        file, assembly, learner = prepared.file, prepared.outfit.assembly, prepared.outfit.learner
+        file, assembly, trainer = prepared.file, prepared.outfit.assembly, prepared.trainer
         setup = setup_of(
             assembly,
             self._members.roster,
@@ -247,14 +247,14 @@ class PeerProcess:
         )
         sign, verify = signatures(prepared, self._members)
         return node_of(
-            replace(setup, keeps=prepared.keeper, secret=prepared.secret),
-            rules_of(assembly.federation, assembly.seed, file.id, learner.examples, setup.held.text),
+            replace(setup, reader=trainer, secret=prepared.secret),
+            rules_of(assembly.federation, assembly.seed, file.id, trainer.examples, setup.held.text),
             recovered,
-            start_n=learner.start(),
-            state_size=learner.state_size,
+            start_n=trainer.start(),
+            state_size=trainer.state_size,
             sign=sign,
             verify=verify,
-            course=None if prepared.pupil is None else prepared.pupil.course,
+            course=trainer.spec,
             patience=prepared.patience,
         )
 

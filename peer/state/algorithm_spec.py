@@ -1,4 +1,4 @@
-"""What a node must know of an algorithm with a server; quick to ask, while the work is done beside it (`pupil.py`).
+"""What a node must know of an algorithm with a server; quick to ask, while the work is done beside it (`trainer.py`).
 
 A node knows states as bytes only. An `AlgorithmSpec` says how long they are, what they are at the start, who takes
 part in a round, and what is wrong with somebody's update.

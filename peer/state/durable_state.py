@@ -140,7 +140,7 @@ class DurableState:
     index        of each group, the places (D,) int64 of its scalars in the parameters
     x_n          (n,) float32: what the round's training begins, or began, with; after it, what it made
     s_k          (k,) what the learner keeps beside them: the optimiser's state, float32, or bytes, uint8, of another
-                 state (`keeper.py`); `fresh` while there is none
+                 state (`node/trainer.py`); `fresh` while there is none
     round        1, 2, ...: the round in which it trains, or after whose training it averages; 0 before the first
     trained      whether the training of this round is done
     incarnation  of this peer: 1, and one more whenever it lost memory; `life`: number of its last start

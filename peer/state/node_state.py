@@ -35,8 +35,8 @@ from fedpeer.peer.state.entries import (
     UpdateMade,
 )
 from fedpeer.peer.state.events import Effect, Note, Persist, RejectEffect, Send, Stop
-from fedpeer.peer.state.keeps import Keeps
 from fedpeer.peer.state.neighbor import Neighbor
+from fedpeer.peer.state.reader import PLAIN, StateReader
 from fedpeer.peer.state.reputation import Reputation
 from fedpeer.peer.state.voters import ConsensusGroup
 from fedpeer.peer.wire.codec import rejection_message
@@ -98,7 +98,8 @@ class Setup:
     seeds        ids of those who are greeted first, and the others only when they are known to be there, or after a
                  while; none: all at once
     nonce        drawn at this start
-    keeps        what its algorithm says of the state that it keeps of its own; None where it keeps none
+    reader       what its algorithm says of the state that training leaves
+    own_weights  whether each averaging begins anew, from the algorithm's own weights
     secret       what made-up shares come from; b"" where there are none
     signed       the newest contract by the authority that is known; None: there is none but the file
     unfit        why it cannot go over to the contract of this spelling; "": it can
@@ -116,7 +117,8 @@ class Setup:
     models: tuple[str, ...] = ()
     seeds: frozenset[str] = frozenset()
     nonce: int = 0
-    keeps: Keeps | None = None
+    reader: StateReader = PLAIN
+    own_weights: bool = False
     secret: bytes = b""
     signed: SignedContract | None = None
     unfit: Callable[[bytes], str] = lambda text: ""
@@ -191,6 +193,10 @@ class NodeState:
     def mates(self) -> frozenset[str]:
         """All others with whom this peer shares a group."""
         return self.circle.mates - {self.me}
+
+    def models(self) -> tuple[Tensor, Tensor | None]:
+        """Return the model (n,) that this peer predicts with, and the estimate (n,) where that is another one."""
+        return self.setup.reader.models(self.ledger.x_n, self.ledger.s_k, self.ledger.fresh)
 
     def enter(self, phase: Phase) -> None:
         """Begin another phase."""

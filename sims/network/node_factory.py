@@ -12,39 +12,25 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
-
-from torch import Tensor
 
 from fedpeer.config.choice import Choice
 from fedpeer.config.contract import HeldContract
-from fedpeer.config.methods import method_of
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.consensus.capability import Capability
-from fedpeer.peer.consensus.means import mean_result
-from fedpeer.peer.node.keeper import Keeper
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import disk_bytes, node_of, rules_of, setup_of
-from fedpeer.peer.node.pupil import Pupil
-from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
+from fedpeer.peer.node.trainer import LocalTrainer, Training
 from fedpeer.peer.state.events import (
-    AggregateUpdates,
-    ClientTrained,
     Effect,
-    Evaluate,
     Evaluated,
     Event,
-    FinishRound,
     Heard,
     NobodyListens,
     Persist,
-    RoundFinished,
     Send,
     Train,
     TrainClient,
-    Trained,
-    UpdatesAggregated,
     Work,
     Worked,
 )
@@ -61,41 +47,16 @@ from fedpeer.rejection import Rejection
 from fedpeer.sims.network.driver import Driver, Machine
 from fedpeer.sims.network.lies import lies_to, withheld
 from fedpeer.sims.peers import learners, secret_of
-from fedpeer.sims.world import World, plan_of
+from fedpeer.sims.world import World
 
 #: Seconds of virtual time that an update takes on a peer whose pace is 1: a small network on a plain processor.
 STEP_S = 0.001
-
-
-class Learns(Protocol):
-    """What a resident needs of a `Learner`."""
-
-    @property
-    def examples(self) -> int: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def state_size(self) -> int: ...
-    def start(self) -> Tensor: ...
-    def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]: ...
-    def evaluate(self, x_n: Tensor) -> tuple[float, float]: ...
-
-
-class Studies(Protocol):
-    """What a resident needs of a `Pupil`."""
-
-    @property
-    def course(self) -> AlgorithmSpec: ...
-    def work(
-        self, job: TrainClient | AggregateUpdates | FinishRound
-    ) -> ClientTrained | UpdatesAggregated | RoundFinished: ...
 
 
 @dataclass(frozen=True, eq=False)
 class NodeFactory:
     """All peers of a world under one method.
 
-    pupils  the work of each under an algorithm with a server; None where peers are equals
     pace    by peer, how many times as long as others it takes to train; 1 where nothing is said
     begun   by peer, how many processes it has had
     speaks  by peer, the newest version of the wire that its release knows, where that is not this one's newest
@@ -107,9 +68,8 @@ class NodeFactory:
     world: World
     method: Choice
     roster: Roster
-    learners: Mapping[str, Learns]
+    trainers: Mapping[str, Training]
     setups: dict[str, Setup]
-    pupils: Mapping[str, Studies] | None = None
     pace: dict[str, float] = field(default_factory=dict)
     begun: Counter[str] = field(default_factory=Counter)
     speaks: dict[str, int] = field(default_factory=dict)
@@ -121,20 +81,15 @@ class NodeFactory:
     def of(cls, world: World, method: Choice, pace: dict[str, float] | None = None) -> NodeFactory:
         entries = (Entry(id=peer, key=_key(world, peer), address=f"https://{peer}:7500") for peer in world.peers)
         roster = Roster(federation=world.federation.name, authority=_key(world, ""), number=1, entries=tuple(entries))
-        setups = {peer: setup_of(world, roster, peer, nonce=0, method=method) for peer in world.peers}
-        found = learners(world)
-        pupils = None
-        if method_of(method).served:
-            pupils = {
-                peer: Pupil.of(learner, method, imported, world.peers, patience=_patience(learner))
-                for peer, learner in found.items()
-            }
-        elif method_of(method).own_weights:
-            plan = plan_of(world, method_of(method))
-            keepers = {peer: Keeper.of(learner, method, plan) for peer, learner in found.items()}
-            setups = {peer: replace(setup, keeps=keepers[peer]) for peer, setup in setups.items()}
-            return cls(world, method, roster, keepers, setups, pupils, pace or {})
-        return cls(world, method, roster, found, setups, pupils, pace or {})
+        found = {
+            peer: LocalTrainer(learner, method, imported, world.peers, patience=_patience(learner.examples))
+            for peer, learner in learners(world).items()
+        }
+        setups = {
+            peer: replace(setup_of(world, roster, peer, nonce=0, method=method), reader=trainer)
+            for peer, trainer in found.items()
+        }
+        return cls(world, method, roster, found, setups, pace or {})
 
     def averaging(self) -> list[Averaging]:
         """How each group averages, once for each member."""
@@ -142,7 +97,7 @@ class NodeFactory:
 
     def longest_ticks(self) -> float:
         """Of the training of one round, over all peers."""
-        return max(self._ticks(peer, learner.steps) for peer, learner in self.learners.items())
+        return max(self._ticks(peer, trainer.steps) for peer, trainer in self.trainers.items())
 
     def craft(
         self,
@@ -152,21 +107,10 @@ class NodeFactory:
         """`evaluated` hears of every evaluation."""
 
         def work(peer: str, effect: Work) -> Worked:
-            learner = self.learners[peer]
-            match effect:
-                case Train():
-                    x_n, s_k = learner.train(effect.number, effect.x_n, effect.s_k, effect.fresh)
-                    return Trained(effect.round, x_n, s_k)
-                case Evaluate():
-                    server = None if effect.server_n is None else learner.evaluate(effect.server_n)
-                    event = Evaluated(effect.round, *learner.evaluate(effect.x_n), server)
-                    evaluated(peer, event)
-                    return event
-                case AggregateUpdates() if self.pupils is None:
-                    return mean_result(effect)
-                case _:
-                    assert self.pupils is not None, "only an algorithm with a server asks for this"
-                    return self.pupils[peer].work(effect)
+            event = self.trainers[peer].work(effect)
+            if isinstance(event, Evaluated):
+                evaluated(peer, event)
+            return event
 
         def save(peer: str, persist: Persist) -> bytes:
             return disk_bytes(persist, self.setups[peer])
@@ -188,23 +132,22 @@ class NodeFactory:
 
     def node(self, peer: str, recovered: Recovered) -> Node:
         """The peer as it is after a start on this disk."""
-        learner, world = self.learners[peer], self._goes_by(peer, recovered)
-        setup, course = replace(self.setups[peer], secret=secret_of(self.world.draws, peer)), None
-        if self.pupils is not None:
+        trainer, world = self.trainers[peer], self._goes_by(peer, recovered)
+        setup = replace(self.setups[peer], secret=secret_of(self.world.draws, peer))
+        if trainer.spec is not None:
             # Two processes of one identity are told apart by what each draws at its start.
             self.begun[peer] += 1
-            course = self.pupils[peer].course
             setup = replace(setup, nonce=self.world.draws.key("process", peer, self.begun[peer]) % 2**63)
         return node_of(
             setup,
-            rules_of(world.federation, world.seed, peer, learner.examples, setup.held.text),
+            rules_of(world.federation, world.seed, peer, trainer.examples, setup.held.text),
             recovered,
-            start_n=learner.start(),
-            state_size=learner.state_size,
+            start_n=trainer.start(),
+            state_size=trainer.state_size,
             sign=partial(self._sign, peer),
             verify=self._verify,
-            course=course,
-            patience=_patience(learner),
+            course=trainer.spec,
+            patience=_patience(trainer.examples),
         )
 
     def _goes_by(self, peer: str, recovered: Recovered) -> World:
@@ -219,12 +162,12 @@ class NodeFactory:
             before = self.setups[peer]
             self.setups[peer] = replace(
                 setup_of(world, before.circle.roster, peer, nonce=0, method=self.method, held=held, signed=signed),
-                keeps=before.keeps,
+                reader=before.reader,
             )
         return world
 
     def _work_ticks(self, peer: str, effect: Work) -> float:
-        return self._ticks(peer, self.learners[peer].steps if isinstance(effect, Train | TrainClient) else 1)
+        return self._ticks(peer, self.trainers[peer].steps if isinstance(effect, Train | TrainClient) else 1)
 
     def _ticks(self, peer: str, steps: int) -> float:
         return steps * STEP_S * self.pace.get(peer, 1.0) / self.world.federation.gossip.tick
@@ -265,9 +208,9 @@ class NodeFactory:
         return hmac.compare_digest(self._sign(author, text), signature)
 
 
-def _patience(learner: Learns) -> float:
+def _patience(examples: int) -> float:
     """Residents have a usual machine each, so only their examples tell how capable they are."""
-    return Capability(examples=learner.examples).patience
+    return Capability(examples=examples).patience
 
 
 def _answered(sender: str, machine: Machine, receiver: str, data: bytes) -> Event | None:

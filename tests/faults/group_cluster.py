@@ -23,6 +23,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse_choice
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import setup_of
+from fedpeer.peer.node.trainer import Training
 from fedpeer.peer.state.events import AggregateUpdates, Effect, Send
 from fedpeer.peer.wire.ballots import Accept, Commit, Heartbeat
 from fedpeer.peer.wire.leaf_bytes import split_leaves
@@ -74,8 +75,8 @@ def world(**settings: Any) -> World:
 
 
 @dataclass(eq=False)
-class Restless:
-    """A learner each of whose trainings adds other numbers, even of one round."""
+class Restless(Training):
+    """A trainer each of whose trainings adds other numbers, even of one round."""
 
     me: str
     start_n: Tensor
@@ -126,8 +127,8 @@ class GroupCluster:
     def __init__(self, made: World, faults: Faults, *, roster: Sequence[str] | None = None) -> None:
         self.made = made
         residents = NodeFactory.of(made, parse_choice("partial-averaging"))
-        restless = {peer: Restless(peer, learner.start()) for peer, learner in residents.learners.items()}
-        self.residents, self.everybody = replace(residents, learners=restless), residents.roster
+        restless = {peer: Restless(peer, learner.start()) for peer, learner in residents.trainers.items()}
+        self.residents, self.everybody = replace(residents, trainers=restless), residents.roster
         self.admitted = made.peers
         if roster is not None:
             first = self.signed(1, roster)

@@ -21,6 +21,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse_choice
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import setup_of
+from fedpeer.peer.node.trainer import Training
 from fedpeer.peer.state.durable_state import DurableState, GroupState
 from fedpeer.peer.state.events import Effect, Note
 from fedpeer.peer.wire.rejections import REJECTIONS
@@ -73,8 +74,8 @@ def world(peers: int = 4, **settings: Any) -> World:
 
 
 @dataclass(frozen=True, eq=False)
-class Still:
-    """A learner whose training adds `drift` to every parameter, and nothing else."""
+class Still(Training):
+    """A trainer whose training adds `drift` to every parameter, and nothing else."""
 
     start_n: Tensor
     drift: float = 0.0
@@ -146,9 +147,9 @@ class PeerCluster:
         self.made, self.seed, self.forgetful = made, faults.seed if seed is None else seed, forgetful
         residents = NodeFactory.of(made, parse_choice(method), dict(pace or {}))
         self.everybody = residents.roster
-        self.start = {peer: self._drawn(peer, learner.start()) for peer, learner in residents.learners.items()}
+        self.start = {peer: self._drawn(peer, learner.start()) for peer, learner in residents.trainers.items()}
         still = {peer: self._learner(peer, Still(start_n, drift)) for peer, start_n in self.start.items()}
-        self.residents = replace(residents, learners=still)
+        self.residents = replace(residents, trainers=still)
         if roster is not None:
             first = self.signed(1, roster)
             self.residents = replace(self.residents, roster=first)

@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse_choice
 from fedpeer.peer.consensus.round_results import practised, server_result
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import setup_of
+from fedpeer.peer.node.trainer import Training
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.events import (
     AggregateUpdates,
@@ -48,7 +50,7 @@ from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.node_factory import NodeFactory
 from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.world import World
-from tests.faults.peer_cluster import AUTHORITY, ENDLESS, Still
+from tests.faults.peer_cluster import AUTHORITY, ENDLESS, STEPS
 from tests.reference import judges
 from tests.sims import worlds
 
@@ -85,7 +87,7 @@ def pair(data: bytes) -> tuple[float, float]:
 
 
 @dataclass(eq=False)
-class Clerk:
+class Clerk(Training):
     """One peer's work: the laws at the top of this file.
 
     liar   rounds in which its update is not finite
@@ -98,9 +100,22 @@ class Clerk:
     liar: frozenset[int] = frozenset()
     everyone: bool = False
     fixed: bool = False
+    start_n: Tensor = field(default_factory=lambda: torch.zeros(1))
+    examples: int = 1
+    steps: int = STEPS
+    state_size: int = 0
+
+    def start(self) -> Tensor:
+        return self.start_n
+
+    def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
+        raise AssertionError("who has a server trains for it")
+
+    def evaluate(self, x_n: Tensor) -> tuple[float, float]:
+        return 0.0, 0.0
 
     @property
-    def course(self) -> AlgorithmSpec:
+    def spec(self) -> AlgorithmSpec:
         return AlgorithmSpec(
             server_bytes=BYTES,
             update_bytes=BYTES,
@@ -121,7 +136,7 @@ class Clerk:
         drawn = Draws(1).numpy("part", round=round).choice(len(among), count, replace=False)
         return tuple(among[number] for number in sorted(drawn))
 
-    def work(
+    def serve(
         self, job: TrainClient | AggregateUpdates | FinishRound
     ) -> ClientTrained | UpdatesAggregated | RoundFinished:
         match job:
@@ -133,11 +148,11 @@ class Clerk:
                 if job.round in self.liar:
                     value = np.nan
                 update = np.array([pair(job.server)[0] + value, change]).tobytes()
-                return practised(job, np.array([total + change, trained + 1]).tobytes(), update, self.course)
+                return practised(job, np.array([total + change, trained + 1]).tobytes(), update, self.spec)
             case AggregateUpdates():
                 values, changes = np.array([pair(each) for each in job.updates.values()]).T
                 server = np.array([values.mean(), pair(job.server)[1] + changes.sum()])
-                return server_result(job, server.tobytes(), sound=self.course.sound(server.tobytes()))
+                return server_result(job, server.tobytes(), sound=self.spec.sound(server.tobytes()))
             case FinishRound():
                 client = job.before
                 if job.trained is not None:
@@ -185,10 +200,12 @@ class ServerCluster:
     ) -> None:
         self.made = made
         self.voters = {1: len(made.peers)}
-        self.clerks = {peer: Clerk(peer, share, liar=(liars or {}).get(peer, frozenset())) for peer in made.peers}
         residents = NodeFactory.of(made, parse_choice("fedavg"), dict(pace or {}))
-        still = {peer: Still(learner.start()) for peer, learner in residents.learners.items()}
-        self.residents = replace(residents, learners=still, pupils=self.clerks)
+        self.clerks = {
+            peer: Clerk(peer, share, liar=(liars or {}).get(peer, frozenset()), start_n=trainer.start())
+            for peer, trainer in residents.trainers.items()
+        }
+        self.residents = replace(residents, trainers=self.clerks)
         self.everybody = residents.roster
         if roster is not None:
             first = self.signed(1, roster)

@@ -16,7 +16,6 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.state.entries import LocalTrained
 from fedpeer.peer.state.events import Effect, Evaluate, Persist
-from fedpeer.peer.state.keeps import Keeps
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
 from tests.faults.peer_cluster import HULL_SLACK, PeerCluster, Still
@@ -30,7 +29,7 @@ PACE = 4.0
 
 
 @dataclass(frozen=True, eq=False)
-class Trusted(Still, Keeps):
+class Trusted(Still):
     """A learner whose state is a weight, drawn when there is none, and how often it has trained."""
 
     draws: np.random.Generator = field(default_factory=np.random.default_rng)
@@ -43,8 +42,8 @@ class Trusted(Still, Keeps):
         """Another one for each group."""
         return weight_of(_state(state_k)[0], place_D)
 
-    def own_model(self, state_k: Tensor) -> Tensor | None:
-        return self.start_n + APART
+    def models(self, x_n: Tensor, state_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor | None]:
+        return x_n if fresh else self.start_n + APART, x_n
 
 
 def _state(s_k: Tensor) -> tuple[float, float]:
@@ -67,11 +66,11 @@ class Trust(PeerCluster):
     def __init__(self, made: World, faults: Faults) -> None:
         super().__init__(made, faults, fact=_fact, method=METHOD, pace=dict.fromkeys(made.peers, PACE))
         self._drifts = True  # what is put in changes with each training
-        learners = self.residents.learners
+        learners = self.residents.trainers
         for peer, setup in self.residents.setups.items():
             keeper = learners[peer]
             assert isinstance(keeper, Trusted)
-            self.residents.setups[peer] = replace(setup, keeps=keeper)
+            self.residents.setups[peer] = replace(setup, reader=keeper)
         self.estimated: dict[tuple[str, int], Tensor] = {}
         self.town.said = self._said
 

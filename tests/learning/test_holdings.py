@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.data.dataset import DataError
+from fedpeer.data.own.code import imported
 from fedpeer.learning.holdings import held_by, outfit
+from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.sims.peers import learners
 from tests.sims.worlds import federation, world
 
@@ -36,8 +39,9 @@ def test_a_part_of_the_simulation_is_what_simulate_gives(settings: dict[str, Any
     mine, twin = outfit(peer({"simulation": 3}), asked, "cpu").learner, learners(made)["peer3"]
     assert torch.equal(mine.start(), twin.start())
     s_k = torch.zeros(0)
-    x_n, _ = mine.train(1, mine.start(), s_k, True)
-    assert torch.equal(x_n, twin.train(1, twin.start(), s_k, True)[0])
+    ours, theirs = (LocalTrainer(each, parse_choice("local"), imported, made.peers) for each in (mine, twin))
+    x_n, _ = ours.train(1, mine.start(), s_k, True)
+    assert torch.equal(x_n, theirs.train(1, twin.start(), s_k, True)[0])
     assert mine.evaluate(x_n) == twin.evaluate(x_n)
 
 

@@ -22,7 +22,7 @@ from fedpeer.learning.models import Card, Model, ModelError, load, save
 from fedpeer.learning.program import ExportError, write_onnx, write_pt2, write_state_dict
 from fedpeer.sims.peers import learners
 from fedpeer.sims.world import World, build_world
-from tests.sims.worlds import federation
+from tests.sims.worlds import federation, trainer_of
 
 DIGITS = load_dataset(Choice("digits"))
 IMAGES = replace(DIGITS, x=DIGITS.x.reshape(-1, 1, 8, 8), input_kind="image", feature_names=())
@@ -56,8 +56,8 @@ WORLDS: dict[str, tuple[Dataset, dict[str, Any]]] = {
 
 def trained(folder: Path, made: World, peer: str) -> Model:
     """A peer's model after a round, through its files."""
-    learner = learners(made)[peer]
-    x_n, _ = learner.train(1, learner.start(), torch.zeros(learner.state_size), True)
+    trainer = trainer_of(made, peer)
+    x_n, _ = trainer.train(1, trainer.start(), torch.zeros(trainer.state_size), True)
     card = Card.of(made, made.dataset, {peer: made.held(made.peers.index(peer))})
     save(folder, card, x_n, made.layout)
     model = load(folder / "model.safetensors", folder / "model.json", None, imported)

@@ -14,13 +14,12 @@ from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import Dataset
 from fedpeer.learning.holdings import load_dataset
-from fedpeer.learning.learner import Learner
+from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.sims.memory import job_of, workspace_of
-from fedpeer.sims.peers import learners
 from fedpeer.sims.vector.tasks import Evaluate, Train, Worker
 from fedpeer.sims.vector.workspace import States
 from fedpeer.sims.world import World, build_world, plan_of
-from tests.sims.worlds import federation, relative, start_of
+from tests.sims.worlds import federation, relative, start_of, trainer_of
 
 DIGITS = load_dataset(Choice("digits"))
 IMAGES = replace(DIGITS, x=DIGITS.x.reshape(-1, 1, 8, 8), input_kind="image")
@@ -68,7 +67,7 @@ def bench(made: World) -> Worker:
     return Worker(job, workspace, stepper)
 
 
-def two_rounds(learner: Learner) -> tuple[torch.Tensor, torch.Tensor]:
+def two_rounds(learner: LocalTrainer) -> tuple[torch.Tensor, torch.Tensor]:
     x_n, s_k = learner.train(1, learner.start(), torch.zeros(learner.state_size), True)
     return learner.train(2, x_n, s_k, False)
 
@@ -78,7 +77,7 @@ def two_rounds(learner: Learner) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_learner_is_a_peer_of_the_vector_engine(name: str) -> None:
     dataset, settings = WORLDS[name]
     made = build_world(federation(**settings), dataset, 0)
-    hands, alone = bench(made), list(learners(made).values())
+    hands, alone = bench(made), [trainer_of(made, peer) for peer in made.peers]
     workspace = hands.workspace
     assert torch.equal(torch.stack([learner.start() for learner in alone]), workspace.x[0])
     for round in (1, 2):
@@ -94,7 +93,7 @@ def test_a_learner_is_a_peer_of_the_vector_engine(name: str) -> None:
 
 def test_training_changes_nothing_that_was_handed_in() -> None:
     made = build_world(federation(learning__optimizer="sgd,lr=0.1,momentum=0.9"), DIGITS, 0)
-    learner = learners(made)["peer2"]
+    learner = trainer_of(made, "peer2")
     x_n, s_k = learner.start(), torch.zeros(learner.state_size)
     once, again = (learner.train(1, x_n, s_k, True) for _ in range(2))
     assert torch.equal(x_n, learner.start())

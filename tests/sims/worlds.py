@@ -10,8 +10,11 @@ from torch import Tensor
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.settings import FederationSettings
+from fedpeer.data.own.code import imported
 from fedpeer.learning.holdings import load_dataset
+from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.sims.memory import engine_of
+from fedpeer.sims.peers import learners
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.world import World, build_world
 
@@ -69,3 +72,8 @@ def relative(a: Tensor, b: Tensor) -> float:
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+def trainer_of(made: World, peer: str, method: str = "partial-averaging") -> LocalTrainer:
+    """What does the work of one peer."""
+    return LocalTrainer(learners(made)[peer], parse_choice(method), imported, made.peers)

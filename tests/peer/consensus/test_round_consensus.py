@@ -260,7 +260,7 @@ def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
     assert parliament.reach(2, CALM)
     leader = parliament.leading()
     # The next round that a single client other than the coordinator takes part in.
-    coming = ((n, alone.course.takes_part(n, sorted(parliament.made.peers))) for n in range(4, 200))
+    coming = ((n, alone.spec.takes_part(n, sorted(parliament.made.peers))) for n in range(4, 200))
     round, victim = next((n, part[0]) for n, part in coming if part[0] != leader)
     assert parliament.reach(round - 2, 4000.0)
     town.kill(victim)
@@ -361,7 +361,7 @@ def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: py
     parliament = ServerCluster(made, Faults(links=QUICK), roster=first)
     asked: dict[int, set[tuple[str, ...]]] = {}
     last: dict[str, tuple[str, ...]] = {}
-    work = Clerk.work
+    work = Clerk.serve
 
     def worked(
         clerk: Clerk, job: TrainClient | AggregateUpdates | FinishRound
@@ -372,7 +372,7 @@ def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: py
                 asked.setdefault(job.round, set()).add(job.clients)
         return work(clerk, job)
 
-    monkeypatch.setattr(Clerk, "work", worked)
+    monkeypatch.setattr(Clerk, "serve", worked)
     parliament.town.start(*first)
     assert parliament.reach(2, CALM)
     invited = parliament.signed(2, made.peers)
@@ -503,5 +503,5 @@ def test_what_is_not_answered_is_said_again_more_and_more_seldom() -> None:
 
 
 def test_a_course_says_how_long_states_are() -> None:
-    course: AlgorithmSpec = ServerCluster(world(3)).clerks["peer1"].course
+    course: AlgorithmSpec = ServerCluster(world(3)).clerks["peer1"].spec
     assert (course.server_bytes, course.update_bytes, len(course.server), len(course.client)) == (BYTES,) * 4

@@ -19,7 +19,7 @@ import torch
 from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
-from fedpeer.peer.node.pupil import Pupil
+from fedpeer.peer.node.server_side import ServerSide
 from fedpeer.peer.runtime.process import PeerProcess
 from fedpeer.peer.runtime.view import view_of
 from fedpeer.peer.state.events import Tick
@@ -62,10 +62,10 @@ class Councillor(Bob):
         return self.peer.process._node.councils[EVERYONE]
 
     @property
-    def pupil(self) -> Pupil:
-        pupil = self.peer.process._prepared.pupil
-        assert pupil is not None
-        return pupil
+    def pupil(self) -> ServerSide:
+        served = self.peer.process._prepared.trainer.served
+        assert served is not None
+        return served
 
     @property
     def term(self) -> int:
@@ -247,7 +247,7 @@ def test_the_round_is_that_of_the_others(council: Councillor) -> None:
     """Whose update was left out did not count; and round 1 comes into force."""
     decree = council.peer.inside(lambda: council.council.decrees._open)
     assert decree is not None
-    found = split_leaves(council.council.chamber.models[decree.digest], council.pupil.course.server_bytes)
+    found = split_leaves(council.council.chamber.models[decree.digest], council.pupil.spec.server_bytes)
     assert found is not None
     assert found[0].keys() == {"ann", "bob", "cas"}
     scope = council.council.decrees.election.scope

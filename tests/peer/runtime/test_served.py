@@ -80,8 +80,8 @@ def test_who_can_send_more_or_has_more_memory_or_an_accelerator_stands_earlier(
     usual, slow, quick = prepared(), prepared(bandwidth=1.0), prepared(bandwidth=1000.0)
     waits = [each.patience for each in (replace(usual, device="cuda"), quick, usual, slow)]
     assert waits == sorted(set(waits))
-    assert quick.pupil is not None
-    assert quick.pupil.course.patience == quick.patience
+    assert quick.trainer.spec is not None
+    assert quick.trainer.spec.patience == quick.patience
     memory["cpu"] = 2**30
     assert usual.patience > waits[2]
 
@@ -110,8 +110,8 @@ def test_its_memory_is_the_machines() -> None:
 def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepared: Prepare, tmp_path: Path) -> None:
     """FedPer: the head stays at the peer, so what the server has is another model."""
     ann = prepared()
-    assert ann.pupil is not None
-    course, status = ann.pupil.course, status_of(ann)
+    course, status = ann.trainer.spec, status_of(ann)
+    assert course is not None
     (tmp_path / "state").mkdir()
     bench = JobRunner(ann, tmp_path / "state", status, pytest.fail)
     clients = ("ann", "bob", "cas")
@@ -138,9 +138,9 @@ def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepa
     assert [timings[what]["count"] for what in ("train", "close", "settle", "evaluate")] == [1, 1, 1, 1]
 
 
-def test_equals_have_neither_pupil_nor_secret(prepared: Prepare) -> None:
+def test_equals_have_neither_server_nor_secret(prepared: Prepare) -> None:
     ann = prepared(learning__algorithm="partial-averaging")
-    assert (ann.pupil, ann.secret) == (None, b"")
+    assert (ann.trainer.served, ann.secret) == (None, b"")
 
 
 def test_the_noise_of_a_peer_comes_from_a_secret_that_it_keeps(prepared: Prepare, tmp_path: Path) -> None:
@@ -156,13 +156,13 @@ def test_the_noise_of_a_peer_comes_from_a_secret_that_it_keeps(prepared: Prepare
     assert stat.S_IMODE((first.folder / "secret").stat().st_mode) == 0o600
 
     def update(ann: Prepared) -> bytes:
-        assert ann.pupil is not None
-        course = ann.pupil.course
-        done = ann.pupil.work(TrainClient(1, course.client, course.server, ("ann", "bob", "cas")))
+        course = ann.trainer.spec
+        assert course is not None
+        done = ann.trainer.work(TrainClient(1, course.client, course.server, ("ann", "bob", "cas")))
         assert isinstance(done, ClientTrained)
         return done.update
 
-    assert isinstance(again.pupil and again.pupil.algorithm, Private)
+    assert isinstance(again.trainer.algorithm, Private)
     assert update(again) == update(first), "the same bytes after a restart"
     assert update(again) != update(second)
 
@@ -186,7 +186,7 @@ def test_code_of_the_federation_file_runs_only_where_it_is_allowed(prepared: Pre
     own = "python:fedpeer.algorithms.servers.fedavg:FedAvg"
     with pytest.raises(DataError, match=r"allow_python: \[fedpeer\]"):
         prepared(learning__algorithm=own)
-    assert prepared(allow=("fedpeer",), learning__algorithm=own).pupil is not None
+    assert prepared(allow=("fedpeer",), learning__algorithm=own).trainer.served is not None
 
 
 def test_more_voters_than_can_sign_are_refused_at_the_start(prepared: Prepare, tmp_path: Path) -> None:

@@ -16,14 +16,13 @@ from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.reductions import FLOAT32
-from fedpeer.peer.node.keeper import Keeper
+from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import Began, Entry, LocalTrained, Opened
 from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
 from fedpeer.peer.wire.framing import FrameError, frame
-from fedpeer.sims.peers import learners
 from fedpeer.sims.world import plan_of
-from tests.sims.worlds import federation, world
+from tests.sims.worlds import federation, trainer_of, world
 
 METHOD = "pfedvem-gossip,head_lr=0.001,head_epochs=2,samples=2"
 #: An `Opened` as version 0.2 wrote it: the first exchange of round 3, from the peer's own weight, and any other.
@@ -39,12 +38,12 @@ CARRIED_ON = (
 )
 
 
-def keeper(method: str = METHOD, **settings: Any) -> Keeper:
-    made, choice = world(federation(simulation__peers=3, **settings)), parse_choice(method)
-    return Keeper.of(learners(made)["peer2"], choice, plan_of(made, method_of(choice)))
+def keeper(method: str = METHOD, **settings: Any) -> LocalTrainer:
+    made = world(federation(simulation__peers=3, **settings))
+    return trainer_of(made, "peer2", method)
 
 
-def two_rounds(one: Keeper) -> tuple[Tensor, Tensor, Trusting]:
+def two_rounds(one: LocalTrainer) -> tuple[Tensor, Tensor, Trusting]:
     """What the node has after two rounds, in which estimates came to half of what was trained; and the state itself."""
     x_n, s_k, state = one.start(), torch.zeros(0), None
     for round in (1, 2):
@@ -60,14 +59,17 @@ def two_rounds(one: Keeper) -> tuple[Tensor, Tensor, Trusting]:
 
 def test_bytes_between_rounds_change_no_number() -> None:
     one = keeper()
-    _, s_k, state = two_rounds(one)
+    x_n, s_k, state = two_rounds(one)
     assert s_k.dtype == torch.uint8
     assert bytes(s_k.tolist()) == one.form.written(state)
     assert len(s_k) == sum(leaf.nbytes for leaf in leaves_of(state).values())
-    own_n = one.own_model(s_k)
-    assert own_n is not None
+    own_n, estimate_n = one.models(x_n, s_k, False)
     assert torch.equal(own_n, state.model_n)
-    base, head = (torch.from_numpy(group.indices["peer2"]) for group in one.plan.groups)
+    assert estimate_n is not None
+    assert torch.equal(estimate_n, x_n)
+    made = world(federation(simulation__peers=3))
+    plan = plan_of(made, method_of(parse_choice(METHOD)))
+    base, head = (torch.from_numpy(group.indices["peer2"]) for group in plan.groups)
     assert one.weight(s_k, base) == 40 == one.examples
     assert one.weight(s_k, head) == pytest.approx(float(state.tau), rel=1e-12)
     assert one.weight(s_k, head) != pytest.approx(100, rel=1e-3), "it is no longer the first, 1 / sigma^2"

@@ -3,7 +3,7 @@ and what a server of another peer's making must be."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -16,7 +16,9 @@ from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.config.choice import parse_choice
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.code import imported
-from fedpeer.peer.node.pupil import Pupil
+from fedpeer.learning.learner import Learner
+from fedpeer.peer.node.server_side import ServerSide
+from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.state.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
 from fedpeer.peer.wire.leaf_bytes import content_of, split_leaves
 from fedpeer.peer.wire.rejections import REJECTIONS
@@ -35,9 +37,15 @@ def world(**learning: object) -> World:
     return worlds.world(worlds.federation(network="mlp:64+2+10", simulation__peers=6, **settings))
 
 
-def pupil(method: str, peer: str = "peer1", **learning: object) -> Pupil:
-    made = world(**learning)
-    return Pupil.of(learners(made)[peer], parse_choice(method), imported, made.peers)
+def served(learner: Learner, method: str, peers: Sequence[str]) -> ServerSide:
+    side = LocalTrainer(learner, parse_choice(method), imported, peers).served
+    assert side is not None
+    return side
+
+
+def pupil(method: str, peer: str = "peer1", **learning: object) -> ServerSide:
+    made = world(algorithm=method, **learning)
+    return served(learners(made)[peer], method, made.peers)
 
 
 @cache
@@ -56,28 +64,28 @@ def tasks() -> World:
     return build_world(asked, data, 0)
 
 
-def task(method: str) -> Pupil:
+def task(method: str) -> ServerSide:
     """peer3's."""
-    return Pupil.of(learners(tasks())["peer3"], parse_choice(method), imported, tasks().peers)
+    return served(learners(tasks())["peer3"], method, tasks().peers)
 
 
-def update_of(one: Pupil, clients: tuple[str, ...] = SIX) -> bytes:
-    done = one.work(TrainClient(1, one.course.client, one.course.server, clients))
+def update_of(one: ServerSide, clients: tuple[str, ...] = SIX) -> bytes:
+    done = one.work(TrainClient(1, one.spec.client, one.spec.server, clients))
     assert isinstance(done, ClientTrained)
     assert done.fault is None
     return done.update
 
 
-def closed(one: Pupil, updates: dict[str, bytes], clients: tuple[str, ...] = SIX) -> UpdatesAggregated:
-    done = one.work(AggregateUpdates(4, 1, one.course.server, {"peer6": 0}, updates, clients))
+def closed(one: ServerSide, updates: dict[str, bytes], clients: tuple[str, ...] = SIX) -> UpdatesAggregated:
+    done = one.work(AggregateUpdates(4, 1, one.spec.server, {"peer6": 0}, updates, clients))
     assert isinstance(done, UpdatesAggregated)
     return done
 
 
-def server_of(one: Pupil, done: UpdatesAggregated) -> tuple[dict[str, int], dict[str, Tensor]]:
+def server_of(one: ServerSide, done: UpdatesAggregated) -> tuple[dict[str, int], dict[str, Tensor]]:
     """Whose update counted when, and the server's leaves."""
     assert done.content is not None
-    found = split_leaves(done.content, one.course.server_bytes)
+    found = split_leaves(done.content, one.spec.server_bytes)
     assert found is not None
     return found[0], one.server.leaves(found[1])
 
@@ -87,7 +95,7 @@ def test_a_round_is_closed_for_the_clients_that_it_has() -> None:
     one = pupil("scaffold")
     updates = {"peer1": update_of(one)}
     few, many = (server_of(one, closed(one, updates, clients))[1] for clients in (THREE, SIX))
-    start = one.server.leaves(one.course.server)
+    start = one.server.leaves(one.spec.server)
     for name in start:
         if name.startswith("control"):
             torch.testing.assert_close(few[name] - start[name], 2 * (many[name] - start[name]))
@@ -99,8 +107,8 @@ def test_a_round_is_closed_for_the_clients_that_it_has() -> None:
 
 def test_who_takes_part_is_drawn_among_the_clients_of_the_round() -> None:
     one = pupil("fedavg", participation=0.5)
-    assert {len(one.course.takes_part(round, SIX)) for round in range(1, 9)} == {3}
-    drawn = {peer for round in range(1, 30) for peer in one.course.takes_part(round, THREE)}
+    assert {len(one.spec.takes_part(round, SIX)) for round in range(1, 9)} == {3}
+    drawn = {peer for round in range(1, 30) for peer in one.spec.takes_part(round, THREE)}
     assert drawn == set(THREE)
 
 
@@ -119,7 +127,7 @@ def test_a_rule_that_is_left_with_too_few_clients_goes_by_the_median() -> None:
 
 def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
     one = pupil("fedavg", farthest=10)
-    start, update = one.server.read(one.course.server), one.update.read(update_of(one))
+    start, update = one.server.read(one.spec.server), one.update.read(update_of(one))
     change_n = update.model_n - start.model_n
 
     def moved(times: float) -> bytes:
@@ -138,10 +146,8 @@ def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
 @pytest.mark.slow
 def test_the_vector_engine_leaves_out_the_same() -> None:
     """Of peers that learn the same by other digits the one that went furthest; the round is then that of the others."""
-    made = world(farthest=1.05)
-    pupils = {
-        peer: Pupil.of(each, parse_choice("fedavg"), imported, made.peers) for peer, each in learners(made).items()
-    }
+    made = world(algorithm="fedavg", farthest=1.05)
+    pupils = {peer: served(each, "fedavg", made.peers) for peer, each in learners(made).items()}
     done = closed(pupils["peer1"], {peer: update_of(each) for peer, each in pupils.items()})
     assert done.out
     refused: dict[str, str] = {}
@@ -155,11 +161,11 @@ def test_the_vector_engine_leaves_out_the_same() -> None:
 @pytest.mark.parametrize("method", ["mocha", "minibatch-sgd"])
 def test_an_update_of_a_task_says_whose_it_is(method: str) -> None:
     one = task(method)
-    assert one.course.fixed, "V has a row for each task"
-    assert one.course.number(update_of(one)) == 2
-    assert one.course.number(update_of(one, ("peer0", *SIX))) == 3, "among the clients of the round"
-    assert not pupil("fedavg").course.fixed
-    assert pupil("fedavg").course.number(update_of(pupil("fedavg"))) is None
+    assert one.spec.fixed, "V has a row for each task"
+    assert one.spec.number(update_of(one)) == 2
+    assert one.spec.number(update_of(one, ("peer0", *SIX))) == 3, "among the clients of the round"
+    assert not pupil("fedavg").spec.fixed
+    assert pupil("fedavg").spec.number(update_of(pupil("fedavg"))) is None
 
 
 def skewed(matrix_TT: Tensor) -> Tensor:
@@ -183,11 +189,11 @@ def negative(matrix_TT: Tensor) -> Tensor:
 )
 def test_a_task_matrix_that_cannot_be_is_refused(method: str, bad: Callable[[Tensor], Tensor]) -> None:
     one = task(method)
-    good = one.server.leaves(one.course.server)
+    good = one.server.leaves(one.spec.server)
 
     def found(matrix_TT: Tensor) -> Rejection | None:
         server = rebuilt(one.server.template, {**good, "coupling.matrix_TT": matrix_TT})
-        return one.course.model_fault(content_of({}, one.server.written(server)))
+        return one.spec.model_fault(content_of({}, one.server.written(server)))
 
     matrix_TT = good["coupling.matrix_TT"]
     assert found(matrix_TT) is None

@@ -1,17 +1,15 @@
-"""The work of one peer under an algorithm with a server: training, closing a round, settling.
+"""What a peer does under an algorithm with a server: training as a client, closing a round, settling.
 
-All of it is functions of what is handed in, states as bytes (`leaf_bytes.py`), so it may be done in any thread, one job
-at a time, and repeated. A job says who the clients of its round are: when the roster changes their number does, and
-with it the algorithm that was built for so many. The numbers are those of the vector engine: the same batches, keys and
-order of clients.
+All of it is functions of what is handed in, states as bytes (`leaf_bytes.py`). A job says who the clients of its round
+are: when the roster changes their number does, and with it the algorithm that was built for so many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -19,8 +17,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.leaves import leaves_of, map_leaves, stack_states, take_rows
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.updates import fault
-from fedpeer.config.building import Coordinated, Loader, coordinated_of, left_out
-from fedpeer.config.choice import Choice
+from fedpeer.config.building import Coordinated, left_out
 from fedpeer.learning.learner import Learner
 from fedpeer.peer.consensus.round_results import practised, server_result
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
@@ -35,10 +32,14 @@ from fedpeer.peer.state.events import (
 from fedpeer.peer.wire.leaf_bytes import LeafForm
 from fedpeer.rejection import Rejection
 
+#: Jobs of a round with a server, and what they give.
+RoundWork: TypeAlias = TrainClient | AggregateUpdates | FinishRound
+RoundWorked: TypeAlias = ClientTrained | UpdatesAggregated | RoundFinished
+
 
 @dataclass(frozen=True, eq=False)
-class Pupil:
-    """The work of one peer.
+class ServerSide:
+    """A client's part, and the server's, which any peer may have to play.
 
     algorithm   for the number of clients at the start; `among` builds it for another one
     """
@@ -49,47 +50,34 @@ class Pupil:
     server: LeafForm
     client: LeafForm
     update: LeafForm
-    course: AlgorithmSpec
+    spec: AlgorithmSpec
 
     @classmethod
     def of(
         cls,
         learner: Learner,
-        method: Choice,
-        load: Loader,
+        algorithm: Coordinated,
+        rebuilt: Callable[[int], Coordinated],
+        client: Any,
         peers: Sequence[str],
-        *,
-        patience: float = 1.0,
-        secret: bytes = b"",
-    ) -> Pupil:
-        """The pupil that a learner is under this method, among these peers.
+        patience: float,
+    ) -> ServerSide:
+        """Return that of an algorithm built for these peers; `rebuilt` builds it for another number of them.
 
         Args:
-            patience: how long it waits before it stands for coordinator (`capability.py`).
-            secret: what its noise comes from.
-
-        Raises:
-            ChoiceError, AlgorithmError, RobustError, PrivacyError: the method's settings do not fit, or those of
-                aggregation and privacy; the message says what to change.
+            client: its state before the first round.
+            patience: how long this peer waits before it stands for coordinator (`capability.py`).
         """
-        assembly, device = learner.assembly, learner.device
-        learning, clients = assembly.federation.learning, tuple(sorted(peers))
-
-        bench = learner.bench(len(clients))
-        algorithm = coordinated_of(method, learning, bench, load, secret=secret)
+        clients, learning = tuple(sorted(peers)), learner.assembly.federation.learning
 
         @cache
         def among(count: int) -> Coordinated:
-            if count == len(clients):
-                return algorithm
-            return coordinated_of(method, learning, replace(bench, clients=count), load, secret=secret, begun=True)
+            return algorithm if count == len(clients) else rebuilt(count)
 
-        server = algorithm.start_server(bench.draw(""))
-        examples = torch.tensor(learner.examples, device=device)
-        client = algorithm.start_client(assembly.start(learner.peer).to(device), examples)
+        server = algorithm.start_server(learner.assembly.drawn("").to(learner.device))
         update = probed(algorithm, client, server, _batches(learner, clients, 1))
         forms = LeafForm(server), LeafForm(client), LeafForm(update)
-        draws = assembly.draws
+        draws = learner.assembly.draws
 
         def takes_part(round: int, peers: Sequence[str]) -> tuple[str, ...]:
             numbers = among(len(peers)).participants(round, len(peers), learning.participation, draws)
@@ -103,7 +91,7 @@ class Pupil:
         def number(data: bytes) -> int | None:
             return int(forms[2].leaf(data, algorithm.numbered)) if algorithm.numbered else None
 
-        course = AlgorithmSpec(
+        spec = AlgorithmSpec(
             server_bytes=forms[0].size,
             update_bytes=forms[2].size,
             server=forms[0].written(server),
@@ -117,11 +105,9 @@ class Pupil:
             number=number,
             server_fault=lambda data: algorithm.server_fault(forms[0].read(data)),
         )
-        return cls(learner, algorithm, among, *forms, course)
+        return cls(learner, algorithm, among, *forms, spec)
 
-    def work(
-        self, job: TrainClient | AggregateUpdates | FinishRound
-    ) -> ClientTrained | UpdatesAggregated | RoundFinished:
+    def work(self, job: RoundWork) -> RoundWorked:
         """Do one job."""
         match job:
             case TrainClient():
@@ -137,7 +123,7 @@ class Pupil:
         batches = _batches(self.learner, job.clients, job.round)
         keys = [self.learner.assembly.draws.key("dropout", self.learner.peer, job.round)]
         trained, update = algorithm.train(self._read(self.client, job.client), broadcast, batches, keys)
-        return practised(job, self.client.written(trained), self.update.written(update), self.course)
+        return practised(job, self.client.written(trained), self.update.written(update), self.spec)
 
     def _conclude(self, job: AggregateUpdates) -> UpdatesAggregated:
         algorithm, before = self.among(len(job.clients)), self._read(self.server, job.server)
@@ -147,7 +133,7 @@ class Pupil:
         if out:
             updates = take_rows(updates, [row for row, why in enumerate(found) if why is None])
         server = self.server.written(algorithm.close(before, updates))
-        sound = self.course.sound(server) and self.course.server_fault(server) is None
+        sound = self.spec.sound(server) and self.spec.server_fault(server) is None
         return server_result(job, server, sound=sound, out=out)
 
     def _settle(self, job: FinishRound) -> RoundFinished:

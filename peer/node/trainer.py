@@ -1,0 +1,199 @@
+"""The work of one peer: training, evaluation, and a server's part where the algorithm has one.
+
+All of it is functions of what is handed in, so it may be done in any thread, one job at a time, and repeated. States
+are bytes (`leaf_bytes.py`) to everybody else. What equals keep between rounds is a tensor (k,), so that ledger, journal
+and snapshots hold it: the state of an optimiser as it is, float32, any other as the bytes of its leaves. Before the
+first training there is none: the state that the algorithm starts with follows from the parameters.
+
+A job of a server says who the clients of its round are: when the roster changes their number does, and with it the
+algorithm that was built for so many. The numbers are those of the vector engine: the same batches, keys and order.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.coordinated import has_server
+from fedpeer.algorithms.leaves import combined, divided, map_leaves
+from fedpeer.algorithms.local_training import LocalTraining, TrainingState
+from fedpeer.algorithms.probing import small
+from fedpeer.config.building import Coordinated, Loader, algorithm_of, coordinated_of
+from fedpeer.config.choice import Choice
+from fedpeer.config.methods import method_of
+from fedpeer.learning.groups import plan_for
+from fedpeer.learning.learner import Learner
+from fedpeer.peer.consensus import means
+from fedpeer.peer.node.server_side import RoundWork, RoundWorked, ServerSide
+from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
+from fedpeer.peer.state.events import (
+    AggregateUpdates,
+    Evaluate,
+    Evaluated,
+    Train,
+    Trained,
+    Work,
+    Worked,
+)
+from fedpeer.peer.state.reader import StateReader
+from fedpeer.peer.wire.leaf_bytes import LeafForm
+from fedpeer.slicing.plan import Plan
+
+
+class Training(StateReader):
+    """Whatever does a peer's work.
+
+    examples     how many it has to train on
+    steps        updates in a round
+    state_size   k, numbers of state before the first training
+    """
+
+    examples: int
+    steps: int
+    state_size: int
+
+    @property
+    def spec(self) -> AlgorithmSpec | None:
+        """What a node must know of an algorithm with a server; None: peers are equals."""
+        return None
+
+    @abstractmethod
+    def start(self) -> Tensor:
+        """Return (N,) what is averaged, before the first round: the initial parameters, and V - 1 vectors beside."""
+
+    @abstractmethod
+    def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
+        """Return what is averaged (N,) and the state (k,) after the local steps of round 1, 2, ... from `x_n` (N,).
+
+        `fresh`: there is no state yet. What came in is unchanged.
+        """
+
+    @abstractmethod
+    def evaluate(self, x_n: Tensor) -> tuple[float, float]:
+        """Return (score, loss) of a model (n,) on the peer's test part."""
+
+    def serve(self, job: RoundWork) -> RoundWorked:
+        """Do a job of a round with a server."""
+        raise AssertionError("only an algorithm with a server asks for this")
+
+    def work(self, job: Work) -> Worked:
+        """Do one job."""
+        match job:
+            case Train():
+                return Trained(job.round, *self.train(job.number, job.x_n, job.s_k, job.fresh))
+            case Evaluate():
+                server = None if job.server_n is None else self.evaluate(job.server_n)
+                return Evaluated(job.round, *self.evaluate(job.x_n), server)
+            case AggregateUpdates() if self.spec is None:
+                return means.mean_result(job)
+            case _:
+                return self.serve(job)
+
+
+class LocalTrainer(Training):
+    """One peer's work under an algorithm."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        method: Choice,
+        load: Loader,
+        peers: Sequence[str],
+        *,
+        patience: float = 1.0,
+        secret: bytes = b"",
+    ) -> None:
+        """
+        Args:
+            load: finds a reader's own algorithm.
+            peers: among whom.
+            patience: how long it waits before it stands for coordinator (`capability.py`).
+            secret: what its noise comes from.
+
+        Raises:
+            ChoiceError, AlgorithmError, RobustError, PrivacyError: the method's settings do not fit, or those of
+                aggregation and privacy; the message says what to change.
+        """
+        self.learner, self.examples, self.steps = learner, learner.examples, learner.steps
+        bench, learning = learner.bench(len(peers)), learner.assembly.federation.learning
+        self.algorithm = algorithm_of(method, learning, bench, load, secret=secret)
+        self._start_n, self._weighs = learner.start(), method_of(method).own_weights
+        begun = self._begun(self._start_n.to(learner.device))
+        self.form, self._own = LeafForm(begun), self.algorithm.personal_model(begun) is not None
+        self.state_size = len(begun.optimizer_k) if isinstance(begun, TrainingState) else 0
+        self.served: ServerSide | None = None
+        if has_server(self.algorithm):
+
+            def among(clients: int) -> Coordinated:
+                other = replace(bench, clients=clients)
+                return coordinated_of(method, learning, other, load, secret=secret, begun=True)
+
+            self.served = ServerSide.of(learner, self.algorithm, among, begun, peers, patience)
+        elif not isinstance(self.algorithm, LocalTraining):
+            self._rehearse(
+                begun, plan_for(learner.assembly.federation, learner.assembly.network, peers, method_of(method))
+            )
+
+    @property
+    def spec(self) -> AlgorithmSpec | None:
+        return None if self.served is None else self.served.spec
+
+    def start(self) -> Tensor:
+        if self.served is not None:
+            return self._start_n
+        return combined(self.algorithm.start_averaged(self._start_n))
+
+    def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
+        learner, x_n = self.learner, x_n.to(self.learner.device)
+        client = self._begun(x_n[: len(self._start_n)]) if fresh else self._state(s_k)
+        received = divided(self.algorithm.start_averaged(self._start_n), x_n)
+        trained, sent = self.algorithm.train(client, received, learner.batches(round), [learner.key(round)])
+        return combined(sent).cpu(), self._stored(trained)
+
+    def evaluate(self, x_n: Tensor) -> tuple[float, float]:
+        return self.learner.evaluate(x_n)
+
+    def serve(self, job: RoundWork) -> RoundWorked:
+        assert self.served is not None, "only an algorithm with a server asks for this"
+        return self.served.work(job)
+
+    def weight(self, state_k: Tensor, place_D: Tensor) -> float | None:
+        if not self._weighs:
+            return None
+        weight = self.algorithm.weights(self._state(state_k), place_D.numpy())
+        return None if weight is None else float(weight)
+
+    def models(self, x_n: Tensor, state_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor | None]:
+        x_n = x_n[: len(self._start_n)]
+        if not self._own:
+            return x_n, None
+        own_n = None if fresh else self.algorithm.personal_model(self._state(state_k))
+        return x_n if own_n is None else own_n.cpu(), x_n
+
+    def _begun(self, values_n: Tensor) -> Any:
+        """The state before the first training."""
+        return self.algorithm.start_client(values_n, torch.tensor(self.examples, device=self.learner.device))
+
+    def _rehearse(self, begun: Any, plan: Plan) -> None:
+        """Train a round on a few examples: what does not fit the network shows before anybody is met."""
+        learner, received = self.learner, self.algorithm.start_averaged(self._start_n.to(self.learner.device))
+        trained, _ = self.algorithm.train(begun, received, small(learner.batches(1)), [learner.key(1)])
+        for group in plan.groups:
+            self.algorithm.weights(trained, group.indices[group.members[0]])
+
+    def _stored(self, state: Any) -> Tensor:
+        """(k,) a state of equals, as the node keeps it."""
+        if isinstance(state, TrainingState):
+            return state.optimizer_k.cpu()
+        return torch.frombuffer(bytearray(self.form.written(state)), dtype=torch.uint8)
+
+    def _state(self, state_k: Tensor) -> Any:
+        device = self.learner.device
+        if isinstance(self.algorithm, LocalTraining):
+            return TrainingState(state_k.to(device), torch.tensor(True, device=device))
+        return map_leaves(lambda leaf: leaf.to(device), self.form.read(state_k.numpy().tobytes()))
