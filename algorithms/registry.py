@@ -17,6 +17,7 @@ _CLASSES: Mapping[str, str] = {
     "partial-averaging": "fedpeer.algorithms.local_training:PartialAveraging",
     "full-averaging": "fedpeer.algorithms.local_training:FullAveraging",
     "global": "fedpeer.algorithms.local_training:Pooled",
+    "gradient-tracking": "fedpeer.algorithms.gradient_tracking:GradientTracking",
     "pfedvem-gossip": "fedpeer.algorithms.confident_peers:ConfidentPeers",
     "fedavg": "fedpeer.algorithms.servers.fedavg:FedAvg",
     "fedprox": "fedpeer.algorithms.servers.fedprox:FedProx",

@@ -346,6 +346,10 @@ def _keeping(asked: Combination) -> list[Choice]:
     return [choice for choice, method in asked.kinds if method.own_weights]
 
 
+def _of_several_vectors(asked: Combination) -> list[Choice]:
+    return [choice for choice, method in asked.kinds if method.vectors > 1]
+
+
 def _pooled(asked: Combination) -> bool:
     return any(method.pooled for _, method in asked.kinds)
 
@@ -508,6 +512,26 @@ RULES: tuple[Rule, ...] = (
         "{methods} begins each averaging anew, by weights of its own; write {put[learning.mode=synchronous]}, or "
         "choose other algorithms",
         lambda asked: _when(asked.learning.mode == "asynchronous" and _keeping(asked), methods=_named(_keeping(asked))),
+    ),
+    Rule(
+        "asynchronous peers and averages of several vectors",
+        ("learning.mode", "learning.algorithm"),
+        "{methods} averages in rounds, which asynchronous peers have not in common; write "
+        "{put[learning.mode=synchronous]}, or choose other algorithms",
+        lambda asked: _when(
+            asked.learning.mode == "asynchronous" and _of_several_vectors(asked),
+            methods=_named(_of_several_vectors(asked)),
+        ),
+    ),
+    Rule(
+        "averages of several vectors with weights by samples",
+        ("learning.weights", "learning.algorithm"),
+        "{methods} keeps a plain sum over the peers, which weights would change; write "
+        "{put[learning.weights=uniform]}, or choose other algorithms",
+        lambda asked: _when(
+            asked.learning.weights == "samples" and _of_several_vectors(asked),
+            methods=_named(_of_several_vectors(asked)),
+        ),
     ),
     Rule(
         "more Byzantine clients than the rule tolerates among those that take part",

@@ -53,7 +53,7 @@ def footprint(simulation: Simulation) -> Footprint | None:
             states = trained * (2 * kept.own + kept.update) + peers * model
             saved, gathered = trained * kept.own, 2 * drawn * kept.update
         else:
-            saved, gathered = peers * (model + kept.own), 0
+            saved, gathered = peers * (model * simulation.plans[str(method)].vectors + kept.own), 0
             states = 2 * saved
         largest, checkpoint, at_once = max(largest, states), max(checkpoint, saved), max(at_once, gathered)
     # A checkpoint is written beside the last one; the models of each method and seed stay.

@@ -96,14 +96,14 @@ def describe_slices(plan: Plan, networks: NetworkMap | Mapping[str, NetworkMap])
             PartShape(part.name, part.size, _counts(plan.graph, owner))
             for part, owner in zip(network.parts, assignment.model_of_neuron, strict=True)
         )
-        kinds.append(KindShape(tuple(peers), network.n, len(plan.local[peers[0]]), parts))
+        kinds.append(KindShape(tuple(peers), network.n, len(plan.local[peers[0]]) // plan.vectors, parts))
     groups = tuple(
         GroupShape(
             group.id,
             group.models,
             group.members,
-            group.length,
-            float(np.mean([group.length / of[peer].n for peer in group.members])),
+            group.length // plan.vectors,
+            float(np.mean([group.length / plan.vectors / of[peer].n for peer in group.members])),
         )
         for group in plan.groups
     )

@@ -81,7 +81,7 @@ class NetworkEngine:
         # Under `weights: samples` a node counts in examples; what is compared over runs counts in the mean of all. An
         # algorithm may have units of its own in each group and round: then the mean is of those who are there.
         by_examples = world.federation.learning.weights == "samples"
-        self._unit = np.mean([each.examples for each in residents.learners.values()]) if by_examples else 1.0
+        self._unit = np.mean([each.examples for each in residents.trainers.values()]) if by_examples else 1.0
         self._liars = frozenset(each.peer for each in (faults or Faults()).liars)
         self._own_units = method_of(method).own_weights
         self._counted = self._town.counted()
@@ -154,7 +154,10 @@ class NetworkEngine:
         x_Pn, found = self.x_Pn.double(), {}
         rows = {peer: row for row, peer in enumerate(self._world.peers)}
         for group in self._plan.groups:
-            values_MD = torch.stack([x_Pn[rows[p]][torch.from_numpy(group.indices[p])] for p in group.members])
+            # Of several averaged vectors, the first: a node shows its model.
+            places = [group.indices[p][: group.length // self._plan.vectors] for p in group.members]
+            each = zip(group.members, places, strict=True)
+            values_MD = torch.stack([x_Pn[rows[p]][torch.from_numpy(index_D)] for p, index_D in each])
             mean_D = values_MD.mean(0)
             found[group.id] = float((values_MD - mean_D).norm(dim=1).max() / mean_D.norm().clamp(min=1e-30))
         return found

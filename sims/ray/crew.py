@@ -253,13 +253,19 @@ class RayWorkerPool:
         side = tasks[0].source
         rows = self._rows if self._rows and side == self._side else self._given(side)
         calls = []
-        for number, parcel in enumerate(self._parcels):
+        asked = {(task.group, task.start, task.stop) for task in tasks}
+        parcels = [
+            (number, parcel)
+            for number, parcel in enumerate(self._parcels)
+            if any((parcel.group, *block) in asked for block in parcel.blocks)
+        ]
+        for number, parcel in parcels:
             members = self._members[parcel.group]
             args = (parcel, list(members.values()), *(rows[number, shard] for shard in members))
             calls.append(ShardCall(number % len(self.shards), "spread", args))
         found = {
             (parcel.group, *block): answer
-            for parcel, answers in zip(self._parcels, self.shards.answers(calls), strict=True)
+            for (_, parcel), answers in zip(parcels, self.shards.answers(calls), strict=True)
             for block, answer in zip(parcel.blocks, answers, strict=True)
         }
         return [found[task.group, task.start, task.stop] for task in tasks]

@@ -97,7 +97,8 @@ class GossipRounds:
         return messages, amount
 
     def disagreement(self) -> dict[str, float]:
-        tasks = [Spread(group, a, b, self.source) for group, a, b in self._mixes]
+        model = {group.id: group.length // self._plan.vectors for group in self._plan.groups}
+        tasks = [Spread(group, a, b, self.source) for group, a, b in self._mixes if b <= model[group]]
         distance: dict[str, NDArray[np.float64]] = {}
         norm: dict[str, float] = {}
         for task, (part_M, part) in zip(tasks, self._session.run(tasks), strict=True):
@@ -210,11 +211,13 @@ class GossipRounds:
 
 
 def columns(plan: Plan) -> list[Columns]:
-    """Return blocks of columns of every group."""
+    """Return blocks of columns of every group, each within one vector."""
     found = []
     for group in plan.groups:
-        width = max(1024, MIXED_AT_ONCE // len(group.members))
-        found += [(group.id, a, min(a + width, group.length)) for a in range(0, group.length, width)]
+        width, length = max(1024, MIXED_AT_ONCE // len(group.members)), group.length // plan.vectors
+        for first in range(0, group.length, length):
+            last = first + length
+            found += [(group.id, a, min(a + width, last)) for a in range(first, last, width)]
     return found
 
 

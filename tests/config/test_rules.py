@@ -127,6 +127,14 @@ BREAKING: dict[str, dict[str, Any]] = {
         "learning": {"mode": "asynchronous"},
         "methods": ["pfedvem-gossip"],
     },
+    "asynchronous peers and averages of several vectors": {
+        "learning": {"mode": "asynchronous"},
+        "methods": ["gradient-tracking"],
+    },
+    "averages of several vectors with weights by samples": {
+        "learning": {"weights": "samples"},
+        "methods": ["gradient-tracking"],
+    },
     "more Byzantine clients than the rule tolerates among those that take part": {
         "learning": {"aggregation": "krum:2"},
         "methods": ["fedavg"],

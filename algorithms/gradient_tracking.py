@@ -1,0 +1,93 @@
+"""Gradient tracking by gossip (DIGing): peers average their models and an estimate of everybody's mean gradient.
+
+Where peers hold different data, gossip with plain gradient steps of a constant rate ends near the best common model and
+not at it: each peer's own gradient pulls it back. Here a peer steps along y, which follows the mean of all peers'
+gradients, so that all come to the very minimum where losses are convex and gradients are those of all examples. With
+mixing matrix W, own gradients g and rate lr, peer by peer:
+
+    x+ = W x - lr y          y+ = W y + g(x+) - g(x)
+
+As long as the columns of W sum to one, sum y = sum g: the sum of y changes by the peers' own g+ - g only. A round of
+training is one step, with the mean gradient of all of the round's batches; both vectors are averaged behind it. Models,
+trackers and gradients begin at (x, 0, 0), so that the first round takes the first gradient and no step. The bound on lr
+falls with the spectral gap of W, and is below that of plain gossip.
+
+Source: Nedic, Olshevsky, Shi, Achieving Geometric Convergence for Distributed Optimization over Time-Varying Graphs,
+SIAM Journal on Optimization 2017, Algorithm DIGing. On graphs whose matrices do not keep the plain sum (push-sum where
+some peers have more neighbours than others) the paper's Push-DIGing is another algorithm; take exact, push-pull, or a
+graph on which all have equally many neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.contract import Algorithm, Method, Sharing
+from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.draws import branch
+from fedpeer.algorithms.gradients import Gradient, gradient_of
+from fedpeer.algorithms.workbench import Workbench
+
+
+@dataclass(frozen=True, eq=False)
+class Tracked:
+    """What is averaged, (..., n) each: the model x, and the tracker y of the mean gradient."""
+
+    model_n: Tensor
+    tracker_n: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Tracking:
+    """What a peer keeps, (..., n) each: its own gradient at its last model, and its tracker before the averaging."""
+
+    gradient_n: Tensor
+    tracker_n: Tensor
+
+
+@dataclass(frozen=True)
+class GradientTracking(Algorithm[Tracking, Tracked, Tracked]):
+    """The whole network is averaged, and steps follow everybody's gradient (DIGing): exact though data differ."""
+
+    bench: Workbench
+    sharing: ClassVar[Sharing] = "everything"
+
+    def __post_init__(self) -> None:
+        assert self.bench.lr >= 0, "it takes plain gradient steps"
+        if self.bench.layout.n != self.bench.layout.n_parameters:
+            raise AlgorithmError("the network keeps running statistics, which have no gradient; take one without them")
+
+    @classmethod
+    def method(cls, **settings: Any) -> Method:
+        return Method(cls.sharing, vectors=2)
+
+    @cached_property
+    def _gradient(self) -> Gradient:
+        return gradient_of(self.bench.module, self.bench.layout, self.bench.loss)
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Tracking:
+        return Tracking(torch.zeros_like(values_n), torch.zeros_like(values_n))
+
+    def start_averaged(self, values_n: Tensor) -> Tracked:
+        return Tracked(values_n, torch.zeros_like(values_n))
+
+    def train(
+        self, client: Tracking, received: Tracked, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Tracking, Tracked]:
+        model_n = received.model_n - self.bench.lr * client.tracker_n
+        single = model_n.dim() == 1
+        block, model_Bn = (batches.block(), model_n[None]) if single else (batches, model_n)
+        total_Bn = torch.zeros_like(model_Bn)
+        for step in range(block.steps):
+            of_step = [branch(key, step) for key in keys]
+            total_Bn += self._gradient(model_Bn, block.inputs(step), block.targets(step), of_step)
+        gradient_n = (total_Bn[0] if single else total_Bn) / block.steps
+        tracker_n = received.tracker_n + gradient_n - client.gradient_n
+        return Tracking(gradient_n, tracker_n), Tracked(model_n, tracker_n)
