@@ -13,49 +13,14 @@ from typing import Any
 
 from fedpeer.cli.anchors import anchored_federation
 from fedpeer.cli.config import ConfigSource, refuse
-from fedpeer.cli.yaml_marks import scalar
+from fedpeer.cli.setting_options import OPTIONS
 from fedpeer.config.choice import Choice, ChoiceError, from_data, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigProblem
-from fedpeer.config.problems import Path as SettingPath
 from fedpeer.config.reading import typed
 from fedpeer.config.rules import Combination, Vocabulary, problems_of
 from fedpeer.config.settings import RunOptions
 from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
-
-#: Option -> the setting that it is.
-OPTIONS: dict[str, SettingPath] = {
-    "peers": ("simulation", "peers"),
-    "dataset": ("simulation", "dataset"),
-    "split": ("simulation", "split"),
-    "network": ("network",),
-    "algorithm": ("learning", "algorithm"),
-    "topology": ("gossip", "topology"),
-    "protocol": ("gossip", "protocol"),
-    "tolerance": ("gossip", "tolerance"),
-    "exchanges": ("gossip", "exchanges"),
-    "rounds": ("learning", "rounds"),
-    "steps": ("learning", "steps_between_averaging"),
-    "batch_size": ("learning", "batch_size"),
-    "participation": ("learning", "participation"),
-    "optimizer": ("learning", "optimizer"),
-    "loss": ("learning", "loss"),
-    "seed": ("seed",),
-}
-#: Options whose text is read as a YAML scalar; the others are text.
-_NUMBERS = {
-    "peers",
-    "tolerance",
-    "exchanges",
-    "rounds",
-    "steps",
-    "batch_size",
-    "participation",
-    "seed",
-    "repeats",
-    "workers",
-    "shards",
-}
 
 #: Where a run is played: what may change when it is gone on with.
 HERE = ("device", "workers", "address", "shards")
@@ -64,12 +29,12 @@ NOTHING_STARTED = ", so nothing was started"
 
 
 def options_of(
-    given: Mapping[str, str], config: Path | None = None, *, argument: str = "", consequence: str = NOTHING_STARTED
+    given: Mapping[str, Any], config: Path | None = None, *, argument: str = "", consequence: str = NOTHING_STARTED
 ) -> SimulationRequest:
     """What the options and the file ask for.
 
     Args:
-        given: names of `OPTIONS` or `RunOptions`, or `compare` or `lr`, and the text that was typed.
+        given: names of `OPTIONS` or `RunOptions`, or `compare` or `lr`, and what was typed.
         argument: the one of them that this command takes as its argument and not as an option.
 
     Raises:
@@ -103,7 +68,7 @@ def options_of(
     )
 
 
-def asked_again(given: Mapping[str, str], config: Path | None) -> Callable[[dict[str, Any]], SimulationRequest]:
+def asked_again(given: Mapping[str, Any], config: Path | None) -> Callable[[dict[str, Any]], SimulationRequest]:
     """For `--resume`: makes the request of a run folder's settings, with this machine's device, workers and cluster.
 
     Raises:
@@ -148,18 +113,14 @@ class OptionNames(Vocabulary):
         return f"{name} {value}" if name.startswith("--") else f"{name}: {value}"
 
 
-def _value(name: str, text: str) -> Any:
-    return scalar(text) if name in _NUMBERS else text
-
-
-def _lay(source: ConfigSource, given: Mapping[str, str]) -> list[ConfigProblem]:
+def _lay(source: ConfigSource, given: Mapping[str, Any]) -> list[ConfigProblem]:
     """Lay the options over the file's settings."""
     gossip = source.data.get("gossip")
     if isinstance(gossip, dict) and ("tolerance" in given) != ("exchanges" in given):
         gossip.pop("tolerance" if "exchanges" in given else "exchanges", None)  # the option replaces the other one
     for name, path in OPTIONS.items():
         if name in given:
-            source.lay(flag(name), path, _value(name, given[name]))
+            source.lay(flag(name), path, given[name])
     return _lay_rate(source, given["lr"]) if "lr" in given else []
 
 
@@ -178,8 +139,8 @@ def _lay_rate(source: ConfigSource, text: str) -> list[ConfigProblem]:
     return []
 
 
-def _run_options(source: ConfigSource, given: Mapping[str, str]) -> tuple[RunOptions, list[ConfigProblem]]:
-    data = {name: _value(name, given[name]) for name in RunOptions.model_fields if name in given}
+def _run_options(source: ConfigSource, given: Mapping[str, Any]) -> tuple[RunOptions, list[ConfigProblem]]:
+    data = {name: given[name] for name in RunOptions.model_fields if name in given}
     source.options |= {(name,): flag(name) for name in data}
     source.options[("methods",)] = "--compare"
     options, problems = typed(RunOptions, data)
@@ -188,7 +149,7 @@ def _run_options(source: ConfigSource, given: Mapping[str, str]) -> tuple[RunOpt
 
 
 def _methods(
-    given: Mapping[str, str], federation: Federation | None, in_file: bool, problems: list[ConfigProblem]
+    given: Mapping[str, Any], federation: Federation | None, in_file: bool, problems: list[ConfigProblem]
 ) -> tuple[Choice, ...]:
     """Which algorithms to compare: those of `--compare`, or local and that of `--algorithm`, or the usual three.
 

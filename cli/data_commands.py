@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedpeer.cli.setting_options import number
+
 if TYPE_CHECKING:
     from fedpeer.data.dataset import Dataset, Split
 
@@ -18,10 +20,8 @@ DatasetOption = Annotated[str, typer.Option(metavar="NAME", help="A data set, or
 SplitOption = Annotated[
     str | None, typer.Option(metavar="RULE", help="Who holds what; default: the data set's own.", show_default=False)
 ]
-PeersOption = Annotated[
-    str | None, typer.Option(metavar="N", help="Number of peers; default: the split's own.", show_default=False)
-]
-SeedOption = Annotated[str, typer.Option(metavar="S", help="The seed of the split.")]
+PeersOption = Annotated[int | None, number("Number of peers; default: the split's own.", show_default=False)]
+SeedOption = Annotated[int, number("The seed of the split.", "S")]
 
 
 @app.command("list")
@@ -64,7 +64,7 @@ def prepare_command(
 
 @app.command("preview")
 def preview_command(
-    dataset: DatasetOption = "digits", split: SplitOption = None, peers: PeersOption = None, seed: SeedOption = "0"
+    dataset: DatasetOption = "digits", split: SplitOption = None, peers: PeersOption = None, seed: SeedOption = 0
 ) -> None:
     """Draw who would hold what: each peer's share of each class, and how its task differs."""
     from rich.console import Console
@@ -77,7 +77,7 @@ def preview_command(
 
 @app.command("split")
 def print_split(
-    dataset: DatasetOption = "digits", split: SplitOption = None, peers: PeersOption = None, seed: SeedOption = "0"
+    dataset: DatasetOption = "digits", split: SplitOption = None, peers: PeersOption = None, seed: SeedOption = 0
 ) -> None:
     """Print who would hold what as JSON: counts, classes and differences of each peer."""
     import json
@@ -87,7 +87,7 @@ def print_split(
     print(json.dumps(summary(*_divided(dataset, split, peers, seed)), indent=2))
 
 
-def _divided(dataset: str, split: str | None, peers: str | None, seed: str) -> tuple[Dataset, Split]:
+def _divided(dataset: str, split: str | None, peers: int | None, seed: int) -> tuple[Dataset, Split]:
     """The data set and its split, by the same checks and the same seed as `simulate` has."""
     from fedpeer.cli.asking import options_of
     from fedpeer.learning.holdings import load_dataset, split_of

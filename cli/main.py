@@ -34,6 +34,7 @@ from fedpeer.cli import (
     use_commands,
 )
 from fedpeer.cli.outcome import EXIT_STOPPED, EXIT_TEMPORARY, outcome_of
+from fedpeer.cli.setting_options import WithDefaults
 
 app = typer.Typer(
     name="fedpeer",
@@ -44,7 +45,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-app.command("simulate")(simulate.simulate_command)
+app.command("simulate", cls=WithDefaults)(simulate.simulate_command)
 app.command("init")(init_command.init)
 app.command("invite")(federation_commands.invite_command)
 app.command("join")(federation_commands.join_command)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpeer.cli.files import runs_folder
+from fedpeer.cli.setting_options import number
 
 if TYPE_CHECKING:
     from fedpeer.runs.folder import RunFolder
@@ -22,58 +23,62 @@ if TYPE_CHECKING:
 DATA, LEARN, GOSSIP, RUN = "Peers and data", "Learning", "Gossip", "The run"
 
 
+#: Of these no setting is made.
+_BESIDE = ("config", "out", "as_json", "quiet")
+
+
 def _opt(help: str, panel: str, metavar: str) -> Any:
     return typer.Option(help=help, rich_help_panel=panel, metavar=metavar, show_default=False)
 
 
-Text = str | None
+def _number(help: str, panel: str, metavar: str = "N") -> Any:
+    return number(help, metavar, rich_help_panel=panel, show_default=False)
 
 
 def simulate_command(
     context: typer.Context,
-    peers: Annotated[Text, _opt("How many; default 16, or as many as the split makes.", DATA, "N")] = None,
-    dataset: Annotated[
-        Text, _opt("See fedpeer data list; or csv:FILE,label=NAME. Default digits.", DATA, "NAME")
-    ] = None,
-    split: Annotated[Text, _opt("Who holds what, such as dirichlet:0.3.", DATA, "RULE")] = None,
-    algorithm: Annotated[Text, _opt("Compare learning alone with this one.", LEARN, "NAME")] = None,
-    compare: Annotated[Text, _opt("Default local,partial-averaging,full-averaging.", LEARN, "A,B,...")] = None,
-    network: Annotated[Text, _opt("mlp:64+300+100+10, cnn, lstm, python:module:function.", LEARN, "NAME")] = None,
-    rounds: Annotated[Text, _opt("Averagings in a run; default 30.", LEARN, "N")] = None,
-    steps: Annotated[Text, _opt('Updates between two averagings, or "pass"; default 87.', LEARN, "N")] = None,
-    batch_size: Annotated[Text, _opt("Examples in one update; default 1.", LEARN, "N")] = None,
+    peers: Annotated[int | None, _number("How many; default 16, or as many as the split makes.", DATA)] = None,
+    dataset: Annotated[str | None, _opt("See fedpeer data list; or csv:FILE,label=NAME.", DATA, "NAME")] = None,
+    split: Annotated[str | None, _opt("Who holds what, such as dirichlet:0.3.", DATA, "RULE")] = None,
+    algorithm: Annotated[str | None, _opt("Compare learning alone with this one.", LEARN, "NAME")] = None,
+    compare: Annotated[str | None, _opt("Algorithms to compare.", LEARN, "A,B,...")] = None,
+    network: Annotated[str | None, _opt("mlp:64+300+100+10, cnn, lstm, python:module:function.", LEARN, "NAME")] = None,
+    rounds: Annotated[int | None, _number("Averagings in a run.", LEARN)] = None,
+    steps: Annotated[str | None, _number('Updates between two averagings, or "pass".', LEARN)] = None,
+    batch_size: Annotated[int | None, _number("Examples in one update.", LEARN)] = None,
     participation: Annotated[
-        Text, _opt("Share of the peers in a round of an algorithm with a server; default 1.", LEARN, "X")
+        float | None, _number("Share of the peers in a round of an algorithm with a server.", LEARN, "X")
     ] = None,
-    optimizer: Annotated[Text, _opt("Torch's, such as adam,lr=0.001; default sgd,lr=0.1.", LEARN, "NAME")] = None,
-    lr: Annotated[Text, _opt("Learning rate of the optimizer; default 0.1.", LEARN, "X")] = None,
-    loss: Annotated[Text, _opt("Default: cross-entropy, or mean-squared-error for numbers.", LEARN, "NAME")] = None,
-    topology: Annotated[Text, _opt("Who talks to whom; default k-regular:4.", GOSSIP, "NAME")] = None,
-    protocol: Annotated[Text, _opt("push-sum (default), push-pull, exact or coordinator.", GOSSIP, "NAME")] = None,
-    tolerance: Annotated[Text, _opt("Disagreement left after an averaging; default 1e-4.", GOSSIP, "X")] = None,
-    exchanges: Annotated[Text, _opt("Exchanges per averaging, instead of the tolerance.", GOSSIP, "N")] = None,
-    seed: Annotated[Text, _opt("Everything random follows from it; default 0.", RUN, "S")] = None,
-    repeats: Annotated[Text, _opt("How many seeds: S, S+1, ...; default 1.", RUN, "N")] = None,
-    device: Annotated[Text, _opt("auto (default), cpu, cuda or mps.", RUN, "NAME")] = None,
+    optimizer: Annotated[str | None, _opt("Torch's, such as adam,lr=0.001.", LEARN, "NAME")] = None,
+    lr: Annotated[str | None, _opt("Learning rate of the optimizer.", LEARN, "X")] = None,
+    loss: Annotated[
+        str | None, _opt("Default: cross-entropy, or mean-squared-error for numbers.", LEARN, "NAME")
+    ] = None,
+    topology: Annotated[str | None, _opt("Who talks to whom.", GOSSIP, "NAME")] = None,
+    protocol: Annotated[str | None, _opt("push-sum, push-pull, exact or coordinator.", GOSSIP, "NAME")] = None,
+    tolerance: Annotated[float | None, _number("Disagreement left after an averaging.", GOSSIP, "X")] = None,
+    exchanges: Annotated[int | None, _number("Exchanges per averaging, instead of the tolerance.", GOSSIP)] = None,
+    seed: Annotated[int | None, _number("Everything random follows from it.", RUN, "S")] = None,
+    repeats: Annotated[int | None, _number("How many seeds, from S on.", RUN)] = None,
+    device: Annotated[str | None, _opt("auto, cpu, cuda or mps.", RUN, "NAME")] = None,
     engine: Annotated[
-        Text,
-        _opt(
-            "vector (default), ray: on a cluster, network: whole peers in virtual time, processes: real.", RUN, "NAME"
-        ),
+        str | None,
+        _opt("vector, ray: on a cluster, network: whole peers in virtual time, processes: real.", RUN, "NAME"),
     ] = None,
     faults: Annotated[
-        Text, _opt("In the network: a seed, links,loss=0.3,delay=2, slow:1-4, several joined by /.", RUN, "FAULTS")
+        str | None,
+        _opt("In the network: a seed, links,loss=0.3,delay=2, slow:1-4, several joined by /.", RUN, "FAULTS"),
     ] = None,
-    workers: Annotated[Text, _opt("Training processes; the numbers do not depend on it.", RUN, "N")] = None,
+    workers: Annotated[int | None, _number("Training processes; the numbers do not depend on it.", RUN)] = None,
     address: Annotated[
-        Text, _opt("Of a Ray cluster, HOST:PORT or auto; default: one of this machine.", RUN, "ADDRESS")
+        str | None, _opt("Of a Ray cluster, HOST:PORT or auto; default: one of this machine.", RUN, "ADDRESS")
     ] = None,
     shards: Annotated[
-        Text, _opt("Cut each run into N processes of Ray; default: several runs are spread whole.", RUN, "N")
+        int | None, _number("Cut each run into N processes of Ray; default: several runs are spread whole.", RUN)
     ] = None,
     config: Annotated[Path | None, _opt("A federation file; other options override it.", RUN, "FILE")] = None,
     out: Annotated[Path | None, _opt("Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", RUN, "DIR")] = None,
-    resume: Annotated[Text, _opt("Go on with an interrupted run: its id, or last.", RUN, "RUN")] = None,
+    resume: Annotated[str | None, _opt("Go on with an interrupted run: its id, or last.", RUN, "RUN")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", metavar="", help="Print one JSON object only.", rich_help_panel=RUN)
     ] = False,
@@ -86,13 +91,13 @@ def simulate_command(
     from fedpeer.cli.running import run_simulation
 
     root = runs_folder(out)
-    given = {name: value for name, value in context.params.items() if isinstance(value, str)}
+    given = {name: value for name, value in context.params.items() if value is not None and name not in _BESIDE}
     request, folder = _begun(root, given, config, context.obj) if resume is None else _resumed(root, given, config)
     return run_simulation(request, folder, as_json=as_json, quiet=quiet)
 
 
 def _begun(
-    root: Path, given: Mapping[str, str], config: Path | None, typed: Sequence[str]
+    root: Path, given: Mapping[str, Any], config: Path | None, typed: Sequence[str]
 ) -> tuple[SimulationRequest, Callable[[Simulation], RunFolder]]:
     """What options and file ask for, and what makes a new folder for it, which remembers what was typed."""
     from fedpeer.cli.asking import options_of
@@ -106,7 +111,7 @@ def _begun(
 
 
 def _resumed(
-    root: Path, given: Mapping[str, str], config: Path | None
+    root: Path, given: Mapping[str, Any], config: Path | None
 ) -> tuple[SimulationRequest, Callable[[Simulation], RunFolder]]:
     """An interrupted run as it was asked for; only where it is played may change."""
     from fedpeer.cli.asking import asked_again

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedpeer.cli.setting_options import number
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
@@ -32,9 +34,7 @@ def slices_command(
     dataset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Gives the network's sizes.", show_default=False)
     ] = None,
-    peers: Annotated[
-        str | None, typer.Option(metavar="N", help="Number of peers; default 16.", show_default=False)
-    ] = None,
+    peers: Annotated[int | None, number("Number of peers; default 16.", show_default=False)] = None,
     algorithm: Annotated[
         str | None, typer.Option(metavar="NAME", help="Such as full-averaging.", show_default=False)
     ] = None,

@@ -12,6 +12,7 @@ import typer
 import typer.core
 
 from fedpeer.cli import crowds
+from fedpeer.cli.setting_options import number
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,8 +46,8 @@ app.command("sweep")(crowds.sweep)
 @app.command("draw")
 def topology(
     name: Annotated[str, typer.Argument(help="A graph, such as ring or erdos-renyi:0.3.")] = "k-regular:4",
-    peers: Annotated[str, typer.Option(metavar="N", help="Number of peers.")] = "16",
-    seed: Annotated[str, typer.Option(metavar="S", help="For graphs that are drawn at random.")] = "0",
+    peers: Annotated[int, number("Number of peers.")] = 16,
+    seed: Annotated[int, number("For graphs that are drawn at random.", "S")] = 0,
     svg: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the graph into this file too.", show_default=False)
     ] = None,

@@ -12,6 +12,7 @@ from fedpeer.config.choice import Choice
 from fedpeer.config.problems import ConfigError
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
+from tests.cli.conftest import Fedpeer
 
 
 def methods(given: dict[str, str], config: Path | None = None) -> list[str]:
@@ -26,7 +27,7 @@ def test_nothing_asked_is_the_default() -> None:
 
 
 def test_repeats_are_seeds_in_a_row() -> None:
-    assert options_of({"seed": "7", "repeats": "3"}).seeds == (7, 8, 9)
+    assert options_of({"seed": 7, "repeats": 3}).seeds == (7, 8, 9)
 
 
 def test_engine_and_faults_are_the_runs_and_are_kept() -> None:
@@ -60,7 +61,7 @@ def test_the_files_algorithm_takes_its_place_among_the_three(tmp_path: Path) -> 
 def test_options_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "federation.yaml"
     file.write_text("seed: 3\nlearning: {rounds: 5, batch_size: 4}\ngossip: {tolerance: 0.01}")
-    federation = options_of({"rounds": "9", "exchanges": "2"}, file).federation
+    federation = options_of({"rounds": 9, "exchanges": 2}, file).federation
     assert (federation.seed, federation.learning.rounds, federation.learning.batch_size) == (3, 9, 4)
     assert federation.gossip.exchanges == 2, "and the file's tolerance does not contradict it"
 
@@ -92,14 +93,19 @@ def test_a_data_file_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_resumed_run_keeps_what_it_was_asked() -> None:
-    request = options_of(
-        {"peers": "4", "lr": "0.5", "split": "iid/swap:1+2,on=1-2", "compare": "local", "workers": "1"}
-    )
+    request = options_of({"peers": 4, "lr": "0.5", "split": "iid/swap:1+2,on=1-2", "compare": "local", "workers": 1})
     data = request.to_json()
     settings = json.loads(json.dumps({**data.pop("federation"), **data, "command": "fedpeer simulate"}))
-    again = asked_again({"resume": "last", "workers": "2"}, None)(settings)
+    again = asked_again({"resume": "last", "workers": 2}, None)(settings)
     assert again.federation.digest() == request.federation.digest()
     assert again.federation.simulation.model_dump() == request.federation.simulation.model_dump()
     assert (again.methods, again.seeds, again.workers) == (request.methods, request.seeds, 2)
     with pytest.raises(ConfigError, match="--seed"):
-        asked_again({"resume": "last", "seed": "1"}, None)
+        asked_again({"resume": "last", "seed": 1}, None)
+
+
+def test_help_has_the_settings_own_defaults(fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    told = " ".join(fedpeer("simulate", "--help").out.split())
+    for words in ("Averagings in a run; default 30.", "default k-regular:4.", "default 0.0001.", "default vector."):
+        assert words in told

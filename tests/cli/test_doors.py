@@ -15,8 +15,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import fedpeer
-from fedpeer.cli.asking import OPTIONS, flag, options_of
+from fedpeer.cli.asking import flag, options_of
 from fedpeer.cli.config import ConfigSource, load
+from fedpeer.cli.setting_options import OPTIONS, read_number
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.config.rules import RULES
@@ -59,23 +60,23 @@ def refused(door: Callable[[], object]) -> list[ConfigProblem]:
 
 
 def by_python(settings: Mapping[str, Any], methods: list[str], **options: Any) -> list[ConfigProblem]:
-    with mock.patch.object(api, "prepare", side_effect=AcceptedError):
+    with mock.patch.object(api, "prepare_simulation", side_effect=AcceptedError):
         return refused(lambda: fedpeer.simulate(federation=settings, methods=methods, **options))
 
 
-def by_file(folder: Path, settings: Mapping[str, Any], methods: list[str], **options: str) -> list[ConfigProblem]:
+def by_file(folder: Path, settings: Mapping[str, Any], methods: list[str], **options: Any) -> list[ConfigProblem]:
     file = folder / "federation.yaml"
     file.write_text(json.dumps({"name": "doors", **settings}), encoding="utf-8")
     return refused(lambda: options_of({"compare": ",".join(methods), **options}, file))
 
 
-def by_options(folder: Path, settings: Mapping[str, Any], methods: list[str], **options: str) -> list[ConfigProblem]:
+def by_options(folder: Path, settings: Mapping[str, Any], methods: list[str], **options: Any) -> list[ConfigProblem]:
     """What has an option is given by it; the rest stands in the file."""
     rest = {section: dict(inside) for section, inside in settings.items()}
     for option, path in OPTIONS.items():
         section, *key = map(str, path)
         if key and option != "algorithm" and key[0] in rest.get(section, {}):
-            options[option] = str(rest[section].pop(key[0]))
+            options[option] = read_number(str(rest[section].pop(key[0])))
     return by_file(folder, rest, methods, **options)
 
 
