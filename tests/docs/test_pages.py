@@ -96,13 +96,13 @@ def test_command(
             prepare_simulation(request)
         return 0
 
-    monkeypatch.setattr(running, "carry_out", prepared)
+    monkeypatch.setattr(running, "run_simulation", prepared)
     monkeypatch.setattr(demonstration, "ROUNDS", 1)
 
     async def served(*arguments: Any) -> None:
         arguments[-1]()
 
-    monkeypatch.setattr(playground, "serve", served)
+    monkeypatch.setattr(playground, "serve_page", served)
     monkeypatch.setattr("webbrowser.open", lambda url: True)
     program, *arguments = shlex.split(command.partition(" > ")[0])
     if program == "make":
