@@ -213,7 +213,7 @@ def test_dropout_draws_from_the_rounds_key_too(monkeypatch: pytest.MonkeyPatch) 
     algorithm, one = PFedVEM(bench_of(module), head_lr=0.01), batches(peers=1).peer(0)
     client, server_n = begun(algorithm, module)
     noise_KD = torch.randn((K, 21), generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr(pfedvem, "drawn", lambda generator: lambda like_KD: noise_KD)
+    monkeypatch.setattr(pfedvem, "drawn_noise", lambda generator: lambda like_KD: noise_KD)
     ends = [
         algorithm.train(client, ServerModel(server_n), one, (key,))[0].model_n for key in (KEY, KEY, branch(KEY, 2))
     ]

@@ -31,5 +31,5 @@ def test_a_mapped_file_counts_by_its_name(tmp_path: Path) -> None:
     assert found["file leaf.3"] == 8 * 2**20
     assert abs(found["leader"] - before["leader"]) < 2**20 * 8, "it is not counted twice"
     parts = _named(found, libraries=found["leader"])
-    assert parts["clients' states and updates"] == 8 * 2**20
+    assert parts["peers' states and updates"] == 8 * 2**20
     assert parts["data set, split, plan"] == 0

@@ -231,7 +231,7 @@ def test_the_command_serves_what_was_played_and_says_where(
         ready()
 
     monkeypatch.setattr(demonstration, "demonstrate", lambda *_, **__: shown)
-    monkeypatch.setattr(server, "serve", serve_once)
+    monkeypatch.setattr(server, "serve_page", serve_once)
     monkeypatch.setattr("webbrowser.open", opened.append)
     outcome = fedpeer("demo", "associative", "--web", "--open", "--seed", "4", "--quiet")
     assert outcome.code == 0, outcome.err

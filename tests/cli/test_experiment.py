@@ -126,7 +126,7 @@ def test_a_run_is_paused_goes_on_and_is_reported(fedpeer: Fedpeer, monkeypatch: 
 
     command = ["experiment", "run", "tiny", "--quick", "--workers", "1"]
     with monkeypatch.context() as patched:
-        patched.setattr(experiment_progress, "watcher", lambda console, quiet: Interrupting())
+        patched.setattr(experiment_progress, "experiment_display", lambda console, quiet: Interrupting())
         paused = fedpeer(*command)
     assert paused.code == 130, paused.err
     assert "fedpeer experiment run tiny --quick --workers 1" in paused.err

@@ -32,7 +32,7 @@ class Interrupting(NoProgress):
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, display: ProgressDisplay) -> None:
-    monkeypatch.setattr(running, "watcher", lambda console, quiet: display)
+    monkeypatch.setattr(running, "progress_display", lambda console, quiet: display)
 
 
 def scores(summary: dict[str, Any]) -> dict[str, Any]:

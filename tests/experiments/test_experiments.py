@@ -91,13 +91,13 @@ class Lab:
         self.stop_before = 10**9
         self.scores: Callable[[str, str], dict[str, float]] = lambda method, optimizer: {}
 
-    def prepare(self, request: SimulationRequest, *, dataset: object) -> SimpleNamespace:
+    def prepare_simulation(self, request: SimulationRequest, *, dataset: object) -> SimpleNamespace:
         return SimpleNamespace(request=request)
 
-    def begin(self, folder: Path, simulation: SimpleNamespace, command: str) -> RunFolder:
+    def begin_record(self, folder: Path, simulation: SimpleNamespace, command: str) -> RunFolder:
         return RunFolder.create(folder, name="digits", settings={"command": command}, environment={})
 
-    def simulate(self, simulation: SimpleNamespace, run: RunFolder, tell: object, stop: threading.Event) -> None:
+    def run_prepared(self, simulation: SimpleNamespace, run: RunFolder, tell: object, stop: threading.Event) -> None:
         asked: SimulationRequest = simulation.request
         learning, (method,), (seed,) = asked.federation.learning, asked.methods, asked.seeds
         if len(self.played) == self.stop_before:
@@ -130,7 +130,7 @@ class Lab:
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     made = Lab()
-    for name in ("prepare", "begin", "simulate"):
+    for name in ("prepare_simulation", "begin_record", "run_prepared"):
         monkeypatch.setattr(playing, name, getattr(made, name))
     return made
 
@@ -273,7 +273,7 @@ def test_the_users_mistakes(lab: Lab, tmp_path: Path, monkeypatch: pytest.Monkey
         run_experiment(wanted(tmp_path, only=("FedProx",)))
     with pytest.raises(ChoiceError, match="no experiment"):
         experiment("pfedvem-table9")
-    monkeypatch.setattr(runner, "describe", lambda name: SimpleNamespace(here=False))
+    monkeypatch.setattr(runner, "describe_dataset", lambda name: SimpleNamespace(here=False))
     with pytest.raises(DataError, match=r"digits is not on this machine.*fedpeer data prepare digits"):
         run_experiment(wanted(tmp_path))
     assert not lab.played

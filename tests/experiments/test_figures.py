@@ -59,13 +59,13 @@ class Band:
     def __init__(self) -> None:
         self.played: list[tuple[str, int]] = []
 
-    def prepare(self, request: Any, *, dataset: object) -> SimpleNamespace:
+    def prepare_simulation(self, request: Any, *, dataset: object) -> SimpleNamespace:
         return SimpleNamespace(request=request)
 
-    def begin(self, folder: Path, simulation: SimpleNamespace, command: str) -> RunFolder:
+    def begin_record(self, folder: Path, simulation: SimpleNamespace, command: str) -> RunFolder:
         return RunFolder.create(folder, name="digits", settings={"command": command}, environment={})
 
-    def simulate(self, simulation: SimpleNamespace, run: RunFolder, tell: object, stop: object) -> None:
+    def run_prepared(self, simulation: SimpleNamespace, run: RunFolder, tell: object, stop: object) -> None:
         asked = simulation.request
         (method,), (seed,) = asked.methods, asked.seeds
         self.played.append((method.name, seed))
@@ -84,7 +84,7 @@ def accuracy(method: str, seed: int, number: int) -> float:
 @pytest.fixture
 def band(monkeypatch: pytest.MonkeyPatch) -> Band:
     made = Band()
-    for name in ("prepare", "begin", "simulate"):
+    for name in ("prepare_simulation", "begin_record", "run_prepared"):
         monkeypatch.setattr(playing, name, getattr(made, name))
     return made
 

@@ -26,7 +26,7 @@ SECOND = replace(FIRST, name="second", shares=(FIRST.name,))
 @pytest.fixture
 def band(monkeypatch: pytest.MonkeyPatch) -> Band:
     made = Band()
-    for name in ("prepare", "begin", "simulate"):
+    for name in ("prepare_simulation", "begin_record", "run_prepared"):
         monkeypatch.setattr(playing, name, getattr(made, name))
     return made
 

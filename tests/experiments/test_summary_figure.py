@@ -49,7 +49,7 @@ SUMMARY = Experiment(
 @pytest.fixture
 def band(monkeypatch: pytest.MonkeyPatch) -> Band:
     made = Band()
-    for name in ("prepare", "begin", "simulate"):
+    for name in ("prepare_simulation", "begin_record", "run_prepared"):
         monkeypatch.setattr(playing, name, getattr(made, name))
     return made
 

@@ -157,7 +157,7 @@ def listen_to_everybody(patch: Patch) -> None:
 
 def believe_any_hello(patch: Patch) -> None:
     """Believe whatever others say about this peer's past."""
-    patch.setattr(handshake, "unproven", _born_again_at_once)
+    patch.setattr(handshake, "unproven_reminder", _born_again_at_once)
 
 
 def _born_again_at_once(life: NodeState, heard: Heard, hello: Hello) -> None:

@@ -111,25 +111,25 @@ def cut_backwards(order: NDArray[np.int64], places: Sequence[int]) -> list[NDArr
 NETWORKS_CASES = ("02a_partial_averaging_fig5", "02b_partial_averaging_no_dependency", "02c_partial_averaging_diamond",
                   "02e_partial_averaging_chain")  # fmt: skip
 MUTATIONS: list[tuple[str, str, Callable[..., Any]]] = [
-    ("01a_push_sum_atomic", f"{HERE}.share", share_the_rest),
+    ("01a_push_sum_atomic", f"{HERE}.share_of", share_the_rest),
     ("01a_push_sum_atomic", f"{HERE}.receive", receive_negated),
     ("01b_push_sum_synchronous", f"{HERE}.push_sum_matrix", rows_for_columns),
     ("01b_push_sum_synchronous", f"{HERE}.synchronous_round", sends_by_rows),
-    ("01c_push_sum_asynchronous", f"{HERE}.share", share_the_rest),
+    ("01c_push_sum_asynchronous", f"{HERE}.share_of", share_the_rest),
     ("01c_push_sum_asynchronous", f"{HERE}.receive", receive_negated),
     ("01d_push_pull_pairwise", "tests.reference.push_pull.exchange", reply_after_merging),
-    *((stem, f"{HERE}.gather", gather_backwards) for stem in NETWORKS_CASES),
+    *((stem, f"{HERE}.gather_group", gather_backwards) for stem in NETWORKS_CASES),
     *((stem, f"{HERE}.scatter_", scatter_one_later) for stem in NETWORKS_CASES),
     *((stem, f"{HERE}.weighted_mean", mean_negated) for stem in NETWORKS_CASES),
-    *((stem, f"{HERE}.layout", by_position) for stem in NETWORKS_CASES if not stem.startswith("02c")),
+    *((stem, f"{HERE}.layout_of_slices", by_position) for stem in NETWORKS_CASES if not stem.startswith("02c")),
     ("02b_partial_averaging_no_dependency", f"{HERE}.compile_plan", other_algorithm),
     ("02c_partial_averaging_diamond", "fedpeer.slicing.models.ModelGraph.closure", closure_without_steps),
     ("02d_reduced_model_sets", "fedpeer.slicing.models.ModelGraph.reduced", dependencies_kept),
     ("02d_reduced_model_sets", "fedpeer.slicing.models.ModelGraph.closure", closure_without_steps),
     ("09_mixing_matrices", f"{HERE}.metropolis_hastings", two_less_the_matrix),
     ("09_mixing_matrices", f"{HERE}.metropolis_hastings", nodes_backwards),
-    ("13_random_slicing", f"{HERE}.cut", cut_one_later),
-    ("13_random_slicing", f"{HERE}.cut", cut_backwards),
+    ("13_random_slicing", f"{HERE}.cut_examples", cut_one_later),
+    ("13_random_slicing", f"{HERE}.cut_examples", cut_backwards),
 ]
 
 

@@ -109,7 +109,7 @@ MUTATIONS: list[tuple[str, str, Callable[..., Any]]] = [
     (PAPER, f"{ROOM}.sdca.solve", backwards),
     (PAPER, f"{ROOM}.sdca.round_of", from_the_next),
     (PAPER, f"{ROOM}.sdca.round_of", delta_v_subtracted),
-    (TRACE, f"{ROOM}.dual.Task.averaged", sums_where_means_belong),
+    (TRACE, f"{ROOM}.dual.DualTask.averaged", sums_where_means_belong),
     (TRACE, f"{ROOM}.omega.coupling_of_covariance", inverted),
     (TRACE, f"{ROOM}.omega.trace_constrained", of_the_squares),
     *(

@@ -248,7 +248,7 @@ def test_examples_that_are_kept_back_train_nobody() -> None:
 OWN = '''
 from dataclasses import KW_ONLY, dataclass
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.models import Model
+from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.workbench import Workbench
 
 
@@ -260,7 +260,7 @@ class Slow(FedAvg):
     part: float = 0.5
 
     def close(self, server, updates):
-        return Model(server.model_n.lerp(super().close(server, updates).model_n, self.part))
+        return ServerModel(server.model_n.lerp(super().close(server, updates).model_n, self.part))
 
 
 class Lame:

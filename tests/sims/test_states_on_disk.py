@@ -197,7 +197,7 @@ from fedpeer.config.choice import parse
 from fedpeer.runs.disk import RunError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.footprint import footprint, memory_of
-from fedpeer.sims.prepare import prepare
+from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.record import begin
 from fedpeer.sims.request import SimulationRequest
 
@@ -210,7 +210,7 @@ class Dying(RunFolder):
             os.kill(os.getpid(), signal.SIGKILL)
 
 asked = SimulationRequest.from_json(json.loads(sys.argv[1]))
-module.simulate(prepare(asked), Dying.open(Path(sys.argv[2]), "last"))
+module.simulate(prepare_simulation(asked), Dying.open(Path(sys.argv[2]), "last"))
 """
 
 

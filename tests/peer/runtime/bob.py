@@ -253,7 +253,9 @@ def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] =
         "all": {"neurons": {"input": "all", "hidden1": 1}, "members": ["ann", "bob", "cas", "dan"]},
         "closed": {"neurons": {"hidden1": 1}, "members": ["bob", "eve"]},
     }
-    equals = worlds.federation(network="mlp:64+3+10", gossip__gather=3600.0, partial_models=models)
+    equals = worlds.federation(
+        network="mlp:64+3+10", gossip__gather=3600.0, partial_models=models, simulation__peers=None
+    )
     mine = keys["bob"]
     files = {"certificate": mine.certificate_file, "key": mine.key_file, "authority": mine.authority_file}
     file = PeerFile.model_validate(

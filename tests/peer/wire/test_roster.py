@@ -176,7 +176,7 @@ def test_whose_it_is_and_the_signature_come_before_anything_is_read(monkeypatch:
     def read(text: bytes) -> None:
         raise AssertionError("it was read")
 
-    monkeypatch.setattr("fedpeer.peer.wire.roster.parsed", read)
+    monkeypatch.setattr("fedpeer.peer.wire.roster.parse_json", read)
     assert code_of(lambda: from_bytes(other, public(1000))) == "foreign_roster"
     assert code_of(lambda: from_bytes(forged, public(1000))) == "bad_signature"
     with pytest.raises(AssertionError, match="it was read"):
