@@ -21,14 +21,14 @@ def test_a_mapped_file_counts_by_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "work-1"
     folder.mkdir()
     before = memory_parts()
-    with (folder / "leaf.3").open("w+b") as file:
+    with (folder / "states.3").open("w+b") as file:
         file.truncate(8 * 2**20)
         with mmap.mmap(file.fileno(), 0) as mapping:
             mapping[:] = b"1" * len(mapping)
             found = memory_parts()
     # Files of other tests of this process may still be mapped.
     found = {name: size - (before.get(name, 0) if name.startswith("file ") else 0) for name, size in found.items()}
-    assert found["file leaf.3"] == 8 * 2**20
+    assert found["file states.3"] == 8 * 2**20
     assert abs(found["leader"] - before["leader"]) < 2**20 * 8, "it is not counted twice"
     parts = _named(found, libraries=found["leader"])
     assert parts["peers' states and updates"] == 8 * 2**20

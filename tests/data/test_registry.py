@@ -76,7 +76,8 @@ def test_preparing_what_comes_with_a_package(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_listing_imports_nothing_heavy() -> None:
     program = (
-        "import sys; from fedpeer.data.registry import DATASETS, describe_dataset; [describe_dataset(name) for name in DATASETS];"
+        "import sys; from fedpeer.data.registry import DATASETS, describe_dataset;"
+        "[describe_dataset(name) for name in DATASETS];"
         "print(*{'torch', 'sklearn', 'scipy', 'pooch', 'requests', 'rich', 'seglearn'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -101,12 +101,12 @@ def test_ray_is_imported_by_nobody_who_did_not_ask_for_it() -> None:
 import sys
 import fedpeer, fedpeer.sims.api, fedpeer.cli.simulate, fedpeer.cli.experiment_progress
 import fedpeer.sims.simulate, fedpeer.experiments.runner
-from fedpeer.sims.engine import check
+from fedpeer.sims.engine import check_engine
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.config.federation import Federation
 fedpeer.simulate
 for engine in ("vector", "ray"):
-    check(SimulationRequest(federation=Federation(), engine=engine), ())
+    check_engine(SimulationRequest(federation=Federation(), engine=engine), ())
 print([name for name in sys.modules if name.split(".")[0] == "ray"])
 """
     pytest.importorskip("ray")
