@@ -34,7 +34,11 @@ def federation() -> Federation:
         "closed": {"neurons": {"hidden1": 1}, "members": ["bob", "eve"]},
     }
     return worlds.federation(
-        network=f"mlp:64+{HIDDEN + 2}+10", gossip__gather=3600.0, gossip__exchanges=EXCHANGES, partial_models=models
+        network=f"mlp:64+{HIDDEN + 2}+10",
+        gossip__gather=3600.0,
+        gossip__exchanges=EXCHANGES,
+        partial_models=models,
+        simulation__peers=None,
     )
 
 

@@ -346,7 +346,9 @@ def test_a_compressed_bomb_grows_into_nothing(tmp_path: Path) -> None:
     def zipped(value_D: torch.Tensor) -> bytes:
         return bytes(Zstd(FORMS["float32"](), 1).pack(value_D, np.random.default_rng(0)).numpy())
 
-    with bob_at(tmp_path, worlds.federation(network="mlp:64+3+10", partial_models=models, **wire)) as bob:
+    with bob_at(
+        tmp_path, worlds.federation(network="mlp:64+3+10", partial_models=models, simulation__peers=None, **wire)
+    ) as bob:
         usual = zipped(torch.full((bob.party().length,), 2.0**-8))
         for zeros, code in ((1 << 24, "wrong_shape"), (1 << 21, "tail_length_wrong")):
             tail = zipped(torch.zeros(zeros))
