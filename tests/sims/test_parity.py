@@ -108,7 +108,7 @@ def parameters(file: Path, engine: EngineName, method: str) -> dict[str, Tensor]
 
 def played(file: Path, engine: EngineName, method: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The same, and the last row of measurements."""
-    request = options_of({"compare": method, "engine": engine, "device": "cpu", "workers": "1"}, file)
+    request = options_of({"compare": method, "engine": engine, "device": "cpu", "workers": 1}, file)
     simulation = prepare_simulation(request)
     run = RunFolder.create(file.parent / engine, name="parity", settings=request.to_json(), environment={})
     run_prepared(simulation, run)
