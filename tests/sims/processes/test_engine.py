@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from fedpeer.config.choice import parse_choice
+from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.engine import ProcessesEngine
@@ -68,7 +69,9 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def test_the_default_graph_fits_few_peers(tmp_path: Path) -> None:
-    made = worlds.world(worlds.federation(simulation__peers=3, gossip__topology="k-regular:4"))
+    few = worlds.federation(simulation__peers=3)
+    gossip = few.gossip.model_copy(update={"topology": Federation().gossip.topology})
+    made = worlds.world(few.model_copy(update={"gossip": gossip}))
     assert list(settling.settle(tmp_path / "made", made, parse_choice(METHOD), "cpu")) == ["peer1", "peer2", "peer3"]
 
 
