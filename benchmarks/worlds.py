@@ -55,7 +55,7 @@ def federation(
         learning=LearningSettings(
             optimizer=Choice("sgd", None, {"lr": lr}), batch_size=batch, steps_between_averaging="pass"
         ),
-        gossip=GossipSettings(topology=parse_choice("k-regular:4"), exchanges=1, tolerance=None),
+        gossip=GossipSettings(topology=parse_choice(f"k-regular:{min(4, peers - 1)}"), exchanges=1, tolerance=None),
         simulation=SimulationSettings(peers=peers, dataset=parse_choice("fashion-mnist"), split=(parse_choice(split),)),
         seed=SEED,
     )

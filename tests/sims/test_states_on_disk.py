@@ -192,13 +192,8 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 import fedpeer.sims.simulate as module
-from benchmarks.watched import watched
-from fedpeer.config.choice import parse
-from fedpeer.runs.disk import RunError
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.footprint import footprint, memory_of
 from fedpeer.sims.prepare import prepare_simulation
-from fedpeer.sims.record import begin
 from fedpeer.sims.request import SimulationRequest
 
 module.CHECKPOINT_SECONDS, module.CHECKPOINT_SHARE = 0.0, 0.0
@@ -210,7 +205,7 @@ class Dying(RunFolder):
             os.kill(os.getpid(), signal.SIGKILL)
 
 asked = SimulationRequest.from_json(json.loads(sys.argv[1]))
-module.simulate(prepare_simulation(asked), Dying.open(Path(sys.argv[2]), "last"))
+module.run_prepared(prepare_simulation(asked), Dying.open(Path(sys.argv[2]), "last"))
 """
 
 
